@@ -138,21 +138,25 @@ class Bench {
                                                            stream);
                            }});
         }
-        all.push_back(
-            {"rope, KV", 4 * qkv + 4 * s_.head_dim, [=, this](int32_t n, cudaStream_t stream) {
-                 RopeArguments a{};
-                 a.element = DType::bf16;
-                 a.qkv = in_.next(2 * n * qkv);
-                 a.table = angles_.as<float2>();
-                 a.dims = a.head_dim = a.padded_dim = s_.head_dim;
-                 a.slots = slots_.as<int32_t>();
-                 const int64_t pages = (n + kPageKeys - 1) / kPageKeys;
-                 a.kv = out_.next(pages * kPageKeys * 2 * (qkv - q));
-                 a.tokens = n;
-                 a.heads = s_.heads;
-                 a.kv_heads = s_.kv_heads;
-                 return launch_rope(a, stream);
-             }});
+        for (const bool part : {false, true}) { // of a head's elements that turn
+            const int32_t dims = part ? s_.head_dim / 2 : s_.head_dim;
+            all.push_back({part ? "rope of half a head, KV" : "rope, KV", 4 * qkv + 4 * dims,
+                           [=, this](int32_t n, cudaStream_t stream) {
+                               RopeArguments a{};
+                               a.element = DType::bf16;
+                               a.qkv = in_.next(2 * n * qkv);
+                               a.table = angles_.as<float2>();
+                               a.dims = dims;
+                               a.head_dim = a.padded_dim = s_.head_dim;
+                               a.slots = slots_.as<int32_t>();
+                               const int64_t pages = (n + kPageKeys - 1) / kPageKeys;
+                               a.kv = out_.next(pages * kPageKeys * 2 * (qkv - q));
+                               a.tokens = n;
+                               a.heads = s_.heads;
+                               a.kv_heads = s_.kv_heads;
+                               return launch_rope(a, stream);
+                           }});
+        }
         all.push_back({"gate", 6 * q, [=, this](int32_t n, cudaStream_t stream) {
                            return launch_gate({DType::bf16, in_.next(2 * n * q),
                                                in_.next(2 * n * q), nullptr, q, n,

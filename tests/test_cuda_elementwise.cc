@@ -636,6 +636,9 @@ void rope_and_pages_are_the_references(void **) {
                  {8, 2, 128, 128, 128, false, rms, false, 1},
                  {2, 1, 256, 256, 256, false, rms, false, 1},
                  {2, 2, 16, 64, 16, false, none, false, 1},
+                 {1, 1, 256, 256, 256, false, none, false, 1},
+                 {64, 8, 128, 128, 128, false, rms, false, 1}, // several blocks a token
+                 {33, 3, 144, 256, 144, false, none, false, 1},
                  // The others.
                  {4, 2, 128, 128, 0, false, none, false, 1},
                  {4, 2, 128, 128, 64, true, rms, false, 1},
@@ -649,6 +652,7 @@ void rope_and_pages_are_the_references(void **) {
                  {40, 8, 128, 128, 128, false, layer, false, 1},
                  {2, 1, 256, 256, 64, false, rms, true, 1},
                  {2, 1, 512, 512, 512, false, rms, false, 1},
+                 {9, 3, 512, 512, 128, false, rms, false, 1},
                  {3, 1, 320, 512, 80, true, none, false, 1},
                  {8, 2, 128, 128, 128, false, none, false, 1, 0.1f},
              }) {

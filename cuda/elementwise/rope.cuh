@@ -2,6 +2,8 @@
 // Bound by memory: reads a token's row of the QKV product and writes it, keys and values to their pages.
 #pragma once
 
+#include <bit>
+
 #include "attention/attention.h"
 #include "elementwise/element.cuh"
 #include "elementwise/elementwise.h"
@@ -30,85 +32,102 @@ __device__ __forceinline__ float inverse_scale(const RopeArguments &a, bool valu
     return scales == nullptr ? 1 : 1 / scales[kv_head];
 }
 
+constexpr int kRopeThreads = 384, kRopeDims = 256; // of the kernel for most models, at most
+
 // Heads that turn whole, half with half, with RMSNorms of each head or none: most models. A block is a
-// token; `lanes` threads (a power of two) are a head, each with eight elements of its
-// first half and the eight that they are rotated with.
-template <typename T, typename Stored> __global__ void rope(RopeArguments a, int lanes) {
-    const int token = blockIdx.x;
+// token, or as many of its heads as it has threads for; 2^lane_bits threads are a head, each with eight
+// elements of its first half and the eight that they are rotated with. Slot, row, bias and angles are asked
+// for at once.
+template <typename T, typename Stored> __global__ void __launch_bounds__(kRopeThreads, 3)
+    rope(const __grid_constant__ RopeArguments a, int lane_bits) {
+    // Two angles a vector; a fifth one makes the lanes' four lie in different banks.
+    __shared__ float4 angles[kRopeDims / 2 / kVector][kVector / 2 + 1];
+    __shared__ int32_t shared_slot;
+    const int token = static_cast<int>(blockIdx.x);
     const int half = a.head_dim / 2;
     const int heads = a.heads + 2 * a.kv_heads;
-    const int tasks = (heads * lanes + 31) / 32 * 32;
-    T *row = static_cast<T *>(a.qkv) + int64_t{token} * (heads + a.more_heads) * a.padded_dim;
-    const int slot = a.slots[token];
-    if (slot < 0) return;
+    const int task = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+    const int head = task >> lane_bits, lane = task & ((1 << lane_bits) - 1);
+    const int e = lane * kVector;
+    const bool active = head < heads && e < half;
+    // By one thread: a load of the whole block's would be waited for at once, as its result is kept once a warp.
+    int32_t slot = 0;
+    if (threadIdx.x == 0) slot = a.slots[token];
+    const unsigned pair = threadIdx.x; // of angles; a block has threads for all
+    const bool has_pair = static_cast<int>(pair) < half / 2;
+    float4 two = {};
+    if (has_pair) two = reinterpret_cast<const float4 *>(a.table + int64_t{token} * half)[pair];
+    T *from = static_cast<T *>(a.qkv) +
+              (int64_t{token} * (heads + a.more_heads) + head) * a.padded_dim + e;
+    float x[8] = {}, y[8] = {};
+    if (active) {
+        const Packed8<T> first = load_past_l1(from), second = load_past_l1(from + half);
+        float b[2][8] = {};
+        if (a.bias != nullptr) {
+            const float *bias = a.bias + head * a.padded_dim + e;
+            load8(bias, b[0]);
+            load8(bias + half, b[1]);
+        }
+        widen(first, x);
+        widen(second, y);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) x[k] += b[0][k], y[k] += b[1][k];
+    }
+    const bool value = head >= a.heads + a.kv_heads;
+    if (a.q_norm) { // with k_norm
+        float sum = 0;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) sum += x[k] * x[k] + y[k] * y[k];
+        for (int bit = lane_bits - 1; bit >= 0; --bit) sum += __shfl_xor_sync(~0u, sum, 1 << bit);
+        if (active && !value) {
+            const float scale = rsqrtf(sum / static_cast<float>(a.head_dim) + a.q_norm.epsilon);
+            const float *weight = (head < a.heads ? a.q_norm.weight : a.k_norm.weight) + e;
+            float w[8];
+            load8(weight, w);
+#pragma unroll
+            for (int k = 0; k < 8; ++k) x[k] *= scale * w[k];
+            load8(weight + half, w);
+#pragma unroll
+            for (int k = 0; k < 8; ++k) y[k] *= scale * w[k];
+        }
+    }
+    if (has_pair) angles[pair / (kVector / 2)][pair % (kVector / 2)] = two;
+    if (threadIdx.x == 0) shared_slot = slot;
+    __syncthreads();
+    slot = shared_slot;
+    if (slot < 0 || !active) return;
+    if (!value) {
+#pragma unroll
+        for (int k = 0; k < 8; k += 2) {
+            const float4 angle = angles[lane][k / 2];
+            const float rotated[2] = {x[k] * angle.x - y[k] * angle.y,
+                                      x[k + 1] * angle.z - y[k + 1] * angle.w};
+            y[k] = y[k] * angle.x + x[k] * angle.y;
+            y[k + 1] = y[k + 1] * angle.z + x[k + 1] * angle.w;
+            x[k] = rotated[0], x[k + 1] = rotated[1];
+        }
+    }
+    if (head < a.heads) {
+        store8(from, x);
+        store8(from + half, y);
+        return;
+    }
     const int key = slot % kPageKeys;
     const int64_t block = int64_t{kPageKeys} * a.padded_dim;
-    for (int task = threadIdx.x; task < tasks; task += blockDim.x) {
-        const int head = task / lanes;
-        const int e = task % lanes * kVector;
-        const bool active = head < heads && e < half;
-        float x[8] = {}, y[8] = {};
-        T *from = row + head * a.padded_dim + e;
-        if (active) {
-            load8(from, x);
-            load8(from + half, y);
-            if (a.bias != nullptr) {
-                float b[8];
-                load8(a.bias + head * a.padded_dim + e, b);
-#pragma unroll
-                for (int k = 0; k < 8; ++k) x[k] += b[k];
-                load8(a.bias + head * a.padded_dim + e + half, b);
-#pragma unroll
-                for (int k = 0; k < 8; ++k) y[k] += b[k];
-            }
-        }
-        const bool value = head >= a.heads + a.kv_heads;
-        if (a.q_norm) { // with k_norm
-            float sum = 0;
-#pragma unroll
-            for (int k = 0; k < 8; ++k) sum += x[k] * x[k] + y[k] * y[k];
-            for (int offset = lanes / 2; offset > 0; offset /= 2) {
-                sum += __shfl_xor_sync(~0u, sum, offset);
-            }
-            if (active && !value) {
-                const float scale = rsqrtf(sum / static_cast<float>(a.head_dim) + a.q_norm.epsilon);
-                const float *weight = head < a.heads ? a.q_norm.weight : a.k_norm.weight;
-#pragma unroll
-                for (int k = 0; k < 8; ++k) {
-                    x[k] *= scale * weight[e + k];
-                    y[k] *= scale * weight[e + half + k];
-                }
-            }
-        }
-        if (!active) continue;
-        if (!value) {
-            const float2 *angles = a.table + int64_t{token} * half + e;
-#pragma unroll
-            for (int k = 0; k < 8; ++k) {
-                const float2 angle = angles[k];
-                const float rotated = x[k] * angle.x - y[k] * angle.y;
-                y[k] = y[k] * angle.x + x[k] * angle.y;
-                x[k] = rotated;
-            }
-        }
-        if (head < a.heads) {
-            store8(from, x);
-            store8(from + half, y);
-            continue;
-        }
-        const int kv_head = (head - a.heads) % a.kv_heads;
-        Stored *to =
-            static_cast<Stored *>(a.kv) +
-            ((int64_t{slot / kPageKeys} * a.kv_heads + kv_head) * 2 + (value ? 1 : 0)) * block;
-        const float inverse = inverse_scale<Stored>(a, value, kv_head);
-        store_in_block(to, e, key, a.padded_dim, x, inverse);
-        store_in_block(to, e + half, key, a.padded_dim, y, inverse);
-    }
+    const int kv_head = head - a.heads - (value ? a.kv_heads : 0);
+    Stored *to = static_cast<Stored *>(a.kv) +
+                 ((int64_t{slot / kPageKeys} * a.kv_heads + kv_head) * 2 + (value ? 1 : 0)) * block;
+    const float inverse = inverse_scale<Stored>(a, value, kv_head);
+    store_in_block(to, e, key, a.padded_dim, x, inverse);
+    store_in_block(to, e + half, key, a.padded_dim, y, inverse);
 }
 
 // ---- Any rotation, any norm ----
 
-constexpr int kTurnThreads = 128;
+constexpr int kTurnThreads = 128, kTurnDims = 256; // dims at most, times Vectors
+
+// Where an angle is in shared memory, so that the lanes of a head, eight apart, read from different banks.
+__device__ __forceinline__ int place_of_angle(int i) { return i + i / kVector; }
 
 // Elements [e, e + 8) of a head, with their bias.
 template <typename T> __device__ __forceinline__ void
@@ -198,7 +217,7 @@ __device__ __forceinline__ void normalise_head(const RopeArguments &a, int head,
     }
 }
 
-// staged: room for the head. All of a warp call this; a value's head is left as it is.
+// angles: by place_of_angle; staged: room for the head. All of a warp call this; a value's head is left as it is.
 template <int Vectors> __device__ __forceinline__ void turn_head(const RopeArguments &a,
                                                                  const float2 *angles, bool turns,
                                                                  int lanes, int lane, float *staged,
@@ -233,21 +252,32 @@ template <int Vectors> __device__ __forceinline__ void turn_head(const RopeArgum
             const int e = (v * lanes + lane) * kVector + k;
             if (e >= a.dims) break;
             const bool first = a.pairs ? e % 2 == 0 : e < half;
-            const float2 angle = angles[a.pairs ? e / 2 : first ? e : e - half];
+            const float2 angle = angles[place_of_angle(a.pairs ? e / 2 : first ? e : e - half)];
             const float y = other[v][k];
             x[v][k] = x[v][k] * angle.x + (first ? -y : y) * angle.y;
         }
     }
 }
 
-// A block is a token; `lanes` threads (a power of two) are a head, each with Vectors times eight of its
-// elements.
-template <typename T, typename Stored, int Vectors> __global__ void __launch_bounds__(kTurnThreads)
+// A block is a token, or as many of its heads as it has threads for; `lanes` threads (a power of two) are a
+// head, each with Vectors times eight of its elements. Slot, angles and the first heads are asked for at once.
+template <typename T, typename Stored, int Vectors>
+__global__ void __launch_bounds__(kTurnThreads, Vectors == 1 ? 8 : 4)
     turn(const __grid_constant__ RopeArguments a, int lanes) {
     __shared__ __align__(16) float staged[kTurnThreads * Vectors * kVector];
+    __shared__ float2 angles[Vectors * (kTurnDims / 2 + kTurnDims / 2 / kVector)];
+    static_assert(kTurnDims / 2 == kTurnThreads); // of which a thread brings one or two
+    __shared__ int32_t shared_slot;
     const int token = blockIdx.x;
-    const int slot = a.slots[token];
-    if (slot < 0) return;
+    const int angle_count = a.table != nullptr ? a.dims / 2 : 0;
+    int32_t slot = 0; // as in the kernel above
+    if (threadIdx.x == 0) slot = a.slots[token];
+    float2 own_angles[Vectors] = {};
+#pragma unroll
+    for (int i = 0; i < Vectors; ++i) {
+        const int angle = i * kTurnThreads + static_cast<int>(threadIdx.x);
+        if (angle < angle_count) own_angles[i] = a.table[int64_t{token} * angle_count + angle];
+    }
     const int heads = a.heads + 2 * a.kv_heads;
     const int lane = threadIdx.x % lanes, group = threadIdx.x / lanes;
     T *row = static_cast<T *>(a.qkv) + int64_t{token} * (heads + a.more_heads) * a.padded_dim;
@@ -259,7 +289,8 @@ template <typename T, typename Stored, int Vectors> __global__ void __launch_bou
     float2 whole = {};
     if (a.norm_whole) whole = whole_scales(a, row);
     const int64_t block = int64_t{kPageKeys} * a.padded_dim;
-    for (int first = 0; first < heads; first += kTurnThreads / lanes) {
+    const int at_once = kTurnThreads / lanes, begin = static_cast<int>(blockIdx.y) * at_once;
+    for (int first = begin; first < heads; first += static_cast<int>(gridDim.y) * at_once) {
         const int head = first + group;
         const bool value = head >= a.heads + a.kv_heads;
         float x[Vectors][8] = {};
@@ -268,12 +299,23 @@ template <typename T, typename Stored, int Vectors> __global__ void __launch_bou
             const int e = (v * lanes + lane) * kVector;
             if (head < heads && e < a.head_dim) load_head(a, row, head, e, x[v]);
         }
+        if (first == begin) {
+#pragma unroll
+            for (int i = 0; i < Vectors; ++i) {
+                const int angle = i * kTurnThreads + static_cast<int>(threadIdx.x);
+                if (angle < angle_count) angles[place_of_angle(angle)] = own_angles[i];
+            }
+            if (threadIdx.x == 0) shared_slot = slot;
+            __syncthreads();
+            slot = shared_slot;
+            if (slot < 0) return;
+        }
         if (a.q_norm || a.k_norm || a.v_norm) {
             normalise_head(a, head, lanes, lane, head < a.heads ? whole.x : whole.y, x);
         }
         if (a.table != nullptr) {
-            turn_head(a, a.table + int64_t{token} * (a.dims / 2), !value, lanes, lane,
-                      staged + group * lanes * Vectors * kVector, x);
+            turn_head(a, angles, !value, lanes, lane, staged + group * lanes * Vectors * kVector,
+                      x);
         }
         const int kv_head = a.kv_heads > 0 ? (head - a.heads) % a.kv_heads : 0;
         Stored *to =
@@ -301,8 +343,8 @@ bool is_common(const RopeArguments &a) {
     const bool norms = a.q_norm.is_plain_rms() && a.k_norm.is_plain_rms() && !a.norm_whole &&
                        a.q_norm.epsilon == a.k_norm.epsilon;
     return a.table != nullptr && a.long_scale == 0 && !a.pairs && a.dims == a.head_dim &&
-           a.head_dim % (2 * kVector) == 0 && a.head_dim <= 256 && a.kv_heads > 0 && !a.v_norm &&
-           (norms || (!a.q_norm && !a.k_norm));
+           a.head_dim % (2 * kVector) == 0 && a.head_dim <= kRopeDims && a.kv_heads > 0 &&
+           !a.v_norm && (norms || (!a.q_norm && !a.k_norm));
 }
 
 int lanes_for(int elements) {
@@ -314,12 +356,24 @@ int lanes_for(int elements) {
 template <typename T, typename Stored>
 cudaError_t launch_stored(const RopeArguments &a, cudaStream_t stream) {
     const auto tokens = static_cast<unsigned>(a.tokens);
+    const int heads = a.heads + 2 * a.kv_heads;
     if (is_common(a)) {
-        rope<T, Stored><<<tokens, 128, 0, stream>>>(a, lanes_for(a.head_dim / 2));
-    } else if (a.head_dim <= 256) {
-        turn<T, Stored, 1><<<tokens, kTurnThreads, 0, stream>>>(a, lanes_for(a.head_dim));
+        const int lanes = lanes_for(a.head_dim / 2);
+        const int tasks = heads * lanes;
+        const int parts = (tasks + kRopeThreads - 1) / kRopeThreads;
+        const int threads = (tasks + parts * 32 - 1) / (parts * 32) * 32;
+        rope<T, Stored><<<dim3(tokens, static_cast<unsigned>(parts)), threads, 0, stream>>>(
+            a, std::countr_zero(static_cast<unsigned>(lanes)));
+        return cudaGetLastError();
+    }
+    const int lanes = lanes_for(a.head_dim) / (a.head_dim <= kTurnDims ? 1 : 2);
+    // The norm of all heads together is made by one block.
+    const int parts = a.norm_whole ? 1 : (heads * lanes + kTurnThreads - 1) / kTurnThreads;
+    const dim3 grid(tokens, static_cast<unsigned>(parts));
+    if (a.head_dim <= kTurnDims) {
+        turn<T, Stored, 1><<<grid, kTurnThreads, 0, stream>>>(a, lanes);
     } else {
-        turn<T, Stored, 2><<<tokens, kTurnThreads, 0, stream>>>(a, lanes_for(a.head_dim) / 2);
+        turn<T, Stored, 2><<<grid, kTurnThreads, 0, stream>>>(a, lanes);
     }
     return cudaGetLastError();
 }

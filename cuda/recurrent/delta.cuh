@@ -96,13 +96,17 @@ struct DeltaGates {
     float log_decay, rate;
 };
 
+// rate and step: of the head, as they were projected.
+__device__ __forceinline__ DeltaGates gates_of(const DeltaArguments &a, float rate, float step,
+                                               int head) {
+    const float x = step + a.step[head];
+    const float softplus = x > 20.0f ? x : log1pf(expf(x));
+    return {-expf(a.decay[head]) * softplus, reciprocal_approximate(1.0f + expf(-rate))};
+}
 template <typename T>
 __device__ __forceinline__ DeltaGates gates_of(const DeltaArguments &a, int64_t token, int head) {
     const T *b = projected_of<T>(a, token) + a.channels() + a.values_size();
-    const float x = to_float(b[a.value_heads + head]) + a.step[head];
-    const float softplus = x > 20.0f ? x : log1pf(expf(x));
-    return {-expf(a.decay[head]) * softplus,
-            reciprocal_approximate(1.0f + expf(-to_float(b[head])))};
+    return gates_of(a, to_float(b[head]), to_float(b[a.value_heads + head]), head);
 }
 
 __device__ __forceinline__ float warp_sum(float x) {

@@ -67,8 +67,18 @@ struct StepPart {
     }
 };
 
-template <typename T, typename S, bool kWhole>
-__device__ __forceinline__ void run_group(const DeltaArguments &a, StepShared *shared, int group) {
+// A weight of the convolution for each of the group's threads: of the channels of the block's first head, which its
+// mixers then find in L1.
+__device__ __forceinline__ float first_weight(const DeltaArguments &a) {
+    const int head = static_cast<int>(blockIdx.x) % a.value_heads;
+    const int part = static_cast<int>(threadIdx.x) / kMostDeltaDim;
+    const int e = static_cast<int>(threadIdx.x) % kMostDeltaDim;
+    if (part > 2 || e >= (part < 2 ? a.key_dim : a.value_dim)) return 0;
+    return a.convolution[(channel_begin(a, head, part) + e) * kRing];
+}
+
+template <typename T, typename S, bool kWhole> __device__ __forceinline__ void
+run_group(const DeltaArguments &a, StepShared *shared, int group, float weight) {
     const StepWork &work = shared->work;
     const Stages &stages = shared->stages;
     using Raw = typename StateFour<S>::Raw;
@@ -83,8 +93,12 @@ __device__ __forceinline__ void run_group(const DeltaArguments &a, StepShared *s
         if (!work.has(j)) return;
         stages.load(j, from < 0 ? nullptr : state_of<S>(a, from, work.head(j)));
     };
-    for (int j = group; j < static_cast<int>(stages.count); j += kGroups) load(j, work.from(j));
-    uint32_t n = 0; // the group's tokens so far
+    const int first_from = work.from(lane); // all at once, by the lanes
+    for (int j = group; j < static_cast<int>(stages.count); j += kGroups) {
+        load(j, __shfl_sync(~0u, first_from, j));
+    }
+    asm volatile("" ::"f"(weight)); // it is wanted in L1 alone
+    uint32_t n = 0;                 // the group's tokens so far
     float4 state[kRows];
     for (int j = group; work.has(j); j += kGroups) {
         bool last = false;
@@ -161,13 +175,16 @@ __device__ __forceinline__ void run_group(const DeltaArguments &a, StepShared *s
 
 // S fills stage_bytes of each of the stages in dynamic shared memory, behind StepShared.
 constexpr int kStepSharedBytes = (sizeof(StepShared) + 127) / 128 * 128;
+static_assert(kStepSharedBytes + 3 * 64 * 1024 <= 227 * 1024); // three S in f32
 
 template <typename T, typename S, bool kWhole> __global__ void __launch_bounds__(kThreads, 1)
     delta_steps(const __grid_constant__ DeltaArguments a, uint32_t stage_count,
                 uint32_t stage_bytes) {
     extern __shared__ __align__(128) unsigned char memory[];
     auto *shared = reinterpret_cast<StepShared *>(memory);
-    if (threadIdx.x == 0) {
+    const float weight = first_weight(a);
+    if (threadIdx.x == kThreads - 32) { // of a warp that has no weights to load
+
         shared->work = StepWork(a);
         shared->stages = Stages(memory + kStepSharedBytes, shared->loaded, stage_count, stage_bytes,
                                 static_cast<uint32_t>(a.key_dim * a.value_dim * sizeof(S)));
@@ -182,7 +199,7 @@ template <typename T, typename S, bool kWhole> __global__ void __launch_bounds__
     __syncthreads();
     const int warp = threadIdx.x / 32;
     if (warp < kGroups * kWarps) {
-        run_group<T, S, kWhole>(a, shared, warp / kWarps);
+        run_group<T, S, kWhole>(a, shared, warp / kWarps, weight);
     } else {
         const int mixer = warp - kGroups * kWarps;
         run_mixer<T, kWhole>(a, shared, mixer % kGroups, mixer / kGroups);
@@ -224,7 +241,10 @@ cudaError_t launch_steps(const DeltaArguments &a, cudaStream_t stream) {
     const cudaError_t set =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (set != cudaSuccess) return set;
-    const auto blocks = std::min<int64_t>(int64_t{a.most_items} * a.value_heads, a.sms);
+    // Where that leaves few SMs out, as many blocks as keep to one head each: its weights stay in L1.
+    const int whole_rounds = a.sms / a.value_heads * a.value_heads;
+    const int most_blocks = whole_rounds >= a.sms - a.sms / 16 ? whole_rounds : a.sms;
+    const auto blocks = std::min<int64_t>(int64_t{a.most_items} * a.value_heads, most_blocks);
     kernel<<<static_cast<unsigned>(blocks), kThreads, bytes, stream>>>(
         a, static_cast<uint32_t>(stages), static_cast<uint32_t>(stage));
     return cudaGetLastError();

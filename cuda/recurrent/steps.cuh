@@ -15,13 +15,14 @@ constexpr int kGroupThreads = 32 * kWarps;
 constexpr int kMixers = 2; // of a group
 // Five warps for each of an SM's four files of registers, which gives each thread 96.
 constexpr int kThreads = kGroups * (kGroupThreads + 32 * kMixers);
-constexpr int kTokens = 4; // that a group's mixers are ahead
+constexpr int kTokens = 4;    // that a group's mixers are ahead
+constexpr int kUpcoming = 16; // items that a mixer loads together
 constexpr int kMostStages = 8;
 constexpr int kRows = 16;                         // of S, a thread's
 constexpr int kParts = kMostDeltaDim / 2 / kRows; // of the rows, that warps have
 
 // What a token needs beside S. q and k are not normed. Zeros beyond a head's dims.
-struct StepToken {
+struct alignas(16) StepToken {
     float mixed[3][kMostDeltaDim]; // q, k and v
     float gain[kMostDeltaDim];     // of the normed result
     float decay, forget, learn;    // forget and learn: decay and rate over k's length
@@ -68,11 +69,13 @@ struct StepWork {
     const DeltaItem *items; // of the level
     int count;              // items and heads of the level
     int value_heads;
+    int block, blocks; // here, rather than in registers
 
     __device__ explicit StepWork(const DeltaArguments &a)
         : items(a.items + a.level->begin),
-          count((a.level->chunked - a.level->begin) * a.value_heads), value_heads(a.value_heads) {}
-    __device__ int at(int j) const { return static_cast<int>(blockIdx.x + j * gridDim.x); }
+          count((a.level->chunked - a.level->begin) * a.value_heads), value_heads(a.value_heads),
+          block(static_cast<int>(blockIdx.x)), blocks(static_cast<int>(gridDim.x)) {}
+    __device__ int at(int j) const { return block + j * blocks; }
     __device__ bool has(int j) const { return at(j) < count; }
     __device__ const DeltaItem &item(int j) const { return items[at(j) / value_heads]; }
     __device__ int head(int j) const { return at(j) % value_heads; }
@@ -134,11 +137,17 @@ struct Stages {
     }
 };
 
+struct StepItem {
+    DeltaItem item;
+    int32_t next; // StepToken::next of its tokens
+};
+
 // What threads seldom read is here too, as S takes two thirds of their registers.
 struct StepShared {
     StepWork work;
     Stages stages;
     StepToken tokens[kGroups][kTokens];
+    StepItem upcoming[kGroups][kMixers][kUpcoming];
     // By every second token, known and found, parts, columns.
     float4 sums[kGroups][2][2][kParts][32];
     uint64_t loaded[2 * kMostStages];

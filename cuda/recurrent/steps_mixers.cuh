@@ -5,6 +5,15 @@
 
 namespace batchllm::cuda::steps {
 
+// Nothing is computed from x before this, so that loads before it are all under way by then.
+template <typename T> __device__ __forceinline__ void not_before(T *x) {
+    if constexpr (sizeof(T) == 2) {
+        asm volatile("" : "+h"(*reinterpret_cast<uint16_t *>(x)));
+    } else {
+        asm volatile("" : "+r"(*reinterpret_cast<uint32_t *>(x)));
+    }
+}
+
 // A lane's four channels of a part, as they are stored. kWhole: heads are of 128 by 128, so that four are there and
 // aligned.
 template <size_t kBytes> struct FourRaw { using type = uint2; };
@@ -19,16 +28,17 @@ template <typename T> struct Four {
 #pragma unroll
         for (int i = 0; i < static_cast<int>(sizeof(raw) / 4); ++i) {
             words[i] = there ? words[i] : 0;
-            asm volatile("" : "+r"(words[i]));
+            not_before(words + i);
         }
     }
 };
 
+// Past L1, where the convolution's weights stay.
 template <bool kWhole, typename T>
 __device__ __forceinline__ Four<T> load_four(const T *from, int count) {
     Four<T> four;
     if constexpr (kWhole) {
-        four.raw = *reinterpret_cast<const decltype(four.raw) *>(from);
+        four.raw = __ldcg(reinterpret_cast<const decltype(four.raw) *>(from));
     } else {
 #pragma unroll
         for (int e = 0; e < 4; ++e) four.set(e, e < count ? from[e] : from_float<T>(0.0f));
@@ -52,13 +62,14 @@ __device__ __forceinline__ void store_four(T *to, int count, const Four<T> &four
 template <bool kWhole, typename T>
 __device__ __forceinline__ void keep_in_ring(const DeltaArguments &a, const DeltaItem &item,
                                              int channel, int count, const Four<T> (&seen)[kRing]) {
-    T *ring = ring_of<T>(a, item.state) + channel;
+    int slot = item.state, position = item.position;
+    asm volatile("" : "+r"(slot), "+r"(position)); // addresses are not kept from part to part
+    T *ring = ring_of<T>(a, slot) + channel;
     const int back = item.from == item.state ? 1 : kRing;
 #pragma unroll
     for (int i = 0; i < kRing; ++i) {
-        const int position = item.position - i;
-        if (i >= back || position < 0) break;
-        store_four<kWhole>(ring + int64_t{position % kRing} * a.channels(), count,
+        if (i >= back || position < i) break;
+        store_four<kWhole>(ring + int64_t{(position - i) % kRing} * a.channels(), count,
                            seen[kRing - 1 - i]);
     }
 }
@@ -91,6 +102,13 @@ __device__ __forceinline__ float4 convolved_four(const DeltaArguments &a, int ch
     return make_float4(x[0], x[1], x[2], x[3]);
 }
 
+// The first channel of q, k or v of a value head.
+__device__ __forceinline__ int channel_begin(const DeltaArguments &a, int head, int part) {
+    const int ratio = a.value_heads / a.key_heads;
+    return part < 2 ? part * a.keys_size() + head / ratio * a.key_dim
+                    : 2 * a.keys_size() + head * a.value_dim;
+}
+
 // Token t of the item, by a warp. The token's place is written once `used` lets it.
 template <typename T, bool kWhole>
 __device__ __forceinline__ void mix_token(const DeltaArguments &a, const DeltaItem &item, int head,
@@ -102,52 +120,40 @@ __device__ __forceinline__ void mix_token(const DeltaArguments &a, const DeltaIt
     const int key_dim = kWhole ? kMostDeltaDim : a.key_dim;
     const int value_dim = kWhole ? kMostDeltaDim : a.value_dim;
     const int64_t token = int64_t{item.token_begin} + t;
-    const auto channel_of = [&](int part) {
-        return 4 * lane + (part < 2 ? part * a.keys_size() + head / ratio * key_dim
-                                    : 2 * a.keys_size() + head * value_dim);
-    };
+    const auto channel_of = [&](int part) { return channel_begin(a, head, part) + 4 * lane; };
     const auto count_of = [&](int part) { return (part < 2 ? key_dim : value_dim) - 4 * lane; };
-    const auto load = [&](Four<T>(&seen)[kRing], int part) {
+    // All that is read is asked for at once, while the place is waited for: of the three parts, as many as there are
+    // registers for.
+    constexpr int kAhead = sizeof(T) == 4 ? 0 : kWhole ? 3 : 1;
+    Four<T> ahead[kAhead + 1][kRing]; // the last: loaded in the loop
+    const auto load = [&](int first, int end, Four<T>(*to)[kRing]) {
 #pragma unroll
         for (int w = 0; w < kRing; ++w) {
             const T *row = seen_row<T>(a, item, t, kRing - 1 - w);
-            seen[w] = load_four<kWhole>(row + channel_of(part), count_of(part));
+#pragma unroll
+            for (int part = first; part < end; ++part) {
+                to[part - first][w] = load_four<kWhole>(row + channel_of(part), count_of(part));
+            }
         }
     };
-    constexpr bool kAhead = sizeof(T) == 2; // there are registers for the next part's
-    Four<T> ahead[kRing];
-    if (kAhead) load(ahead, 0);
+    load(0, kAhead, ahead);
     const int value_at = head * value_dim + 4 * lane;
-    const Four<T> gate =
+    Four<T> gate =
         load_four<kWhole>(projected_of<T>(a, token) + a.channels() + value_at, count_of(2));
-    const DeltaGates gates = gates_of<T>(a, token, head);
-    float4 norm = {};
-    if (count_of(2) > 0) norm = reinterpret_cast<const float4 *>(a.norm)[lane];
+    const T *gates_at = projected_of<T>(a, token) + a.channels() + a.values_size() + head;
+    T rate = gates_at[0], step = gates_at[a.value_heads];
     await(used, use);
-    reinterpret_cast<float4 *>(to->gain)[lane] =
-        make_float4(norm.x * silu(to_float(gate.at(0))), norm.y * silu(to_float(gate.at(1))),
-                    norm.z * silu(to_float(gate.at(2))), norm.w * silu(to_float(gate.at(3))));
-    if (lane == 0) {
-        to->decay = expf(gates.log_decay);
-        to->learn = gates.rate; // so far
-        to->first = t == 0;
-        to->last = t + 1 == item.token_count;
-        to->continues = item.from >= 0;
-        to->out = token * a.values_size() + head * value_dim;
-        to->slot = item.state;
-        to->head = head;
-        to->next = next;
-    }
 #pragma unroll 1
     for (int part = 0; part < 3; ++part) {
-        if (!kAhead) load(ahead, part);
+        if (kAhead < 3 && part + kAhead < 3) load(part + kAhead, part + kAhead + 1, ahead + kAhead);
         Four<T> seen[kRing];
 #pragma unroll
         for (int w = 0; w < kRing; ++w) {
-            seen[w] = ahead[w];
+            seen[w] = ahead[0][w];
             seen[w].keep_if(item.position + t >= kRing - 1 - w);
+#pragma unroll
+            for (int i = 0; i < kAhead; ++i) ahead[i][w] = ahead[i + 1][w];
         }
-        if (kAhead && part < 2) load(ahead, part + 1);
         const int channel = channel_of(part), count = count_of(part);
         reinterpret_cast<float4 *>(to->mixed[part])[lane] =
             convolved_four<kWhole>(a, channel, count, seen);
@@ -155,6 +161,13 @@ __device__ __forceinline__ void mix_token(const DeltaArguments &a, const DeltaIt
             keep_in_ring<kWhole>(a, item, channel, count, seen);
         }
     }
+    gate.keep_if(true);
+    not_before(&rate), not_before(&step);
+    float4 norm = {};
+    if (count_of(2) > 0) norm = reinterpret_cast<const float4 *>(a.norm)[lane];
+    reinterpret_cast<float4 *>(to->gain)[lane] =
+        make_float4(norm.x * silu(to_float(gate.at(0))), norm.y * silu(to_float(gate.at(1))),
+                    norm.z * silu(to_float(gate.at(2))), norm.w * silu(to_float(gate.at(3))));
     const float4 query = reinterpret_cast<const float4 *>(to->mixed[0])[lane];
     const float4 key = reinterpret_cast<const float4 *>(to->mixed[1])[lane];
     const float of_query =
@@ -162,10 +175,20 @@ __device__ __forceinline__ void mix_token(const DeltaArguments &a, const DeltaIt
     const float of_key = rsqrtf(warp_sum(dot(key, key)) + 1e-6f);
     const float overlap = warp_sum(dot(query, key));
     if (lane == 0) {
-        to->forget = to->decay * of_key;
-        to->learn *= of_key;
+        const DeltaGates gates = gates_of(a, to_float(rate), to_float(step), head);
+        const float decay = expf(gates.log_decay);
+        to->decay = decay;
+        to->forget = decay * of_key;
+        to->learn = gates.rate * of_key;
         to->of_query = of_query;
         to->overlap = overlap;
+        to->first = t == 0;
+        to->last = t + 1 == item.token_count;
+        to->continues = item.from >= 0;
+        to->out = token * a.values_size() + head * value_dim;
+        to->slot = item.state;
+        to->head = head;
+        to->next = next;
     }
 }
 
@@ -175,20 +198,22 @@ run_mixer(const DeltaArguments &a, StepShared *shared, int group, int mixer) {
     const StepWork &work = shared->work;
     const Stages &stages = shared->stages;
     const int lane = threadIdx.x % 32;
-    DeltaItem ahead = {}; // the lane's, of 32 that are loaded together
-    int same_stage = -1;  // where what is in its stage next comes from
-    uint32_t n = 0;       // the group's tokens so far
-    for (int i = 0; work.has(group + i * kGroups); ++i) {
-        const int j = group + i * kGroups;
-        if (i % 32 == 0) {
+    uint32_t n = 0; // the group's tokens so far
+    for (int j = group; work.has(j); j += kGroups) {
+        int here = mixer;
+        asm volatile("" : "+r"(here)); // its address is not kept
+        StepItem(&upcoming)[kUpcoming] = shared->upcoming[group][here];
+        const int i = j / kGroups % kUpcoming;
+        if (i == 0) {
             const int of_lane = j + lane * kGroups;
-            if (work.has(of_lane)) ahead = work.item(of_lane);
-            same_stage = work.from(of_lane + static_cast<int>(stages.count));
+            __syncwarp();
+            if (lane < kUpcoming && work.has(of_lane)) {
+                upcoming[lane] = {work.item(of_lane),
+                                  work.from(of_lane + static_cast<int>(stages.count))};
+            }
+            __syncwarp();
         }
-        const auto field = [&](int x) { return __shfl_sync(~0u, x, i % 32); };
-        const DeltaItem item{field(ahead.state), field(ahead.from), field(ahead.token_begin),
-                             field(ahead.token_count), field(ahead.position)};
-        const int next = field(same_stage);
+        const auto [item, next] = upcoming[i];
         for (int t = 0; t < item.token_count; ++t, ++n) {
             if (n % kMixers != static_cast<uint32_t>(mixer)) continue;
             const uint32_t place = n % kTokens, use = n / kTokens;
