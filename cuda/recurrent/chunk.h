@@ -44,6 +44,8 @@ cudaError_t launch_delta_chunks(const ChunkArguments &arguments, cudaStream_t st
 cudaError_t launch_chunk_inputs(const ChunkArguments &arguments, cudaStream_t stream);
 cudaError_t launch_within_chunks(const ChunkArguments &arguments, cudaStream_t stream);
 cudaError_t launch_across_chunks(const ChunkArguments &arguments, cudaStream_t stream);
+cudaError_t launch_across_chunks_sm90(const ChunkArguments &arguments,
+                                      cudaStream_t stream); // what the former calls on 9.0
 cudaError_t launch_chunk_results(const ChunkArguments &arguments, cudaStream_t stream);
 
 } // namespace batchllm::cuda
