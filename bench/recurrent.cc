@@ -2,7 +2,7 @@
 // decode beside the rate of a copy, and prompts in chunks with what their parts take.
 //
 //     recurrent
-//     recurrent --key-heads 16 --value-heads 32 --state bf16
+//     recurrent --key-heads 16 --value-heads 32 --state bf16 --family sm80
 #include <cstdio>
 #include <cstring>
 #include <numeric>
@@ -21,6 +21,7 @@ constexpr int32_t kDim = 128;
 // A layer with random inputs, and the lists of one step.
 struct Bench {
     int32_t key_heads = 16, value_heads = 32, sms = 1;
+    bool sm90 = false;
     DType state = DType::f32;
     DeviceMemory projected, vectors, states, out, mixed, gates, w, p;
     DeviceMemory items, level, chunks;
@@ -44,6 +45,7 @@ struct Bench {
         a.value_heads = value_heads;
         a.key_dim = a.value_dim = kDim;
         a.sms = sms;
+        a.sm90 = sm90;
         return a;
     }
     int64_t channels() const { return int64_t{kDim} * (2 * key_heads + value_heads); }
@@ -143,6 +145,10 @@ void time_prompts(Bench *bench) {
 
 int main(int count, char **values) {
     Bench bench;
+    cudaDeviceProp properties{};
+    require(cudaGetDeviceProperties(&properties, 0));
+    bench.sms = properties.multiProcessorCount;
+    bench.sm90 = properties.major == 9 && properties.minor == 0;
     for (int i = 1; i + 1 < count; i += 2) {
         if (std::strcmp(values[i], "--key-heads") == 0) bench.key_heads = std::atoi(values[i + 1]);
         if (std::strcmp(values[i], "--value-heads") == 0) {
@@ -151,10 +157,10 @@ int main(int count, char **values) {
         if (std::strcmp(values[i], "--state") == 0 && std::strcmp(values[i + 1], "bf16") == 0) {
             bench.state = DType::bf16;
         }
+        if (std::strcmp(values[i], "--family") == 0 && std::strcmp(values[i + 1], "sm80") == 0) {
+            bench.sm90 = false;
+        }
     }
-    cudaDeviceProp properties{};
-    require(cudaGetDeviceProperties(&properties, 0));
-    bench.sms = properties.multiProcessorCount;
     for (int i = 0; i < 20; ++i) copy_rate(); // until the clock has settled
     const double copied = copy_rate();
     std::printf("%s, copies at %.2f TB/s\n", properties.name, copied * 1e-12);

@@ -16,6 +16,7 @@ using namespace batchllm::cuda;
 namespace {
 
 int32_t sms = 1;
+bool hopper = false;
 bool few = false; // main's argument "few": shapes and steps for compute-sanitizer
 
 struct Shape {
@@ -264,12 +265,13 @@ struct Job {
     DType type;
     int32_t sequences, longest, most; // tokens of a sequence, and in a step
     DType state = DType::f32;
+    bool sm90 = false;
 };
 
 void run_job(Random &random, const Job &job, double limit) {
     const DeltaNet net = net_of(job.shape);
     const Vectors vectors = make_vectors(random, net);
-    Layers layers(job.shape, {job.type, job.state, sms}, job.sequences,
+    Layers layers(job.shape, {job.type, job.state, sms, false, job.sm90}, job.sequences,
                   int64_t{job.sequences} * job.most, vectors);
     std::vector<Sequence> all = make_sequences(random, net, vectors, layers.weights.qkv.rows,
                                                job.type, job.sequences, job.longest);
@@ -282,7 +284,7 @@ void run_job(Random &random, const Job &job, double limit) {
     }
     assert_int_equal(got.size(), wanted.size());
     const std::string what =
-        std::string(dtype_name(job.type)) +
+        std::string(dtype_name(job.type)) + (job.sm90 ? " (sm90)" : "") +
         (job.state == DType::f32 ? "" : std::string(", states in ") + dtype_name(job.state)) +
         ", heads " + std::to_string(net.key_heads) + "/" + std::to_string(net.value_heads) +
         " of " + std::to_string(net.key_dim) + "/" + std::to_string(net.value_dim) + ", steps of " +
@@ -323,13 +325,17 @@ void long_sequences_in_f32_are_the_references(void **) {
 // Cut anywhere; what is left of a chunk, and requests of few tokens, token by token.
 void chunks_are_the_references(void **) {
     Random random(kSeed + 2);
-    const Shape shapes[] = {{1, 2, 128, 128, 4}, {3, 3, 128, 128, 3}};
+    const Shape shapes[] = {{1, 2, 128, 128, 4}, {3, 3, 128, 128, 3}, {1, 3, 128, 128, 4}};
     for (const Shape &shape : shapes) {
         for (const DType type : {DType::bf16, DType::f16}) {
             for (const int32_t most : {20, 64, 90, 400}) {
                 if (few && most != 90) continue;
                 const int32_t longest = few ? 100 : 300;
-                run_job(random, {shape, type, 9, longest, most}, type == DType::bf16 ? 2e-2 : 3e-3);
+                for (const bool sm90 : {false, true}) {
+                    if (sm90 && !hopper) continue;
+                    run_job(random, {shape, type, 9, longest, most, DType::f32, sm90},
+                            type == DType::bf16 ? 2e-2 : 3e-3);
+                }
             }
         }
     }
@@ -343,7 +349,8 @@ void states_in_bf16_are_close_to_the_references(void **) {
         for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
             for (const int32_t most : {1, 9, 90}) {
                 if (few && most != 90) continue;
-                run_job(random, {shape, type, 9, 100, most, DType::bf16}, 4e-2);
+                const bool sm90 = hopper && type == DType::bf16; // f16: the other family
+                run_job(random, {shape, type, 9, 100, most, DType::bf16, sm90}, 4e-2);
             }
         }
     }
@@ -385,6 +392,7 @@ int main(int argc, char **argv) {
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, 0));
     sms = properties.multiProcessorCount;
+    hopper = properties.major == 9 && properties.minor == 0;
     const CMUnitTest tests[] = {
         cmocka_unit_test(steps_are_the_references),
         cmocka_unit_test(long_sequences_in_f32_are_the_references),

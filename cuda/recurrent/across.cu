@@ -165,26 +165,10 @@ cudaError_t launch(const ChunkArguments &a, int64_t most, cudaStream_t stream) {
     return cudaGetLastError();
 }
 
-// sm_90a's code runs nowhere else.
-cudaError_t find_sm90(bool *is) {
-    int device = 0, major = 0, minor = 0;
-    cudaError_t code = cudaGetDevice(&device);
-    if (code == cudaSuccess) {
-        code = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    }
-    if (code == cudaSuccess) {
-        code = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-    }
-    *is = major == 9 && minor == 0;
-    return code;
-}
-
 } // namespace
 
 cudaError_t launch_across_chunks(const ChunkArguments &a, cudaStream_t stream) {
-    bool sm90 = false;
-    if (const cudaError_t code = find_sm90(&sm90); code != cudaSuccess) return code;
-    if (sm90) return launch_across_chunks_sm90(a, stream);
+    if (a.delta.sm90) return launch_across_sm90(a, stream);
     int shared = 0;
     if (const cudaError_t code = most_shared(&shared); code != cudaSuccess) return code;
     const int64_t each = int64_t{a.delta.value_heads} * AcrossPlaces::kBlocks;

@@ -311,7 +311,7 @@ template <typename T, typename S> cudaError_t launch(const ChunkArguments &a, cu
 
 } // namespace
 
-cudaError_t launch_across_chunks_sm90(const ChunkArguments &a, cudaStream_t stream) {
+cudaError_t launch_across_sm90(const ChunkArguments &a, cudaStream_t stream) {
     return with_half(a.delta.element, [&](auto t) {
         return with_state(a.delta.state,
                           [&](auto s) { return launch<decltype(t), decltype(s)>(a, stream); });

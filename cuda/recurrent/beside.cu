@@ -4,6 +4,7 @@
 //
 // A warp has one head and 16 tokens of a chunk.
 #include "recurrent/chunk.cuh"
+#include "recurrent/convolve.cuh"
 
 namespace batchllm::cuda {
 namespace {
@@ -32,16 +33,12 @@ mix_tokens(const ChunkArguments &c, const ChunkPlace &place, int head, int begin
     const DeltaArguments &a = c.delta;
     const int channel = head * kHeadDim + static_cast<int>(threadIdx.x % 32) * 4;
     const bool query = head < a.key_heads, value = head >= 2 * a.key_heads;
-    float weights[4][kRing];
+    Convolution<4> convolution(a.convolution + channel * kRing);
+    const auto see = [&](const Four<T> &four, bool valid = true) {
+        float x[4];
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-        const float4 w = reinterpret_cast<const float4 *>(a.convolution)[channel + e];
-        weights[e][0] = w.x, weights[e][1] = w.y, weights[e][2] = w.z, weights[e][3] = w.w;
-    }
-    float seen[kRing][4];
-    const auto see = [&](int w, const Four<T> &four) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) seen[w][e] = to_float(four.x[e]);
+        for (int e = 0; e < 4; ++e) x[e] = valid ? to_float(four.x[e]) : 0.0f;
+        convolution.see(x);
     };
     Four<T> before[kRing];
 #pragma unroll
@@ -50,30 +47,15 @@ mix_tokens(const ChunkArguments &c, const ChunkPlace &place, int head, int begin
     }
 #pragma unroll
     for (int w = 1; w < kRing; ++w) {
-        see(w, before[w]);
-        if (place.item.position + place.first + begin >= kRing - w) continue;
-        for (int e = 0; e < 4; ++e) seen[w][e] = 0;
+        see(before[w], place.item.position + place.first + begin >= kRing - w);
     }
     const T *from = projected_of<T>(a, place.token) + channel;
     const auto mix = [&](int t, const Four<T> &newest) {
-#pragma unroll
-        for (int w = 0; w + 1 < kRing; ++w) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) seen[w][e] = seen[w + 1][e];
-        }
-        see(kRing - 1, newest);
-        float x[4], squares = 0;
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            float sum = 0;
-#pragma unroll
-            for (int w = 0; w < kRing; ++w) sum += seen[w][e] * weights[e][w];
-            x[e] = silu_approximate(sum);
-            squares += x[e] * x[e];
-        }
+        see(newest);
+        float x[4];
+        const float squares = convolution.mix(x);
         if (!value) {
-            float scale = rsqrtf(warp_sum(squares) + 1e-6f);
-            if (query) scale *= rsqrtf(static_cast<float>(kHeadDim));
+            const float scale = unit_scale(warp_sum(squares), kHeadDim, query);
 #pragma unroll
             for (int e = 0; e < 4; ++e) x[e] *= scale;
         }
@@ -165,6 +147,7 @@ bool takes_chunks(DType element, int32_t key_dim, int32_t value_dim) {
 }
 
 cudaError_t launch_chunk_inputs(const ChunkArguments &a, cudaStream_t stream) {
+    if (a.delta.sm90) return cudaSuccess; // launch_within_sm90 makes them
     const dim3 grid(static_cast<unsigned>(a.most_chunks),
                     static_cast<unsigned>(2 * a.delta.key_heads + a.delta.value_heads));
     return with_half(a.delta.element, [&](auto t) {

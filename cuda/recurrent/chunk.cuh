@@ -83,4 +83,27 @@ __device__ __forceinline__ T *mixed_of(const ChunkArguments &a, int64_t token) {
     return static_cast<T *>(a.mixed) + token * a.delta.channels();
 }
 
+// Of one warp, a lane with the gates (logarithm, rate) of two tokens: G. exp(G) and exp(G_last - G) go to global
+// memory.
+__device__ __forceinline__ float2 sum_gates(const ChunkArguments &c, const ChunkPlace &place,
+                                            int head, const float2 (&gates)[2]) {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    float sum = gates[0].x + gates[1].x; // up to the lane's second token
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+        const float before = __shfl_up_sync(~0u, sum, offset);
+        if (lane >= offset) sum += before;
+    }
+    const float sums[2] = {sum - gates[1].x, sum};
+    const float last = __shfl_sync(~0u, sum, 31); // beyond the chunk's tokens nothing is added
+    float2 *to = c.gates + (place.token + 2 * lane) * c.delta.value_heads + head;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+        if (2 * lane + e >= place.count) continue;
+        to[int64_t{e} * c.delta.value_heads] =
+            make_float2(exp2_approximate(sums[e]), exp2_approximate(last - sums[e]));
+    }
+    return make_float2(sums[0], sums[1]);
+}
+
 } // namespace batchllm::cuda

@@ -40,12 +40,14 @@ bool takes_chunks(DType element, int32_t key_dim, int32_t value_dim);
 // The level's items whole, but for their rings.
 cudaError_t launch_delta_chunks(const ChunkArguments &arguments, cudaStream_t stream);
 
-// Its four parts, one after the other.
+// Its four parts, one after the other. With delta.sm90 the second makes its own inputs, and the first does nothing.
 cudaError_t launch_chunk_inputs(const ChunkArguments &arguments, cudaStream_t stream);
 cudaError_t launch_within_chunks(const ChunkArguments &arguments, cudaStream_t stream);
 cudaError_t launch_across_chunks(const ChunkArguments &arguments, cudaStream_t stream);
-cudaError_t launch_across_chunks_sm90(const ChunkArguments &arguments,
-                                      cudaStream_t stream); // what the former calls on 9.0
 cudaError_t launch_chunk_results(const ChunkArguments &arguments, cudaStream_t stream);
+
+// What the parts launch with delta.sm90.
+cudaError_t launch_within_sm90(const ChunkArguments &arguments, cudaStream_t stream);
+cudaError_t launch_across_sm90(const ChunkArguments &arguments, cudaStream_t stream);
 
 } // namespace batchllm::cuda

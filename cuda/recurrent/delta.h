@@ -56,6 +56,7 @@ struct DeltaArguments {
     int32_t key_heads, value_heads, key_dim,
         value_dim; // dims at most kMostDeltaDim; value_dim % 4 == 0
     int32_t sms;
+    bool sm90; // by kernels for compute capability 9.0 alone, where there are such
 
     __host__ __device__ int32_t keys_size() const { return key_heads * key_dim; }
     __host__ __device__ int32_t values_size() const { return value_heads * value_dim; }

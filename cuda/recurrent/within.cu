@@ -29,25 +29,19 @@ struct WithinShared {
 };
 
 // G and the rates, to shared memory; exp(G) and exp(G_last - G) to global memory, in their place.
-__device__ __forceinline__ void sum_gates(const ChunkArguments &c, const ChunkPlace &place,
-                                          int head, WithinShared *shared) {
+__device__ __forceinline__ void read_gates(const ChunkArguments &c, const ChunkPlace &place,
+                                           int head, WithinShared *shared) {
     const int i = threadIdx.x;
     if (i >= 32) return; // one warp, a lane two tokens
-    float2 *at = c.gates + (place.token + 2 * i) * c.delta.value_heads + head;
+    const float2 *at = c.gates + (place.token + 2 * i) * c.delta.value_heads + head;
     float2 gates[2];
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
         const bool valid = 2 * i + e < place.count;
         gates[e] = valid ? at[int64_t{e} * c.delta.value_heads] : make_float2(0, 0);
     }
-    float sum = gates[0].x + gates[1].x; // up to the lane's second token
-#pragma unroll
-    for (int offset = 1; offset < 32; offset *= 2) {
-        const float before = __shfl_up_sync(~0u, sum, offset);
-        if (i >= offset) sum += before;
-    }
-    const float sums[2] = {sum - gates[1].x, sum};
-    const float last = __shfl_sync(~0u, sum, 31); // beyond the chunk's tokens nothing is added
+    const float2 both = sum_gates(c, place, head, gates);
+    const float sums[2] = {both.x, both.y};
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
         const int token = 2 * i + e;
@@ -55,9 +49,6 @@ __device__ __forceinline__ void sum_gates(const ChunkArguments &c, const ChunkPl
         shared->rates[token] = gates[e].y;
         shared->scales[0][token] = gates[e].y * exp2_approximate(sums[e]);
         shared->scales[1][token] = gates[e].y;
-        if (token >= place.count) continue;
-        at[int64_t{e} * c.delta.value_heads] =
-            make_float2(exp2_approximate(sums[e]), exp2_approximate(last - sums[e]));
     }
 }
 
@@ -263,7 +254,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 3)
         T *own = mixed + 2 * a.keys_size() + head * kHeadDim;
         values.copy<kThreads>(thread, own, a.channels(), place.count);
         copy_async_commit();
-        sum_gates(c, place, head, &shared);
+        read_gates(c, place, head, &shared);
         copy_async_wait<1>();
         __syncthreads();
         const auto second = [&] { return thread >= kThreads / 2; }; // P and U
@@ -285,6 +276,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 3)
 } // namespace
 
 cudaError_t launch_within_chunks(const ChunkArguments &a, cudaStream_t stream) {
+    if (a.delta.sm90) return launch_within_sm90(a, stream);
     const dim3 grid(static_cast<unsigned>(a.most_chunks),
                     static_cast<unsigned>(a.delta.value_heads));
     return with_half(a.delta.element, [&](auto t) {

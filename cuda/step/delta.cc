@@ -135,6 +135,7 @@ DeltaArguments StepDelta::arguments(size_t layer, const DeviceLayer &weights,
     a.key_dim = delta.key_dim;
     a.value_dim = delta.value_dim;
     a.sms = options_.sms;
+    a.sm90 = options_.sm90;
     return a;
 }
 

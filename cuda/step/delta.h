@@ -20,6 +20,7 @@ struct DeltaOptions {
     int32_t sms = 1;
     // Token by token, so that it does not matter how a prompt is cut into steps or where a prefix ends.
     bool reproducible = false;
+    bool sm90 = false; // DeltaArguments'
 };
 
 class StepDelta {

@@ -10,8 +10,8 @@ namespace batchllm::cuda {
 Forward::Forward(const Model &model, const ForwardOptions &options)
     : model_(model), options_(options),
       attention_(model, options.element, options.kv_type(), options.attention),
-      delta_nets_(model,
-                  {options.element, options.state, options.attention.sms, options.reproducible}),
+      delta_nets_(model, {options.element, options.state, options.attention.sms,
+                          options.reproducible, options.experts == GroupedKernel::sm90}),
       experts_(model, options.element, options.experts, options.attention.sms) {
     profile_.on = options.profile;
     // Plain attention reads the nodes by launch, not by worklist; events are not captured.
