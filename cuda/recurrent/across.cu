@@ -1,5 +1,6 @@
 // What goes from chunk to chunk (chunk.h): N, results, S, by mma.sync (across.cuh). With two stages the next chunk's
 // operands are copied meanwhile; one leaves room for more blocks.
+#include "device/copies.cuh"
 #include "recurrent/across.cuh"
 
 namespace batchllm::cuda {
@@ -40,10 +41,7 @@ copy_operands(const ChunkArguments &c, const AcrossPlace &place, int first, Acro
     if (thread < kDeltaChunk) {
         const float2 *from =
             c.gates + (token + min(thread, count - 1)) * a.value_heads + place.head;
-        asm volatile(
-            "cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to->decays + thread)),
-            "l"(from)
-            : "memory");
+        copy_async_pair(shared_address(to->decays + thread), from);
     }
     copy_async_commit();
 }

@@ -1,163 +1,35 @@
 // What goes from chunk to chunk (chunk.h) on Hopper: by wgmma, S^T and N^T its left operands from registers
-// (across.cuh). One warpgroup computes, the other feeds: operands lie in a ring of tiles of 16 KB, copied as far ahead
-// as there is room, across items too.
-//
-// Of an item come, in this order, S (where it has one before it) and of each chunk W, q, U with P, and k. S^T q^T is in
-// flight while N is made, and a chunk's results leave during the next one's first product.
+// (across.cuh). Two CTAs of a cluster have the two halves of a value head's columns. Of a CTA's warpgroups one computes;
+// one feeds it (across_ring.cuh); one gates and norms the results, for which the two CTAs exchange each token's sum of
+// squares. S^T q^T is in flight while N is made, and a chunk's results leave during the next one's first product.
 #include <type_traits>
 
-#include "attention/hopper.cuh"
+#include "device/cluster.cuh"
 #include "device/wgmma_registers.cuh"
-#include "recurrent/across.cuh"
+#include "recurrent/across_ring.cuh"
 
 namespace batchllm::cuda {
 namespace {
 
-constexpr int kConsumers = 128, kThreads = kConsumers + 128;
-constexpr int kTiles = 13;
-constexpr int kTileBytes = kDeltaChunk * kHeadDim * 2;
-constexpr int kHalfBytes =
-    kTileBytes / 2; // rows of 128 bytes, swizzled as wgmma wants them; also U, and P after it
+constexpr int kThreads = 3 * 128, kWarps = 4; // of a warpgroup
+constexpr int kResults = 2;                   // chunks whose results are under way
 
-struct AcrossRing {
-    alignas(1024) unsigned char tiles[kTiles][kTileBytes];
-    alignas(16) float2 decays[kTiles][kDeltaChunk]; // exp(G), exp(G_last - G), with U and P
-    uint64_t full[kTiles], empty[kTiles];
+struct AcrossShared {
+    AcrossRing ring;
+    alignas(128) unsigned char results[kResults][kDeltaChunk * Columns::kRowBytes];
+    float squares[kResults][kDeltaChunk]; // the other CTA's sums
+    uint64_t results_full[kResults], results_empty[kResults], squares_full[kResults];
 };
 
-// Place in the ring; both sides step through the same sequence.
-struct RingPlace {
-    AcrossRing *ring;
+// Place among the chunks whose results are under way.
+struct ResultPlace {
     int slot = 0;
     uint32_t phase = 0;
-
-    __device__ explicit RingPlace(AcrossRing *of) : ring(of) {}
-    __device__ uint32_t tile() const { return shared_address(ring->tiles[slot]); }
-    __device__ float2 *decays() const { return ring->decays[slot]; }
-    __device__ uint32_t full() const { return shared_address(&ring->full[slot]); }
-    __device__ uint32_t empty() const { return shared_address(&ring->empty[slot]); }
-    __device__ __forceinline__ RingPlace take() { // this one; the next comes after it
-        const RingPlace now = *this;
-        if (++slot == kTiles) {
-            slot = 0;
-            phase ^= 1;
-        }
-        return now;
-    }
-    // Copied; what cp.async wrote is then seen by wgmma too.
-    __device__ __forceinline__ void wait_full() const {
-        barrier_wait(full(), phase);
-        async_proxy_fence();
-    }
-    __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), phase ^ 1); }
-    // A warp is done with it.
-    __device__ __forceinline__ void release() const {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(empty());
+    __device__ __forceinline__ void advance() {
+        slot ^= 1;
+        phase ^= slot == 0;
     }
 };
-
-// 64 columns of S as they lie in tiles: rows of 256 or 128 bytes. Pieces of 16 bytes change places so that rows 0, 2,
-// 4 and 6 of eight columns lie in different banks.
-template <typename S> struct StateTile {
-    static constexpr int kRowBytes = kAcrossColumns * sizeof(S), kPieces = kRowBytes / 16;
-    static constexpr int kRows = kTileBytes / kRowBytes;
-    static __device__ __forceinline__ int at(int row, int piece) {
-        return row * kRowBytes + (piece ^ (sizeof(S) == 4 ? row / 2 % 4 * 2 : row % 8)) * 16;
-    }
-};
-
-// ---- Feeding ----
-
-// The barrier gets an arrival of this thread, which init counted, once its copies so far have come.
-__device__ __forceinline__ void copy_async_arrive(uint32_t barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void copy_async_pair(uint32_t destination, const float2 *source) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(destination), "l"(source)
-                 : "memory");
-}
-
-// kDeltaChunk rows of kColumns elements, those from `count` on zeros, in halves of 64 columns. `triangle`: beyond the
-// row's 16 columns on the diagonal zeros too.
-template <int kColumns, bool triangle = false, typename T> __device__ __forceinline__ void
-copy_rows(int thread, uint32_t to, const T *from, int64_t stride, int count) {
-    constexpr int kPieces = kColumns / 8, kRows = 128 / kPieces; // at a time: a multiple of 8
-    const int first = thread / kPieces, piece = thread % kPieces;
-    to += piece / 8 * kHalfBytes + first * 128 + (piece % 8 ^ first % 8) * 16;
-    from += first * stride + piece * 8;
-#pragma unroll
-    for (int i = 0; i < kDeltaChunk / kRows; ++i) {
-        const int row = first + i * kRows;
-        const bool valid = row < count && (!triangle || piece / 2 <= row / 16);
-        copy_async(to + i * kRows * 128, valid ? from + i * kRows * stride : from, valid);
-    }
-}
-
-template <typename S> __device__ __forceinline__ void
-feed_state(const DeltaArguments &a, const AcrossPlace &place, int thread, RingPlace *ring) {
-    using Tile = StateTile<S>;
-    constexpr int kRows = 128 / Tile::kPieces; // at a time: a multiple of 8
-    const int row = thread / Tile::kPieces, piece = thread % Tile::kPieces;
-    const S *from = state_of<S>(a, place.item.from, place.head) + row * kHeadDim + place.column +
-                    piece * (16 / sizeof(S));
-    for (int first = 0; first < kHeadDim; first += Tile::kRows) {
-        const RingPlace now = ring->take();
-        now.wait_empty();
-#pragma unroll
-        for (int i = 0; i < Tile::kRows; i += kRows) {
-            copy_async(now.tile() + Tile::at(row, piece) + i * Tile::kRowBytes,
-                       from + (first + i) * kHeadDim, true);
-        }
-        copy_async_arrive(now.full());
-    }
-}
-
-template <typename T>
-__device__ __forceinline__ void feed_chunk(const ChunkArguments &c, const AcrossPlace &place,
-                                           int first, int thread, RingPlace *ring) {
-    const DeltaArguments &a = c.delta;
-    const int count = min(kDeltaChunk, place.item.token_count - first);
-    const int64_t token = int64_t{place.item.token_begin} + first;
-    const int64_t of_token = token * a.value_heads + place.head; // of arrays by heads
-    const int key_head = place.head / (a.value_heads / a.key_heads);
-    const T *mixed = mixed_of<T>(c, token);
-    const auto copy_tile = [&](const T *from, int64_t stride) {
-        const RingPlace now = ring->take();
-        now.wait_empty();
-        copy_rows<kHeadDim>(thread, now.tile(), from, stride, count);
-        copy_async_arrive(now.full());
-    };
-    copy_tile(static_cast<const T *>(c.w) + of_token * kHeadDim, int64_t{a.value_heads} * kHeadDim);
-    copy_tile(mixed + key_head * kHeadDim, a.channels());
-    const RingPlace now = ring->take();
-    now.wait_empty();
-    copy_rows<kAcrossColumns>(thread, now.tile(),
-                              mixed + 2 * a.keys_size() + place.head * kHeadDim + place.column,
-                              a.channels(), count);
-    copy_rows<kDeltaChunk, true>(thread, now.tile() + kHalfBytes,
-                                 static_cast<const T *>(c.p) + of_token * kDeltaChunk,
-                                 int64_t{a.value_heads} * kDeltaChunk, count);
-    if (thread < kDeltaChunk) { // beyond the chunk's tokens the last one's
-        copy_async_pair(shared_address(now.decays() + thread),
-                        c.gates + of_token + int64_t{min(thread, count - 1)} * a.value_heads);
-    }
-    copy_async_arrive(now.full());
-    copy_tile(mixed + a.keys_size() + key_head * kHeadDim, a.channels());
-}
-
-template <typename T, typename S>
-__device__ void feed(const ChunkArguments &c, const AcrossPlaces &places, RingPlace ring) {
-    const int thread = static_cast<int>(threadIdx.x) - kConsumers;
-    for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
-        const AcrossPlace place = places.at(i);
-        if (place.item.from >= 0) feed_state<S>(c.delta, place, thread, &ring);
-        for (int first = 0; first < place.item.token_count; first += kDeltaChunk) {
-            feed_chunk<T>(c, place, first, thread, &ring);
-        }
-    }
-    copy_async_wait<0>();
-}
 
 // ---- Computing ----
 
@@ -223,26 +95,39 @@ __device__ __forceinline__ void as_operands(const float (&sums)[kSums], uint32_t
     for (int k = 0; k < kSums / 8; ++k) as_operand<T>(a + 4 * k, sums + 8 * k, sums + 8 * k + 4);
 }
 
+// found: results of the CTA's columns, to the warpgroup that norms them.
 template <typename T> __device__ __forceinline__ void
-step_through(const ChunkArguments &c, const AcrossPlace &place, RingPlace *ring, StateSums &state) {
+hand_over(AcrossShared *shared, const TokenSums &found, ResultPlace *place) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Columns results{shared_address(shared->results[place->slot])};
+    barrier_wait(shared_address(&shared->results_empty[place->slot]), place->phase ^ 1);
+#pragma unroll
+    for (int n = 0; n < kDeltaChunk; n += 16) { // tokens
+        uint32_t pairs[4];
+        as_operand<T>(pairs, found + n / 2, found + n / 2 + 4);
+        store_matrix_transposed(results.at(n + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2),
+                                pairs);
+    }
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared_address(&shared->results_full[place->slot]));
+    place->advance();
+}
+
+template <typename T>
+__device__ __forceinline__ void step_through(int tokens, AcrossShared *shared, RingPlace *ring,
+                                             ResultPlace *results, StateSums &state) {
     TokenSums known, found;
     uint32_t left[kHeadDim / 4], changes[kDeltaChunk / 4], later[kDeltaChunk / 4];
-    const int tokens = __shfl_sync(~0u, place.item.token_count, 0); // known to be the same
-    RingPlace within = *ring; // U and P of the chunk before, whose results are under way
-    const auto finish = [&](int first) {
-        within.release();
-        store_results(found, results_of<T>(c, place, first), c.delta.values_size(), tokens - first);
-    };
     for (int first = 0; first < tokens; first += kDeltaChunk) {
-        const RingPlace w = ring->take(), queries = ring->take();
+        const RingPlace w = ring->take(), queries = ring->take(), within = ring->take(),
+                        keys = ring->take();
         as_operands<T>(state, left);
         w.wait_full();
         multiply_by_state<T>(left, w.tile(), known);
         wgmma_wait<1>(); // for ptxas, which would serialise them all for what follows
-        if (first > 0) finish(first - kDeltaChunk); // meanwhile
+        if (first > 0) hand_over<T>(shared, found, results); // the chunk's before
         queries.wait_full();
         multiply_by_state<T>(left, queries.tile(), found);
-        within = ring->take();
         within.wait_full();
         const float2 *decays = within.decays();
         decay_state(decays, state);
@@ -252,7 +137,6 @@ step_through(const ChunkArguments &c, const AcrossPlace &place, RingPlace *ring,
         as_operands<T>(known, changes);
         decay_tokens<true>(decays, known);
         as_operands<T>(known, later);
-        const RingPlace keys = ring->take();
         keys.wait_full();
         advance_state<T>(later, keys.tile(), state);
         wgmma_wait<1>(); // found
@@ -260,51 +144,144 @@ step_through(const ChunkArguments &c, const AcrossPlace &place, RingPlace *ring,
         decay_tokens<false>(decays, found);
         add_within<T>(changes, within.tile() + kHalfBytes, found);
         wgmma_wait<0>(); // what is in flight from pass to pass ptxas serialises
+        within.release();
         keys.release();
     }
-    finish((tokens - 1) / kDeltaChunk * kDeltaChunk);
+    hand_over<T>(shared, found, results);
 }
 
 template <typename T, typename S>
-__device__ void compute(const ChunkArguments &c, const AcrossPlaces &places, RingPlace ring) {
+__device__ void compute(const ChunkArguments &c, const AcrossPlaces &places, AcrossShared *shared) {
+    RingPlace ring(&shared->ring);
+    ResultPlace results;
     for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
         const AcrossPlace place = places.at(i);
+        const int tokens = __shfl_sync(~0u, place.item.token_count, 0); // known to be the same
         StateSums state = {};
         if (place.item.from >= 0) read_state<S>(&ring, state);
-        step_through<T>(c, place, &ring, state);
+        step_through<T>(tokens, shared, &ring, &results, state);
         store_state<S>(c.delta, place, state);
     }
 }
 
-template <typename T, typename S> __global__ void __launch_bounds__(kThreads, 1)
-    across_chunks(const __grid_constant__ ChunkArguments c) {
+// ---- Gated norm ----
+
+// Eight threads have a token's columns of this CTA, eight columns each, of each sixteenth token.
+constexpr int kTurns = kDeltaChunk / 16;
+
+// total: each token's sum of squares over this CTA's columns -> over all of the head.
+__device__ __forceinline__ void add_squares(AcrossShared *shared, const ResultPlace &at, int thread,
+                                            float (&total)[kTurns]) {
+    const uint32_t other = cluster_rank() ^ 1;
+    const uint32_t full = shared_address(&shared->squares_full[at.slot]);
+    float *theirs = shared->squares[at.slot];
+    if (thread == 0) barrier_expect(full, kDeltaChunk * sizeof(float));
+    if (thread % 8 == 0) {
+        const uint32_t to = address_in(shared_address(theirs + thread / 8), other);
+        const uint32_t barrier = address_in(full, other);
+#pragma unroll
+        for (int i = 0; i < kTurns; ++i) {
+            store_async(to + i * 16 * static_cast<int>(sizeof(float)), total[i], barrier);
+        }
+    }
+    barrier_wait(full, at.phase);
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) total[i] += theirs[thread / 8 + 16 * i];
+}
+
+// The other CTA cannot be two chunks ahead: for its last one it has waited for this one's sums.
+template <typename T>
+__device__ void finish(const ChunkArguments &c, const AcrossPlaces &places, AcrossShared *shared) {
+    const DeltaArguments &a = c.delta;
+    const int thread = static_cast<int>(threadIdx.x) % 128, piece = thread % 8, row = thread / 8;
+    ResultPlace at;
+    for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
+        const AcrossPlace place = places.at(i);
+        const int column = place.column + piece * 8, all = place.head * kHeadDim + column;
+        float weights[8];
+        load8(a.norm + column, weights);
+        for (int first = 0; first < place.item.token_count; first += kDeltaChunk, at.advance()) {
+            const int count = min(kDeltaChunk, place.item.token_count - first);
+            const int64_t token = int64_t{place.item.token_begin} + first;
+            const T *gates = projected_of<T>(a, token) + a.channels() + all;
+            Packed8<T> gate[kTurns], result[kTurns];
+#pragma unroll
+            for (int t = 0; t < kTurns; ++t) {
+                gate[t] = load_once(gates + min(row + 16 * t, count - 1) * a.stride);
+            }
+            barrier_wait(shared_address(&shared->results_full[at.slot]), at.phase);
+            float squares[kTurns];
+#pragma unroll
+            for (int t = 0; t < kTurns; ++t) {
+                const Columns from{shared_address(shared->results[at.slot])};
+                result[t].bits = load_shared(from.at(row + 16 * t, piece));
+                float x[8], sum = 0;
+                widen(result[t], x);
+#pragma unroll
+                for (const float one : x) sum += one * one;
+#pragma unroll
+                for (int offset = 1; offset < 8; offset *= 2) {
+                    sum += __shfl_xor_sync(~0u, sum, offset);
+                }
+                squares[t] = sum;
+            }
+            __syncwarp();
+            if (thread % 32 == 0) barrier_arrive(shared_address(&shared->results_empty[at.slot]));
+            add_squares(shared, at, thread, squares);
+            T *out = static_cast<T *>(a.out) + token * a.values_size() + all;
+#pragma unroll
+            for (int t = 0; t < kTurns; ++t) {
+                if (row + 16 * t >= count) break;
+                const float scale = rsqrtf(squares[t] / static_cast<float>(kHeadDim) + a.epsilon);
+                float x[8], z[8];
+                widen(result[t], x);
+                widen(gate[t], z);
+#pragma unroll
+                for (int e = 0; e < 8; ++e) x[e] *= scale * weights[e] * silu_approximate(z[e]);
+                store8(out + int64_t{row + 16 * t} * a.values_size(), x);
+            }
+        }
+    }
+}
+
+template <typename T, typename S> __global__ void __cluster_dims__(AcrossPlaces::kBlocks, 1, 1)
+    __launch_bounds__(kThreads, 1) across_chunks(const __grid_constant__ ChunkArguments c) {
     extern __shared__ __align__(1024) unsigned char memory[];
-    auto *ring = reinterpret_cast<AcrossRing *>(memory);
+    auto *shared = reinterpret_cast<AcrossShared *>(memory);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < kTiles; ++i) {
-            barrier_init(shared_address(&ring->full[i]), 128);
-            barrier_init(shared_address(&ring->empty[i]), kConsumers / 32);
+        shared->ring.init(128, kWarps);
+        for (int i = 0; i < kResults; ++i) {
+            barrier_init(shared_address(&shared->results_full[i]), kWarps);
+            barrier_init(shared_address(&shared->results_empty[i]), kWarps);
+            barrier_init(shared_address(&shared->squares_full[i]), 1);
         }
         barrier_init_fence();
     }
-    __syncthreads();
+    cluster_sync();
     const AcrossPlaces places(c.delta);
-    if (threadIdx.x >= kConsumers) {
-        feed<T, S>(c, places, RingPlace(ring));
+    if (threadIdx.x < 128) {
+        registers_more<240>();
+        compute<T, S>(c, places, shared);
+    } else if (threadIdx.x < 256) {
+        registers_fewer<96>();
+        feed<T, S>(c, places, RingPlace(&shared->ring));
     } else {
-        compute<T, S>(c, places, RingPlace(ring));
+        registers_fewer<128>();
+        finish<T>(c, places, shared);
     }
 }
 
 template <typename T, typename S> cudaError_t launch(const ChunkArguments &a, cudaStream_t stream) {
     const auto kernel = across_chunks<T, S>;
-    constexpr auto bytes = static_cast<int>(sizeof(AcrossRing));
+    constexpr auto bytes = static_cast<int>(sizeof(AcrossShared));
     const cudaError_t set =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (set != cudaSuccess) return set;
     // An item has at least one chunk.
     const int64_t most = int64_t{a.most_chunks} * a.delta.value_heads * AcrossPlaces::kBlocks;
-    const auto blocks = static_cast<unsigned>(std::min<int64_t>(most, a.delta.sms));
+    constexpr int kBlocks = AcrossPlaces::kBlocks;
+    const auto blocks =
+        static_cast<unsigned>(std::min<int64_t>(most, a.delta.sms / kBlocks * kBlocks));
     kernel<<<blocks, kThreads, bytes, stream>>>(a);
     return cudaGetLastError();
 }
