@@ -27,17 +27,18 @@ struct AcrossPlace {
 // The level's items, heads and columns, one after the other.
 struct AcrossPlaces {
     static constexpr int kBlocks = kHeadDim / kAcrossColumns; // of a head
-    const DeltaItem *items;
-    int each, count;
+    const DeltaArguments &arguments;
+    int first, count; // items; places
 
-    __device__ __forceinline__ explicit AcrossPlaces(const DeltaArguments &a) {
+    __device__ __forceinline__ explicit AcrossPlaces(const DeltaArguments &a) : arguments(a) {
         const DeltaLevel level = *a.level;
-        items = a.items + level.chunked;
-        each = a.value_heads * kBlocks;
-        count = (level.end - level.chunked) * each;
+        first = level.chunked;
+        count = (level.end - level.chunked) * a.value_heads * kBlocks;
     }
     __device__ __forceinline__ AcrossPlace at(int i) const {
-        return {items[i / each], i % each / kBlocks, i % kBlocks * kAcrossColumns};
+        const int each = arguments.value_heads * kBlocks;
+        return {arguments.items[first + i / each], i % each / kBlocks,
+                i % kBlocks * kAcrossColumns};
     }
 };
 
