@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "attention/hopper.cuh"
+#include "device/copies.cuh"
 #include "experts/work.cuh"
 
 namespace batchllm::cuda {
@@ -46,24 +47,6 @@ template <int Barriers> __device__ __forceinline__ void init_barriers(RingPlace<
         barrier_init(each.empty(), kConsumers / 32);
         each.advance();
     }
-}
-
-// The barrier gets an arrival of this thread, which init counted, once its copies so far have come.
-__device__ __forceinline__ void copy_async_arrive(uint32_t barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-// 8 x 8 matrices of 2-byte elements in mma's accumulator layout, stored with their columns as rows; lane l has the
-// address of column l % 8 of matrix l / 8.
-__device__ __forceinline__ void store_four_transposed(uint32_t address, const uint32_t (&r)[4]) {
-    asm volatile(
-        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
-        "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-        : "memory");
-}
-__device__ __forceinline__ void store_two_transposed(uint32_t address, const uint32_t (&r)[2]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(address),
-                 "r"(r[0]), "r"(r[1])
-                 : "memory");
 }
 
 // Calls act with each tile of this CTA; the next one's description is on its way meanwhile.
@@ -169,7 +152,7 @@ __device__ __forceinline__ void store(const GroupedArguments &a, const GroupedWo
                     r[i] = pack(quickly_gated<activation_of(F)>(d[0], d[2]),
                                 quickly_gated<activation_of(F)>(d[1], d[3]), T());
                 }
-                store_two_transposed(at + (j - first) * 8 * stride, r);
+                store_matrix_transposed(at + (j - first) * 8 * stride, r);
             }
         } else { // of both eights of columns, and two of turns
             const uint32_t at =
@@ -179,7 +162,7 @@ __device__ __forceinline__ void store(const GroupedArguments &a, const GroupedWo
                 const float *d = sums[b] + 4 * j;
                 const uint32_t r[4] = {pack(d[0], d[1], T()), pack(d[2], d[3], T()),
                                        pack(d[4], d[5], T()), pack(d[6], d[7], T())};
-                store_four_transposed(at + (j - first) * 8 * stride, r);
+                store_matrix_transposed(at + (j - first) * 8 * stride, r);
             }
         }
     }

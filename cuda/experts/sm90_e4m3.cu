@@ -251,7 +251,7 @@ keep(const float (&sums)[2][Turns / 2], const Unwritten &tile, int group, unsign
                 r[i] = pack(quickly_activated<Activation::silu>(d[0]) * d[2],
                             quickly_activated<Activation::silu>(d[1]) * d[3], __nv_bfloat16());
             }
-            store_two_transposed(at + j * 8 * 128, r);
+            store_matrix_transposed(at + j * 8 * 128, r);
         }
     }
     named_barrier(1 + group, 128);

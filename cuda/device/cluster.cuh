@@ -1,0 +1,34 @@
+// What the CTAs of a cluster (sm_90) do with one another's shared memory, one wrapper each. PTX ISA 8.x names.
+#pragma once
+
+#include <cstdint>
+
+namespace batchllm::cuda {
+
+__device__ __forceinline__ uint32_t cluster_rank() {
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+// All threads of all its CTAs have come here, and see what the others did before.
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+// Where what is at that address here is in the CTA of that rank.
+__device__ __forceinline__ uint32_t address_in(uint32_t address, uint32_t rank) {
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+// To a CTA's shared memory; its barrier, which expects bytes, counts 4.
+__device__ __forceinline__ void store_async(uint32_t there, float x, uint32_t barrier_there) {
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(
+            there),
+        "f"(x), "r"(barrier_there)
+        : "memory");
+}
+
+} // namespace batchllm::cuda
