@@ -1,5 +1,5 @@
-// Copies of boxes of a matrix by TMA and clusters of CTAs, for sm_90a: one wrapper an instruction, PTX ISA 8.x names. A
-// map (device/tensor_map.h) says where the matrix is; a box whose part lies outside is zero there, and is not stored there.
+// Copies of boxes of a matrix by TMA, for sm_90a: one wrapper an instruction, PTX ISA 8.x names. A map
+// (device/tensor_map.h) says where the matrix is; a box whose part lies outside is zero there, and is not stored there.
 #pragma once
 
 #include <cstdint>
@@ -46,29 +46,6 @@ __device__ __forceinline__ void store_wait() {
 }
 __device__ __forceinline__ void prefetch_map(const CUtensorMap &map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-
-// ---- Clusters -----------------------------------------------------------------------------------
-
-__device__ __forceinline__ uint32_t cluster_rank() {
-    uint32_t rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-// All threads of the cluster have come here, and what they wrote to shared memory is seen.
-__device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
-}
-// Arrives at that barrier's place in the shared memory of the cluster's CTA `rank`.
-__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
-    asm volatile("{\n"
-                 ".reg .b32 there;\n"
-                 "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [there];\n"
-                 "}" ::"r"(barrier),
-                 "r"(rank)
-                 : "memory");
 }
 
 } // namespace batchllm::cuda

@@ -7,6 +7,7 @@
 //
 // Tiles that are left for the last turn of the clusters, where they are few, are cut in halves: 64 rows a CTA.
 #include "attention/hopper.cuh"
+#include "device/cluster.cuh"
 #include "device/tensor_map.h"
 #include "device/tma.cuh"
 #include "elementwise/activation.cuh"

@@ -241,10 +241,12 @@ cudaError_t launch_steps(const DeltaArguments &a, cudaStream_t stream) {
     const cudaError_t set =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (set != cudaSuccess) return set;
-    // Where that leaves few SMs out, as many blocks as keep to one head each: its weights stay in L1.
-    const int whole_rounds = a.sms / a.value_heads * a.value_heads;
-    const int most_blocks = whole_rounds >= a.sms - a.sms / 16 ? whole_rounds : a.sms;
-    const auto blocks = std::min<int64_t>(int64_t{a.most_items} * a.value_heads, most_blocks);
+    const int64_t all = int64_t{a.most_items} * a.value_heads;
+    const auto of_block = [&](int64_t blocks) { return (all + blocks - 1) / blocks; };
+    // Where no block gets more S for it, as many blocks as keep to one head each: its weights stay in L1.
+    const int64_t whole_rounds = a.sms / a.value_heads * a.value_heads;
+    const bool keeps = whole_rounds > 0 && of_block(whole_rounds) == of_block(a.sms);
+    const int64_t blocks = std::min(all, keeps ? whole_rounds : a.sms);
     kernel<<<static_cast<unsigned>(blocks), kThreads, bytes, stream>>>(
         a, static_cast<uint32_t>(stages), static_cast<uint32_t>(stage));
     return cudaGetLastError();
