@@ -218,7 +218,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
                      "alone); %s has %d.%d",
                      attention.c_str(), device.name, device.major, device.minor);
     }
-    // The products of experts are of the same family, and with them the chunks of delta nets.
+    // The products of experts are of the same family, and so are gated products and the chunks of delta nets.
     if (std::string_view(forward.attention.family->name) == "sm90") {
         forward.experts = GroupedKernel::sm90;
     }

@@ -18,6 +18,7 @@
 //                         default); or all of a 16-bit checkpoint
 //   kv_type=auto|fp8      keys and values in the compute type, or in e4m3 with scales by head
 //   fast_accumulation=0|1 sums of fp8 products in the tensor cores' own precision
+//   gated_product=0|1     0: gate and up are cuBLASLt's product, and the activation is a launch after it
 //   state_slots=N         of a model with states (backend/backend.h). By default what memory allows beside
 //                         keys and values
 //   state_type=f32|bf16   in which states are kept between steps

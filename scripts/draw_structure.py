@@ -21,7 +21,7 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.M)
 
 # What the order of subdir() in src/meson.build does not say: the program sees the library through its public header, as any
 # user does, and CUDA's backend is a library of its own that knows a backend's interface and nothing of the engine.
-CUDA = ["device", "attention", "linear", "sampling", "elementwise", "experts", "recurrent", "step", ""]
+CUDA = ["device", "attention", "linear", "sampling", "elementwise", "gated", "experts", "recurrent", "step", ""]
 ONLY = {"src/cli": {"include", "src/base"}}
 CUDA_MAY = {"include", "src/base", "src/model", "src/backend"}
 

@@ -46,10 +46,11 @@ inline Rope rope(int32_t dims, float theta = 10000) {
 }
 
 // The plain decoder (Llama): RMSNorms before, SwiGLU, one rope, no biases; two layers.
-inline Model plain(int32_t heads = 4, int32_t kv_heads = 2, int32_t head_dim = 64) {
+inline Model plain(int32_t heads = 4, int32_t kv_heads = 2, int32_t head_dim = 64,
+                   int32_t hidden = 136, int32_t width = 200) {
     Model model;
     model.vocabulary = 100;
-    model.hidden = 136;
+    model.hidden = hidden;
     model.max_positions = 4096;
     model.embedding = tensor(model.vocabulary, model.hidden);
     model.head.values = model.embedding;
@@ -67,7 +68,7 @@ inline Model plain(int32_t heads = 4, int32_t kv_heads = 2, int32_t head_dim = 6
     a.k.values = a.v.values = tensor(a.kv_size(), model.hidden);
     a.o.values = tensor(model.hidden, a.q_size());
     FeedForward &f = layer.feed_forward;
-    f.width = 200;
+    f.width = width;
     f.gate.values = f.up.values = tensor(f.width, model.hidden);
     f.down.values = tensor(model.hidden, f.width);
     model.layers = {layer, layer};

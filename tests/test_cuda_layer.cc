@@ -22,8 +22,8 @@ namespace {
 
 // Two requests that continue one prefix.
 constexpr int32_t kPrefix = 70, kOwn[] = {5, 9};
-constexpr int32_t kGroupPages = 8; // of a KV group
-constexpr int32_t kSlots = 4;      // of states: the prefix's, the requests', and one more
+constexpr int32_t kGroupPages = 24; // of a KV group
+constexpr int32_t kSlots = 4;       // of states: the prefix's, the requests', and one more
 
 std::string only;    // main's argument: a part of the kinds' names
 int64_t widened = 0; // steps whose first layers read widened pages
@@ -33,6 +33,8 @@ struct Setting {
     const AttentionFamily *family;
     bool graphs;
     bool kv_e4m3 = false;
+    int32_t step_tokens = 128;
+    bool gated_product = true;
 };
 
 // Steps of one model, one after another.
@@ -43,7 +45,8 @@ class Steps {
         options.element = setting.element;
         options.residual = setting.residual;
         options.kv_e4m3 = setting.kv_e4m3;
-        options.step_tokens = 128;
+        options.step_tokens = setting.step_tokens;
+        options.gated_product = setting.gated_product;
         options.tune = false;
         options.tuning_cache = "none";
         options.attention.family = setting.family;
@@ -330,6 +333,46 @@ void widened_keys_and_values_are_the_rounded_references(void **) {
 
 void graphs_replay_every_kind(void **) { run_kinds(DType::bf16, DType::bf16, "auto", true); }
 
+// A prompt in one step of more rows than the gated product needs, not a multiple of its tiles'. Twice with it, from a
+// graph the second time, and without it: all are the reference, and it was taken if its sums are other bits.
+void steps_of_many_tokens_are_the_reference(void **) {
+    constexpr int32_t count = 1100;
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, 0));
+    const bool hopper = find_attention("sm90", properties.major, properties.minor) != nullptr;
+    const AttentionFamily *family = find_attention("auto", properties.major, properties.minor);
+    for (const DType element : {DType::bf16, DType::f16}) {
+        Random random(kSeed);
+        Model model = kinds::plain(4, 2, 64, 128, 256);
+        const auto memory =
+            reference::fill(&model, kSeed + 1, [&](float x) { return rounded(x, element); });
+        TokenBatch batch;
+        for (int32_t i = 0; i < count; ++i) {
+            batch.tokens.push_back(static_cast<int32_t>(draw(random, 0, model.vocabulary - 1)));
+            batch.positions.push_back(i);
+        }
+        batch.nodes.push_back({-1, 0, count, 0, count, false});
+        batch.pages = {{{}, {{0, 0}}}};
+        for (int32_t i = 0; i * kPageKeys < count; ++i) batch.pages[0].list.push_back(i);
+        const std::vector<int32_t> wanted = {0, 127, 128, 640, 1023, 1024, count - 1};
+        const reference::Rows all = reference::logits(model, batch.tokens, {});
+        reference::Rows some;
+        for (const int32_t i : wanted) some.push_back(all[static_cast<size_t>(i)]);
+        std::vector<std::vector<float>> got[2];
+        for (const bool gated : {false, true}) {
+            const Setting setting{element, DType::f32, family, true, false, 1200, gated};
+            Steps steps(model, setting);
+            for (int round = 0; round < 3; ++round) {
+                got[gated] = steps.run(batch, wanted);
+                compare(got[gated], some, limit_of(setting, model), false,
+                        std::string(dtype_name(element)) + (gated ? ", gated" : ", apart"));
+            }
+            assert_true(steps.replayed() > 0);
+        }
+        assert_true((got[0] != got[1]) == hopper);
+    }
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -342,6 +385,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(graphs_replay_every_kind),
         cmocka_unit_test(keys_and_values_in_e4m3_are_the_rounded_references),
         cmocka_unit_test(widened_keys_and_values_are_the_rounded_references),
+        cmocka_unit_test(steps_of_many_tokens_are_the_reference),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

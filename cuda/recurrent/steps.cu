@@ -184,7 +184,6 @@ template <typename T, typename S, bool kWhole> __global__ void __launch_bounds__
     auto *shared = reinterpret_cast<StepShared *>(memory);
     const float weight = first_weight(a);
     if (threadIdx.x == kThreads - 32) { // of a warp that has no weights to load
-
         shared->work = StepWork(a);
         shared->stages = Stages(memory + kStepSharedBytes, shared->loaded, stage_count, stage_bytes,
                                 static_cast<uint32_t>(a.key_dim * a.value_dim * sizeof(S)));
