@@ -22,14 +22,14 @@ __device__ __forceinline__ uint32_t address_in(uint32_t address, uint32_t rank) 
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
 }
-// Arrives at a barrier of that CTA. Nothing that was written before is shown by it: a release at this scope would wait for
-// all writes to reach global memory, 1,000 cycles and more.
+// Arrives at a barrier of that CTA. It publishes no earlier writes: a release at cluster scope would wait until all of
+// them have reached global memory, 1,000 cycles and more.
 __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
     asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(
                      address_in(barrier, rank))
                  : "memory");
 }
-// To a CTA's shared memory; its barrier, which expects bytes, counts 4.
+// Writes x to another CTA's shared memory, and completes four bytes on a barrier there.
 __device__ __forceinline__ void store_async(uint32_t there, float x, uint32_t barrier_there) {
     asm volatile(
         "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(

@@ -1,11 +1,10 @@
-// The gated product for Hopper: persistent, a tile of 128 rows of x by 128 columns of y, so by 128 rows of G and 128 of
-// U, a CTA at a time; a stage has 128 bytes of each of these rows. Two CTAs of a cluster have the same columns
-// and each loads half of what they need of W for both: one G's rows, the other U's. One thread of a CTA loads; two
-// warpgroups multiply, 64 rows of x each. Gate and up of a number of y are sums of one thread. Results leave by TMA
-// while the next tile begins; the two warpgroups drift apart as far as the stages let them, so that one multiplies while
-// the other activates.
+// The gated product for Hopper, by persistent CTAs. A CTA's tile is 128 rows of x by 128 columns of y, that is 128 rows
+// of G and 128 of U; a stage has 128 bytes of each of these rows. The two CTAs of a cluster have the same columns, and
+// each loads half of W's rows for both: one G's, the other U's. One thread of a CTA loads; two warpgroups multiply, 64
+// rows of x each. One thread has the gate and the up of an element of y. Results leave by TMA while the next tile begins.
+// The two warpgroups drift apart as far as the stages let them, so that one multiplies while the other activates.
 //
-// Tiles that are left for the last turn of the clusters, where they are few, are cut in halves: 64 rows a CTA.
+// Where the last turn has tiles for half of the clusters or fewer, these tiles are cut in halves: 64 rows a CTA.
 #include "attention/hopper.cuh"
 #include "device/cluster.cuh"
 #include "device/tensor_map.h"

@@ -189,7 +189,8 @@ __device__ __forceinline__ void add_squares(AcrossShared *shared, const ResultPl
     for (int i = 0; i < kTurns; ++i) total[i] += theirs[thread / 8 + 16 * i];
 }
 
-// The other CTA cannot be two chunks ahead: for its last one it has waited for this one's sums.
+// The other CTA cannot be two chunks ahead: for its last one it has waited for this one's sums. Nor does it write here
+// once this CTA has left, which waits for all of its sums.
 template <typename T>
 __device__ void finish(const ChunkArguments &c, const AcrossPlaces &places, AcrossShared *shared) {
     const DeltaArguments &a = c.delta;
