@@ -344,6 +344,7 @@ void steps_of_many_tokens_are_the_reference(void **) {
     for (const DType element : {DType::bf16, DType::f16}) {
         Random random(kSeed);
         Model model = kinds::plain(4, 2, 64, 128, 256);
+        place_keys_and_values(&model);
         const auto memory =
             reference::fill(&model, kSeed + 1, [&](float x) { return rounded(x, element); });
         TokenBatch batch;
