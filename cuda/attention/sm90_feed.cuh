@@ -53,7 +53,7 @@ class JobSource {
     int exhausted_ = 0;
 };
 
-// An item's first page numbers and its rows, all under way together. Returns the token of row `lane`.
+// Loads an item's first page numbers and its rows, all in flight together. Returns the token of row `lane`.
 __device__ __forceinline__ int fetch_rows(const AttentionArguments &a, const AttentionItem &item,
                                           bool widened, int lane, Job *job) {
     int page[2];
@@ -299,7 +299,7 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
     constexpr int kHalfBlock = kPageKeys * 128;
     Ring<S::kSlots> ring;
     Ring<kJobs> job_ring;
-    int next_alone = 0; // as the consumers have it
+    int next_alone = 0; // the same as Consumer's
     const auto *kv = static_cast<const unsigned char *>(a.kv);
     const uint64_t normal = evict_normal(), first = evict_first();
 

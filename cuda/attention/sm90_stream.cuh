@@ -75,7 +75,7 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
     }
 
     __device__ __forceinline__ void scores(uint32_t keys, float (&s)[8]) const {
-        float odd[8] = {}; // the second of two sums: one would wait for each of its products
+        float odd[8] = {}; // a second chain of products: in one, each waits for the one before
 #pragma unroll
         for (int k = 0; k < HeadDim / 16; ++k) {
             uint32_t b[4];
@@ -152,7 +152,7 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
         if (key + 16 > stretch.keys) clear_values(values, stretch.keys - key);
         float s[8] = {}, factor[2];
         scores(pair, s);
-        // The values are loaded under the softmax.
+        // Values arrive during the softmax.
         constexpr int kHeld = kRegistersLeft ? HeadDim / 16 : 1;
         const uint32_t value_address = pair + S::kSlotBytes / 2;
         uint32_t p[4], v[kHeld][4];
@@ -169,13 +169,13 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
     }
 };
 
-// Where a column of a row is in that row of the merge's buffer: four rows' like columns in other banks.
+// Where a row's column is in the row of the merge's buffer: in neighbouring rows it lies in different banks.
 __device__ __forceinline__ int merge_place(int row, int column) {
     return column ^ (row % 2 * 16 + row / 2 % 2 * 8);
 }
 
-// The end of a stream job: its warps' parts, eight query rows at a time, become rows of the result.
-// Of its Warps, `first` is the first of the CTA's.
+// The end of a stream job: the parts of its Warps, from the CTA's warp `first` on, are merged, eight query
+// rows at a time.
 template <int HeadDim, int Warps, typename T, typename Stored> struct StreamMerge {
     static constexpr int kThreads = Warps * 32;
     const AttentionArguments &a;
@@ -242,7 +242,7 @@ template <int HeadDim, int Warps, typename T, typename Stored> struct StreamMerg
         }
     }
 
-    // barrier: of these threads.
+    // barrier: the named barrier of these threads.
     template <typename Warp>
     __device__ __forceinline__ void merge(Warp *mine, int rows, int barrier) const {
 #pragma unroll
@@ -313,7 +313,7 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
         self.apart = true;
         const bool own = self.next_alone == group;
         self.next_alone ^= 1;
-        if (!own) { // what this group waits for next follows on phases that are over
+        if (!own) { // parity tells a phase only from its neighbours: those skipped must be over first
             barrier_wait(shared_address(&rest->job_fed[place.slot]), place.phase);
             self.ring.advance(tiles(s0.keys, Stream::kKeys) + tiles(s1.keys, Stream::kKeys));
             self.queries.advance();
@@ -341,9 +341,9 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
 
     auto *buffer = reinterpret_cast<float *>(shared);
     const uint32_t region_free = shared_address(&rest->region_free);
-    barrier_wait(region_free, self.region_phase ^ 1); // the last job of both groups
+    barrier_wait(region_free, self.region_phase ^ 1); // after the last job of both groups
     if (alone) {
-        named_barrier(kGroup + group, 128); // the group's last job of its own
+        named_barrier(kGroup + group, 128); // after the group's last job alone
         StreamMerge<HeadDim, 4, T, Stored>{a,      job,       self.ratio,  rest,
                                            buffer, group * 4, thread % 128}
             .merge(&mine, rows, kGroup + group);
