@@ -13,7 +13,7 @@
 //   narrow  of the matrix queue, up to 64 rows: a slot is kPairKeys keys, K then V. Each warpgroup has
 //           all rows and every second slot.
 //   stream  a slot is kPairKeys keys, K then V. Each warp has 16 keys of some slots and all (up to 16)
-//           rows. Of e4m3 a slot is kKeys keys: its bytes are as many. Jobs of up to kAloneKeys keys go
+//           rows. Of e4m3 a slot is kKeys keys: its bytes are as many. Jobs of up to kAloneSlots slots go
 //           to the warpgroups in turn: each begins and ends its own while the other computes.
 // Of e4m3 (Stored) wide jobs read 2-byte pages made before the launch, and have nothing else to do with it; a narrow
 // job's slot comes as bytes, which the warpgroup that has it widens in place; streams widen them in registers.
@@ -45,9 +45,9 @@ template <int HeadDim> struct Shape {
     static constexpr int kSlotBytes = kKeys * HeadDim * 2;
     static constexpr int kSlots = HeadDim == 64 ? 8 : HeadDim == 128 ? 5 : 3;
     static constexpr int kPairKeys = kKeys / 2;
-    // Most keys of a stream job that one warpgroup does alone: with more, the other would be idle for long.
+    // Most slots of a stream job that one warpgroup does alone: with more, the other would be idle for long.
     // Heads of 256 leave no registers for the choice.
-    static constexpr int kAloneKeys = HeadDim == 256 ? 0 : 512;
+    static constexpr int kAloneSlots = HeadDim == 256 ? 0 : 8;
     // Of a thread; together what the launch gives all.
     static constexpr int kConsumerRegisters = HeadDim == 256 ? 232 : 224;
     static constexpr int kAuxiliaryRegisters = HeadDim == 256 ? 40 : 56;
@@ -132,9 +132,9 @@ __device__ __forceinline__ Form form_of(const AttentionArguments &a, const Job &
     return form_of(a, job, a.heads / a.kv_heads);
 }
 // Whether one warpgroup does a stream job alone.
-template <int HeadDim>
+template <int HeadDim, typename Stored>
 __device__ __forceinline__ bool is_alone(const KeyStretch &s0, const KeyStretch &s1) {
-    constexpr int kMost = Shape<HeadDim>::kAloneKeys;
+    constexpr int kMost = Shape<HeadDim>::kAloneSlots * StreamShape<HeadDim, Stored>::kKeys;
     return kMost > 0 && s0.keys + s1.keys <= kMost;
 }
 

@@ -324,7 +324,7 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
         const int lead = min(left, form == Form::stream ? kStreamLead : kLead);
         if (left == 0 && lane == 0) barrier_arrive(shared_address(&rest->draw));
         int reader = 0; // of Rest::full
-        if (form == Form::stream && is_alone<HeadDim>(s0, s1)) {
+        if (form == Form::stream && is_alone<HeadDim, Stored>(s0, s1)) {
             reader = 1 + next_alone;
             next_alone ^= 1;
         }

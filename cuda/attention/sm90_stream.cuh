@@ -308,7 +308,7 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
     using Stream = StreamShape<HeadDim, Stored>;
     const int lane = thread % 32, group = thread / 128;
     const KeyStretch s0 = job.item.stretch[0], s1 = job.item.stretch[1];
-    const bool alone = is_alone<HeadDim>(s0, s1);
+    const bool alone = is_alone<HeadDim, Stored>(s0, s1);
     if (alone) {
         self.apart = true;
         const bool own = self.next_alone == group;
