@@ -260,18 +260,20 @@ template <int HeadDim, int Warps, typename T, typename Stored> struct StreamMerg
     }
 };
 
-// The slots of a stream job, by one warpgroup or by both. reader: of Rest::full.
-template <int HeadDim, typename T, typename Stored, typename Warp>
-__device__ __forceinline__ void take_slots(const AttentionArguments &a, const Job &job,
-                                           const Bounds &bounds, unsigned char *shared,
-                                           uint32_t slots, Rest *rest, int reader, int thread,
-                                           Ring<Shape<HeadDim>::kSlots> &ring, Warp *mine) {
+// The slots of a stream job, by one warpgroup or by both. Each has a loop of its own: in a shared one a part's
+// addresses would be found anew for each slot.
+template <bool Alone, int HeadDim, typename T, typename Stored, typename Warp>
+__device__ __forceinline__ void
+take_slots(const AttentionArguments &a, const Job &job, const Bounds &bounds, unsigned char *shared,
+           uint32_t slots, Rest *rest, int thread, Ring<Shape<HeadDim>::kSlots> &ring, Warp *mine) {
     using S = Shape<HeadDim>;
     using Stream = StreamShape<HeadDim, Stored>;
-    const bool alone = reader != 0;
-    const int warps = alone ? 4 : 8, warp = thread / 32 & warps - 1;
-    const int groups = max(1, alone ? 4 / Stream::kParts : 8 / Stream::kParts); // that take turns
-    const int group = warp / Stream::kParts;
+    constexpr int kWarps = Alone ? 4 : 8;
+    constexpr int kGroups =
+        kWarps > Stream::kParts ? kWarps / Stream::kParts : 1; // that take turns
+    constexpr int kTimes = Stream::kParts * kGroups / kWarps;  // parts of a slot that a warp takes
+    const int warp = thread / 32 % kWarps, group = warp / Stream::kParts;
+    const int reader = Alone ? 1 + thread / 128 : 0; // of Rest::full
     int turn = 0;
     for (int which = 0; which < 2; ++which) {
         const KeyStretch stretch = job.item.stretch[which];
@@ -281,9 +283,10 @@ __device__ __forceinline__ void take_slots(const AttentionArguments &a, const Jo
             if (turn == group) {
                 const int offset = ring.slot * S::kSlotBytes;
                 unsigned char *const slot = shared + S::kRegionBytes + offset;
-                for (int part = warp % Stream::kParts; part < Stream::kParts; part += warps) {
-                    mine->part = part;
-                    const int key = first + part * 16;
+#pragma unroll
+                for (int i = 0; i < kTimes; ++i) {
+                    mine->part = warp % Stream::kParts + i * kWarps;
+                    const int key = first + mine->part * 16;
                     if constexpr (kInBytes<Stored>) {
                         mine->take_bytes(a, bounds, stretch, key, slots + offset, slot);
                     } else {
@@ -292,9 +295,9 @@ __device__ __forceinline__ void take_slots(const AttentionArguments &a, const Jo
                     }
                 }
             }
-            if (mine->lane < (alone ? 2 : 1)) barrier_arrive(empty); // eight arrivals in all
+            if (mine->lane < 8 / kWarps) barrier_arrive(empty); // eight arrivals in all
             ring.advance();
-            turn = turn + 1 == groups ? 0 : turn + 1;
+            turn = turn + 1 == kGroups ? 0 : turn + 1;
         }
     }
 }
@@ -336,8 +339,14 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
     if (lane < (alone ? 2 : 1))
         barrier_arrive(shared_address(&rest->queries_empty[self.queries.slot]));
     self.queries.advance();
-    take_slots<HeadDim, T, Stored>(a, job, Bounds(job.item, a.window), shared, slots, rest,
-                                   alone ? 1 + group : 0, thread, self.ring, &mine);
+    const Bounds bounds(job.item, a.window);
+    if (alone) {
+        take_slots<true, HeadDim, T, Stored>(a, job, bounds, shared, slots, rest, thread, self.ring,
+                                             &mine);
+    } else {
+        take_slots<false, HeadDim, T, Stored>(a, job, bounds, shared, slots, rest, thread,
+                                              self.ring, &mine);
+    }
 
     auto *buffer = reinterpret_cast<float *>(shared);
     const uint32_t region_free = shared_address(&rest->region_free);
