@@ -53,7 +53,7 @@ class JobSource {
     int exhausted_ = 0;
 };
 
-// An item's first page numbers and its rows, all under way together. Returns the token of row `lane`.
+// Loads an item's first page numbers and its rows, all in flight together. Returns the token of row `lane`.
 __device__ __forceinline__ int fetch_rows(const AttentionArguments &a, const AttentionItem &item,
                                           bool widened, int lane, Job *job) {
     int page[2];
@@ -299,7 +299,7 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
     constexpr int kHalfBlock = kPageKeys * 128;
     Ring<S::kSlots> ring;
     Ring<kJobs> job_ring;
-    int next_alone = 0; // as the consumers have it
+    int next_alone = 0; // the same as Consumer's
     const auto *kv = static_cast<const unsigned char *>(a.kv);
     const uint64_t normal = evict_normal(), first = evict_first();
 
@@ -324,7 +324,7 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
         const int lead = min(left, form == Form::stream ? kStreamLead : kLead);
         if (left == 0 && lane == 0) barrier_arrive(shared_address(&rest->draw));
         int reader = 0; // of Rest::full
-        if (form == Form::stream && is_alone<HeadDim>(s0, s1)) {
+        if (form == Form::stream && is_alone<HeadDim, Stored>(s0, s1)) {
             reader = 1 + next_alone;
             next_alone ^= 1;
         }

@@ -13,10 +13,10 @@ template <int HeadDim> struct Consumer {
     Ring<kQueries> queries;
     uint32_t region_phase = 0; // jobs that have used the region, modulo 2
     bool after_wide = false;   // the last of them was a wide one
-    int next_alone = 0;        // the warpgroup whose turn it is
-    bool apart = false;        // the other warpgroup may be at a job of its own
+    int next_alone = 0;        // the warpgroup that does the next job done alone
+    bool apart = false;        // the other warpgroup may still be at a job alone
 
-    // Before a job of both warpgroups: their jobs alone are over.
+    // Before a job of both warpgroups: waits until neither is still at a job alone.
     __device__ __forceinline__ void meet() {
         if (apart) named_barrier(kAllConsumers, kConsumers);
         apart = false;

@@ -123,7 +123,7 @@ template <int HeadDim, bool Special, typename T, bool Background>
 __device__ void merge_partials(const AttentionArguments &a, Rest *rest, int lane) {
     constexpr int kUnit = 4;                          // rows, if they are many
     constexpr int kTogether = HeadDim == 256 ? 1 : 2; // rows that few registers hold
-    const int rows = a.merged_count * a.heads; // 32 bits: a division of 64 is a function's call
+    const int rows = a.merged_count * a.heads; // 32 bits: a 64-bit division is a function call
     // Few are merged more at a time, which by row they must not be.
     const bool many = a.by_row || rows > 2 * kConsumers / 32 * static_cast<int>(gridDim.x);
     if (Background && !many) return; // few rows wait for the last jobs, and many warps are quicker

@@ -75,7 +75,7 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
     }
 
     __device__ __forceinline__ void scores(uint32_t keys, float (&s)[8]) const {
-        float odd[8] = {}; // the second of two sums: one would wait for each of its products
+        float odd[8] = {}; // a second chain of products: in one, each waits for the one before
 #pragma unroll
         for (int k = 0; k < HeadDim / 16; ++k) {
             uint32_t b[4];
@@ -152,7 +152,7 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
         if (key + 16 > stretch.keys) clear_values(values, stretch.keys - key);
         float s[8] = {}, factor[2];
         scores(pair, s);
-        // The values are loaded under the softmax.
+        // Values arrive during the softmax.
         constexpr int kHeld = kRegistersLeft ? HeadDim / 16 : 1;
         const uint32_t value_address = pair + S::kSlotBytes / 2;
         uint32_t p[4], v[kHeld][4];
@@ -169,13 +169,13 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
     }
 };
 
-// Where a column of a row is in that row of the merge's buffer: four rows' like columns in other banks.
+// Where a row's column is in the row of the merge's buffer: in neighbouring rows it lies in different banks.
 __device__ __forceinline__ int merge_place(int row, int column) {
     return column ^ (row % 2 * 16 + row / 2 % 2 * 8);
 }
 
-// The end of a stream job: its warps' parts, eight query rows at a time, become rows of the result.
-// Of its Warps, `first` is the first of the CTA's.
+// The end of a stream job: the parts of its Warps, from the CTA's warp `first` on, are merged, eight query
+// rows at a time.
 template <int HeadDim, int Warps, typename T, typename Stored> struct StreamMerge {
     static constexpr int kThreads = Warps * 32;
     const AttentionArguments &a;
@@ -242,7 +242,7 @@ template <int HeadDim, int Warps, typename T, typename Stored> struct StreamMerg
         }
     }
 
-    // barrier: of these threads.
+    // barrier: the named barrier of these threads.
     template <typename Warp>
     __device__ __forceinline__ void merge(Warp *mine, int rows, int barrier) const {
 #pragma unroll
@@ -260,18 +260,20 @@ template <int HeadDim, int Warps, typename T, typename Stored> struct StreamMerg
     }
 };
 
-// The slots of a stream job, by one warpgroup or by both. reader: of Rest::full.
-template <int HeadDim, typename T, typename Stored, typename Warp>
-__device__ __forceinline__ void take_slots(const AttentionArguments &a, const Job &job,
-                                           const Bounds &bounds, unsigned char *shared,
-                                           uint32_t slots, Rest *rest, int reader, int thread,
-                                           Ring<Shape<HeadDim>::kSlots> &ring, Warp *mine) {
+// The slots of a stream job, by one warpgroup or by both. Each has a loop of its own: in a shared one a part's
+// addresses would be found anew for each slot.
+template <bool Alone, int HeadDim, typename T, typename Stored, typename Warp>
+__device__ __forceinline__ void
+take_slots(const AttentionArguments &a, const Job &job, const Bounds &bounds, unsigned char *shared,
+           uint32_t slots, Rest *rest, int thread, Ring<Shape<HeadDim>::kSlots> &ring, Warp *mine) {
     using S = Shape<HeadDim>;
     using Stream = StreamShape<HeadDim, Stored>;
-    const bool alone = reader != 0;
-    const int warps = alone ? 4 : 8, warp = thread / 32 & warps - 1;
-    const int groups = max(1, alone ? 4 / Stream::kParts : 8 / Stream::kParts); // that take turns
-    const int group = warp / Stream::kParts;
+    constexpr int kWarps = Alone ? 4 : 8;
+    constexpr int kGroups =
+        kWarps > Stream::kParts ? kWarps / Stream::kParts : 1; // that take turns
+    constexpr int kTimes = Stream::kParts * kGroups / kWarps;  // parts of a slot that a warp takes
+    const int warp = thread / 32 % kWarps, group = warp / Stream::kParts;
+    const int reader = Alone ? 1 + thread / 128 : 0; // of Rest::full
     int turn = 0;
     for (int which = 0; which < 2; ++which) {
         const KeyStretch stretch = job.item.stretch[which];
@@ -281,9 +283,10 @@ __device__ __forceinline__ void take_slots(const AttentionArguments &a, const Jo
             if (turn == group) {
                 const int offset = ring.slot * S::kSlotBytes;
                 unsigned char *const slot = shared + S::kRegionBytes + offset;
-                for (int part = warp % Stream::kParts; part < Stream::kParts; part += warps) {
-                    mine->part = part;
-                    const int key = first + part * 16;
+#pragma unroll
+                for (int i = 0; i < kTimes; ++i) {
+                    mine->part = warp % Stream::kParts + i * kWarps;
+                    const int key = first + mine->part * 16;
                     if constexpr (kInBytes<Stored>) {
                         mine->take_bytes(a, bounds, stretch, key, slots + offset, slot);
                     } else {
@@ -292,9 +295,9 @@ __device__ __forceinline__ void take_slots(const AttentionArguments &a, const Jo
                     }
                 }
             }
-            if (mine->lane < (alone ? 2 : 1)) barrier_arrive(empty); // eight arrivals in all
+            if (mine->lane < 8 / kWarps) barrier_arrive(empty); // eight arrivals in all
             ring.advance();
-            turn = turn + 1 == groups ? 0 : turn + 1;
+            turn = turn + 1 == kGroups ? 0 : turn + 1;
         }
     }
 }
@@ -308,12 +311,12 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
     using Stream = StreamShape<HeadDim, Stored>;
     const int lane = thread % 32, group = thread / 128;
     const KeyStretch s0 = job.item.stretch[0], s1 = job.item.stretch[1];
-    const bool alone = is_alone<HeadDim>(s0, s1);
+    const bool alone = is_alone<HeadDim, Stored>(s0, s1);
     if (alone) {
         self.apart = true;
         const bool own = self.next_alone == group;
         self.next_alone ^= 1;
-        if (!own) { // what this group waits for next follows on phases that are over
+        if (!own) { // parity tells a phase only from its neighbours: those skipped must be over first
             barrier_wait(shared_address(&rest->job_fed[place.slot]), place.phase);
             self.ring.advance(tiles(s0.keys, Stream::kKeys) + tiles(s1.keys, Stream::kKeys));
             self.queries.advance();
@@ -336,14 +339,20 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
     if (lane < (alone ? 2 : 1))
         barrier_arrive(shared_address(&rest->queries_empty[self.queries.slot]));
     self.queries.advance();
-    take_slots<HeadDim, T, Stored>(a, job, Bounds(job.item, a.window), shared, slots, rest,
-                                   alone ? 1 + group : 0, thread, self.ring, &mine);
+    const Bounds bounds(job.item, a.window);
+    if (alone) {
+        take_slots<true, HeadDim, T, Stored>(a, job, bounds, shared, slots, rest, thread, self.ring,
+                                             &mine);
+    } else {
+        take_slots<false, HeadDim, T, Stored>(a, job, bounds, shared, slots, rest, thread,
+                                              self.ring, &mine);
+    }
 
     auto *buffer = reinterpret_cast<float *>(shared);
     const uint32_t region_free = shared_address(&rest->region_free);
-    barrier_wait(region_free, self.region_phase ^ 1); // the last job of both groups
+    barrier_wait(region_free, self.region_phase ^ 1); // after the last job of both groups
     if (alone) {
-        named_barrier(kGroup + group, 128); // the group's last job of its own
+        named_barrier(kGroup + group, 128); // after the group's last job alone
         StreamMerge<HeadDim, 4, T, Stored>{a,      job,       self.ratio,  rest,
                                            buffer, group * 4, thread % 128}
             .merge(&mine, rows, kGroup + group);
