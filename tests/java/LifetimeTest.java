@@ -244,7 +244,10 @@ final class LifetimeTest {
         long before = resident();
         for (int i = 0; i < 3000; i++) {
             cycle(false, i);
-            if (i % 100 == 0) System.gc();
+            if (i % 100 != 0) continue;
+            // On a busy machine the thread that frees them falls behind, and malloc keeps what a crowd of them took.
+            System.gc();
+            Check.eventually("abandoned engines are freed", () -> resident() - before < 32 << 10);
         }
         Check.eventually("3,000 abandoned engines leave less than 32 MiB", () -> resident() - before < 32 << 10);
     }
