@@ -34,15 +34,15 @@ inline std::vector<MeasuredJob> measured_on_h200() {
     const auto add = [&](const char *name, double rate, bool fitted) {
         jobs.push_back({named(name), 0, rate, fitted});
     };
-    add("a16", 85.6, true);
-    add("a4", 47.1, false);
-    add("b16", 32.8, false);
-    add("b4", 28.5, false);
-    add("c16", 18.4, true);
-    add("c4", 18.0, false);
-    add("one", 117.2, true);
-    add("industry1", 58.3, false);
-    add("industry2", 42.9, false);
+    add("a16", 88.2, true);
+    add("a4", 48.3, false);
+    add("b16", 33.6, false);
+    add("b4", 29.1, false);
+    add("c16", 18.8, true);
+    add("c4", 18.6, false);
+    add("one", 120.5, true);
+    add("industry1", 60.5, false);
+    add("industry2", 44.8, false);
     MeasuredJob gemma{{"c16", "Gemma-3-12B", 40, 200, 0, 7700, 16, 200, 0, 0}, 24, 2.5, false};
     jobs.push_back(gemma);
     MeasuredJob alone{named("a16"), 0, 16.7, false};
