@@ -20,8 +20,8 @@ struct Measured {
     AttentionFloor attention;
 };
 
-// probe: behind each step comes a pass of it; once it is done no more steps start, and what was measured says
-// nothing of the job.
+// probe: one of its passes follows each step. Once it is done no more steps start, so the result is not the whole
+// job's.
 Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
                          const JobRows &rows, const NamedJob &job, const Arguments &arguments,
                          LinearProbe *probe = nullptr);

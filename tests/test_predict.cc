@@ -113,7 +113,7 @@ double head_cost_of(const char *model, const char *backend, const char *compute_
 }
 
 // A decode token's results from a prefix and from its own tokens are merged; a prompt's tokens read both in turn,
-// and pay for a third node alone. On a CPU every node is merged.
+// and pay only from a third node on. On a CPU every node is merged.
 void prompts_merge_fewer_nodes_than_decode_tokens(void **) {
     const BenchModel model = bench_model("Mistral-7B").value();
     DeviceCosts costs = named_device_costs("h200").value();
