@@ -5,6 +5,7 @@
 #include "attention/sm80_matrix.cuh"
 #include "attention/sm80_merge.cuh"
 #include "attention/sm80_stream.cuh"
+#include "device/launch.cuh"
 
 #include <algorithm>
 #include <cstddef>
@@ -61,13 +62,8 @@ __global__ void __launch_bounds__(Shape<HeadDim>::kThreads, Shape<HeadDim>::kMos
 template <int HeadDim, int Slots, bool Special, typename T, typename Stored>
 cudaError_t launch_kernel(const AttentionArguments &a, int ctas, cudaStream_t stream) {
     using S = Shape<HeadDim>;
-    const auto kernel = attention<HeadDim, Slots, Special, T, Stored>;
-    const int bytes = S::bytes(Slots);
-    const cudaError_t status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (status != cudaSuccess) return status;
-    kernel<<<ctas, S::kThreads, bytes, stream>>>(a);
-    return cudaGetLastError();
+    return launch_with_shared(attention<HeadDim, Slots, Special, T, Stored>,
+                              static_cast<unsigned>(ctas), S::kThreads, S::bytes(Slots), stream, a);
 }
 
 // Shared memory of the device.

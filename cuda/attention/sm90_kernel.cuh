@@ -6,6 +6,7 @@
 #include "attention/sm90_narrow.cuh"
 #include "attention/sm90_stream.cuh"
 #include "attention/sm90_wide.cuh"
+#include "device/launch.cuh"
 
 namespace batchllm::cuda::sm90 {
 
@@ -87,13 +88,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <int HeadDim, bool Special, typename T, typename Stored>
 cudaError_t launch_kernel(const AttentionArguments &a, int sms, cudaStream_t stream) {
-    const auto kernel = attention<HeadDim, Special, T, Stored>;
-    const int bytes = kSharedBytes<HeadDim>;
-    cudaError_t status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (status != cudaSuccess) return status;
-    kernel<<<sms, kThreads, bytes, stream>>>(a);
-    return cudaGetLastError();
+    return launch_with_shared(attention<HeadDim, Special, T, Stored>, static_cast<unsigned>(sms),
+                              kThreads, kSharedBytes<HeadDim>, stream, a);
 }
 
 template <bool Special, typename T, typename Stored>

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "attention/mma.cuh"
+#include "device/launch.cuh"
 #include "experts/work.cuh"
 
 namespace batchllm::cuda {
@@ -164,11 +165,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <typename T> cudaError_t launch(const GroupedArguments &a, int sms, cudaStream_t stream) {
-    const cudaError_t status =
-        cudaFuncSetAttribute(grouped<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-    if (status != cudaSuccess) return status;
-    grouped<T><<<static_cast<unsigned>(sms), kThreads, kShared, stream>>>(a);
-    return cudaGetLastError();
+    return launch_with_shared(grouped<T>, static_cast<unsigned>(sms), kThreads, kShared, stream, a);
 }
 
 } // namespace

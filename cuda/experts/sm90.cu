@@ -93,16 +93,16 @@ template <typename T, Epilogue F> __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <typename T> cudaError_t launch(const GroupedArguments &a, int sms, cudaStream_t stream) {
-    if (!a.gated) return launch_with_shared(grouped<T, Epilogue::plain>, kShared, a, sms, stream);
+    if (!a.gated) return launch_tiles(grouped<T, Epilogue::plain>, kShared, a, sms, stream);
     switch (a.activation) {
     case Activation::silu:
-        return launch_with_shared(grouped<T, Epilogue::silu>, kShared, a, sms, stream);
+        return launch_tiles(grouped<T, Epilogue::silu>, kShared, a, sms, stream);
     case Activation::gelu:
-        return launch_with_shared(grouped<T, Epilogue::gelu>, kShared, a, sms, stream);
+        return launch_tiles(grouped<T, Epilogue::gelu>, kShared, a, sms, stream);
     case Activation::gelu_tanh:
-        return launch_with_shared(grouped<T, Epilogue::gelu_tanh>, kShared, a, sms, stream);
+        return launch_tiles(grouped<T, Epilogue::gelu_tanh>, kShared, a, sms, stream);
     case Activation::clamped_swiglu:
-        return launch_with_shared(grouped<T, Epilogue::clamped_swiglu>, kShared, a, sms, stream);
+        return launch_tiles(grouped<T, Epilogue::clamped_swiglu>, kShared, a, sms, stream);
     }
     return cudaErrorInvalidValue;
 }

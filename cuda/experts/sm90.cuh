@@ -10,6 +10,8 @@
 
 #include "attention/hopper.cuh"
 #include "device/copies.cuh"
+#include "device/launch.cuh"
+#include "device/stage_ring.cuh"
 #include "experts/work.cuh"
 
 namespace batchllm::cuda {
@@ -22,23 +24,8 @@ constexpr int kOut = kStages * kStage; // results on their way out, after the st
 constexpr int kMostShared = 232448;
 using Queue = GroupedQueue<kColumns, kStep>;
 
-// Place in the ring of stages; both sides step through the same sequence. Barriers: where they are.
-template <int Barriers> struct RingPlace {
-    int slot = 0;
-    uint32_t phase = 0;
-    uint32_t base; // of shared memory
-
-    __device__ explicit RingPlace(uint32_t at) : base(at) {}
-    __device__ uint32_t stage() const { return base + slot * kStage; }
-    __device__ uint32_t full() const { return base + Barriers + slot * 8; }
-    __device__ uint32_t empty() const { return base + Barriers + (kStages + slot) * 8; }
-    __device__ void advance() {
-        if (++slot == kStages) {
-            slot = 0;
-            phase ^= 1;
-        }
-    }
-};
+// Barriers: where they are.
+template <int Barriers> using RingPlace = StageRing<kStages, kStage, Barriers>;
 
 // By one thread, before the others use them.
 template <int Barriers> __device__ __forceinline__ void init_barriers(RingPlace<Barriers> each) {
@@ -216,14 +203,9 @@ __device__ __forceinline__ void with_turns(const GroupedWork &work, const Comput
     }
 }
 
-template <typename Kernel> cudaError_t launch_with_shared(Kernel kernel, int shared,
-                                                          const GroupedArguments &a, int sms,
-                                                          cudaStream_t stream) {
-    const cudaError_t status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    if (status != cudaSuccess) return status;
-    kernel<<<static_cast<unsigned>(sms), kThreads, shared, stream>>>(a);
-    return cudaGetLastError();
+template <typename Kernel> cudaError_t
+launch_tiles(Kernel kernel, int shared, const GroupedArguments &a, int sms, cudaStream_t stream) {
+    return launch_with_shared(kernel, static_cast<unsigned>(sms), kThreads, shared, stream, a);
 }
 
 } // namespace

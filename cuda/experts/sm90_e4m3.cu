@@ -336,12 +336,12 @@ cudaError_t launch_grouped_e4m3(const GroupedArguments &a, int sms, cudaStream_t
         if (a.activation != Activation::silu || a.rows % kColumns != 0 || s.y == nullptr) {
             return cudaErrorInvalidValue;
         }
-        return launch_with_shared(blocks ? grouped_e4m3<true, true> : grouped_e4m3<false, true>,
-                                  kShared, a, sms, stream);
+        return launch_tiles(blocks ? grouped_e4m3<true, true> : grouped_e4m3<false, true>, kShared,
+                            a, sms, stream);
     }
     if (s.y_type != DType::bf16 && s.y_type != DType::f16) return cudaErrorInvalidValue;
-    return launch_with_shared(blocks ? grouped_e4m3<true, false> : grouped_e4m3<false, false>,
-                              kShared, a, sms, stream);
+    return launch_tiles(blocks ? grouped_e4m3<true, false> : grouped_e4m3<false, false>, kShared, a,
+                        sms, stream);
 }
 
 } // namespace batchllm::cuda

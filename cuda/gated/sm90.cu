@@ -7,6 +7,8 @@
 // Where the last turn has tiles for half of the clusters or fewer, these tiles are cut in halves: 64 rows a CTA.
 #include "attention/hopper.cuh"
 #include "device/cluster.cuh"
+#include "device/launch.cuh"
+#include "device/stage_ring.cuh"
 #include "device/tensor_map.h"
 #include "device/tma.cuh"
 #include "elementwise/activation.cuh"
@@ -57,23 +59,7 @@ __device__ __forceinline__ void for_each_tile(const Shape &s, const Act &act) {
     }
 }
 
-// Place in the ring of stages; both sides step through the same sequence.
-struct Ring {
-    int slot = 0;
-    uint32_t phase = 0;
-    uint32_t base; // of shared memory
-
-    __device__ explicit Ring(uint32_t at) : base(at) {}
-    __device__ uint32_t stage() const { return base + slot * kStage; }
-    __device__ uint32_t full() const { return base + kBarriers + slot * 8; }
-    __device__ uint32_t empty() const { return base + kBarriers + (kStages + slot) * 8; }
-    __device__ void advance() {
-        if (++slot == kStages) {
-            slot = 0;
-            phase ^= 1;
-        }
-    }
-};
+using Ring = StageRing<kStages, kStage, kBarriers>;
 
 // By one thread. The stage is free in both CTAs before its half of W is loaded to both.
 __device__ void feed(const CUtensorMap &x, const CUtensorMap &w, const Shape &s, Ring place) {
@@ -191,9 +177,7 @@ template <typename T, Activation F> __global__ void __cluster_dims__(2)
     cluster_sync();
     if (threadIdx.x >= kConsumers) {
         registers_fewer<40>();
-        if (threadIdx.x < kConsumers + 32 && elect_one()) {
-            feed(x, w, shape, place);
-        }
+        if (threadIdx.x < kConsumers + 32 && elect_one()) feed(x, w, shape, place);
         __syncwarp();
     } else {
         registers_more<232>();
@@ -218,18 +202,13 @@ cudaError_t launch(const GatedArguments &a, int sms, cudaStream_t stream) {
     if (status == cudaSuccess) {
         status = make_tensor_map(a.y, a.element, a.rows, a.width, 64, &y);
     }
-    const auto kernel = gated_product<T, F>;
-    if (status == cudaSuccess) {
-        status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-    }
     if (status != cudaSuccess) return status;
     const int32_t pairs = (a.rows + 2 * kRows - 1) / (2 * kRows), across = a.width / kColumns;
     const int32_t whole = whole_tiles(pairs * across, sms / 2);
     const Shape shape{pairs,  across, whole, 2 * pairs * across - whole, a.columns / kOfStep,
                       a.width};
     const auto ctas = static_cast<unsigned>(sms / 2 * 2);
-    kernel<<<ctas, kThreads, kShared, stream>>>(x, w, y, shape);
-    return cudaGetLastError();
+    return launch_with_shared(gated_product<T, F>, ctas, kThreads, kShared, stream, x, w, y, shape);
 }
 
 template <typename T> cudaError_t launch_of(const GatedArguments &a, int sms, cudaStream_t stream) {

@@ -1,6 +1,7 @@
 // What goes from chunk to chunk (chunk.h): N, results, S, by mma.sync (across.cuh). With two stages the next chunk's
 // operands are copied meanwhile; one leaves room for more blocks.
 #include "device/copies.cuh"
+#include "device/launch.cuh"
 #include "recurrent/across.cuh"
 
 namespace batchllm::cuda {
@@ -152,15 +153,10 @@ __global__ void __launch_bounds__(kThreads, kStages == 1 ? 2 : 1)
 
 template <typename T, typename S, int kStages>
 cudaError_t launch(const ChunkArguments &a, int64_t most, cudaStream_t stream) {
-    const auto kernel = across_chunks<T, S, kStages>;
     constexpr auto bytes = static_cast<int>(kStages * sizeof(AcrossOperands));
-    const cudaError_t set =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (set != cudaSuccess) return set;
     const auto blocks = static_cast<unsigned>(
         std::min<int64_t>(most, int64_t{a.delta.sms} * (kStages == 1 ? 2 : 1)));
-    kernel<<<blocks, kThreads, bytes, stream>>>(a);
-    return cudaGetLastError();
+    return launch_with_shared(across_chunks<T, S, kStages>, blocks, kThreads, bytes, stream, a);
 }
 
 } // namespace

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "device/cluster.cuh"
+#include "device/launch.cuh"
 #include "device/wgmma_registers.cuh"
 #include "recurrent/across_ring.cuh"
 
@@ -273,18 +274,13 @@ template <typename T, typename S> __global__ void __cluster_dims__(AcrossPlaces:
 }
 
 template <typename T, typename S> cudaError_t launch(const ChunkArguments &a, cudaStream_t stream) {
-    const auto kernel = across_chunks<T, S>;
-    constexpr auto bytes = static_cast<int>(sizeof(AcrossShared));
-    const cudaError_t set =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (set != cudaSuccess) return set;
-    // An item has at least one chunk.
-    const int64_t most = int64_t{a.most_chunks} * a.delta.value_heads * AcrossPlaces::kBlocks;
     constexpr int kBlocks = AcrossPlaces::kBlocks;
+    // An item has at least one chunk.
+    const int64_t most = int64_t{a.most_chunks} * a.delta.value_heads * kBlocks;
     const auto blocks =
         static_cast<unsigned>(std::min<int64_t>(most, a.delta.sms / kBlocks * kBlocks));
-    kernel<<<blocks, kThreads, bytes, stream>>>(a);
-    return cudaGetLastError();
+    return launch_with_shared(across_chunks<T, S>, blocks, kThreads,
+                              static_cast<int>(sizeof(AcrossShared)), stream, a);
 }
 
 } // namespace

@@ -12,6 +12,7 @@
 //     change = rate * (v - decay * known)
 //     result = decay * found + (q . k) change    which is the new S^T q
 //     S      = decay * S + k change^T
+#include "device/launch.cuh"
 #include "recurrent/steps_mixers.cuh"
 
 namespace batchllm::cuda {
@@ -230,25 +231,21 @@ bool fits(const DeltaArguments &a) {
 
 template <typename T, typename S, bool kWhole>
 cudaError_t launch_steps(const DeltaArguments &a, cudaStream_t stream) {
-    const auto kernel = delta_steps<T, S, kWhole>;
     int most = 0;
     if (const cudaError_t code = most_shared(&most); code != cudaSuccess) return code;
     const int stage = (a.key_dim * a.value_dim * static_cast<int>(sizeof(S)) + 127) / 128 * 128;
     const int stages = std::min(kMostStages, (most - kStepSharedBytes) / stage);
     if (stages < 1) return cudaErrorInvalidConfiguration;
     const int bytes = kStepSharedBytes + stages * stage;
-    const cudaError_t set =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (set != cudaSuccess) return set;
     const int64_t all = int64_t{a.most_items} * a.value_heads;
     const auto of_block = [&](int64_t blocks) { return (all + blocks - 1) / blocks; };
     // Where no block gets more S for it, as many blocks as keep to one head each: its weights stay in L1.
     const int64_t whole_rounds = a.sms / a.value_heads * a.value_heads;
     const bool keeps = whole_rounds > 0 && of_block(whole_rounds) == of_block(a.sms);
     const int64_t blocks = std::min(all, keeps ? whole_rounds : a.sms);
-    kernel<<<static_cast<unsigned>(blocks), kThreads, bytes, stream>>>(
-        a, static_cast<uint32_t>(stages), static_cast<uint32_t>(stage));
-    return cudaGetLastError();
+    return launch_with_shared(delta_steps<T, S, kWhole>, static_cast<unsigned>(blocks), kThreads,
+                              bytes, stream, a, static_cast<uint32_t>(stages),
+                              static_cast<uint32_t>(stage));
 }
 
 } // namespace

@@ -1,5 +1,6 @@
 // What of a chunk depends on no state: A, its inverse T, W, U and P (chunk.h). A block has one chunk of one value
 // head. Half of its warps make A and then W, the others P and U; each has 16 of the rows. All of them find T, in f32.
+#include "device/launch.cuh"
 #include "recurrent/chunk.cuh"
 
 namespace batchllm::cuda {
@@ -280,13 +281,8 @@ cudaError_t launch_within_chunks(const ChunkArguments &a, cudaStream_t stream) {
     const dim3 grid(static_cast<unsigned>(a.most_chunks),
                     static_cast<unsigned>(a.delta.value_heads));
     return with_half(a.delta.element, [&](auto t) {
-        const auto kernel = within_chunks<decltype(t)>;
-        constexpr auto bytes = static_cast<int>(sizeof(WithinShared));
-        const cudaError_t set =
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-        if (set != cudaSuccess) return set;
-        kernel<<<grid, kThreads, bytes, stream>>>(a);
-        return cudaGetLastError();
+        return launch_with_shared(within_chunks<decltype(t)>, grid, kThreads,
+                                  static_cast<int>(sizeof(WithinShared)), stream, a);
     });
 }
 

@@ -3,6 +3,7 @@
 //
 // Of a warpgroup's 64 rows each warp has 16: of A and P in the accumulators of K K^T and Q K^T, then of T, which is
 // the left operand of T (rate exp(G) k) and T (rate v) from where it is found: the factors go into its columns.
+#include "device/launch.cuh"
 #include "recurrent/convolve.cuh"
 #include "recurrent/inverse_sm90.cuh"
 
@@ -351,13 +352,8 @@ cudaError_t launch_within_sm90(const ChunkArguments &a, cudaStream_t stream) {
     const dim3 grid(static_cast<unsigned>(a.most_chunks), static_cast<unsigned>(a.delta.key_heads),
                     static_cast<unsigned>((ratio + kHeads - 1) / kHeads));
     return with_half(a.delta.element, [&](auto t) {
-        const auto kernel = within_chunks<decltype(t)>;
-        constexpr auto bytes = static_cast<int>(sizeof(WithinShared));
-        const cudaError_t set =
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-        if (set != cudaSuccess) return set;
-        kernel<<<grid, kThreads, bytes, stream>>>(a);
-        return cudaGetLastError();
+        return launch_with_shared(within_chunks<decltype(t)>, grid, kThreads,
+                                  static_cast<int>(sizeof(WithinShared)), stream, a);
     });
 }
 
