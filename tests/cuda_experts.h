@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "experts/grouped.h"
+#include "reference_layer.h"
 
 #include "cuda_arrays.h"
 
@@ -45,20 +46,6 @@ struct Product {
     bool gathered;               // x through row_of
     bool biased = false;
 };
-
-inline double activation(Activation kind, double x) {
-    if (kind == Activation::silu) return x / (1 + std::exp(-x));
-    if (kind == Activation::gelu) return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
-    return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-}
-
-inline double gated(Activation kind, double gate, double up) {
-    if (kind == Activation::clamped_swiglu) {
-        const double g = std::min(gate, 7.0), u = std::clamp(up, -7.0, 7.0);
-        return g / (1 + std::exp(-1.702 * g)) * (u + 1);
-    }
-    return activation(kind, gate) * up;
-}
 
 struct Inputs {
     std::vector<float> x, w;
@@ -141,7 +128,7 @@ inline void push_result(const Product &p, const std::vector<double> &y, std::vec
     for (int32_t r = 0; r < p.rows; ++r) {
         if (!p.gated) out->push_back(y[size_t(r)]);
         if (p.gated && r % 16 < 8) {
-            out->push_back(gated(p.activation, y[size_t(r)], y[size_t(r + 8)]));
+            out->push_back(reference::gated(p.activation, y[size_t(r)], y[size_t(r + 8)]));
         }
     }
 }

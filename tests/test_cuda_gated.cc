@@ -4,6 +4,7 @@
 #include <string>
 
 #include "gated/gated.h"
+#include "reference_layer.h"
 #include "seed.h"
 
 #include "cuda_arrays.h"
@@ -14,17 +15,6 @@ using namespace batchllm::cuda;
 namespace {
 
 int sms = 0;
-
-double activated(Activation kind, double x) {
-    switch (kind) {
-    case Activation::silu:
-        return x / (1 + std::exp(-x));
-    case Activation::gelu:
-        return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
-    default:
-        return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    }
-}
 
 struct Case {
     DType element;
@@ -71,7 +61,7 @@ void compare(Random &random, const Case &c, int looks) {
             up += at(x, row) * at(w, c.width + column);
         }
         got.push_back(all[static_cast<size_t>(row * c.width + column)]);
-        wanted.push_back(activated(c.kind, gate) * up);
+        wanted.push_back(reference::gated(c.kind, gate, up));
     }
     for (size_t i = 0; i < all.size(); ++i) {
         const bool written = !std::isnan(all[i]);
