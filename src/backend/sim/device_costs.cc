@@ -22,13 +22,13 @@ DeviceCosts h200() {
     costs.step_tokens = 16384;
     costs.batches_in_flight = 2;
     costs.products = {{32, 7.1e13},   {128, 2.67e14}, {256, 4.36e14}, {512, 5.96e14},
-                      {1024, 6.7e14}, {2048, 7.1e14}, {4096, 7.1e14}, {8192, 7.1e14}};
+                      {1024, 6.5e14}, {2048, 6.8e14}, {4096, 7e14},   {8192, 7.05e14}};
     costs.product_us = 2;
-    costs.memory_bandwidth = 3.5e12;
-    costs.attention_flops = 5e14;
+    costs.memory_bandwidth = 3e12;
+    costs.attention_flops = 5.2e14;
     costs.attention_bandwidth = 4.4e12;
-    costs.attention_overlap = 0.2;
-    costs.attention_us = 12;
+    costs.attention_overlap = 0.3;
+    costs.attention_us = 20;
     costs.merge_ns = 1.4;
     costs.step_us = 60;
     costs.host_us = 335;
