@@ -1,8 +1,8 @@
 // What a described device is predicted to take for the jobs of bench/throughput.
 //
 //     predict [DEVICE]              beside what an H200 took (docs/performance.md): rows/s measured and predicted, the
-//                                   error, and where the seconds are predicted to go. A star: the description was
-//                                   fitted to this job
+//                                   error, and where the seconds are predicted to go. A star: one of the jobs
+//                                   whose fit was tried on the others
 //     predict [DEVICE] --heads      jobs whose prefixes have a head, on several models: rows/s with levels 1, 2 and auto
 //     predict [DEVICE] --job NAME ..    the same of one job, changed as bench/throughput changes it: --model --rows
 //                                   --prefix --common --own --sharing --spread --new --step-tokens --kv-gib

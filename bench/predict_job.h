@@ -16,9 +16,9 @@ struct MeasuredJob {
     NamedJob job;
     double kv_gib = 0;       // 0: what the weights leave
     double rows_second = 0;  // measured
-    bool fitted = false;     // the description of the device was fitted to it
+    bool fitted = false;     // a fit to such jobs alone was tried on the others
     bool sharing_on = true;  // else --no-sharing
-    int64_t step_tokens = 0; // 0: the backend's
+    int64_t step_tokens = 0; // 0: the default of today, not of the commit at which it was measured
     int32_t levels = 1;
     double head_cost = 0; // with levels 0
 };
@@ -32,7 +32,7 @@ struct MeasuredRate {
     bool fitted;
 };
 
-// Of Mistral-7B, industry2 of Qwen2-7B.
+// Of Mistral-7B, industry2 of Qwen2-7B, at 35886e2.
 constexpr MeasuredRate measured_rates[] = {
     {"a16", 0, 0, 91.0, true},
     {"one", 0, 0, 124.7, true},
