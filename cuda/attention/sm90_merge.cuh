@@ -16,28 +16,38 @@ __device__ __forceinline__ int load_acquire(const int *p) {
     return value;
 }
 
-// Waits for the consumers to be done with each job, announces its partials, gives its place back.
+// Waits for the consumers to be done with each job, announces its partials, gives its place back. One fence, of a
+// microsecond or more, serves all jobs that are done by then.
 __device__ inline void signal_jobs(const AttentionArguments &a, Rest *rest) {
     const int lane = threadIdx.x % 32;
     Ring<kJobs> ring;
     while (true) {
         barrier_wait(shared_address(&rest->job_full[ring.slot]), ring.phase);
-        const Job &job = rest->jobs[ring.slot];
-        if (job.number < 0) break;
+        if (rest->jobs[ring.slot].number < 0) break;
         barrier_wait(shared_address(&rest->job_done[ring.slot]), ring.phase);
-        if (job.item.partial) {
-            fence_gpu();
-            for (int i = lane; i < job.item.row_count; i += 32) {
-                if (job.slot[i] >= 0) {
-                    atomicAdd(a.arrivals + static_cast<int64_t>(job.token[i]) * a.kv_heads +
-                                  job.kv_head,
-                              1);
+        int done = 1, partial = rest->jobs[ring.slot].item.partial;
+        for (auto next = ring; done < kJobs; ++done) {
+            next.advance();
+            const uint32_t barrier = shared_address(&rest->job_done[next.slot]);
+            if (!__all_sync(~0u, barrier_test(barrier, next.phase))) break;
+            partial |= rest->jobs[next.slot].item.partial;
+        }
+        if (partial) fence_gpu();
+        for (; done > 0; --done) {
+            const Job &job = rest->jobs[ring.slot];
+            if (job.item.partial) {
+                for (int i = lane; i < job.item.row_count; i += 32) {
+                    if (job.slot[i] >= 0) {
+                        atomicAdd(a.arrivals + static_cast<int64_t>(job.token[i]) * a.kv_heads +
+                                      job.kv_head,
+                                  1);
+                    }
                 }
             }
+            __syncwarp();
+            if (lane == 0) barrier_arrive(shared_address(&rest->job_empty[ring.slot]));
+            ring.advance();
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(shared_address(&rest->job_empty[ring.slot]));
-        ring.advance();
     }
 }
 

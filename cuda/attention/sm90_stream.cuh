@@ -283,7 +283,7 @@ take_slots(const AttentionArguments &a, const Job &job, const Bounds &bounds, un
             if (turn == group) {
                 const int offset = ring.slot * S::kSlotBytes;
                 unsigned char *const slot = shared + S::kRegionBytes + offset;
-#pragma unroll
+#pragma unroll 1
                 for (int i = 0; i < kTimes; ++i) {
                     mine->part = warp % Stream::kParts + i * kWarps;
                     const int key = first + mine->part * 16;
