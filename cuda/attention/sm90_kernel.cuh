@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/sm90_feed.cuh"
+#include "attention/sm90_fetch.cuh"
 #include "attention/sm90_narrow.cuh"
 #include "attention/sm90_stream.cuh"
 #include "attention/sm90_wide.cuh"
