@@ -15,7 +15,6 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
     static constexpr bool kRegistersLeft = HeadDim <= 128;
     int lane, part = 0; // of a slot
     Logits<Special> logits;
-    float value_factor; // loaded at the start of the job, for the end not to wait for it
     bool valid[2];
     int position[2];
     uint32_t q[HeadDim / 16][4];
@@ -23,9 +22,8 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
     float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 
     __device__ __forceinline__ StreamWarp(const AttentionArguments &a, const Job &job,
-                                          const Ratio &ratio, int lane)
-        : lane(lane), logits(a, key_factor<Stored>(a, job.kv_head)),
-          value_factor(cuda::value_factor<Stored>(a, job.kv_head)) {
+                                          const Ratio &ratio, const Rest *rest, int lane)
+        : lane(lane), logits(a, key_factor<Stored>(a, rest, job.kv_head)) {
         const int rows = job.item.row_count * ratio.ratio;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -213,8 +211,8 @@ template <int HeadDim, int Warps, typename T, typename Stored> struct StreamMerg
     }
 
     // Rows [8 i, 8 i + here) to where they belong.
-    template <typename Warp>
-    __device__ __forceinline__ void write(const Warp &mine, int i, int here) const {
+    template <bool Special>
+    __device__ __forceinline__ void write(const Logits<Special> &logits, int i, int here) const {
         for (int e = thread; e < here * HeadDim / 4; e += kThreads) {
             const int r = e / (HeadDim / 4), column = e % (HeadDim / 4) * 4;
             float top = -INFINITY;
@@ -235,8 +233,9 @@ template <int HeadDim, int Warps, typename T, typename Stored> struct StreamMerg
             }
             const int index = ratio.token(8 * i + r);
             const int head = job.kv_head * ratio.ratio + ratio.head(8 * i + r);
-            total = mine.logits.with_sink(total, top, job.slot[index], head);
-            const float scale = total > 0 ? mine.value_factor / total : 0.f;
+            total = logits.with_sink(total, top, job.slot[index], head);
+            const float scale =
+                total > 0 ? value_factor<Stored>(a, rest, job.kv_head) / total : 0.f;
             const Destination<T> out(a, job.token[index], job.slot[index], head, HeadDim);
             out.write(column, o[0] * scale, o[1] * scale);
             out.write(column + 2, o[2] * scale, o[3] * scale);
@@ -257,7 +256,7 @@ template <int HeadDim, int Warps, typename T, typename Stored> struct StreamMerg
             if (i == 1) named_barrier(barrier, kThreads); // the first pass has been read
             give(*mine, i);
             named_barrier(barrier, kThreads);
-            write(*mine, i, here);
+            write(mine->logits, i, here);
         }
     }
 };
@@ -328,7 +327,7 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
         self.meet();
     }
     const int rows = job.item.row_count * self.ratio.ratio;
-    StreamWarp<HeadDim, Special, T, Stored> mine(a, job, self.ratio, lane);
+    StreamWarp<HeadDim, Special, T, Stored> mine(a, job, self.ratio, rest, lane);
     barrier_wait(shared_address(&rest->queries_full[self.queries.slot]), self.queries.phase);
     const unsigned char *queries =
         shared + S::kStreamQueries + self.queries.slot * S::kStreamQueryBytes;
