@@ -33,6 +33,7 @@ constexpr int kQueries = 4; // stream jobs whose queries are held
 // A job is drawn when this many slots of the last are still to be fed: matrix jobs are long, and one
 // drawn early would be missed elsewhere.
 constexpr int kLead = 4, kStreamLead = 12;
+constexpr int kFactors = 64; // KV heads whose scales are held
 
 // Named barriers beside 0.
 enum Barrier { kAllConsumers = 1, kGroup = 2, kTurn = 4 }; // kGroup, kTurn: one a warpgroup
@@ -79,6 +80,7 @@ struct Job {
 struct Rest {
     float max_sum[8][8][2];             // stream merge: [warp][row] maximum (scaled) and sum
     float2 row_max_sum[2][kNarrowRows]; // narrow merge: the same, of each warpgroup
+    float factors[2][kFactors];         // e4m3: key_factor and value_factor of the first KV heads
     int merge_next;                     // of the CTA's share of the rows to be merged, in units
     Job jobs[kJobs];
     alignas(8) uint64_t job_full[kJobs], job_done[kJobs], job_empty[kJobs];
@@ -94,6 +96,34 @@ struct Rest {
 template <int HeadDim> constexpr int kSharedBytes = Shape<HeadDim>::kRest + int(sizeof(Rest));
 static_assert(kSharedBytes<64> <= 232448 && kSharedBytes<128> <= 232448 &&
               kSharedBytes<256> <= 232448);
+
+// The scales of a job's KV head. A warp that loaded them would wait for L2 at each job.
+template <typename Stored> __device__ __forceinline__ float
+held_factor(const AttentionArguments &a, const Rest *rest, int which, int kv_head) {
+    if constexpr (!kInBytes<Stored>) return 1;
+    if (kv_head < kFactors) return rest->factors[which][kv_head];
+    return which == 0 ? cuda::key_factor<Stored>(a, kv_head)
+                      : cuda::value_factor<Stored>(a, kv_head);
+}
+template <typename Stored> __device__ __forceinline__ float
+key_factor(const AttentionArguments &a, const Rest *rest, int kv_head) {
+    return held_factor<Stored>(a, rest, 0, kv_head);
+}
+template <typename Stored> __device__ __forceinline__ float
+value_factor(const AttentionArguments &a, const Rest *rest, int kv_head) {
+    return held_factor<Stored>(a, rest, 1, kv_head);
+}
+// By the consumers, before their first job.
+template <typename Stored>
+__device__ __forceinline__ void hold_factors(const AttentionArguments &a, Rest *rest, int thread) {
+    if constexpr (kInBytes<Stored>) {
+        if (thread < min(a.kv_heads, kFactors)) {
+            rest->factors[0][thread] = cuda::key_factor<Stored>(a, thread);
+            rest->factors[1][thread] = cuda::value_factor<Stored>(a, thread);
+        }
+        named_barrier(kAllConsumers, kConsumers);
+    }
+}
 
 // Place in a ring of barriers; both sides step through the same sequence.
 template <int Slots> struct Ring {

@@ -53,7 +53,7 @@ struct Worklist {
     int32_t matrix_by_head = 0; // matrix jobs go head by head instead of item by item
     std::vector<AttentionRow> rows;
     std::vector<PartialRange> partials; // [tokens]
-    std::vector<int32_t> merged;        // tokens with partials
+    std::vector<int32_t> merged;        // tokens with partials, those first whose items come first
     int32_t slots = 0;                  // partial rows the workspace must hold
     // Pages to be widened, as indices into the list that page_begin counts in, each once: the i-th is page i of
     // AttentionArguments::wide. Matrix items of more than kNarrowRows rows have such numbers as page_begin.
