@@ -98,9 +98,8 @@ __device__ __forceinline__ float4 *weights_of(WithinShared *shared, int tile, in
 
 // Asynchronously, as projected: zeros from the chunk's end on and before the sequence's beginning. First what q and k
 // need, and all weights; then v.
-template <typename T>
-__device__ __forceinline__ void copy_inputs(const DeltaArguments &a, const ChunkPlace &place,
-                                            const HeadPlace &heads, WithinShared *shared) {
+template <typename T> __device__ __forceinline__ void
+copy_inputs(const DeltaArguments &a, ChunkPlace place, HeadPlace heads, WithinShared *shared) {
     constexpr int kRows = kThreads / 16; // at a time, 16 bytes a thread
     const int thread = thread_anew(), row = thread / 16, piece = thread % 16;
     if (thread < kTiles * kBefore * 16) {
@@ -229,7 +228,7 @@ __device__ __forceinline__ void mix_tiles(const ChunkArguments &c, const ChunkPl
     T *to = mixed_of<T>(c, place.token + begin) + heads.channel(a, tile) + piece * 8;
     const int stored = kKeys && heads.foremost ? place.count - begin : 0;
     constexpr int kBatch = 4; // tokens that are loaded together
-#pragma unroll 1
+#pragma unroll
     for (int t = 0; t < 8; t += kBatch) {
         uint4 raw[kBatch];
 #pragma unroll
