@@ -1,4 +1,4 @@
-// What a block of within_sm90.cu has of a chunk: its inputs are brought to shared memory, and q, k, v and gates are made
+// What a block of within_sm90.cu has of a chunk: inputs are brought to shared memory, and q, k, v and gates are made
 // of them there.
 #pragma once
 

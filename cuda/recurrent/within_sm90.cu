@@ -1,5 +1,6 @@
 // Convolution, gates and what of a chunk depends on no state (chunk.h), by wgmma. A block has one chunk, one key head
-// and two of its value heads, a warpgroup each; it reads `projected` once, and q and k stay where they are mixed.
+// and two of its value heads, a warpgroup each, then the next such; it reads `projected` once, and q and k stay where
+// they are mixed.
 //
 // Of a warpgroup's 64 rows each warp has 16: of A and P in the accumulators of K K^T and Q K^T, then of T, which is
 // the left operand of T (rate exp(G) k) and T (rate v) from where it is found: the factors go into its columns.
