@@ -96,12 +96,15 @@ struct DeltaGates {
     float log_decay, rate;
 };
 
-// rate and step: of the head, as they were projected.
+// rate and step: as they were projected; bias and decay: the head's of DeltaArguments::step and decay.
+__device__ __forceinline__ DeltaGates gates_of(float rate, float step, float bias, float decay) {
+    const float x = step + bias;
+    const float softplus = x > 20.0f ? x : log1pf(expf(x));
+    return {-expf(decay) * softplus, reciprocal_approximate(1.0f + expf(-rate))};
+}
 __device__ __forceinline__ DeltaGates gates_of(const DeltaArguments &a, float rate, float step,
                                                int head) {
-    const float x = step + a.step[head];
-    const float softplus = x > 20.0f ? x : log1pf(expf(x));
-    return {-expf(a.decay[head]) * softplus, reciprocal_approximate(1.0f + expf(-rate))};
+    return gates_of(rate, step, a.step[head], a.decay[head]);
 }
 template <typename T>
 __device__ __forceinline__ DeltaGates gates_of(const DeltaArguments &a, int64_t token, int head) {
