@@ -209,7 +209,7 @@ __device__ __forceinline__ void mix_tiles(const ChunkArguments &c, const ChunkPl
     const int tile = warp / 4 + (kKeys ? 0 : 2), piece = lane % 16;
     const int first = warp % 4 * 16, begin = first + lane / 16 * 8;
     const Panels rows{shared_address(shared->tiles[tile])};
-    using Activation = std::conditional_t<std::is_same_v<T, __nv_bfloat16>, TanhSilu, Silu>;
+    using Activation = Silu;
     Convolution<8, Activation> convolution(
         [&](int e) { return *weights_of(shared, tile, piece, e); });
     const auto see = [&](const uint4 &raw) {
