@@ -7,11 +7,15 @@
 
 namespace batchllm::cuda {
 
-// S: DeltaArguments::state's
+// S: DeltaArguments::state's. In bytes from DeltaArguments::states on.
+template <typename S>
+__device__ __forceinline__ int64_t state_begin(const DeltaArguments &a, int slot, int head) {
+    return slot * a.slot_bytes +
+           int64_t{head} * a.key_dim * a.value_dim * static_cast<int64_t>(sizeof(S));
+}
 template <typename S>
 __device__ __forceinline__ S *state_of(const DeltaArguments &a, int slot, int head) {
-    return reinterpret_cast<S *>(a.states + int64_t{slot} * a.slot_bytes) +
-           int64_t{head} * a.key_dim * a.value_dim;
+    return reinterpret_cast<S *>(a.states + state_begin<S>(a, slot, head));
 }
 
 // Neighbouring columns of S as they are stored.
@@ -96,17 +100,17 @@ struct DeltaGates {
     float log_decay, rate;
 };
 
-// rate and step: of the head, as they were projected.
-__device__ __forceinline__ DeltaGates gates_of(const DeltaArguments &a, float rate, float step,
-                                               int head) {
-    const float x = step + a.step[head];
+// rate and step: of the head, as they were projected; decay and bias: DeltaArguments' decay and step of the head.
+__device__ __forceinline__ DeltaGates gates_of(float rate, float step, float decay, float bias) {
+    const float x = step + bias;
     const float softplus = x > 20.0f ? x : log1pf(expf(x));
-    return {-expf(a.decay[head]) * softplus, reciprocal_approximate(1.0f + expf(-rate))};
+    return {-expf(decay) * softplus, reciprocal_approximate(1.0f + expf(-rate))};
 }
 template <typename T>
 __device__ __forceinline__ DeltaGates gates_of(const DeltaArguments &a, int64_t token, int head) {
     const T *b = projected_of<T>(a, token) + a.channels() + a.values_size();
-    return gates_of(a, to_float(b[head]), to_float(b[a.value_heads + head]), head);
+    return gates_of(to_float(b[head]), to_float(b[a.value_heads + head]), a.decay[head],
+                    a.step[head]);
 }
 
 __device__ __forceinline__ float warp_sum(float x) {
