@@ -81,9 +81,9 @@ __device__ __forceinline__ float first_weight(const DeltaArguments &a) {
 }
 
 // The first copies start together: where they are from is read by the lanes.
-template <typename S, bool kWhole> __device__ __forceinline__ void
-load_first(const DeltaArguments &a, const StepWork &work, const Stages<S, kWhole> &stages,
-           int group) {
+template <typename S, bool kWhole>
+__device__ __forceinline__ void load_first(const DeltaArguments &a, const StepWork &work,
+                                           const Stages<S, kWhole> &stages, int group) {
     const int mine = work.mine, lane = static_cast<int>(threadIdx.x) % 32;
     const S *from = nullptr;
     if (lane < mine && lane < static_cast<int>(stages.count)) {
@@ -102,9 +102,10 @@ __device__ __forceinline__ uint32_t not_kept(uint32_t x) {
     return x;
 }
 
-template <typename T, typename S, bool kWhole> __device__ __forceinline__ void
-run_group(const DeltaArguments &a, StepShared *shared, const Stages<S, kWhole> &stages, int group,
-          float weight) {
+template <typename T, typename S, bool kWhole>
+__device__ __forceinline__ void run_group(const DeltaArguments &a, StepShared *shared,
+                                          const Stages<S, kWhole> &stages, int group,
+                                          float weight) {
     using Raw = typename StateFour<S>::Raw;
     const int warp = threadIdx.x / 32 % kWarps, lane = threadIdx.x % 32;
     const StepPart part;
@@ -114,8 +115,8 @@ run_group(const DeltaArguments &a, StepShared *shared, const Stages<S, kWhole> &
     };
     const int begin = part.row * value_dim + part.column;
     load_first(a, shared->work, stages, group);
-    asm volatile("" ::"f"(weight)); // it is wanted in L1 alone
-    uint32_t n = 0;                 // the group's tokens so far
+    discard(weight, &shared->discarded);
+    uint32_t n = 0;                            // the group's tokens so far
     uint32_t j = static_cast<uint32_t>(group); // the block's j-th S, modulo four times the stages
     float4 state[kRows];
     for (bool more = group < shared->work.mine; more;) {

@@ -62,6 +62,11 @@ __device__ __forceinline__ void await(uint64_t *barrier, uint32_t use) {
 #endif
 }
 
+// What is loaded only so that it is in L1 must go somewhere: else ptxas drops the load.
+__device__ __forceinline__ void discard(float x, float *somewhere) {
+    asm volatile("st.relaxed.cta.shared.f32 [%0], %1;" ::"r"(shared_address(somewhere)), "f"(x));
+}
+
 // ---- What a block has to do -------------------------------------------------------------------------
 
 // One item and head after another, of which the block has every gridDim-th: its j-th.
@@ -70,10 +75,12 @@ struct StepWork {
     int mine;               // items and heads that the block has
     int value_heads;
     int block, blocks; // here, rather than in registers
+    bool one_head;     // all that the block has are of one
 
     __device__ StepWork(const DeltaArguments &a, const DeltaLevel &level)
         : items(a.items + level.begin), value_heads(a.value_heads),
-          block(static_cast<int>(blockIdx.x)), blocks(static_cast<int>(gridDim.x)) {
+          block(static_cast<int>(blockIdx.x)), blocks(static_cast<int>(gridDim.x)),
+          one_head(blocks % value_heads == 0) {
         mine = ((level.chunked - level.begin) * value_heads - block + blocks - 1) / blocks;
     }
     __device__ __forceinline__ int at(int j) const { return block + j * blocks; }
@@ -81,8 +88,6 @@ struct StepWork {
         return items[at(j) / value_heads];
     }
     __device__ __forceinline__ int head(int j) const { return at(j) % value_heads; }
-    // All that the block has are of one head.
-    __device__ __forceinline__ bool one_head() const { return blocks % value_heads == 0; }
 };
 
 // ---- Stages -----------------------------------------------------------------------------------------
@@ -164,7 +169,7 @@ template <typename S, bool kWhole> struct Stages {
 
 struct StepItem {
     DeltaItem item;
-    int32_t next;  // slot of what will be in the same stage, or -1
+    int32_t next; // slot of what will be in the same stage, or -1
     int16_t head, key_head, next_head;
     bool keeps_keys; // of the value heads of its key head, this one sees to their rings
     bool more;       // the group has another one after it
@@ -173,6 +178,7 @@ struct StepItem {
 // What threads seldom read is here too, as S takes two thirds of their registers.
 struct StepShared {
     StepWork work;
+    float discarded;
     StepToken tokens[kGroups][kTokens];
     StepItem upcoming[kGroups][kMixers][kUpcoming];
     // By every second token, known and found, parts, columns.

@@ -109,31 +109,29 @@ __device__ __forceinline__ int channel_begin(const DeltaArguments &a, int head, 
                     : 2 * a.keys_size() + head * a.value_dim;
 }
 
-// The weights of a head's channels come to L1, all at once.
-__device__ __forceinline__ void bring_weights(const DeltaArguments &a, int head, int key_head) {
-    constexpr int kSector = 2; // channels of 32 bytes
-    float weights[3][kMostDeltaDim / kSector / 32];
+// Brings the weights of a head's channels to L1, all at once: a lane asks for one in each of its 32 bytes.
+__device__ __forceinline__ void bring_weights(const DeltaArguments &a, int head, int key_head,
+                                              float *discarded) {
+    constexpr int kChannels = 2; // in 32 bytes
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    float sum = 0;
 #pragma unroll
     for (int part = 0; part < 3; ++part) {
         const int begin = channel_begin(a, head, key_head, part);
 #pragma unroll
-        for (int i = 0; i < kMostDeltaDim / kSector / 32; ++i) {
-            const int lane = static_cast<int>(threadIdx.x) % 32;
-            weights[part][i] = a.convolution[(begin + (i * 32 + lane) * kSector) * kRing];
+        for (int e = 0; e < kMostDeltaDim; e += 32 * kChannels) {
+            sum += a.convolution[(begin + e + lane * kChannels) * kRing];
         }
     }
-#pragma unroll
-    for (int part = 0; part < 3; ++part) {
-#pragma unroll
-        for (float weight : weights[part]) asm volatile("" ::"f"(weight));
-    }
+    discard(sum, discarded);
 }
 
 // Token t of the item, by a warp. The token's place is written once `used` lets it. fresh: the weights of the head's
 // channels may not be in L1.
-template <typename T, typename S, bool kWhole> __device__ __forceinline__ void
-mix_token(const DeltaArguments &a, const StepItem &its, int t, bool fresh, StepToken *to,
-          uint64_t *used, uint32_t use) {
+template <typename T, typename S, bool kWhole>
+__device__ __forceinline__ void mix_token(const DeltaArguments &a, const StepItem &its, int t,
+                                          bool fresh, StepToken *to, uint64_t *used, uint32_t use,
+                                          float *discarded) {
     const DeltaItem item = its.item;
     int lane = threadIdx.x % 32, head = its.head, key_head = its.key_head;
     // Addresses are not kept from token to token.
@@ -166,7 +164,7 @@ mix_token(const DeltaArguments &a, const StepItem &its, int t, bool fresh, StepT
     const T *gates_at = projected_of<T>(a, token) + a.channels() + a.values_size() + head;
     T rate = gates_at[0], step = gates_at[a.value_heads];
     float head_decay = a.decay[head], head_step = a.step[head];
-    if (kWhole && fresh) bring_weights(a, head, key_head);
+    if (kWhole && fresh) bring_weights(a, head, key_head, discarded);
     await(used, use);
 #pragma unroll 1
     for (int part = 0; part < 3; ++part) {
@@ -255,9 +253,9 @@ run_mixer(const DeltaArguments &a, StepShared *shared, int stages, int group, in
         for (int t = 0; t < its.item.token_count; ++t, ++n) {
             if (n % kMixers != static_cast<uint32_t>(mixer)) continue;
             const uint32_t place = n % kTokens, use = n / kTokens;
-            const bool fresh = t < kMixers && !work.one_head();
+            const bool fresh = t < kMixers && !work.one_head;
             mix_token<T, S, kWhole>(a, its, t, fresh, &shared->tokens[group][place],
-                                    &shared->used[group][place], use + 1);
+                                    &shared->used[group][place], use + 1, &shared->discarded);
             __syncwarp();
             if (lane == 0) arrive(&shared->mixed[group][place]);
         }
