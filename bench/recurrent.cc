@@ -2,7 +2,7 @@
 // decode beside the rate of a copy, and prompts in chunks with what their parts take.
 //
 //     recurrent
-//     recurrent --key-heads 16 --value-heads 32 --state bf16 --family sm80
+//     recurrent --key-heads 16 --value-heads 32 --state bf16 --family sm80 --sms 128
 #include <cstdio>
 #include <cstring>
 #include <numeric>
@@ -154,6 +154,7 @@ int main(int count, char **values) {
         if (std::strcmp(values[i], "--value-heads") == 0) {
             bench.value_heads = std::atoi(values[i + 1]);
         }
+        if (std::strcmp(values[i], "--sms") == 0) bench.sms = std::atoi(values[i + 1]);
         if (std::strcmp(values[i], "--state") == 0 && std::strcmp(values[i + 1], "bf16") == 0) {
             bench.state = DType::bf16;
         }

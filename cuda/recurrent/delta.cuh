@@ -7,15 +7,11 @@
 
 namespace batchllm::cuda {
 
-// S: DeltaArguments::state's. In bytes from DeltaArguments::states on.
-template <typename S>
-__device__ __forceinline__ int64_t state_begin(const DeltaArguments &a, int slot, int head) {
-    return slot * a.slot_bytes +
-           int64_t{head} * a.key_dim * a.value_dim * static_cast<int64_t>(sizeof(S));
-}
+// S: DeltaArguments::state's
 template <typename S>
 __device__ __forceinline__ S *state_of(const DeltaArguments &a, int slot, int head) {
-    return reinterpret_cast<S *>(a.states + state_begin<S>(a, slot, head));
+    return reinterpret_cast<S *>(a.states + int64_t{slot} * a.slot_bytes) +
+           int64_t{head} * a.key_dim * a.value_dim;
 }
 
 // Neighbouring columns of S as they are stored.

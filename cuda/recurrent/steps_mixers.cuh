@@ -126,6 +126,12 @@ __device__ __forceinline__ void bring_weights(const DeltaArguments &a, int head,
     discard(sum, discarded);
 }
 
+// Where S is, in bytes from DeltaArguments::states on.
+template <typename S>
+__device__ __forceinline__ int64_t state_begin(const DeltaArguments &a, int slot, int head) {
+    return reinterpret_cast<std::byte *>(state_of<S>(a, slot, head)) - a.states;
+}
+
 // Token t of the item, by a warp. The token's place is written once `used` lets it. fresh: the weights of the head's
 // channels may not be in L1.
 template <typename T, typename S, bool kWhole>
