@@ -102,14 +102,11 @@ __device__ __forceinline__ DeltaGates gates_of(float rate, float step, float bia
     const float softplus = x > 20.0f ? x : log1pf(expf(x));
     return {-expf(decay) * softplus, reciprocal_approximate(1.0f + expf(-rate))};
 }
-__device__ __forceinline__ DeltaGates gates_of(const DeltaArguments &a, float rate, float step,
-                                               int head) {
-    return gates_of(rate, step, a.step[head], a.decay[head]);
-}
 template <typename T>
 __device__ __forceinline__ DeltaGates gates_of(const DeltaArguments &a, int64_t token, int head) {
     const T *b = projected_of<T>(a, token) + a.channels() + a.values_size();
-    return gates_of(a, to_float(b[head]), to_float(b[a.value_heads + head]), head);
+    return gates_of(to_float(b[head]), to_float(b[a.value_heads + head]), a.step[head],
+                    a.decay[head]);
 }
 
 __device__ __forceinline__ float warp_sum(float x) {
