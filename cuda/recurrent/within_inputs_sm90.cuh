@@ -130,19 +130,21 @@ prefetch_inputs(const DeltaArguments &a, const ChunkPlace &place, const HeadPlac
     static_assert(kThreads == kTiles * kDeltaChunk);
     const int thread = thread_anew(), tile = thread / kDeltaChunk, row = thread % kDeltaChunk;
     if (row >= place.count) return;
-    const T *head = projected_of<T>(a, place.token + row) + heads.channel(a, tile);
+    const T *from = projected_of<T>(a, place.token + row), *head = from + heads.channel(a, tile);
     prefetch(head);
     prefetch(head + kHeadDim / 2);
+    if (tile == 0) prefetch(from + a.channels() + a.values_size() + heads.first);
+    if (tile == 1) prefetch(from + a.channels() + a.values_size() + a.value_heads + heads.first);
 }
 
-// What a lane's two tokens' gates are made of; asked for a chunk ahead.
+// What a lane's two tokens' gates are made of; asked for before anything waits.
 template <typename T> struct GateInputs {
     T rate[2], step[2];
     float bias, decay;
 
     __device__ __forceinline__ void load(const DeltaArguments &a, const ChunkPlace &place,
                                          int head) {
-        const int first = static_cast<int>(threadIdx.x % 32) * 2;
+        const int first = thread_anew() % 32 * 2;
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
             const T *b = projected_of<T>(a, place.token + min(first + e, place.count - 1)) +
@@ -158,7 +160,7 @@ template <typename T> __device__ __forceinline__ void make_gates(const ChunkArgu
                                                                  const ChunkPlace &place,
                                                                  const GateInputs<T> &inputs,
                                                                  int head, GroupShared *shared) {
-    const int first = static_cast<int>(threadIdx.x % 32) * 2;
+    const int first = thread_anew() % 32 * 2;
     float2 gates[2];
 #pragma unroll
     for (int e = 0; e < 2; ++e) {

@@ -161,20 +161,17 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 2)
     if (first >= Work::count(a)) return;
     if (threadIdx.x == 0) shared->works[0] = Work(c, first);
     __syncthreads();
-    // One warp of each group makes gates, on different schedulers.
-    const bool gates = static_cast<int>(threadIdx.x % kGroup / 32) == 3 * group;
-    GateInputs<T> inputs;
-    const auto load_gates = [&](const Work &work) {
-        if (gates && group < work.heads.count) inputs.load(a, work.place, work.heads.first + group);
-    };
-    load_gates(shared->works[0]);
 #pragma unroll 1
     for (int turn = 0;; turn ^= 1) {
         const Work &work = shared->works[turn];
         const bool there = group < work.heads.count;
         const int head = work.heads.first + group;
+        // One warp of each group, on different schedulers.
+        const bool gates = there && static_cast<int>(threadIdx.x % kGroup / 32) == 3 * group;
+        GateInputs<T> inputs;
+        if (gates) inputs.load(a, work.place, head);
         copy_inputs<T>(a, work.place, work.heads, group, shared);
-        if (gates && there) make_gates<T>(c, work.place, inputs, head, &shared->groups[group]);
+        if (gates) make_gates<T>(c, work.place, inputs, head, &shared->groups[group]);
         if (thread_anew() == kThreads - 1) {
             const int next = work.index + static_cast<int>(gridDim.x);
             shared->more = next < Work::count(a);
@@ -192,7 +189,6 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 2)
         if (more) {
             const Work &next = shared->works[turn ^ 1];
             prefetch_inputs<T>(a, next.place, next.heads);
-            load_gates(next);
         }
         if (there) within_head<T>(c, work.place, head, group, shared);
         if (!more) return;
