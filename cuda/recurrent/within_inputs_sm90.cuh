@@ -223,13 +223,16 @@ __device__ __forceinline__ void mix_tile(const ChunkArguments &c, const ChunkPla
     T *to = mixed_of<T>(c, place.token + begin) + heads.channel(a, tile) + piece * 8;
     const int stored = kKeys && heads.foremost ? place.count - begin : 0;
     const int end = min(each, place.count - first);
+    // rows.at(begin + t, piece) for t < each, of which begin is a multiple
+    const Panels own{rows.base + begin * 128};
+    const int own_piece = piece ^ begin % 8;
     constexpr int kBatch = 4; // tokens that are loaded together
 #pragma unroll
     for (int t = 0; t < 8; t += kBatch) {
         if (t >= end) break;
         uint4 raw[kBatch];
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i) raw[i] = load_shared(rows.at(begin + t + i, piece));
+        for (int i = 0; i < kBatch; ++i) raw[i] = load_shared(own.at(t + i, own_piece));
         float x[kBatch][8], scales[kBatch];
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
@@ -245,7 +248,7 @@ __device__ __forceinline__ void mix_tile(const ChunkArguments &c, const ChunkPla
             }
             const uint4 packed{pack(x[i][0], x[i][1], T()), pack(x[i][2], x[i][3], T()),
                                pack(x[i][4], x[i][5], T()), pack(x[i][6], x[i][7], T())};
-            store_shared(rows.at(begin + t + i, piece), packed);
+            store_shared(own.at(t + i, own_piece), packed);
             if (t + i < stored) __stcg(reinterpret_cast<uint4 *>(to), packed);
             to += a.channels();
         }
