@@ -197,7 +197,7 @@ __device__ __forceinline__ void unit_scales(float (&squares)[4], bool query) {
 }
 
 // A warpgroup's tile in place: q or k, which go to global memory too, or v. Half a warp has eight tokens, or four where
-// all warps then have as good as none: those with tokens are on different schedulers.
+// that is enough; where few warps have any, those of the two groups are on different schedulers.
 template <typename T, bool kKeys>
 __device__ __forceinline__ void mix_tile(const ChunkArguments &c, const ChunkPlace &place,
                                          const HeadPlace &heads, int group, WithinShared *shared) {
