@@ -2,8 +2,6 @@
 // of them there.
 #pragma once
 
-#include <type_traits>
-
 #include "recurrent/convolve.cuh"
 #include "recurrent/inverse_sm90.cuh"
 
@@ -96,35 +94,33 @@ __device__ __forceinline__ float4 *weights_of(WithinShared *shared, int tile, in
     return shared->convolution[tile] + piece * 8 + (e ^ piece % 8);
 }
 
-// Asynchronously, as projected: zeros from the chunk's end on and before the sequence's beginning. First what q and k
-// need, and all weights; then v.
-template <typename T> __device__ __forceinline__ void
-copy_inputs(const DeltaArguments &a, ChunkPlace place, HeadPlace heads, WithinShared *shared) {
-    constexpr int kRows = kThreads / 16; // at a time, 16 bytes a thread
-    const int thread = thread_anew(), row = thread / 16, piece = thread % 16;
-    if (thread < kTiles * kBefore * 16) {
-        const int tile = row / kBefore, w = row % kBefore, back = kBefore - w;
-        copy_async(shared_address(shared->before[tile][w] + piece * 16),
-                   seen_row<T>(a, place.item, place.first, back) + heads.channel(a, tile) +
-                       piece * 8,
-                   place.item.position + place.first >= back);
-    }
-#pragma unroll
-    for (int i = 0; i < kTiles * kHeadDim; i += kThreads) {
-        const int tile = (i + thread) / kHeadDim, at = thread % kHeadDim;
-        copy_async(shared_address(weights_of(shared, tile, at / 8, at % 8)),
-                   a.convolution + (heads.channel(a, tile) + at) * kRing, true);
-    }
+// Asynchronously, as projected: zeros from the chunk's end on and before the sequence's beginning. A warpgroup brings
+// the tiles that it mixes: q or k first, then v.
+template <typename T> __device__ __forceinline__ void copy_inputs(const DeltaArguments &a,
+                                                                  const ChunkPlace &place,
+                                                                  const HeadPlace &heads, int group,
+                                                                  WithinShared *shared) {
+    constexpr int kRows = kGroup / 16; // at a time, 16 bytes a thread
+    const int thread = thread_anew() % kGroup, row = thread / 16, piece = thread % 16;
     const T *from = projected_of<T>(a, place.token + row) + piece * 8;
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-        const T *channels = from + heads.channel(a, tile);
+    for (int tile = group, i = 0; i < kTiles / 2; ++i, tile += 2) {
+        const int channel = heads.channel(a, tile);
+        if (row < kBefore) {
+            const int back = kBefore - row;
+            copy_async(shared_address(shared->before[tile][row] + piece * 16),
+                       seen_row<T>(a, place.item, place.first, back) + channel + piece * 8,
+                       place.item.position + place.first >= back);
+        }
+        static_assert(kGroup == kHeadDim);
+        copy_async(shared_address(weights_of(shared, tile, thread / 8, thread % 8)),
+                   a.convolution + (channel + thread) * kRing, true);
         const Panels to{shared_address(shared->tiles[tile])};
 #pragma unroll
         for (int t = 0; t < kDeltaChunk; t += kRows) {
-            copy_async(to.at(t + row, piece), channels + t * a.stride, t + row < place.count);
+            copy_async(to.at(t + row, piece), from + channel + t * a.stride, t + row < place.count);
         }
-        if (tile % 2 == 1) copy_async_commit();
+        copy_async_commit();
     }
 }
 
@@ -148,7 +144,7 @@ template <typename T> struct GateInputs {
 
     __device__ __forceinline__ void load(const DeltaArguments &a, const ChunkPlace &place,
                                          int head) {
-        const int first = static_cast<int>(threadIdx.x % 32) * 2;
+        const int first = thread_anew() % 32 * 2;
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
             const T *b = projected_of<T>(a, place.token + min(first + e, place.count - 1)) +
@@ -164,7 +160,7 @@ template <typename T> __device__ __forceinline__ void make_gates(const ChunkArgu
                                                                  const ChunkPlace &place,
                                                                  const GateInputs<T> &inputs,
                                                                  int head, GroupShared *shared) {
-    const int first = static_cast<int>(threadIdx.x % 32) * 2;
+    const int first = thread_anew() % 32 * 2;
     float2 gates[2];
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
@@ -200,18 +196,18 @@ __device__ __forceinline__ void unit_scales(float (&squares)[4], bool query) {
     for (int i = 0; i < 4; ++i) squares[i] = __shfl_sync(~0u, scale, i * 4, 16);
 }
 
-// Two tiles in place: q and k, which go to global memory too, or v. Four warps a tile, half a warp eight tokens.
+// A warpgroup's tile in place: q or k, which go to global memory too, or v. Half a warp has eight tokens, or four where
+// that is enough; where few warps have any, those of the two groups are on different schedulers.
 template <typename T, bool kKeys>
-__device__ __forceinline__ void mix_tiles(const ChunkArguments &c, const ChunkPlace &place,
-                                          const HeadPlace &heads, WithinShared *shared) {
+__device__ __forceinline__ void mix_tile(const ChunkArguments &c, const ChunkPlace &place,
+                                         const HeadPlace &heads, int group, WithinShared *shared) {
     const DeltaArguments &a = c.delta;
-    const int thread = thread_anew(), warp = thread / 32, lane = thread % 32;
-    const int tile = warp / 4 + (kKeys ? 0 : 2), piece = lane % 16;
-    const int first = warp % 4 * 16, begin = first + lane / 16 * 8;
+    const int thread = thread_anew() % kGroup, lane = thread % 32, piece = lane % 16;
+    const int tile = (kKeys ? 0 : 2) + group, each = place.count > kDeltaChunk / 2 ? 8 : 4;
+    const int first = (group == 0 ? thread / 32 : 3 - thread / 32) * 2 * each;
+    const int begin = first + lane / 16 * each;
     const Panels rows{shared_address(shared->tiles[tile])};
-    using Activation = Silu;
-    Convolution<8, Activation> convolution(
-        [&](int e) { return *weights_of(shared, tile, piece, e); });
+    Convolution<8> convolution([&](int e) { return *weights_of(shared, tile, piece, e); });
     const auto see = [&](const uint4 &raw) {
         float x[8];
         widen(Packed8<T>{raw}, x);
@@ -223,23 +219,27 @@ __device__ __forceinline__ void mix_tiles(const ChunkArguments &c, const ChunkPl
                             ? shared_address(shared->before[tile][w] + piece * 16)
                             : rows.at((begin + kDeltaChunk - kBefore + w) % kDeltaChunk, piece)));
     }
-    __syncthreads(); // before another half of a warp mixes those
-    if (first >= place.count) return;
+    named_barrier(1 + group, kGroup); // before another half of a warp mixes those
     T *to = mixed_of<T>(c, place.token + begin) + heads.channel(a, tile) + piece * 8;
     const int stored = kKeys && heads.foremost ? place.count - begin : 0;
+    const int end = min(each, place.count - first);
+    // rows.at(begin + t, piece) for t < each, of which begin is a multiple
+    const Panels own{rows.base + begin * 128};
+    const int own_piece = piece ^ begin % 8;
     constexpr int kBatch = 4; // tokens that are loaded together
 #pragma unroll
     for (int t = 0; t < 8; t += kBatch) {
+        if (t >= end) break;
         uint4 raw[kBatch];
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i) raw[i] = load_shared(rows.at(begin + t + i, piece));
+        for (int i = 0; i < kBatch; ++i) raw[i] = load_shared(own.at(t + i, own_piece));
         float x[kBatch][8], scales[kBatch];
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
             see(raw[i]);
             scales[i] = convolution.mix(x[i]);
         }
-        if (kKeys) unit_scales(scales, tile == 0);
+        if (kKeys) unit_scales(scales, group == 0);
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
             if (kKeys) {
@@ -248,7 +248,7 @@ __device__ __forceinline__ void mix_tiles(const ChunkArguments &c, const ChunkPl
             }
             const uint4 packed{pack(x[i][0], x[i][1], T()), pack(x[i][2], x[i][3], T()),
                                pack(x[i][4], x[i][5], T()), pack(x[i][6], x[i][7], T())};
-            store_shared(rows.at(begin + t + i, piece), packed);
+            store_shared(own.at(t + i, own_piece), packed);
             if (t + i < stored) __stcg(reinterpret_cast<uint4 *>(to), packed);
             to += a.channels();
         }

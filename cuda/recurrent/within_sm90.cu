@@ -47,6 +47,7 @@ template <typename T, int kColumns, int kSums>
 __device__ __forceinline__ void store_rows(const float (&sums)[kSums], const Panels &panels,
                                            int row, int count, T *out, int stride) {
     static_assert(kSums == kColumns / 2);
+    if (count <= 0) return;
     const int lane = thread_anew() % 32;
 #pragma unroll
     for (int k = 0; k < kColumns / 16; ++k) {
@@ -122,13 +123,16 @@ template <typename T> __device__ __forceinline__ void within_head(const ChunkArg
         wgmma_commit();
         wgmma_wait<0>();
         auto &squares = reinterpret_cast<SquareSums &>(across);
-        apply_gates(shared, warp, squares, reinterpret_cast<SquareSums &>(weights));
+        const int used = (place.count + kSquare - 1) / kSquare; // warps with rows
+        if (warp < used) {
+            apply_gates(shared, warp, squares, reinterpret_cast<SquareSums &>(weights));
+        }
         store_rows<T, kDeltaChunk>(
             weights, Panels{shared_address(shared.inverse.staging[warp])}, 0, count,
             static_cast<T *>(c.p) + (row * a.value_heads + head) * kDeltaChunk,
             a.value_heads * kDeltaChunk);
         SquareSums inverse;
-        invert(squares, group, warp, &shared.inverse, inverse);
+        invert(squares, used, group, warp, &shared.inverse, inverse);
         scale_columns<T>(inverse, shared.rates, left);
         scale_columns<T>(inverse, shared.key_rates, for_w);
     }
@@ -138,7 +142,7 @@ template <typename T> __device__ __forceinline__ void within_head(const ChunkArg
     for (int product = 0; product < 2; ++product) { // U, then W
         float sums[64];
         multiply_panels<T>(left, product == 0 ? values : keys, sums);
-        named_barrier(1 + group, kGroup); // v is no longer read
+        if (product == 0) named_barrier(1 + group, kGroup); // v is no longer read
         store_rows<T, kHeadDim>(sums, values, warp * kSquare, count, out, stride);
 #pragma unroll
         for (int i = 0; i < 16; ++i) left[i / 4][i % 4] = for_w[i / 4][i % 4];
@@ -162,10 +166,11 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 2)
         const Work &work = shared->works[turn];
         const bool there = group < work.heads.count;
         const int head = work.heads.first + group;
-        const bool gates = there && threadIdx.x % kGroup < 32;
+        // One warp of each group, on different schedulers.
+        const bool gates = there && static_cast<int>(threadIdx.x % kGroup / 32) == 3 * group;
         GateInputs<T> inputs;
         if (gates) inputs.load(a, work.place, head);
-        copy_inputs<T>(a, work.place, work.heads, shared);
+        copy_inputs<T>(a, work.place, work.heads, group, shared);
         if (gates) make_gates<T>(c, work.place, inputs, head, &shared->groups[group]);
         if (thread_anew() == kThreads - 1) {
             const int next = work.index + static_cast<int>(gridDim.x);
@@ -173,11 +178,11 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 2)
             if (shared->more) shared->works[turn ^ 1] = Work(c, next);
         }
         copy_async_wait<1>();
-        __syncthreads();
-        mix_tiles<T, true>(c, work.place, work.heads, shared);
+        named_barrier(1 + group, kGroup);
+        mix_tile<T, true>(c, work.place, work.heads, group, shared);
         copy_async_wait<0>();
-        __syncthreads();
-        mix_tiles<T, false>(c, work.place, work.heads, shared);
+        named_barrier(1 + group, kGroup);
+        mix_tile<T, false>(c, work.place, work.heads, group, shared);
         async_proxy_fence();
         __syncthreads();
         const bool more = shared->more;
