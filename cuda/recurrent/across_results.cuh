@@ -22,7 +22,7 @@ multiply_rows(const unsigned char *left, const unsigned char *right, bool add, R
         wgmma_ss(found, a.at(at), b.at(at), add || k > 0, T());
     }
     wgmma_commit();
-    wgmma_wait<0>();
+    wait_for(found);
 }
 
 // decays: of the thread's two rows
@@ -45,7 +45,7 @@ __device__ __forceinline__ void make_results(const ResultTiles &tiles, const Res
 }
 
 // Of the thread's two rows, over this CTA's columns; the other CTA gets them too.
-__device__ __forceinline__ void send_squares(const ResultTurns &turns, int turn, int row,
+__device__ __forceinline__ void send_squares(const ResultTurns &turns, uint32_t turn, int row,
                                              const Results &found, float (&squares)[2]) {
     squares[0] = squares[1] = 0;
 #pragma unroll
@@ -116,7 +116,7 @@ template <typename T> __device__ __forceinline__ void store_results(const Column
 // By warpgroup `group` of kGroups. The other CTA cannot be two turns ahead: for the turn before it has waited for this
 // one's sums.
 template <typename T> __device__ void finish(const ChunkArguments &c, const AcrossPlaces &places,
-                                             AcrossShared *shared, int group) {
+                                             AcrossShared *shared, uint32_t group) {
     const DeltaArguments &a = c.delta;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp_row = static_cast<int>(threadIdx.x) % 128 / 32 * 16, row = warp_row + lane / 4;
@@ -129,19 +129,18 @@ template <typename T> __device__ void finish(const ChunkArguments &c, const Acro
         weights[i] = a.norm[static_cast<int>(cluster_rank()) * kAcrossColumns + i / 2 * 8 +
                             lane % 4 * 2 + i % 2];
     }
-    int number = 0; // of chunks
+    uint32_t number = 0; // of chunks
     for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
         const AcrossPlace place = places.at(i);
         for (int first = 0; first < place.item.token_count; first += kDeltaChunk, ++number) {
             if (number % kGroups != group) continue;
             const AcrossChunk chunk(a, place, first);
-            const int turn = number / kGroups % 2;
-            const auto phase = static_cast<uint32_t>(turn);
+            const uint32_t turn = number / kGroups % 2, phase = turn;
+            const float2 *all = c.gates + chunk.token * a.value_heads + chunk.head;
             float decays[2], squares[2];
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
-                const int64_t token = chunk.token + min(row + 8 * e, chunk.count - 1);
-                decays[e] = c.gates[token * a.value_heads + chunk.head].x;
+                decays[e] = all[min(row + 8 * e, chunk.count - 1) * a.value_heads].x;
             }
             Results found;
             make_results<T>(tiles, turns, phase, decays, found);
@@ -149,7 +148,7 @@ template <typename T> __device__ void finish(const ChunkArguments &c, const Acro
             turns.gates.wait_full(phase);
             gate_results<T>(gates, warp_row + lane % 16, weights, found);
             barrier_wait(shared_address(&turns.squares_full[turn]),
-                         static_cast<uint32_t>(number / (2 * kGroups) % 2));
+                         number / (2 * kGroups) % 2);
             float scales[2];
 #pragma unroll
             for (int e = 0; e < 2; ++e) {

@@ -36,9 +36,8 @@ struct Turns {
     __device__ __forceinline__ void wait_empty(uint32_t phase) const {
         barrier_wait(shared_address(&empty), phase ^ 1);
     }
-    // A warp has filled its part, by stores, which wgmma is to see.
+    // A warp has filled its part, and fenced what it stored for wgmma.
     __device__ __forceinline__ void publish() const {
-        async_proxy_fence();
         __syncwarp();
         if (threadIdx.x % 32 == 0) barrier_arrive(filled());
     }
@@ -69,6 +68,13 @@ template <int kSlots> struct Next {
         return now;
     }
 };
+
+// All products are done, and what reads the sums stays behind this: the compiler would move it before a bare wait.
+template <int kSums> __device__ __forceinline__ void wait_for(float (&sums)[kSums]) {
+    wgmma_wait<0>();
+#pragma unroll
+    for (float &x : sums) asm volatile("" : "+f"(x));
+}
 
 // Of a chunk, what its results are made of.
 struct ResultTiles {
@@ -188,14 +194,14 @@ template <typename S> __device__ void feed_states(const ChunkArguments &c, const
         }
         for (int first = 0; first < place.item.token_count; first += kDeltaChunk) {
             const AcrossChunk chunk(a, place, first);
+            const float2 *decays = c.gates + chunk.token * a.value_heads + chunk.head;
             const auto at = values.take();
             const Turns &turns = shared->value_turns[at.slot];
             turns.wait_empty(at.phase);
 #pragma unroll
             for (int t = lane; t < kDeltaChunk; t += 32) { // beyond the tokens the last one's
                 copy_async_pair(shared_address(&shared->decays[at.slot][t]),
-                                c.gates + (chunk.token + min(t, chunk.count - 1)) * a.value_heads +
-                                    chunk.head);
+                                decays + min(t, chunk.count - 1) * a.value_heads);
             }
             copy_async_arrive(turns.filled());
             if (elect_one()) {

@@ -4,7 +4,8 @@
 // and leaves S^T and N^T of each chunk, in 16 bits, to the next two, which make the results, every second chunk each
 // (across_results.cuh); two warps of the last feed them all (across_ring.cuh).
 //
-// Rows of a tile beyond a chunk's tokens hold anything. Of such tokens N and k are made zero, and results are not stored.
+// Rows of a tile beyond a chunk's tokens hold anything. Those of U, W and k are made zero, so that such tokens leave S as it
+// is; a row of q or P makes only its own token's result, which is not stored.
 #include <type_traits>
 
 #include "device/launch.cuh"
@@ -29,14 +30,13 @@ __device__ __forceinline__ void read_state(AcrossShared *shared, StatePlace *at,
     using Tiles = StateTiles<S>;
     const int warp = static_cast<int>(threadIdx.x) / 32;
     Next<kTiles> places[Tiles::kCount];
+    int mine = 0;
 #pragma unroll
-    for (auto &place : places) {
-        place = at->tiles.take();
-        shared->tile_turns[place.slot].wait_full(place.phase);
+    for (int t = 0; t < Tiles::kCount; ++t) {
+        places[t] = at->tiles.take();
+        shared->tile_turns[places[t].slot].wait_full(places[t].phase);
+        if (warp * 16 >= t * Tiles::kColumns) mine = places[t].slot;
     }
-    const int mine = Tiles::kCount == 1 || warp * 16 < Tiles::kColumns
-                         ? places[0].slot
-                         : places[Tiles::kCount - 1].slot;
     const unsigned char *tile = shared->tiles[mine];
     visit_state([&](int i, int row, int column) {
         const int byte = column % Tiles::kColumns * static_cast<int>(sizeof(S));
@@ -123,23 +123,40 @@ __device__ __forceinline__ void leave_changes(const TokenSums &changes, const un
     }
 }
 
-// Rows of a tile from `count` on, by the warpgroup; wgmma is to see it.
-__device__ __forceinline__ void clear_rows(unsigned char *tile, int count) {
-    for (int i = static_cast<int>(threadIdx.x); i < (kDeltaChunk - count) * 16; i += 128) {
-        const int row = count + i / 16, piece = i % 16;
-        store_shared(shared_address(tile + piece / 8 * kPanelBytes + row * 128 + piece % 8 * 16),
-                     uint4{});
+// Where a chunk's are.
+struct ChunkTiles {
+    Next<kValues> u;
+    Next<kTiles> w, keys;
+};
+
+// Rows from `count` on, by the warpgroup.
+template <int kPanels> __device__ __forceinline__ void clear_rows(unsigned char *tile, int count) {
+    for (int i = static_cast<int>(threadIdx.x); i < (kDeltaChunk - count) * 8; i += 128) {
+#pragma unroll
+        for (int p = 0; p < kPanels; ++p) {
+            store_shared(shared_address(tile + p * kPanelBytes + count * 128 + i * 16), uint4{});
+        }
     }
-    async_proxy_fence();
-    named_barrier(1, 128);
 }
 
-__device__ __forceinline__ void clear_tokens(TokenSums &changes, int count) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-    for (int i = 0; i < kDeltaChunk / 2; ++i) {
-        if (i / 4 * 8 + lane % 4 * 2 + i % 2 >= count) changes[i] = 0;
+// The next chunk, of which U goes to `changes`. Of fewer tokens than a whole one: zeros in place of what would be other
+// tokens.
+template <typename T> __device__ __forceinline__ ChunkTiles
+take_chunk(int count, AcrossShared *shared, StatePlace *at, TokenSums &changes) {
+    const ChunkTiles now{at->values.take(), at->tiles.take(), at->tiles.take()};
+    unsigned char *u = shared->values[now.u.slot];
+    shared->value_turns[now.u.slot].wait_full(now.u.phase);
+    if (count < kDeltaChunk) {
+        clear_rows<1>(u, count);
+        for (const auto &tile : {now.w, now.keys}) {
+            shared->tile_turns[tile.slot].wait_full(tile.phase);
+            clear_rows<2>(shared->tiles[tile.slot], count);
+        }
+        async_proxy_fence();
+        named_barrier(1, 128);
     }
+    read_values<T>(Columns{shared_address(u)}, changes);
+    return now;
 }
 
 template <typename T> __device__ __forceinline__ void
@@ -147,20 +164,19 @@ step_through(int tokens, AcrossShared *shared, StatePlace *at, StateSums &state)
     const int lane = static_cast<int>(threadIdx.x) % 32;
     TokenSums changes;
     uint32_t left[kHeadDim / 4], later[kDeltaChunk / 4];
-    auto value = at->values.take();
-    shared->value_turns[value.slot].wait_full(value.phase);
-    read_values<T>(Columns{shared_address(shared->values[value.slot])}, changes);
+    ChunkTiles next = take_chunk<T>(tokens, shared, at, changes);
     for (int first = 0; first < tokens; first += kDeltaChunk) {
-        const int count = min(kDeltaChunk, tokens - first);
-        const auto w = at->tiles.take(), keys = at->tiles.take();
+        const ChunkTiles now = next;
+        const Turns &w_turns = shared->tile_turns[now.w.slot],
+                    &key_turns = shared->tile_turns[now.keys.slot];
         const auto group = at->groups.take();
         const ResultTiles &results = shared->results[group.slot];
         const ResultTurns &turns = shared->result_turns[group.slot];
-        const Turns &key_turns = shared->tile_turns[keys.slot];
         turns.state.wait_empty(group.phase);
-        shared->tile_turns[w.slot].wait_full(w.phase);
-        subtract_known<T>(state, shared->tiles[w.slot], results.state, left, changes);
-        const float2 *all = shared->decays[value.slot];
+        w_turns.wait_full(now.w.phase);
+        subtract_known<T>(state, shared->tiles[now.w.slot], results.state, left, changes);
+        async_proxy_fence(); // of S^T that was left
+        const float2 *all = shared->decays[now.u.slot];
         float decays[kDeltaChunk / 4];
 #pragma unroll
         for (int n = 0; n < kDeltaChunk / 8; ++n) {
@@ -168,26 +184,19 @@ step_through(int tokens, AcrossShared *shared, StatePlace *at, StateSums &state)
             decays[2 * n] = two.y, decays[2 * n + 1] = two.w;
         }
         decay_state(all, state);
-        shared->value_turns[value.slot].release();
-        if (count < kDeltaChunk) {
-            key_turns.wait_full(keys.phase);
-            clear_rows(shared->tiles[keys.slot], count);
-        }
-        wgmma_wait<0>();
-        shared->tile_turns[w.slot].release_to_both();
+        shared->value_turns[now.u.slot].release();
+        key_turns.wait_full(now.keys.phase);
+        wait_for(changes);
+        advance_state<T>(changes, decays, shared->tiles[now.keys.slot], later, state);
+        w_turns.release_to_both();
         turns.state.publish();
-        if (count < kDeltaChunk) clear_tokens(changes, count);
-        key_turns.wait_full(keys.phase);
-        advance_state<T>(changes, decays, shared->tiles[keys.slot], later, state);
         turns.changes.wait_empty(group.phase);
         leave_changes<T>(changes, results.changes);
+        async_proxy_fence();
         turns.changes.publish();
-        if (first + kDeltaChunk < tokens) {
-            value = at->values.take();
-            shared->value_turns[value.slot].wait_full(value.phase);
-            read_values<T>(Columns{shared_address(shared->values[value.slot])}, changes);
-        }
-        wgmma_wait<0>(); // what is in flight from pass to pass ptxas serialises
+        const int left_over = tokens - first - kDeltaChunk;
+        if (left_over > 0) next = take_chunk<T>(left_over, shared, at, changes);
+        wait_for(state); // what is in flight from pass to pass ptxas serialises
         key_turns.release_to_both();
     }
 }
@@ -218,11 +227,11 @@ template <typename T, typename S> __global__ void __cluster_dims__(kCtas, 1, 1)
     const AcrossPlaces places(c.delta);
     const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
     if (group == 0) {
-        registers_more<216>();
+        registers_more<184>();
         compute<T, S>(c, places, shared);
     } else if (group <= kGroups) {
-        registers_fewer<128>();
-        finish<T>(c, places, shared, group - 1);
+        registers_more<144>();
+        finish<T>(c, places, shared, static_cast<uint32_t>(group) - 1);
     } else {
         registers_fewer<40>();
         const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32 % kWarps, 0);
