@@ -69,11 +69,15 @@ template <int kSlots> struct Next {
     }
 };
 
-// All products are done, and what reads the sums stays behind this: the compiler would move it before a bare wait.
-template <int kSums> __device__ __forceinline__ void wait_for(float (&sums)[kSums]) {
-    wgmma_wait<0>();
+// What makes the sums stays before this, what reads them behind it: the compiler would move it past a wait for products.
+template <int kSums> __device__ __forceinline__ void pin(float (&sums)[kSums]) {
 #pragma unroll
     for (float &x : sums) asm volatile("" : "+f"(x));
+}
+// All products are done.
+template <int kSums> __device__ __forceinline__ void wait_for(float (&sums)[kSums]) {
+    wgmma_wait<0>();
+    pin(sums);
 }
 
 // Of a chunk, what its results are made of.
@@ -161,7 +165,9 @@ __device__ __forceinline__ void load_own(const CUtensorMap &map, int column,
                                          const AcrossChunk &chunk, const void *to,
                                          const Turns &turns) {
     barrier_expect(turns.filled(), static_cast<uint32_t>(kBoxBytes * chunk.boxes()));
-    for (int row = 0; row < chunk.count; row += kBoxRows) {
+#pragma unroll
+    for (int row = 0; row < kDeltaChunk; row += kBoxRows) {
+        if (row >= chunk.count) return;
         load_box(shared_address(to) + static_cast<uint32_t>(row * 128), map, column,
                  static_cast<int>(chunk.token) + row, turns.filled());
     }

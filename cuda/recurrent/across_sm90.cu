@@ -77,10 +77,9 @@ __device__ __forceinline__ void read_values(const Columns &u, TokenSums &changes
 }
 
 // changes -= S^T W^T; S^T is left in `copy` too. The first product starts when 16 columns of S^T are there.
-template <typename T>
-__device__ __forceinline__ void subtract_known(const StateSums &state, const unsigned char *w,
-                                               const unsigned char *copy,
-                                               uint32_t (&left)[kHeadDim / 4], TokenSums &changes) {
+template <typename T> __device__ __forceinline__ void
+subtract_known(const StateSums &state, const unsigned char *w, const unsigned char *copy,
+               uint32_t (&left)[kHeadDim / 4], TokenSums &changes) {
     const Operand rows(shared_address(w));
 #pragma unroll
     for (int k = 0; k < kHeadDim / 16; ++k) {
@@ -174,16 +173,20 @@ step_through(int tokens, AcrossShared *shared, StatePlace *at, StateSums &state)
         const ResultTurns &turns = shared->result_turns[group.slot];
         turns.state.wait_empty(group.phase);
         w_turns.wait_full(now.w.phase);
-        subtract_known<T>(state, shared->tiles[now.w.slot], results.state, left, changes);
-        async_proxy_fence(); // of S^T that was left
         const float2 *all = shared->decays[now.u.slot];
+        const float decay = all[kDeltaChunk - 1].x;
+        subtract_known<T>(state, shared->tiles[now.w.slot], results.state, left, changes);
+        if (__any_sync(~0u, decay != 1)) { // ptxas would put it behind the products
+#pragma unroll
+            for (float &x : state) x *= decay;
+        }
+        async_proxy_fence(); // of S^T that was left
         float decays[kDeltaChunk / 4];
 #pragma unroll
         for (int n = 0; n < kDeltaChunk / 8; ++n) {
             const float4 two = *reinterpret_cast<const float4 *>(all + 8 * n + lane % 4 * 2);
             decays[2 * n] = two.y, decays[2 * n + 1] = two.w;
         }
-        decay_state(all, state);
         shared->value_turns[now.u.slot].release();
         key_turns.wait_full(now.keys.phase);
         wait_for(changes);
