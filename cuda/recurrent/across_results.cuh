@@ -147,8 +147,7 @@ template <typename T> __device__ void finish(const ChunkArguments &c, const Acro
             send_squares(turns, turn, row, found, squares);
             turns.gates.wait_full(phase);
             gate_results<T>(gates, warp_row + lane % 16, weights, found);
-            barrier_wait(shared_address(&turns.squares_full[turn]),
-                         number / (2 * kGroups) % 2);
+            barrier_wait(shared_address(&turns.squares_full[turn]), number / (2 * kGroups) % 2);
             float scales[2];
 #pragma unroll
             for (int e = 0; e < 2; ++e) {

@@ -77,9 +77,10 @@ __device__ __forceinline__ void read_values(const Columns &u, TokenSums &changes
 }
 
 // changes -= S^T W^T; S^T is left in `copy` too. The first product starts when 16 columns of S^T are there.
-template <typename T> __device__ __forceinline__ void
-subtract_known(const StateSums &state, const unsigned char *w, const unsigned char *copy,
-               uint32_t (&left)[kHeadDim / 4], TokenSums &changes) {
+template <typename T>
+__device__ __forceinline__ void subtract_known(const StateSums &state, const unsigned char *w,
+                                               const unsigned char *copy,
+                                               uint32_t (&left)[kHeadDim / 4], TokenSums &changes) {
     const Operand rows(shared_address(w));
 #pragma unroll
     for (int k = 0; k < kHeadDim / 16; ++k) {
@@ -126,6 +127,7 @@ __device__ __forceinline__ void leave_changes(const TokenSums &changes, const un
 struct ChunkTiles {
     Next<kValues> u;
     Next<kTiles> w, keys;
+    Next<kGroups> results;
 };
 
 // Rows from `count` on, by the warpgroup.
@@ -138,11 +140,12 @@ template <int kPanels> __device__ __forceinline__ void clear_rows(unsigned char 
     }
 }
 
-// The next chunk, of which U goes to `changes`. Of fewer tokens than a whole one: zeros in place of what would be other
-// tokens.
-template <typename T> __device__ __forceinline__ ChunkTiles
-take_chunk(int count, AcrossShared *shared, StatePlace *at, TokenSums &changes) {
-    const ChunkTiles now{at->values.take(), at->tiles.take(), at->tiles.take()};
+// The next chunk: U goes to `changes`, and what the product with W needs is there. Of fewer tokens than a whole one, zeros
+// take the place of what would be other tokens.
+template <typename T>
+__device__ __forceinline__ ChunkTiles take_chunk(int count, AcrossShared *shared, StatePlace *at,
+                                                 TokenSums &changes) {
+    const ChunkTiles now{at->values.take(), at->tiles.take(), at->tiles.take(), at->groups.take()};
     unsigned char *u = shared->values[now.u.slot];
     shared->value_turns[now.u.slot].wait_full(now.u.phase);
     if (count < kDeltaChunk) {
@@ -155,6 +158,8 @@ take_chunk(int count, AcrossShared *shared, StatePlace *at, TokenSums &changes) 
         named_barrier(1, 128);
     }
     read_values<T>(Columns{shared_address(u)}, changes);
+    shared->tile_turns[now.w.slot].wait_full(now.w.phase);
+    shared->result_turns[now.results.slot].state.wait_empty(now.results.phase);
     return now;
 }
 
@@ -168,11 +173,8 @@ step_through(int tokens, AcrossShared *shared, StatePlace *at, StateSums &state)
         const ChunkTiles now = next;
         const Turns &w_turns = shared->tile_turns[now.w.slot],
                     &key_turns = shared->tile_turns[now.keys.slot];
-        const auto group = at->groups.take();
-        const ResultTiles &results = shared->results[group.slot];
-        const ResultTurns &turns = shared->result_turns[group.slot];
-        turns.state.wait_empty(group.phase);
-        w_turns.wait_full(now.w.phase);
+        const ResultTiles &results = shared->results[now.results.slot];
+        const ResultTurns &turns = shared->result_turns[now.results.slot];
         const float2 *all = shared->decays[now.u.slot];
         const float decay = all[kDeltaChunk - 1].x;
         subtract_known<T>(state, shared->tiles[now.w.slot], results.state, left, changes);
@@ -193,7 +195,7 @@ step_through(int tokens, AcrossShared *shared, StatePlace *at, StateSums &state)
         advance_state<T>(changes, decays, shared->tiles[now.keys.slot], later, state);
         w_turns.release_to_both();
         turns.state.publish();
-        turns.changes.wait_empty(group.phase);
+        turns.changes.wait_empty(now.results.phase);
         leave_changes<T>(changes, results.changes);
         async_proxy_fence();
         turns.changes.publish();
