@@ -252,14 +252,14 @@ template <typename T, typename S> cudaError_t launch(const ChunkArguments &c, cu
     const auto map = [&](const void *data, int64_t columns, CUtensorMap *made) {
         return make_tensor_map(data, a.element, c.tokens, columns, kBoxRows, made);
     };
-    constexpr int64_t kSlots = 1 << 24; // no more than there are: items name those that are there
+    const int64_t slots = (int64_t{1} << 40) / a.slot_bytes; // more than any device has
     cudaError_t status = map(c.mixed, a.channels(), &maps.mixed);
     if (status == cudaSuccess) status = map(c.w, int64_t{a.value_heads} * kHeadDim, &maps.w);
     if (status == cudaSuccess) status = map(c.p, int64_t{a.value_heads} * kDeltaChunk, &maps.p);
     if (status == cudaSuccess) status = map(a.projected, a.stride, &maps.projected);
     if (status == cudaSuccess) {
         status = make_tensor_map(a.states, a.state, int64_t{a.value_heads} * kHeadDim, kHeadDim,
-                                 kSlots, a.slot_bytes, kHeadDim, &maps.states);
+                                 slots, a.slot_bytes, kHeadDim, &maps.states);
     }
     if (status != cudaSuccess) return status;
     // An item has at least one chunk.
