@@ -88,11 +88,10 @@ __device__ __forceinline__ void gate_results(const Columns &at, int row,
     }
 }
 
-// scales: of the thread's two rows; by way of `at`, where the gate was. out: the warp's first row, of `count`.
-template <typename T> __device__ __forceinline__ void store_results(const Columns &at, int first,
-                                                                    const float (&scales)[2],
-                                                                    const Results &found, T *out,
-                                                                    int64_t stride, int count) {
+// scales: of the thread's two rows. By way of `at`, where the gate was, lanes get eight columns of every fourth row.
+template <typename T>
+__device__ __forceinline__ void turn_results(const Columns &at, int first, const float (&scales)[2],
+                                             const Results &found, uint4 (&eights)[4]) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int n = 0; n < kAcrossColumns; n += 16) {
@@ -105,11 +104,20 @@ template <typename T> __device__ __forceinline__ void store_results(const Column
         store_matrix(at.at(first + lane % 16, n / 8 + lane / 16), packed);
     }
     __syncwarp();
-    const int row = lane / 8, piece = lane % 8;
 #pragma unroll
-    for (int r = row; r < row + 16; r += 4) {
-        const uint4 eight = load_shared(at.at(first + r, piece));
-        if (r < count) __stcs(reinterpret_cast<uint4 *>(out + r * stride + piece * 8), eight);
+    for (int i = 0; i < 4; ++i) eights[i] = load_shared(at.at(first + i * 4 + lane / 8, lane % 8));
+}
+
+// out: the warp's first row, of `count`
+template <typename T> __device__ __forceinline__ void
+store_results(const uint4 (&eights)[4], T *out, int64_t stride, int count) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    out += lane / 8 * stride + lane % 8 * 8;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        if (i * 4 + lane / 8 < count) {
+            __stcs(reinterpret_cast<uint4 *>(out + i * 4 * stride), eights[i]);
+        }
     }
 }
 
@@ -154,12 +162,14 @@ template <typename T> __device__ void finish(const ChunkArguments &c, const Acro
                 const float all = squares[e] + turns.squares[turn][row + 8 * e];
                 scales[e] = rsqrtf(all / static_cast<float>(kHeadDim) + a.epsilon);
             }
-            T *out = static_cast<T *>(a.out) + (chunk.token + warp_row) * a.values_size() +
-                     chunk.head * kHeadDim + chunk.column;
-            store_results<T>(gates, warp_row, scales, found, out, a.values_size(),
-                             chunk.count - warp_row);
+            uint4 eights[4];
+            turn_results<T>(gates, warp_row, scales, found, eights);
             async_proxy_fence(); // before the next gates are loaded
             turns.gates.release();
+            store_results<T>(eights,
+                             static_cast<T *>(a.out) + (chunk.token + warp_row) * a.values_size() +
+                                 chunk.head * kHeadDim + chunk.column,
+                             a.values_size(), chunk.count - warp_row);
         }
     }
 }

@@ -39,12 +39,12 @@ struct Turns {
     // A warp has filled its part, and fenced what it stored for wgmma.
     __device__ __forceinline__ void publish() const {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(filled());
+        if (elect_one()) barrier_arrive(filled());
     }
     // A warp is done with it.
     __device__ __forceinline__ void release() const {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&empty));
+        if (elect_one()) barrier_arrive(shared_address(&empty));
     }
     // The same where both CTAs load.
     __device__ __forceinline__ void release_to_both() const {

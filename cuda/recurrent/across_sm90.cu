@@ -4,7 +4,7 @@
 // and leaves S^T and N^T of each chunk, in 16 bits, to the next two, which make the results, every second chunk each
 // (across_results.cuh); two warps of the last feed them all (across_ring.cuh).
 //
-// Rows of a tile beyond a chunk's tokens hold anything. Those of U, W and k are made zero, so that such tokens leave S as it
+// Rows of a tile beyond a chunk's tokens hold anything. Those of N and k are made zero, so that such tokens leave S as it
 // is; a row of q or P makes only its own token's result, which is not stored.
 #include <type_traits>
 
@@ -26,14 +26,14 @@ struct StatePlace {
 };
 
 template <typename S>
-__device__ __forceinline__ void read_state(AcrossShared *shared, StatePlace *at, StateSums &state) {
+__device__ __forceinline__ void read_state(AcrossShared *shared,
+                                           const Next<kTiles> (&places)[StateTiles<S>::kCount],
+                                           StateSums &state) {
     using Tiles = StateTiles<S>;
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    Next<kTiles> places[Tiles::kCount];
     int mine = 0;
 #pragma unroll
     for (int t = 0; t < Tiles::kCount; ++t) {
-        places[t] = at->tiles.take();
         shared->tile_turns[places[t].slot].wait_full(places[t].phase);
         if (warp * 16 >= t * Tiles::kColumns) mine = places[t].slot;
     }
@@ -130,47 +130,48 @@ struct ChunkTiles {
     Next<kGroups> results;
 };
 
-// Rows from `count` on, by the warpgroup.
-template <int kPanels> __device__ __forceinline__ void clear_rows(unsigned char *tile, int count) {
+// Rows of k from `count` on, by the warpgroup.
+__device__ __forceinline__ void clear_rows(unsigned char *tile, int count) {
     for (int i = static_cast<int>(threadIdx.x); i < (kDeltaChunk - count) * 8; i += 128) {
 #pragma unroll
-        for (int p = 0; p < kPanels; ++p) {
+        for (int p = 0; p < 2; ++p) {
             store_shared(shared_address(tile + p * kPanelBytes + count * 128 + i * 16), uint4{});
         }
     }
 }
 
-// The next chunk: U goes to `changes`, and what the product with W needs is there. Of fewer tokens than a whole one, zeros
-// take the place of what would be other tokens.
-template <typename T>
-__device__ __forceinline__ ChunkTiles take_chunk(int count, AcrossShared *shared, StatePlace *at,
-                                                 TokenSums &changes) {
-    const ChunkTiles now{at->values.take(), at->tiles.take(), at->tiles.take(), at->groups.take()};
-    unsigned char *u = shared->values[now.u.slot];
-    shared->value_turns[now.u.slot].wait_full(now.u.phase);
-    if (count < kDeltaChunk) {
-        clear_rows<1>(u, count);
-        for (const auto &tile : {now.w, now.keys}) {
-            shared->tile_turns[tile.slot].wait_full(tile.phase);
-            clear_rows<2>(shared->tiles[tile.slot], count);
-        }
-        async_proxy_fence();
-        named_barrier(1, 128);
+// Of N^T the columns from `count` on.
+__device__ __forceinline__ void clear_changes(int count, TokenSums &changes) {
+    const int first = static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < kDeltaChunk / 2; ++i) {
+        if (i / 4 * 8 + first + i % 2 >= count) changes[i] = 0;
     }
-    read_values<T>(Columns{shared_address(u)}, changes);
+}
+
+// The next chunk: U goes to `changes`, and what the product with W needs is there.
+template <typename T> __device__ __forceinline__ ChunkTiles take_chunk(AcrossShared *shared,
+                                                                       StatePlace *at,
+                                                                       TokenSums &changes) {
+    const ChunkTiles now{at->values.take(), at->tiles.take(), at->tiles.take(), at->groups.take()};
+    shared->value_turns[now.u.slot].wait_full(now.u.phase);
+    read_values<T>(Columns{shared_address(shared->values[now.u.slot])}, changes);
     shared->tile_turns[now.w.slot].wait_full(now.w.phase);
     shared->result_turns[now.results.slot].state.wait_empty(now.results.phase);
     return now;
 }
 
-template <typename T> __device__ __forceinline__ void
-step_through(int tokens, AcrossShared *shared, StatePlace *at, StateSums &state) {
+// next: the first chunk, whose U is in `changes`. A fence waits for what the thread has sent to the other CTA, and for its
+// products: so a chunk's releases come last, and the fence of N^T when only the product with k is left.
+template <typename T> __device__ __forceinline__ void step_through(int tokens, AcrossShared *shared,
+                                                                   StatePlace *at, ChunkTiles next,
+                                                                   TokenSums &changes,
+                                                                   StateSums &state) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    TokenSums changes;
     uint32_t left[kHeadDim / 4], later[kDeltaChunk / 4];
-    ChunkTiles next = take_chunk<T>(tokens, shared, at, changes);
     for (int first = 0; first < tokens; first += kDeltaChunk) {
         const ChunkTiles now = next;
+        const int count = tokens - first; // of this chunk and those behind it
         const Turns &w_turns = shared->tile_turns[now.w.slot],
                     &key_turns = shared->tile_turns[now.keys.slot];
         const ResultTiles &results = shared->results[now.results.slot];
@@ -182,7 +183,10 @@ step_through(int tokens, AcrossShared *shared, StatePlace *at, StateSums &state)
 #pragma unroll
             for (float &x : state) x *= decay;
         }
-        async_proxy_fence(); // of S^T that was left
+        key_turns.wait_full(now.keys.phase);
+        if (count < kDeltaChunk) clear_rows(shared->tiles[now.keys.slot], count);
+        async_proxy_fence(); // of S^T that was left, and of k
+        if (count < kDeltaChunk) named_barrier(1, 128);
         float decays[kDeltaChunk / 4];
 #pragma unroll
         for (int n = 0; n < kDeltaChunk / 8; ++n) {
@@ -190,18 +194,17 @@ step_through(int tokens, AcrossShared *shared, StatePlace *at, StateSums &state)
             decays[2 * n] = two.y, decays[2 * n + 1] = two.w;
         }
         shared->value_turns[now.u.slot].release();
-        key_turns.wait_full(now.keys.phase);
         wait_for(changes);
+        if (count < kDeltaChunk) clear_changes(count, changes);
         advance_state<T>(changes, decays, shared->tiles[now.keys.slot], later, state);
-        w_turns.release_to_both();
         turns.state.publish();
         turns.changes.wait_empty(now.results.phase);
         leave_changes<T>(changes, results.changes);
+        if (count > kDeltaChunk) next = take_chunk<T>(shared, at, changes);
         async_proxy_fence();
         turns.changes.publish();
-        const int left_over = tokens - first - kDeltaChunk;
-        if (left_over > 0) next = take_chunk<T>(left_over, shared, at, changes);
         wait_for(state); // what is in flight from pass to pass ptxas serialises
+        w_turns.release_to_both();
         key_turns.release_to_both();
     }
 }
@@ -212,9 +215,17 @@ __device__ void compute(const ChunkArguments &c, const AcrossPlaces &places, Acr
     for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
         const AcrossPlace place = places.at(i);
         const int tokens = __shfl_sync(~0u, place.item.token_count, 0); // known to be the same
+        const bool read = place.item.from >= 0;
+        Next<kTiles> from[StateTiles<S>::kCount];
+#pragma unroll
+        for (auto &tile : from) {
+            if (read) tile = at.tiles.take();
+        }
+        TokenSums changes;
         StateSums state = {};
-        if (place.item.from >= 0) read_state<S>(shared, &at, state);
-        step_through<T>(tokens, shared, &at, state);
+        const ChunkTiles first = take_chunk<T>(shared, &at, changes);
+        if (read) read_state<S>(shared, from, state);
+        step_through<T>(tokens, shared, &at, first, changes, state);
         store_state<S>(c.delta, place, state);
     }
 }
@@ -227,6 +238,11 @@ template <typename T, typename S> __global__ void __cluster_dims__(kCtas, 1, 1)
     if (threadIdx.x == 0) {
         shared->init();
         barrier_init_fence();
+    } else if (threadIdx.x == 32) {
+        for (const CUtensorMap *map :
+             {&maps.states, &maps.mixed, &maps.w, &maps.p, &maps.projected}) {
+            prefetch_map(*map);
+        }
     }
     cluster_sync();
     const AcrossPlaces places(c.delta);
