@@ -34,6 +34,12 @@ __device__ __forceinline__ void load_box_to(uint16_t ctas, uint32_t destination,
                  "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"(ctas)
                  : "memory");
 }
+// Global to L2: a box that is loaded later.
+__device__ __forceinline__ void prefetch_box(const CUtensorMap &map, int32_t column, int32_t row) {
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(&map),
+                 "r"(column), "r"(row)
+                 : "memory");
+}
 // Shared to global; part of this thread's next group of stores.
 __device__ __forceinline__ void store_box(const CUtensorMap &map, int32_t column, int32_t row,
                                           uint32_t source) {

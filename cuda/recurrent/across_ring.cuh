@@ -19,6 +19,7 @@ constexpr int kPanelBytes =
 constexpr int kTileBytes = 2 * kPanelBytes;
 constexpr int kTiles = 6, kValues = 2; // under way
 constexpr int kGroups = 2;             // warpgroups that make results, every second chunk each
+constexpr int kAhead = 2;              // chunks, of what is brought to L2 before what is loaded
 constexpr int kBoxRows = kDeltaChunk / kCtas, kBoxBytes = kBoxRows * 128;
 
 // Of a part of shared memory that is filled and used by turns. phase: 0 for the first turn, 1 for the second, and on.
@@ -132,14 +133,15 @@ template <typename S> struct StateTiles {
 struct AcrossChunk {
     int head, column, key_head;
     int64_t token; // the first
+    int left;      // tokens of the item, from there on
     int count;
 
     __device__ __forceinline__ AcrossChunk(const DeltaArguments &a, const AcrossPlace &place,
                                            int first)
         : head(place.head), column(place.column),
           key_head(place.head / (a.value_heads / a.key_heads)),
-          token(int64_t{place.item.token_begin} + first),
-          count(min(kDeltaChunk, place.item.token_count - first)) {}
+          token(int64_t{place.item.token_begin} + first), left(place.item.token_count - first),
+          count(min(kDeltaChunk, left)) {}
     // Of tokens; a box of which none is there is not loaded.
     __device__ __forceinline__ int boxes() const { return (count + kBoxRows - 1) / kBoxRows; }
 };
@@ -160,6 +162,17 @@ __device__ __forceinline__ void load_to_both(const CUtensorMap &map, int column,
     }
 }
 
+// The same of the chunk kAhead chunks later, to L2 only: shared memory has room for too few to hide a trip to memory.
+template <int kPanels> __device__ __forceinline__ void
+bring_to_both(const CUtensorMap &map, int column, const AcrossChunk &chunk) {
+    const int row = kAhead * kDeltaChunk + static_cast<int>(cluster_rank()) * kBoxRows;
+    if (row >= chunk.left) return;
+#pragma unroll
+    for (int i = 0; i < kPanels; ++i) {
+        prefetch_box(map, column + i * 64, static_cast<int>(chunk.token) + row);
+    }
+}
+
 // 64 columns, to this CTA.
 __device__ __forceinline__ void load_own(const CUtensorMap &map, int column,
                                          const AcrossChunk &chunk, const void *to,
@@ -170,6 +183,15 @@ __device__ __forceinline__ void load_own(const CUtensorMap &map, int column,
         if (row >= chunk.count) return;
         load_box(shared_address(to) + static_cast<uint32_t>(row * 128), map, column,
                  static_cast<int>(chunk.token) + row, turns.filled());
+    }
+}
+
+__device__ __forceinline__ void bring_own(const CUtensorMap &map, int column,
+                                          const AcrossChunk &chunk) {
+#pragma unroll
+    for (int row = kAhead * kDeltaChunk; row < (kAhead + 1) * kDeltaChunk; row += kBoxRows) {
+        if (row >= chunk.left) return;
+        prefetch_box(map, column, static_cast<int>(chunk.token) + row);
     }
 }
 
@@ -211,16 +233,19 @@ template <typename S> __device__ void feed_states(const ChunkArguments &c, const
             }
             copy_async_arrive(turns.filled());
             if (elect_one()) {
-                load_own(maps.mixed, 2 * a.keys_size() + chunk.head * kHeadDim + chunk.column,
-                         chunk, shared->values[at.slot], turns);
+                const int column = 2 * a.keys_size() + chunk.head * kHeadDim + chunk.column;
+                load_own(maps.mixed, column, chunk, shared->values[at.slot], turns);
+                bring_own(maps.mixed, column, chunk);
             }
             __syncwarp();
             load_tile([&](const void *to, const Turns &full) {
                 load_to_both<2>(maps.w, chunk.head * kHeadDim, chunk, to, full);
+                bring_to_both<2>(maps.w, chunk.head * kHeadDim, chunk);
             });
             load_tile([&](const void *to, const Turns &full) {
-                load_to_both<2>(maps.mixed, a.keys_size() + chunk.key_head * kHeadDim, chunk, to,
-                                full);
+                const int column = a.keys_size() + chunk.key_head * kHeadDim;
+                load_to_both<2>(maps.mixed, column, chunk, to, full);
+                bring_to_both<2>(maps.mixed, column, chunk);
             });
         }
     }
@@ -241,17 +266,20 @@ __device__ void feed_results(const DeltaArguments &a, const AcrossMaps &maps,
             if (elect_one()) {
                 load_to_both<2>(maps.mixed, chunk.key_head * kHeadDim, chunk, tiles.queries,
                                 turns.queries);
+                bring_to_both<2>(maps.mixed, chunk.key_head * kHeadDim, chunk);
             }
             __syncwarp();
             turns.p.wait_empty(at.phase);
             if (elect_one()) {
                 load_to_both<1>(maps.p, chunk.head * kDeltaChunk, chunk, tiles.p, turns.p);
+                bring_to_both<1>(maps.p, chunk.head * kDeltaChunk, chunk);
             }
             __syncwarp();
             turns.gates.wait_empty(at.phase);
             if (elect_one()) {
-                load_own(maps.projected, a.channels() + chunk.head * kHeadDim + chunk.column, chunk,
-                         tiles.gates, turns.gates);
+                const int column = a.channels() + chunk.head * kHeadDim + chunk.column;
+                load_own(maps.projected, column, chunk, tiles.gates, turns.gates);
+                bring_own(maps.projected, column, chunk);
             }
             __syncwarp();
         }
