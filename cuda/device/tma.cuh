@@ -40,6 +40,12 @@ __device__ __forceinline__ void prefetch_box(const CUtensorMap &map, int32_t col
                  "r"(column), "r"(row)
                  : "memory");
 }
+__device__ __forceinline__ void prefetch_box(const CUtensorMap &map, int32_t column, int32_t row,
+                                             int32_t matrix) {
+    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(&map),
+                 "r"(column), "r"(row), "r"(matrix)
+                 : "memory");
+}
 // Shared to global; part of this thread's next group of stores.
 __device__ __forceinline__ void store_box(const CUtensorMap &map, int32_t column, int32_t row,
                                           uint32_t source) {

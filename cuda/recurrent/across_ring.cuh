@@ -203,6 +203,12 @@ template <typename S> __device__ void feed_states(const ChunkArguments &c, const
     const int lane = static_cast<int>(threadIdx.x) % 32;
     Next<kTiles> tiles;
     Next<kValues> values;
+    const auto visit_state_boxes = [&](const AcrossPlace &place, const auto &visit) {
+        for (int t = 0; place.item.from >= 0 && t < StateTiles<S>::kCount; ++t) {
+            visit(place.column + t * StateTiles<S>::kColumns, place.head * kHeadDim,
+                  place.item.from);
+        }
+    };
     const auto load_tile = [&](const auto &load) { // load(where to, its turns), by one thread
         const auto at = tiles.take();
         const Turns &turns = shared->tile_turns[at.slot];
@@ -210,14 +216,18 @@ template <typename S> __device__ void feed_states(const ChunkArguments &c, const
         if (elect_one()) load(shared->tiles[at.slot], turns);
         __syncwarp();
     };
-    for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
+    const int step = static_cast<int>(gridDim.x);
+    for (int i = static_cast<int>(blockIdx.x); i < places.count; i += step) {
         const AcrossPlace place = places.at(i);
-        for (int t = 0; place.item.from >= 0 && t < StateTiles<S>::kCount; ++t) {
+        visit_state_boxes(place, [&](int column, int row, int slot) {
             load_tile([&](const void *to, const Turns &turns) {
                 barrier_expect(turns.filled(), kTileBytes);
-                load_box(shared_address(to), maps.states,
-                         place.column + t * StateTiles<S>::kColumns, place.head * kHeadDim,
-                         place.item.from, turns.filled());
+                load_box(shared_address(to), maps.states, column, row, slot, turns.filled());
+            });
+        });
+        if (i + step < places.count) {
+            visit_state_boxes(places.at(i + step), [&](int column, int row, int slot) {
+                if (elect_one()) prefetch_box(maps.states, column, row, slot);
             });
         }
         for (int first = 0; first < place.item.token_count; first += kDeltaChunk) {

@@ -212,8 +212,12 @@ template <typename T> __device__ __forceinline__ void step_through(int tokens, A
 template <typename T, typename S>
 __device__ void compute(const ChunkArguments &c, const AcrossPlaces &places, AcrossShared *shared) {
     StatePlace at;
-    for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
-        const AcrossPlace place = places.at(i);
+    int i = static_cast<int>(blockIdx.x);
+    if (i >= places.count) return;
+    AcrossPlace next = places.at(i);
+    for (; i < places.count; i += static_cast<int>(gridDim.x)) {
+        const AcrossPlace place = next;
+        next = places.at(min(i + static_cast<int>(gridDim.x), places.count - 1));
         const int tokens = __shfl_sync(~0u, place.item.token_count, 0); // known to be the same
         const bool read = place.item.from >= 0;
         Next<kTiles> from[StateTiles<S>::kCount];
