@@ -124,6 +124,7 @@ void time_prompts(Bench *bench) {
                                bench->chunks.as<DeltaChunk>(),
                                chunks,
                                requests,
+                               tokens,
                                bench->mixed.data(),
                                bench->gates.as<float2>(),
                                bench->w.data(),
