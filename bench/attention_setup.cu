@@ -168,7 +168,6 @@ void AttentionSetup::upload() {
     a.matrix_ctas = worklist_.matrix_ctas;
     a.matrix_by_head = worklist_.matrix_by_head;
     if (const char *text = std::getenv("MATRIX_CTAS")) a.matrix_ctas = std::atoi(text);
-    if (const char *text = std::getenv("MOST_DRAWN")) a.most_drawn = std::atoi(text);
     a.rows = device_.upload(worklist_.rows);
     a.partials = device_.upload(worklist_.partials);
     a.merged = device_.upload(worklist_.merged);
