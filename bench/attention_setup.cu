@@ -136,6 +136,7 @@ WorklistOptions AttentionSetup::options(Sharing sharing) const {
     read_setting("NARROW_US", &options.narrow_us);
     read_setting("SHARE_US", &options.share_us);
     read_setting("STREAM_US", &options.stream_us);
+    read_setting("DECODE_SHARE", &options.decode_share);
     read_setting("BYTES_US", &options.bytes_us);
     read_setting("ITEM_US", &options.item_us);
     read_setting("MERGE_US", &options.merge_us);
@@ -168,7 +169,6 @@ void AttentionSetup::upload() {
     a.matrix_ctas = worklist_.matrix_ctas;
     a.matrix_by_head = worklist_.matrix_by_head;
     if (const char *text = std::getenv("MATRIX_CTAS")) a.matrix_ctas = std::atoi(text);
-    if (const char *text = std::getenv("MOST_DRAWN")) a.most_drawn = std::atoi(text);
     a.rows = device_.upload(worklist_.rows);
     a.partials = device_.upload(worklist_.partials);
     a.merged = device_.upload(worklist_.merged);

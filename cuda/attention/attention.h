@@ -104,7 +104,6 @@ struct AttentionArguments {
     int32_t matrix_items, stream_items;
     int32_t matrix_ctas;    // CTAs that take the matrix queue's jobs first (sm90); 0: none
     int32_t matrix_by_head; // nonzero: all items of one KV head, then of the next (sm90)
-    int32_t most_drawn = 4; // stream jobs, if short, that a CTA may take at once (sm90)
     const AttentionRow *rows;
     const PartialRange *partials; // [tokens]
     const int32_t *merged; // [merged_count] tokens whose partials are to be merged; none in a

@@ -2,8 +2,7 @@
 //
 // Of short stream jobs it fetches one in a microsecond or two, so what it waits for decides how fast an SM does
 // them: an item, its rows and its page numbers come from L2 one after another, each in a microsecond while memory is
-// busy. So the next item is loaded during this job's fetch, an item that several jobs share is loaded once, and a
-// draw is in flight beside the loads.
+// busy. So the next item is loaded during this job's fetch, and a draw is in flight beside the loads.
 #pragma once
 
 #include "attention/sm90.cuh"
@@ -14,61 +13,52 @@ namespace batchllm::cuda::sm90 {
 // too: CTAs wait for one another's partials, and a job that belonged to a CTA that has not begun could
 // be waited for by those in whose place it is to run. The next is drawn late, when the last one's keys
 // are nearly fed: a job drawn early waits here while CTAs elsewhere have nothing left. Only short
-// stream jobs leave no time for that: the next are drawn with the last, and several at once as long as every CTA
-// still has some to come. They are mostly one item's, of neighbouring KV heads, so all but the first find it here.
+// stream jobs leave no time for that.
 class JobSource {
   public:
     __device__ explicit JobSource(const AttentionArguments &a)
         : a_(a), matrix_jobs_(a.matrix_items * a.kv_heads),
-          stream_jobs_(a.stream_items * a.kv_heads), share_(0.5f / static_cast<float>(gridDim.x)) {
+          stream_jobs_(a.stream_items * a.kv_heads) {
         // The CTAs of each kind lie evenly among the others.
         const int cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
         const int before = cta * a.matrix_ctas / ctas;
         queue_ = before == (cta + 1) * a.matrix_ctas / ctas;
     }
 
-    // The first of `count` jobs; -1: both queues are empty.
-    __device__ int take(int *count) {
+    __device__ int take() { // -1: both queues are empty
         while (true) {
-            if (ticket_ < 0) draw(1);
-            if (ticket_ < jobs()) break;
+            if (ticket_ < 0) draw();
+            if (ticket_ < (queue_ == 0 ? matrix_jobs_ : stream_jobs_)) break;
             exhausted_ |= 1 << queue_;
             if (exhausted_ == 3) return -1;
             queue_ ^= 1;
             ticket_ = -1;
         }
-        *count = min(drawn_, jobs() - ticket_);
         const int job = queue_ == 0 ? ticket_ : matrix_jobs_ + ticket_;
         ticket_ = -1;
         return job;
     }
 
-    // After stream job `number`: those to take next.
-    __device__ void draw_ahead(int number) {
-        const int left = stream_jobs_ - (number - matrix_jobs_);
-        draw(max(1, min(a_.most_drawn, static_cast<int>(static_cast<float>(left) * share_))));
-    }
-    // The first of them, or -1.
+    // After a stream job: the next.
+    __device__ void draw_ahead() { draw(); }
+    // It, or -1.
     __device__ int next() const {
         return ticket_ >= 0 && ticket_ < stream_jobs_ ? matrix_jobs_ + ticket_ : -1;
     }
 
   private:
-    __device__ int jobs() const { return queue_ == 0 ? matrix_jobs_ : stream_jobs_; }
-    __device__ void draw(int count) {
-        drawn_ = count;
+    __device__ void draw() {
         // Volatile: nvcc would move it behind the loads that it is to be in flight with.
-        asm volatile("atom.relaxed.gpu.global.add.s32 %0, [%1], %2;"
+        asm volatile("atom.relaxed.gpu.global.add.s32 %0, [%1], 1;"
                      : "=r"(ticket_)
-                     : "l"(&a_.queues[queue_]), "r"(count)
+                     : "l"(&a_.queues[queue_])
                      : "memory");
     }
 
     const AttentionArguments &a_;
     int matrix_jobs_, stream_jobs_;
-    float share_; // of the jobs left, that one draw may take
     int queue_;
-    int ticket_ = -1, drawn_ = 0; // not drawn yet
+    int ticket_ = -1; // not drawn yet
     int exhausted_ = 0;
 };
 
@@ -142,31 +132,18 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
     const Ratio ratio(a);
     constexpr int kWords = sizeof(AttentionItem) / 4;
     const int matrix_jobs = a.matrix_items * a.kv_heads;
-    JobSource source(a); // lane 0 alone draws
-    int number = 0, left = 0;
-    int fetched = -1; // the item that rows are of, ...
-    ItemRows rows{};
-    int loaded = -1, word = 0; // ... and that the words are of, which may be on their way
-    auto load_words = [&](int item) {
-        if (item == loaded) return;
-        loaded = item;
-        if (lane < kWords) {
-            word = __ldg(reinterpret_cast<const int *>(&a.items[item]) + lane);
-        }
+    auto item_word = [&](int item) {
+        return lane < kWords ? __ldg(reinterpret_cast<const int *>(&a.items[item]) + lane) : 0;
     };
+    JobSource source(a);      // lane 0 alone draws
+    int ahead = -1, word = 0; // the next stream job, its item's words on their way
     Ring<kJobs> ring;
     Ring<kQueries> queries;
     for (uint32_t count = 0;; ++count) {
         if (count > 0) barrier_wait(shared_address(&rest->draw), (count - 1) & 1);
-        const bool drawn = left == 0;
-        if (drawn) {
-            if (lane == 0) number = source.take(&left);
-            number = __shfl_sync(~0u, number, 0);
-            left = __shfl_sync(~0u, left, 0);
-        } else {
-            ++number;
-        }
-        --left;
+        int number = 0;
+        if (lane == 0) number = source.take();
+        number = __shfl_sync(~0u, number, 0);
         barrier_wait(shared_address(&rest->job_empty[ring.slot]), ring.phase ^ 1);
         Job &job = rest->jobs[ring.slot];
         const uint32_t full = shared_address(&rest->job_full[ring.slot]);
@@ -178,20 +155,20 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
             break;
         }
         const JobPlace place(a, number);
-        load_words(place.item);
+        if (number != ahead) word = item_word(place.item);
         if (lane < kWords) reinterpret_cast<int *>(&job.item)[lane] = word;
         __syncwarp();
         const AttentionItem item = job.item;
         const bool stream = number >= matrix_jobs;
-        if (stream && drawn && lane == 0 &&
+        if (stream && lane == 0 &&
             item.stretch[0].keys + item.stretch[1].keys <=
                 kStreamLead * StreamShape<HeadDim, Stored>::kKeys) {
-            source.draw_ahead(number);
+            source.draw_ahead();
         }
         const int query_rows = item.row_count * ratio.ratio;
         const bool widened = kInBytes<Stored> && !stream && query_rows > kNarrowRows;
-        if (place.item != fetched) rows.load(a, item, widened, lane);
-        fetched = place.item;
+        ItemRows rows;
+        rows.load(a, item, widened, lane);
         rows.store(a, item, lane, &job);
         if (stream) {
             barrier_wait(shared_address(&rest->queries_empty[queries.slot]), queries.phase ^ 1);
@@ -210,8 +187,8 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
             queries.advance();
         }
         ring.advance();
-        const int ahead = left > 0 ? number + 1 : __shfl_sync(~0u, source.next(), 0);
-        if (ahead >= 0) load_words(JobPlace(a, ahead).item);
+        ahead = __shfl_sync(~0u, source.next(), 0);
+        if (ahead >= 0) word = item_word(JobPlace(a, ahead).item);
     }
     // The last CTA to find the queues empty resets them for the next launch.
     if (lane == 0 && atomicAdd(&a.queues[2], 1) == static_cast<int>(gridDim.x) - 1) {

@@ -24,6 +24,7 @@ struct WorklistOptions {
     double narrow_us = 0.6;    // 64 keys of one of fewer
     double stream_us = 0.55;   // 64 keys
     double item_us = 1.5;      // start and end of a job
+    double decode_share = 0.7; // of a stream job's, where a step computes no prompt
     double merge_us = 0.04;    // writing and merging one partial row of one head
     double share_us = 0.6;     // what sharing must save of a launch, for its partials end it later
     double bytes_us = 4.4e6;   // from memory

@@ -138,9 +138,12 @@ void WorklistBuilder::divide_sms(Worklist *out) const {
         }
     }
     double keys = 0; // that must come from memory
+    bool prompts = false;
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (reads_[i] > 0) keys += nodes_[i].keys;
+        prompts |= nodes_[i].token_count > 0 && !decodes(nodes_[i]);
     }
+    if (!prompts) stream *= options_.decode_share;
     const double heads = options_.kv_heads, sms = options_.sms;
     const double bytes = keys * heads * 2 * options_.head_dim * options_.kv_bytes;
     const double time = std::max(bytes / options_.bytes_us, (wide + narrow + stream) * heads / sms);
