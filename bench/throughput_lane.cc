@@ -52,7 +52,9 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
             if (batch.tokens.empty()) break;
             RETURN_IF_ERROR(lane.forward(batch));
             RETURN_IF_ERROR(lane.sample({}));
-            if (probe != nullptr) RETURN_IF_ERROR(probe->run());
+            if (probe != nullptr) {
+                RETURN_IF_ERROR(probe->follow(static_cast<int64_t>(batch.tokens.size())));
+            }
             m.attention.add(batch);
             lap = Clock::now();
         }

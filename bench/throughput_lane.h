@@ -20,7 +20,7 @@ struct Measured {
     AttentionFloor attention;
 };
 
-// probe: one of its passes follows each step. Once it is done no more steps start, so the result is not the whole
+// probe: its passes follow each step. Once it is done no more steps start, so the result is not the whole
 // job's.
 Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
                          const JobRows &rows, const NamedJob &job, const Arguments &arguments,

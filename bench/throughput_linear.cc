@@ -4,11 +4,16 @@
 #include <cstdio>
 
 namespace batchllm {
+namespace {
+
+constexpr int64_t kTokensAPass = 4096;
+
+} // namespace
 
 LinearProbe::LinearProbe(cuda::CudaBackend *backend, int64_t sampled, int64_t all)
     : backend_(backend), sampled_(sampled), all_(all) {
     const int64_t most = backend->info().step_tokens;
-    for (const int64_t tokens : {1024, 2048, 3072}) {
+    for (const int64_t tokens : {2048, 3072, 4096}) {
         if (tokens < most) tokens_.push_back(tokens);
     }
     tokens_.push_back(most);
@@ -16,6 +21,11 @@ LinearProbe::LinearProbe(cuda::CudaBackend *backend, int64_t sampled, int64_t al
 
 int64_t LinearProbe::wanted(int64_t tokens) const {
     return std::clamp<int64_t>(tokens * sampled_ / all_, 1, tokens);
+}
+
+Status LinearProbe::follow(int64_t tokens) {
+    for (; tokens > 0 && !done(); tokens -= kTokensAPass) RETURN_IF_ERROR(run());
+    return {};
 }
 
 Status LinearProbe::run() {

@@ -1,9 +1,10 @@
 // The best rate of a model's linear layers under a job's own conditions.
 //
 // A chip at its power limit runs products up to 12 % slower than one that has just idled. So products are timed
-// where the job runs them: the job's first steps are run again right after it, and behind each step comes one pass of all
-// linear layers alone, timed by events on the device. Passes take turns at four numbers of tokens. The rate at a number
-// is the median of its passes, the first of which does not count; the best of the four rates is the job's.
+// where the job runs them: the job's first steps are run again right after it, and behind each step comes a pass of all
+// linear layers alone for every 4,096 tokens of the step, or part of them, timed by events on the device. Passes take
+// turns at four numbers of tokens. The rate at a number is the median of its passes, the first of which does not count;
+// the best of the four rates is the job's.
 //
 // A pass is each product of a step in order, by cuBLASLt with the algorithms that the backend chose, also where a step of
 // the engine has a product within a kernel of its own; of a layer with experts, their kernels with routing. It has no norms,
@@ -28,6 +29,8 @@ class LinearProbe {
     // Of `all` tokens, `sampled` want logits.
     LinearProbe(cuda::CudaBackend *backend, int64_t sampled, int64_t all);
 
+    // Enqueues the passes behind a step of so many tokens.
+    Status follow(int64_t tokens);
     // Enqueues the next pass.
     Status run();
     bool done() const { return passes_.size() >= kRounds * tokens_.size(); }

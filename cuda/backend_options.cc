@@ -5,13 +5,17 @@
 
 #include "attention/attention.h"
 #include "backend/kv_type.h"
+#include "recurrent/chunk.h"
 
 namespace batchllm::cuda {
 namespace {
 
-constexpr int64_t kDefaultStepTokens = 4096;
+constexpr int64_t kMostStepTokens = 16384; // of what is chosen here
+constexpr int64_t kLeastStepTokens = 4096;
 // Each step reads the weights of all experts that any token goes to, so larger steps pay longer.
-constexpr int64_t kSparseStepTokens = 8192;
+constexpr int64_t kLeastSparseStepTokens = 8192;
+constexpr int64_t kStepMemoryShare =
+    48;                             // a step's buffers have at most so much of the device's memory
 constexpr int kLeastDriver = 13000; // the runtime that this is built with
 constexpr int kLeastCapability = 8; // bf16, mma.sync m16n8k16, cp.async
 constexpr int kLeastE4m3 = 89;
@@ -77,6 +81,30 @@ Result<int> read_device(const std::string &devices) {
                      devices.c_str());
     }
     return number;
+}
+
+int64_t default_step_tokens(const Model &model, DType element, int64_t memory_bytes) {
+    int64_t numbers = 0; // of a token, in the buffers of the widest layer
+    bool sparse = false;
+    for (const Layer &layer : model.layers) {
+        const Attention &a = layer.attention;
+        const DeltaNet &delta = layer.delta;
+        int64_t of_layer = 4 * int64_t{model.hidden} + 3 * a.q_size() + 2 * a.kv_size() +
+                           3 * int64_t{layer.feed_forward.width} + 2 * delta.input_rows() +
+                           int64_t{delta.value_heads} * (delta.key_dim + kDeltaChunk);
+        if (layer.experts) {
+            sparse = true;
+            of_layer +=
+                layer.experts.router.chosen * (int64_t{layer.experts.each[0].width} + model.hidden);
+        }
+        numbers = std::max(numbers, of_layer);
+    }
+    int64_t tokens = kMostStepTokens;
+    while (tokens > (sparse ? kLeastSparseStepTokens : kLeastStepTokens) &&
+           tokens * numbers * dtype_bytes(element) > memory_bytes / kStepMemoryShare) {
+        tokens /= 2;
+    }
+    return tokens;
 }
 
 Status check_device(const DeviceFacts &facts) {
@@ -154,10 +182,10 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
     }
     // bf16's range is f32's; f16's is not, and residual streams outgrow it.
     forward.residual = forward.element == DType::bf16 ? DType::bf16 : DType::f32;
-    const bool sparse = std::any_of(model.layers.begin(), model.layers.end(),
-                                    [](const Layer &layer) { return bool(layer.experts); });
-    const int64_t most = sparse ? kSparseStepTokens : kDefaultStepTokens;
-    forward.step_tokens = options.step_tokens > 0 ? options.step_tokens : most;
+    forward.step_tokens = options.step_tokens > 0
+                              ? options.step_tokens
+                              : default_step_tokens(model, forward.element,
+                                                    static_cast<int64_t>(device.totalGlobalMem));
     forward.seed = options.seed;
     forward.reproducible = forward.attention.reproducible = options.reproducible;
     forward.threads = options.threads;

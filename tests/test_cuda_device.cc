@@ -161,6 +161,38 @@ void keys_and_values_are_in_fp8_where_they_can_be(void **) {
     assert_non_null(std::strstr(unknown.message().c_str(), "kv_type=e5m2: auto or fp8"));
 }
 
+// One layer is as wide as all of them.
+Model model_of(int32_t hidden, int32_t width, int32_t heads) {
+    Model model;
+    model.hidden = hidden;
+    model.layers.resize(1);
+    Layer &layer = model.layers[0];
+    layer.attention.heads = heads;
+    layer.attention.kv_heads = heads / 4;
+    layer.attention.head_dim = 128;
+    layer.feed_forward.width = width;
+    return model;
+}
+
+void steps_are_as_large_as_memory_suggests(void **) {
+    const Model dense = model_of(4096, 14336, 32), small = model_of(256, 1024, 4);
+    Model sparse = model_of(2048, 0, 32);
+    sparse.layers[0].experts.each.resize(128);
+    sparse.layers[0].experts.each[0].width = 768;
+    sparse.layers[0].experts.router.chosen = 8;
+    const auto steps = [](const Model &model, int64_t gib, DType element = DType::bf16) {
+        return default_step_tokens(model, element, gib << 30);
+    };
+    assert_int_equal(steps(dense, 140), 16384);
+    assert_int_equal(steps(dense, 140, DType::f32), 8192);
+    assert_int_equal(steps(dense, 79), 8192);
+    assert_int_equal(steps(dense, 24), 4096);
+    assert_int_equal(steps(dense, 8), 4096);
+    assert_int_equal(steps(sparse, 140), 16384);
+    assert_int_equal(steps(sparse, 24), 8192); // the least with experts
+    assert_int_equal(steps(small, 8), 16384);
+}
+
 } // namespace
 
 int main() {
@@ -168,6 +200,7 @@ int main() {
         cmocka_unit_test(devices_that_cannot_run_it_are_refused_by_name),
         cmocka_unit_test(devices_take_the_kernels_of_their_capability),
         cmocka_unit_test(quantising_is_refused_where_it_cannot_be),
+        cmocka_unit_test(steps_are_as_large_as_memory_suggests),
         cmocka_unit_test(keys_and_values_are_in_fp8_where_they_can_be),
         cmocka_unit_test(a_machine_without_a_driver_is_told),
         cmocka_unit_test(a_failed_allocation_is_out_of_memory_and_a_lost_device_is_a_device_error),

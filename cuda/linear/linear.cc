@@ -7,7 +7,8 @@ namespace {
 
 constexpr int64_t kWorkspace = int64_t{64} << 20;
 constexpr int kCandidates = TuningCache::kCandidates;
-constexpr int kRepeats = 5;
+constexpr int64_t kMostRepeats = 5;     // of a candidate that is timed
+constexpr double kRepeatedFlops = 5e12; // of all repeats: some 7 ms on an H200
 
 cudaDataType data_type(DType type) {
     return type == DType::f32    ? CUDA_R_32F
@@ -256,6 +257,10 @@ Result<int32_t> Linear::fastest(const Key &key, const Product &product,
                                 const Matrix &w, const Input &x, cudaStream_t stream) {
     ASSIGN_OR_RETURN(const Event begin, Event::create(true));
     ASSIGN_OR_RETURN(const Event end, Event::create(true));
+    const double flops =
+        2.0 * static_cast<double>(key.m) * static_cast<double>(key.n) * static_cast<double>(key.k);
+    const auto repeats =
+        std::clamp<int64_t>(static_cast<int64_t>(kRepeatedFlops / flops), 1, kMostRepeats);
     float shortest = 0;
     int32_t best = -1;
     for (size_t i = 0; i < found.size(); ++i) {
@@ -266,7 +271,7 @@ Result<int32_t> Linear::fastest(const Key &key, const Product &product,
             continue;
         }
         RETURN_IF_CUDA(cudaEventRecord(begin, stream));
-        for (int r = 0; r < kRepeats; ++r) {
+        for (int64_t r = 0; r < repeats; ++r) {
             RETURN_IF_CUBLAS(
                 multiply(product, found[i].algo, w, x, scratch_, key.accumulate, stream));
         }
