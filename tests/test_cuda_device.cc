@@ -190,7 +190,7 @@ void steps_are_as_large_as_memory_suggests(void **) {
     assert_int_equal(steps(dense, 8), 4096);
     assert_int_equal(steps(sparse, 140), 16384);
     assert_int_equal(steps(sparse, 24), 8192); // the least with experts
-    assert_int_equal(steps(small, 8), 16384);
+    assert_int_equal(steps(small, 24), 16384);
 }
 
 } // namespace
