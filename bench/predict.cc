@@ -1,8 +1,8 @@
 // What a described device is predicted to take for the jobs of bench/throughput.
 //
 //     predict [DEVICE]              beside what an H200 took (docs/performance.md): rows/s measured and predicted, the
-//                                   error, and where the seconds are predicted to go. A star: the description was
-//                                   fitted to this job
+//                                   error, and where the seconds are predicted to go. A star: one of the jobs
+//                                   whose fit was tried on the others
 //     predict [DEVICE] --heads      jobs whose prefixes have a head, on several models: rows/s with levels 1, 2 and auto
 //     predict [DEVICE] --job NAME ..    the same of one job, changed as bench/throughput changes it: --model --rows
 //                                   --prefix --common --own --sharing --spread --new --step-tokens --kv-gib
@@ -19,6 +19,20 @@ using namespace batchllm;
 
 namespace {
 
+std::string name_of(const MeasuredJob &job) {
+    const NamedJob &of = job.job;
+    std::string name = of.name;
+    const bool fewer = std::any_of(std::begin(kJobs), std::end(kJobs), [&](const NamedJob &named) {
+        return std::strcmp(named.name, of.name) == 0 && named.rows != of.rows;
+    });
+    if (fewer) name += " --rows " + std::to_string(of.rows);
+    if (!job.sharing_on) name += " --no-sharing";
+    if (job.step_tokens > 0) name += " --step-tokens " + std::to_string(job.step_tokens);
+    if (job.levels > 1) name += " --levels 2";
+    if (std::strcmp(of.model, "Mistral-7B") != 0) name.append(", ").append(of.model);
+    return name;
+}
+
 Status compare_with_measured(const std::string &device) {
     double worst = 0, sum = 0;
     const std::vector<MeasuredJob> jobs = measured_on_h200();
@@ -29,14 +43,9 @@ Status compare_with_measured(const std::string &device) {
         const double off = p.rows_second / job.rows_second - 1;
         worst = std::max(worst, std::abs(off));
         sum += std::abs(off);
-        std::string name = job.job.name;
-        if (std::string(job.job.model) != "Mistral-7B") name += std::string(", ") + job.job.model;
-        if (!job.sharing_on) name += " --no-sharing";
-        if (job.step_tokens > 0) name += " --step-tokens " + std::to_string(job.step_tokens);
-        if (job.levels > 1) name += " --levels 2";
         std::printf("| %s%s | %.1f | %.1f | %+.1f %% | %lld | %.2f | %.2f | %.2f | %.2f | %.2f |\n",
-                    name.c_str(), job.fitted ? "*" : "", job.rows_second, p.rows_second, 100 * off,
-                    static_cast<long long>(p.steps), p.parts.linear, p.parts.attention,
+                    name_of(job).c_str(), job.fitted ? "*" : "", job.rows_second, p.rows_second,
+                    100 * off, static_cast<long long>(p.steps), p.parts.linear, p.parts.attention,
                     p.parts.elementwise, p.parts.logits, p.parts.step);
         std::fflush(stdout);
     }

@@ -31,6 +31,8 @@ std::string config_of(const std::string &sizes) {
 }
 
 constexpr int32_t chunk = 64; // tokens of a node where attention is to be nearly nothing
+// The rate of products of more rows is that of so many, and steps that long would be most of a probe's time.
+constexpr int64_t most_tokens = 8192;
 constexpr int repeats = 5;
 constexpr double steady_seconds = 0.2;
 constexpr size_t longest_file = size_t{1} << 20;
@@ -121,8 +123,8 @@ class Probe {
     // Keys and values as they are in a job: zeros are read faster, and take less power to compute with. Warms
     // the device too.
     Status fill(const Sizes &sizes) const {
-        const auto tokens = static_cast<int32_t>(std::min<int64_t>(chunk, info().step_tokens));
-        const int64_t nodes = std::max<int64_t>(1, info().step_tokens / chunk);
+        const auto tokens = static_cast<int32_t>(std::min<int64_t>(chunk, step_tokens()));
+        const int64_t nodes = std::max<int64_t>(1, step_tokens() / chunk);
         const int64_t wanted = sizes.decodes * pages_of(sizes.decoded);
         BatchOutput output;
         for (int64_t page = 0; page < std::min(wanted, info().pages);
@@ -136,6 +138,8 @@ class Probe {
     int64_t pages_of(int64_t tokens) const {
         return (tokens + info().page_tokens - 1) / info().page_tokens;
     }
+    // Of the largest batch.
+    int64_t step_tokens() const { return std::min(info().step_tokens, most_tokens); }
     const BackendInfo &info() const { return backend_->info(); }
 
   private:
@@ -191,7 +195,7 @@ Status measure_products(const Probe &probe, const Model &model, DeviceCosts *cos
     costs->products = {{1, 1e21}};
     std::vector<DeviceCosts::Product> measured;
     for (int64_t rows = 1;; rows = rows < 16 ? 16 : 2 * rows) {
-        rows = std::min(rows, probe.info().step_tokens);
+        rows = std::min(rows, probe.step_tokens());
         ProbeBatch of{rows, 1, 1, 0};
         if (rows >= 2 * chunk) of = {rows / chunk, chunk, chunk, 0};
         if (probe.pages_of(of.length) * of.nodes > probe.info().pages) break;
@@ -202,7 +206,7 @@ Status measure_products(const Probe &probe, const Model &model, DeviceCosts *cos
         const double left = std::max(took - rest, 0.3 * took);
         const auto count = static_cast<double>(of.all());
         measured.push_back({count, 2 * count * elements / left});
-        if (rows == probe.info().step_tokens) break;
+        if (rows == probe.step_tokens()) break;
     }
     costs->products = std::move(measured);
     return {};
@@ -230,6 +234,15 @@ bool find_kept(const std::string &path, DeviceCosts *costs) {
     return true;
 }
 
+// What a backend says of itself. It says so of a description that was kept too: defaults may have changed since.
+void take_info(const BackendInfo &info, DeviceCosts *costs) {
+    costs->name = info.device;
+    costs->page_tokens = info.page_tokens;
+    costs->step_tokens = info.step_tokens;
+    costs->expert_step_tokens = 0;
+    costs->batches_in_flight = info.batches_in_flight;
+}
+
 // The name of its kept description is the device's own, so another device never gets it.
 Result<ProbedDevice> probe_backend(Backend *backend, const Model &model) {
     ProbedDevice probed;
@@ -237,7 +250,10 @@ Result<ProbedDevice> probe_backend(Backend *backend, const Model &model) {
     const std::string path =
         cache_path("costs-" + info.name + "-" + info.device + "-" + info.compute_type + ".json");
     probed.kept = find_kept(path, &probed.costs);
-    if (probed.kept) return probed;
+    if (probed.kept) {
+        take_info(info, &probed.costs);
+        return probed;
+    }
     ASSIGN_OR_RETURN(probed.costs, measure_device(backend, model));
     if (!path.empty()) keep_in_cache(path, device_costs_text(probed.costs));
     return probed;
@@ -284,12 +300,9 @@ Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
         costs.attention_overlap = 0;
         costs.experts.clear(); // one after another
         costs.routing_us = costs.routing_ns = 0;
-        costs.expert_step_tokens = 0;
+        costs.gated_tokens = 0;
     }
-    costs.name = info.device;
-    costs.page_tokens = info.page_tokens;
-    costs.step_tokens = info.step_tokens;
-    costs.batches_in_flight = info.batches_in_flight;
+    take_info(info, &costs);
     RETURN_IF_ERROR(probe.fill(sizes_for(info)));
     RETURN_IF_ERROR(measure_attention(probe, model, &costs));
     const double rate = costs.products.back().flops;

@@ -19,16 +19,16 @@ DeviceCosts h200() {
     costs.name = "NVIDIA H200";
     costs.memory_bytes = int64_t{150754820096};
     costs.page_tokens = 64;
-    costs.step_tokens = 4096;
+    costs.step_tokens = 16384;
     costs.batches_in_flight = 2;
     costs.products = {{32, 7.1e13},   {128, 2.67e14}, {256, 4.36e14}, {512, 5.96e14},
-                      {1024, 6.7e14}, {2048, 7.1e14}, {4096, 7.1e14}, {8192, 7.1e14}};
+                      {1024, 6.5e14}, {2048, 6.8e14}, {4096, 7e14},   {8192, 7.05e14}};
     costs.product_us = 2;
-    costs.memory_bandwidth = 3.5e12;
-    costs.attention_flops = 5e14;
+    costs.memory_bandwidth = 3e12;
+    costs.attention_flops = 5.2e14;
     costs.attention_bandwidth = 4.4e12;
-    costs.attention_overlap = 0.2;
-    costs.attention_us = 12;
+    costs.attention_overlap = 0.3;
+    costs.attention_us = 20;
     costs.merge_ns = 1.4;
     costs.step_us = 60;
     costs.host_us = 335;
@@ -37,7 +37,7 @@ DeviceCosts h200() {
                      {256, 5.2e14}, {512, 5.65e14}, {2048, 6e14}};
     costs.routing_us = 20;
     costs.routing_ns = 0.3;
-    costs.expert_step_tokens = 8192;
+    costs.gated_tokens = 1024;
     return costs;
 }
 
@@ -99,8 +99,12 @@ Status read_later_keys(const JsonValue &root, DeviceCosts *costs) {
             ASSIGN_OR_RETURN(costs->*field, routing->number(0, 1e9));
         }
     }
-    if (const auto step = root.given("expert_step_tokens")) {
-        ASSIGN_OR_RETURN(costs->expert_step_tokens, step->integer(0, int64_t{1} << 24));
+    for (const auto &[name, field] :
+         {std::pair("expert_step_tokens", &DeviceCosts::expert_step_tokens),
+          std::pair("gated_tokens", &DeviceCosts::gated_tokens)}) {
+        if (const auto tokens = root.given(name)) {
+            ASSIGN_OR_RETURN(costs->*field, tokens->integer(0, int64_t{1} << 24));
+        }
     }
     return {};
 }
@@ -165,7 +169,8 @@ Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file
                                     "experts",
                                     "routing_us",
                                     "routing_ns",
-                                    "expert_step_tokens"}));
+                                    "expert_step_tokens",
+                                    "gated_tokens"}));
     DeviceCosts costs;
     ASSIGN_OR_RETURN(costs.name, root.string("name"));
     ASSIGN_OR_RETURN(const JsonValue memory, root.at("memory_bytes"));
@@ -208,6 +213,7 @@ std::string device_costs_text(const DeviceCosts &costs) {
     text += ",\n  \"routing_us\": " + number_text(costs.routing_us);
     text += ",\n  \"routing_ns\": " + number_text(costs.routing_ns);
     text += ",\n  \"expert_step_tokens\": " + std::to_string(costs.expert_step_tokens);
+    text += ",\n  \"gated_tokens\": " + std::to_string(costs.gated_tokens);
     return text + "\n}\n";
 }
 

@@ -1,13 +1,14 @@
 // What a device takes for the parts of a step, as numbers: measured once on a device and kept in a file, or
 // one of the descriptions that the library knows by name. StepCost (step_cost.h) makes seconds of them.
 //
-// A file is JSON, with every key, and no other; kv_fraction and those of experts may be absent:
+// A file is JSON, with every key, and no other; kv_fraction, gated_tokens and those of experts may be absent:
 //
-//     {"name": "NVIDIA H200", "memory_bytes": 150754820096, "kv_fraction": 0.9, "page_tokens": 64, "step_tokens": 4096,
-//      "batches_in_flight": 2, "products": [[32, 7.1e13], [128, 2.7e14], ...], "product_us": 2, "memory_bandwidth": 3.5e12,
-//      "attention_flops": 5.0e14, "attention_bandwidth": 4.4e12, "attention_overlap": 0.2,
-//      "attention_us": 12, "merge_ns": 1.4, "step_us": 60, "host_us": 335, "host_token_us": 0.18,
-//      "experts": [[16, 6.4e13], ...], "routing_us": 20, "routing_ns": 0.3, "expert_step_tokens": 8192}
+//     {"name": "NVIDIA H200", "memory_bytes": 150754820096, "kv_fraction": 0.9, "page_tokens": 64, "step_tokens": 16384,
+//      "batches_in_flight": 2, "products": [[32, 7.1e13], [128, 2.7e14], ...], "product_us": 2, "memory_bandwidth": 3e12,
+//      "attention_flops": 5.2e14, "attention_bandwidth": 4.4e12, "attention_overlap": 0.3,
+//      "attention_us": 20, "merge_ns": 1.4, "step_us": 60, "host_us": 335, "host_token_us": 0.18,
+//      "experts": [[16, 6.4e13], ...], "routing_us": 20, "routing_ns": 0.3, "expert_step_tokens": 0,
+//      "gated_tokens": 1024}
 #pragma once
 
 #include <cstdint>
@@ -51,8 +52,15 @@ struct DeviceCosts {
     double routing_us = 0; // of each layer with experts: choosing them, sorting tokens by them
     double routing_ns = 0; // the same, of a token and each of its experts
     int64_t expert_step_tokens = 0; // of models with experts; 0: step_tokens
+    // Steps of so many tokens or more have a feed-forward's activation within the product of gate and up, so
+    // that its bytes are not moved; 0: none have.
+    int64_t gated_tokens = 0;
 
     bool on_gpu() const { return batches_in_flight > 1; }
+    // Of a model with or without experts, where the options do not say.
+    int64_t tokens_of_step(bool sparse) const {
+        return sparse && expert_step_tokens > 0 ? expert_step_tokens : step_tokens;
+    }
 };
 
 // A description that the library has: "h200". Errors name those that there are.

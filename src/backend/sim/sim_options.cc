@@ -137,8 +137,7 @@ Status take_device(const Model *model, DeviceCosts costs, int64_t kv_bytes, SimO
     out->page_tokens = costs.page_tokens;
     const bool sparse = std::any_of(model->layers.begin(), model->layers.end(),
                                     [](const Layer &layer) { return bool(layer.experts); });
-    const bool longer = sparse && costs.expert_step_tokens > 0;
-    out->step_tokens = longer ? costs.expert_step_tokens : costs.step_tokens;
+    out->step_tokens = costs.tokens_of_step(sparse);
     out->overlap = costs.batches_in_flight > 1 ? 1 : 0;
     out->costs.emplace(std::move(costs), *model, kv_bytes);
     out->head_cost = head_cost(*out->costs);

@@ -34,6 +34,13 @@ double element_seconds(const std::vector<DeviceCosts::Product> &known, double ro
     return cost(*below) + part * (cost(*above) - cost(*below));
 }
 
+// Whether the backend has a product of this layer's gate and up with the activation in it (cuda/gated/gated.h).
+bool takes_gated(const FeedForward &feed) {
+    const bool biased = feed.gate.bias || feed.up.bias;
+    return feed.gate && !biased && feed.activation != Activation::clamped_swiglu &&
+           feed.gate.columns() % 64 == 0 && feed.width % 128 == 0;
+}
+
 double rounded_up(double value, double to) {
     return to * static_cast<double>(static_cast<int64_t>((value + to - 1) / to));
 }
@@ -110,6 +117,7 @@ void StepCost::add_layer(const Layer &layer) {
     const auto heads = static_cast<double>(a.q_size() + 2 * a.kv_size());
     elementwise_bytes_ +=
         norms * norm_bytes * hidden + activation_bytes * feed.width + rope_bytes * heads;
+    if (takes_gated(feed)) gated_bytes_ += activation_bytes * feed.width;
     const auto same = [&](const Layers &layers) { return layers.same(a); };
     auto at = std::find_if(layers_.begin(), layers_.end(), same);
     if (at == layers_.end()) {
@@ -202,7 +210,10 @@ StepSeconds StepCost::seconds(const TokenBatch &batch) const {
         all.linear += experts.count * expert_seconds(tokens, experts);
     for (const Layers &layers : layers_)
         all.attention += layers.count * attention_seconds(batch, layers);
-    all.elementwise = tokens * elementwise_bytes_ / costs_.memory_bandwidth +
+    const bool gated =
+        costs_.gated_tokens > 0 && tokens >= static_cast<double>(costs_.gated_tokens);
+    const double moved = elementwise_bytes_ - (gated ? gated_bytes_ : 0);
+    all.elementwise = tokens * moved / costs_.memory_bandwidth +
                       routings_ * costs_.routing_us * 1e-6 +
                       tokens * routed_ * costs_.routing_ns * 1e-9;
     const auto wanted = static_cast<double>(
@@ -223,10 +234,11 @@ double StepCost::merge_seconds() const {
 }
 
 double StepCost::token_seconds() const {
-    const bool experts = !experts_.empty() && costs_.expert_step_tokens > 0;
+    // Not a step's default size: which heads are shared was measured with these (docs/lab/engine.md).
+    const bool experts = !experts_.empty();
+    const int64_t tokens = std::min<int64_t>(experts ? 8192 : 4096, costs_.tokens_of_step(experts));
     TokenBatch prompt;
-    prompt.tokens.resize(
-        static_cast<size_t>(experts ? costs_.expert_step_tokens : costs_.step_tokens));
+    prompt.tokens.resize(static_cast<size_t>(tokens));
     const auto length = static_cast<int32_t>(prompt.tokens.size());
     prompt.nodes.push_back({-1, 0, length, 0, length, true});
     return seconds(prompt).total() / length;

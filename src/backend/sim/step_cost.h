@@ -7,7 +7,8 @@
 //                 prompt's own chunk) are arithmetic; keys that one query reads alone are bytes; both at
 //                 once, the lesser partly behind the greater; then merges of what was computed apart. Keys in
 //                 fp8 that queries share are widened before: bytes of memory
-//     elementwise norms, activations, ropes, weighted sums of experts: bytes of memory; routing
+//     elementwise norms, activations that are not part of a product, ropes, weighted sums of experts: bytes of
+//                 memory; routing
 //     logits      the head's product and sampling
 //     step        what a step takes beside all that
 //
@@ -42,8 +43,8 @@ class StepCost {
     // KV memory of a device with nothing on it but this model: `fraction` of what its weights leave; 0: the
     // device's default.
     int64_t kv_bytes(double fraction) const;
-    // Of a query whose keys are in one node more than before, in all layers; and of a token in a full step of
-    // prompts.
+    // Of a query whose keys are in one node more than before, in all layers; and of a token of a prompt, in a step
+    // that has 4,096 of them, or 8,192 with experts, or what fits.
     double merge_seconds() const;
     double token_seconds() const;
 
@@ -81,6 +82,7 @@ class StepCost {
     std::vector<Experts> experts_;
     std::vector<Layers> layers_;
     double elementwise_bytes_ = 0; // a token
+    double gated_bytes_ = 0;       // of those, what costs_.gated_tokens spare
     double routed_ = 0;            // experts of a token, in all layers
     double routings_ = 0;          // layers with experts
     double head_ = 0, vocabulary_ = 0;
