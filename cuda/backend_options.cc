@@ -5,15 +5,14 @@
 
 #include "attention/attention.h"
 #include "backend/kv_type.h"
-#include "recurrent/chunk.h"
 
 namespace batchllm::cuda {
 namespace {
 
 constexpr int64_t kMostStepTokens = 16384; // of what is chosen here
 constexpr int64_t kLeastStepTokens = 4096;
-// Each step reads the weights of all experts that any token goes to, so larger steps pay longer.
-constexpr int64_t kLeastSparseStepTokens = 8192;
+// Not measured with more in 16 bits.
+constexpr int64_t kSparseStepTokens = 8192;
 constexpr int64_t kStepMemoryShare =
     48;                             // a step's buffers have at most so much of the device's memory
 constexpr int kLeastDriver = 13000; // the runtime that this is built with
@@ -85,22 +84,16 @@ Result<int> read_device(const std::string &devices) {
 
 int64_t default_step_tokens(const Model &model, DType element, int64_t memory_bytes) {
     int64_t numbers = 0; // of a token, in the buffers of the widest layer
-    bool sparse = false;
     for (const Layer &layer : model.layers) {
+        if (layer.experts) return kSparseStepTokens;
         const Attention &a = layer.attention;
         const DeltaNet &delta = layer.delta;
-        int64_t of_layer = 4 * int64_t{model.hidden} + 3 * a.q_size() + 2 * a.kv_size() +
-                           3 * int64_t{layer.feed_forward.width} + 2 * delta.input_rows() +
-                           int64_t{delta.value_heads} * (delta.key_dim + kDeltaChunk);
-        if (layer.experts) {
-            sparse = true;
-            of_layer +=
-                layer.experts.router.chosen * (int64_t{layer.experts.each[0].width} + model.hidden);
-        }
-        numbers = std::max(numbers, of_layer);
+        numbers = std::max(numbers, 4 * int64_t{model.hidden} + 3 * a.q_size() + 2 * a.kv_size() +
+                                        3 * int64_t{layer.feed_forward.width} +
+                                        2 * (delta.input_rows() + delta.values_size()));
     }
     int64_t tokens = kMostStepTokens;
-    while (tokens > (sparse ? kLeastSparseStepTokens : kLeastStepTokens) &&
+    while (tokens > kLeastStepTokens &&
            tokens * numbers * dtype_bytes(element) > memory_bytes / kStepMemoryShare) {
         tokens /= 2;
     }

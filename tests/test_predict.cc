@@ -170,6 +170,7 @@ void the_price_of_a_head_does_not_follow_the_size_of_steps(void **) {
         const auto price = [&](int64_t step_tokens) {
             DeviceCosts costs = known;
             costs.step_tokens = step_tokens;
+            costs.expert_step_tokens = 0;
             return head_cost(StepCost(costs, model.model));
         };
         assert_true(price(priced) == price(16384));
@@ -466,10 +467,10 @@ void steps_are_as_long_as_the_description_says(void **) {
         const BenchModel made = bench_model(name).value();
         return read_sim_options(&made.model, {}, costs).value().step_tokens;
     };
-    assert_int_equal(tokens("qwen3-30b-a3b"), 16384);
-    assert_int_equal(tokens("Mistral-7B"), 16384);
-    costs.expert_step_tokens = 8192;
     assert_int_equal(tokens("qwen3-30b-a3b"), 8192);
+    assert_int_equal(tokens("Mistral-7B"), 16384);
+    costs.expert_step_tokens = 0;
+    assert_int_equal(tokens("qwen3-30b-a3b"), 16384);
     assert_int_equal(tokens("Mistral-7B"), 16384);
 }
 

@@ -37,6 +37,7 @@ DeviceCosts h200() {
                      {256, 5.2e14}, {512, 5.65e14}, {2048, 6e14}};
     costs.routing_us = 20;
     costs.routing_ns = 0.3;
+    costs.expert_step_tokens = 8192;
     costs.gated_tokens = 1024;
     return costs;
 }
