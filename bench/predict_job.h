@@ -32,7 +32,7 @@ struct MeasuredRate {
     bool fitted;
 };
 
-// Of Mistral-7B, industry2 of Qwen2-7B, at 35886e2.
+// Of Mistral-7B, industry2 of Qwen2-7B, at 35886e2; some with 4,096 at 9c9dcb7, whose kernels are the same.
 constexpr MeasuredRate measured_rates[] = {
     {"a16", 0, 0, 91.0, true},
     {"one", 0, 0, 124.7, true},
@@ -49,7 +49,7 @@ constexpr MeasuredRate measured_rates[] = {
     {"b4", 0, 4096, 29.1, false},
     {"c16", 0, 4096, 18.8, true},
     {"c4", 0, 4096, 18.6, false},
-    {"one", 0, 4096, 121.0, true},
+    {"one", 0, 4096, 121.5, true},
     {"industry1", 0, 4096, 60.5, false},
     {"industry2", 0, 4096, 44.8, false},
     {"industry2", 800, 4096, 44.3, false},

@@ -13,7 +13,7 @@ constexpr int64_t kTokensAPass = 4096;
 LinearProbe::LinearProbe(cuda::CudaBackend *backend, int64_t sampled, int64_t all)
     : backend_(backend), sampled_(sampled), all_(all) {
     const int64_t most = backend->info().step_tokens;
-    for (const int64_t tokens : {2048, 3072, 4096}) {
+    for (const int64_t tokens : {1024, 2048, 4096, 8192}) {
         if (tokens < most) tokens_.push_back(tokens);
     }
     tokens_.push_back(most);

@@ -9,14 +9,11 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr int64_t kMostStepTokens = 16384; // of what is chosen here
-constexpr int64_t kLeastStepTokens = 4096;
-// Not measured with more in 16 bits.
-constexpr int64_t kSparseStepTokens = 8192;
-constexpr int64_t kStepMemoryShare =
-    48;                             // a step's buffers have at most so much of the device's memory
-constexpr int kLeastDriver = 13000; // the runtime that this is built with
-constexpr int kLeastCapability = 8; // bf16, mma.sync m16n8k16, cp.async
+// Where options do not say. Larger steps have not been measured with experts in bf16.
+constexpr int64_t kMostStepTokens = 16384, kLeastStepTokens = 4096, kSparseStepTokens = 8192;
+constexpr int64_t kStepMemoryShare = 36; // of the device's memory, for a step's buffers: 1/36
+constexpr int kLeastDriver = 13000;      // the runtime that this is built with
+constexpr int kLeastCapability = 8;      // bf16, mma.sync m16n8k16, cp.async
 constexpr int kLeastE4m3 = 89;
 
 Result<bool> read_switch(const std::string &key, const std::string &value) {
@@ -82,19 +79,25 @@ Result<int> read_device(const std::string &devices) {
     return number;
 }
 
-int64_t default_step_tokens(const Model &model, DType element, int64_t memory_bytes) {
-    int64_t numbers = 0; // of a token, in the buffers of the widest layer
+int64_t default_step_tokens(const Model &model, const ForwardOptions &options,
+                            int64_t memory_bytes) {
+    const int64_t element = dtype_bytes(options.element), residual = dtype_bytes(options.residual);
+    const int64_t partials =
+        options.element == DType::f32 ? 0 : 4 * partials_per_token(model, options.attention);
+    int64_t bytes = 0; // of a token, in the buffers of the widest layer
     for (const Layer &layer : model.layers) {
         if (layer.experts) return kSparseStepTokens;
         const Attention &a = layer.attention;
         const DeltaNet &delta = layer.delta;
-        numbers = std::max(numbers, 4 * int64_t{model.hidden} + 3 * a.q_size() + 2 * a.kv_size() +
-                                        3 * int64_t{layer.feed_forward.width} +
-                                        2 * (delta.input_rows() + delta.values_size()));
+        const int64_t activations = model.hidden + 3 * a.q_size() + 2 * a.kv_size() +
+                                    3 * int64_t{layer.feed_forward.width} +
+                                    2 * (delta.input_rows() + delta.values_size());
+        bytes = std::max(bytes, element * activations + partials * a.q_size());
     }
+    const auto layers = static_cast<int64_t>(model.layers.size());
+    bytes += 3 * residual * model.hidden + element * layers * model.layer_inputs.width;
     int64_t tokens = kMostStepTokens;
-    while (tokens > kLeastStepTokens &&
-           tokens * numbers * dtype_bytes(element) > memory_bytes / kStepMemoryShare) {
+    while (tokens > kLeastStepTokens && tokens * bytes > memory_bytes / kStepMemoryShare) {
         tokens /= 2;
     }
     return tokens;
@@ -175,13 +178,13 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
     }
     // bf16's range is f32's; f16's is not, and residual streams outgrow it.
     forward.residual = forward.element == DType::bf16 ? DType::bf16 : DType::f32;
-    forward.step_tokens = options.step_tokens > 0
-                              ? options.step_tokens
-                              : default_step_tokens(model, forward.element,
-                                                    static_cast<int64_t>(device.totalGlobalMem));
     forward.seed = options.seed;
     forward.reproducible = forward.attention.reproducible = options.reproducible;
     forward.threads = options.threads;
+    forward.step_tokens =
+        options.step_tokens > 0
+            ? options.step_tokens
+            : default_step_tokens(model, forward, static_cast<int64_t>(device.totalGlobalMem));
     const std::pair<const char *, bool *> switches[] = {
         {"tuning", &forward.tune},
         {"share_attention", &forward.attention.share},

@@ -36,9 +36,10 @@ Status check_device(const DeviceFacts &facts);
 // Whether this build can run on the device, which becomes the calling thread's.
 Result<cudaDeviceProp> open_device(int device);
 
-// The most tokens of a step where options do not say. Of models without experts larger steps were faster on every job
-// measured (docs/lab/engine.md), as long as their buffers are a small part of the memory.
-int64_t default_step_tokens(const Model &model, DType element, int64_t memory_bytes);
+// The tokens of a step where options do not say: as many as have buffers in a small part of the device's memory, since
+// larger steps are mostly faster (docs/lab/engine.md). options: element, residual and attention are read.
+int64_t default_step_tokens(const Model &model, const ForwardOptions &options,
+                            int64_t memory_bytes);
 
 Result<CudaOptions> read_options(const Model &model, const BackendOptions &options,
                                  const cudaDeviceProp &device);

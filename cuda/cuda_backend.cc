@@ -40,7 +40,8 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
         ASSIGN_OR_RETURN(slot.end, Event::create(true));
     }
     for (Slot &slot : backend->slots_) {
-        RETURN_IF_ERROR(slot.staging.reserve(kFirstInput));
+        RETURN_IF_ERROR(
+            slot.staging.reserve(std::max(kFirstInput, 1024 * read.forward.step_tokens)));
         RETURN_IF_ERROR(slot.samples.reserve(read.forward.step_tokens));
     }
     ASSIGN_OR_RETURN(backend->forward_, Forward::create(model, read.forward));

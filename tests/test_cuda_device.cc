@@ -4,7 +4,9 @@
 #include <string>
 
 #include "attention/family.h"
+#include "backend/sim/device_costs.h"
 #include "backend_options.h"
+#include "gated/gated.h"
 #include "testing.h"
 
 using namespace batchllm;
@@ -161,10 +163,11 @@ void keys_and_values_are_in_fp8_where_they_can_be(void **) {
     assert_non_null(std::strstr(unknown.message().c_str(), "kv_type=e5m2: auto or fp8"));
 }
 
-// One layer is as wide as all of them.
+// One layer: only the widest counts.
 Model model_of(int32_t hidden, int32_t width, int32_t heads) {
     Model model;
     model.hidden = hidden;
+    model.max_positions = 131072;
     model.layers.resize(1);
     Layer &layer = model.layers[0];
     layer.attention.heads = heads;
@@ -174,21 +177,39 @@ Model model_of(int32_t hidden, int32_t width, int32_t heads) {
     return model;
 }
 
+void predictions_know_from_how_many_tokens_activations_are_in_products(void **) {
+    assert_int_equal(named_device_costs("h200")->gated_tokens, kLeastGatedRows);
+}
+
 void steps_are_as_large_as_memory_suggests(void **) {
-    const Model dense = model_of(4096, 14336, 32), small = model_of(256, 1024, 4);
+    Model dense = model_of(4096, 14336, 32);
+    const Model small = model_of(256, 1024, 4);
     Model sparse = model_of(2048, 0, 32);
     sparse.layers[0].experts.each.resize(128);
-    const auto steps = [](const Model &model, int64_t gib, DType element = DType::bf16) {
-        return default_step_tokens(model, element, gib << 30);
+    ForwardOptions options;
+    options.element = options.residual = DType::bf16;
+    const auto steps = [&](const Model &model, int64_t gib) {
+        return default_step_tokens(model, options, gib << 30);
     };
     assert_int_equal(steps(dense, 140), 16384);
-    assert_int_equal(steps(dense, 140, DType::f32), 8192);
     assert_int_equal(steps(dense, 79), 8192);
     assert_int_equal(steps(dense, 24), 4096);
-    assert_int_equal(steps(dense, 8), 4096);
+    assert_int_equal(steps(dense, 8), 4096); // the least, whatever its buffers take
     assert_int_equal(steps(sparse, 140), 8192);
     assert_int_equal(steps(sparse, 24), 8192);
     assert_int_equal(steps(small, 24), 16384);
+    options.attention.reproducible = true; // more partials
+    assert_int_equal(steps(dense, 140), 4096);
+    options.attention.reproducible = false;
+    options.element = options.residual = DType::f32;
+    assert_int_equal(steps(dense, 140), 8192);
+    options.element = options.residual = DType::bf16;
+    dense.layer_inputs.width = 65536;
+    assert_int_equal(steps(dense, 140), 8192);
+    dense.layer_inputs.width = 0;
+    dense.layers[0].delta.key_heads = dense.layers[0].delta.value_heads = 64;
+    dense.layers[0].delta.key_dim = dense.layers[0].delta.value_dim = 128;
+    assert_int_equal(steps(dense, 140), 8192);
 }
 
 } // namespace
@@ -198,6 +219,7 @@ int main() {
         cmocka_unit_test(devices_that_cannot_run_it_are_refused_by_name),
         cmocka_unit_test(devices_take_the_kernels_of_their_capability),
         cmocka_unit_test(quantising_is_refused_where_it_cannot_be),
+        cmocka_unit_test(predictions_know_from_how_many_tokens_activations_are_in_products),
         cmocka_unit_test(steps_are_as_large_as_memory_suggests),
         cmocka_unit_test(keys_and_values_are_in_fp8_where_they_can_be),
         cmocka_unit_test(a_machine_without_a_driver_is_told),

@@ -510,6 +510,7 @@ void a_probe_finds_the_figures_of_a_described_device(void **) {
     assert_int_equal(found.step_tokens, known.step_tokens);
     // What a probe takes does not grow with the steps.
     assert_int_equal(found.step_tokens, 16384);
+    assert_int_equal(found.expert_step_tokens, known.expert_step_tokens);
     assert_int_equal(found.products.back().rows, 8192);
     assert_int_equal(found.gated_tokens, known.gated_tokens);
 }

@@ -7,8 +7,8 @@ namespace {
 
 constexpr int64_t kWorkspace = int64_t{64} << 20;
 constexpr int kCandidates = TuningCache::kCandidates;
-constexpr int64_t kMostRepeats = 5;     // of a candidate that is timed
-constexpr double kRepeatedFlops = 5e12; // of all repeats: some 7 ms on an H200
+constexpr int64_t kLeastRepeats = 2, kMostRepeats = 5; // of a candidate that is timed
+constexpr double kRepeatedFlops = 5e12;                // of all its repeats: some 7 ms on an H200
 
 cudaDataType data_type(DType type) {
     return type == DType::f32    ? CUDA_R_32F
@@ -260,7 +260,7 @@ Result<int32_t> Linear::fastest(const Key &key, const Product &product,
     const double flops =
         2.0 * static_cast<double>(key.m) * static_cast<double>(key.n) * static_cast<double>(key.k);
     const auto repeats =
-        std::clamp<int64_t>(static_cast<int64_t>(kRepeatedFlops / flops), 1, kMostRepeats);
+        std::clamp(static_cast<int64_t>(kRepeatedFlops / flops), kLeastRepeats, kMostRepeats);
     float shortest = 0;
     int32_t best = -1;
     for (size_t i = 0; i < found.size(); ++i) {

@@ -23,6 +23,10 @@ constexpr int64_t kMostWidenedBytes = int64_t{512} << 20;
 
 } // namespace
 
+int64_t partials_per_token(const Model &model, const AttentionOptions &options) {
+    return options.reproducible ? most_partials(model.max_positions) : kSlotsPerToken;
+}
+
 StepAttention::StepAttention(const Model &model, DType element, DType kv_type,
                              const AttentionOptions &options)
     : model_(model), element_(element), kv_type_(kv_type), options_(options),
@@ -52,14 +56,10 @@ StepAttention::StepAttention(const Model &model, DType element, DType kv_type,
     }
 }
 
-int64_t StepAttention::slots_per_token() const {
-    return options_.reproducible ? most_partials(model_.max_positions) : kSlotsPerToken;
-}
-
 Status StepAttention::allocate(int64_t rows, StepInput *input) {
     if (element_ == DType::f32) return {};
     rows_ = rows;
-    slots_ = slots_per_token() * rows;
+    slots_ = partials_per_token(model_, options_) * rows;
     int64_t outputs = 0, heads = 0;
     for (const Shape &shape : shapes_) {
         outputs = std::max(outputs, shape.out_stride());

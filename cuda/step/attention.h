@@ -30,6 +30,9 @@ struct AttentionOptions {
     const AttentionFamily *family = nullptr; // of the device
 };
 
+// Partials that a step has room for, of each of its tokens.
+int64_t partials_per_token(const Model &model, const AttentionOptions &options);
+
 // What a layer's attention reads and writes, in elements.
 struct AttentionTensors {
     const void *q;                // [tokens, (heads + 2 kv_heads) * padded], the queries first, or
@@ -99,7 +102,6 @@ class StepAttention {
         const int64_t heads = (a.gated ? 2 : 1) * int64_t{shape.heads};
         return (heads + (a.kv_layer < 0 ? 2 * shape.kv_heads : 0)) * shape.head_dim;
     }
-    int64_t slots_per_token() const;
     Status allocate_wide();
     Status stage_pages(const TokenBatch &batch, StepInput *input, Staging *staging);
     Status stage_plain(const TokenBatch &batch, StepInput *input, Staging *staging);

@@ -239,7 +239,7 @@ void take_info(const BackendInfo &info, DeviceCosts *costs) {
     costs->name = info.device;
     costs->page_tokens = info.page_tokens;
     costs->step_tokens = info.step_tokens;
-    costs->expert_step_tokens = 0;
+    if (info.name == "cpu") costs->expert_step_tokens = 0;
     costs->batches_in_flight = info.batches_in_flight;
 }
 
