@@ -1,8 +1,8 @@
 // What a described device is predicted to take for the jobs of bench/throughput.
 //
 //     predict [DEVICE]              beside what an H200 took (docs/performance.md): rows/s measured and predicted, the
-//                                   error, and where the seconds are predicted to go. A star: one of the jobs
-//                                   whose fit was tried on the others
+//                                   error, and where the seconds are predicted to go. A star: a fit to these
+//                                   jobs alone was tested on the others
 //     predict [DEVICE] --heads      jobs whose prefixes have a head, on several models: rows/s with levels 1, 2 and auto
 //     predict [DEVICE] --job NAME ..    the same of one job, changed as bench/throughput changes it: --model --rows
 //                                   --prefix --common --own --sharing --spread --new --step-tokens --kv-gib
@@ -22,10 +22,11 @@ namespace {
 std::string name_of(const MeasuredJob &job) {
     const NamedJob &of = job.job;
     std::string name = of.name;
-    const bool fewer = std::any_of(std::begin(kJobs), std::end(kJobs), [&](const NamedJob &named) {
-        return std::strcmp(named.name, of.name) == 0 && named.rows != of.rows;
-    });
-    if (fewer) name += " --rows " + std::to_string(of.rows);
+    const bool other_rows =
+        std::any_of(std::begin(kJobs), std::end(kJobs), [&](const NamedJob &named) {
+            return std::strcmp(named.name, of.name) == 0 && named.rows != of.rows;
+        });
+    if (other_rows) name += " --rows " + std::to_string(of.rows);
     if (!job.sharing_on) name += " --no-sharing";
     if (job.step_tokens > 0) name += " --step-tokens " + std::to_string(job.step_tokens);
     if (job.levels > 1) name += " --levels 2";

@@ -16,7 +16,7 @@ struct MeasuredJob {
     NamedJob job;
     double kv_gib = 0;       // 0: what the weights leave
     double rows_second = 0;  // measured
-    bool fitted = false;     // a fit to such jobs alone was tried on the others
+    bool fitted = false;     // a fit to these jobs alone was tested on the others
     bool sharing_on = true;  // else --no-sharing
     int64_t step_tokens = 0; // 0: the default of today, not of the commit at which it was measured
     int32_t levels = 1;
@@ -33,7 +33,7 @@ struct MeasuredRate {
 };
 
 // Of Mistral-7B, industry2 of Qwen2-7B, at 35886e2; some with 4,096 at 9c9dcb7, whose kernels are the same.
-constexpr MeasuredRate measured_rates[] = {
+constexpr MeasuredRate kMeasuredRates[] = {
     {"a16", 0, 0, 91.0, true},
     {"one", 0, 0, 124.7, true},
     {"industry2", 800, 0, 45.0, false},
@@ -70,7 +70,7 @@ inline std::vector<MeasuredJob> measured_on_h200() {
         jobs.push_back(job);
         return &jobs.back();
     };
-    for (const MeasuredRate &rate : measured_rates) add(rate);
+    for (const MeasuredRate &rate : kMeasuredRates) add(rate);
     MeasuredJob gemma{{"c16", "Gemma-3-12B", 40, 200, 0, 7700, 16, 200, 0, 0}, 24, 2.5, false};
     gemma.step_tokens = 4096;
     jobs.push_back(gemma);

@@ -3,8 +3,8 @@
 // A chip at its power limit runs products up to 12 % slower than one that has just idled. So products are timed
 // where the job runs them: the job's first steps are run again right after it, and behind each step comes a pass of all
 // linear layers alone for every 4,096 tokens of the step, or part of them, timed by events on the device. Passes take
-// turns at numbers of tokens from 1,024 up to a step's. The rate at a number is the median of its passes, the first of which does not count;
-// the best of these rates is the job's.
+// turns at numbers of tokens from 1,024 up to a step's. The rate at a number is the median of its passes, the first of
+// which does not count; the best of these rates is the job's.
 //
 // A pass is each product of a step in order, by cuBLASLt with the algorithms that the backend chose, also where a step of
 // the engine has a product within a kernel of its own; of a layer with experts, their kernels with routing. It has no norms,

@@ -9,7 +9,7 @@
 namespace batchllm::cuda {
 namespace {
 
-// Where options do not say. Larger steps have not been measured with experts in bf16.
+// Where the options do not say. With experts in bf16 larger steps are not measured.
 constexpr int64_t kMostStepTokens = 16384, kLeastStepTokens = 4096, kSparseStepTokens = 8192;
 constexpr int64_t kStepMemoryShare = 36; // of the device's memory, for a step's buffers: 1/36
 constexpr int kLeastDriver = 13000;      // the runtime that this is built with

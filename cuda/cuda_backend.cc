@@ -12,7 +12,7 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr int64_t kFirstInput = int64_t{4} << 20; // bytes that hold most steps of 4,096 tokens
+constexpr int64_t kInputBytes = 1024; // of a token, enough in most steps
 
 using Clock = std::chrono::steady_clock;
 
@@ -41,7 +41,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
     }
     for (Slot &slot : backend->slots_) {
         RETURN_IF_ERROR(
-            slot.staging.reserve(std::max(kFirstInput, 1024 * read.forward.step_tokens)));
+            slot.staging.reserve(kInputBytes * std::max<int64_t>(read.forward.step_tokens, 4096)));
         RETURN_IF_ERROR(slot.samples.reserve(read.forward.step_tokens));
     }
     ASSIGN_OR_RETURN(backend->forward_, Forward::create(model, read.forward));
