@@ -148,6 +148,7 @@ void time_group(const std::string &group, AttentionTimer *timer) {
         timer->time("ind1", job_step(300, 450, 1100, 7, 0, 0));
         timer->time("ind1", job_step(0, 0, 1100, 7, 14, 0));
         timer->time("ind1", job_step(300, 450, 1100, 7, 5, 2));
+        timer->time("", decode(512, 256)); // short stream jobs and nothing else
     }
     if (is("L")) {
         timer->time("L", grouped(8, 4000, 128, 8, {8, 1, 128}), 14.8, 19.4);

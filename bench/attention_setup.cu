@@ -136,6 +136,7 @@ WorklistOptions AttentionSetup::options(Sharing sharing) const {
     read_setting("NARROW_US", &options.narrow_us);
     read_setting("SHARE_US", &options.share_us);
     read_setting("STREAM_US", &options.stream_us);
+    read_setting("DECODE_SHARE", &options.decode_share);
     read_setting("BYTES_US", &options.bytes_us);
     read_setting("ITEM_US", &options.item_us);
     read_setting("MERGE_US", &options.merge_us);

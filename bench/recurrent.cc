@@ -2,7 +2,7 @@
 // decode beside the rate of a copy, and prompts in chunks with what their parts take.
 //
 //     recurrent
-//     recurrent --key-heads 16 --value-heads 32 --state bf16 --family sm80
+//     recurrent --key-heads 16 --value-heads 32 --state bf16 --family sm80 --sms 128
 #include <cstdio>
 #include <cstring>
 #include <numeric>
@@ -94,10 +94,19 @@ void time_decode(Bench *bench, double copied) {
         bench->set_step(rows, 1, false);
         const float took =
             time_launches(20, [&] { require(launch_delta_steps(bench->delta(rows), nullptr)); });
-        const double rate =
-            2e3 * rows * static_cast<double>(bench->matrix_bytes()) / static_cast<double>(took);
-        std::printf("decode, %4d rows: %7.1f us, state at %.2f TB/s, %.1f %% of a copy\n", rows,
-                    static_cast<double>(took) * 1e3, rate * 1e-12, 100 * rate / copied);
+        const auto bytes = static_cast<size_t>(rows * bench->matrix_bytes());
+        const double rate = 2e3 * static_cast<double>(bytes) / static_cast<double>(took);
+        const DeviceMemory to =
+            require(DeviceMemory::create(static_cast<int64_t>(bytes), "copied"));
+        const float copy = time_launches(20, [&] {
+            require(cudaMemcpyAsync(to.data(), bench->states.data(), bytes,
+                                    cudaMemcpyDeviceToDevice, nullptr));
+        });
+        std::printf(
+            "decode, %4d rows: %7.1f us, state at %.2f TB/s, %.1f %% of a copy; a copy of as "
+            "many bytes: %.1f us\n",
+            rows, static_cast<double>(took) * 1e3, rate * 1e-12, 100 * rate / copied,
+            static_cast<double>(copy) * 1e3);
     }
 }
 
@@ -115,6 +124,7 @@ void time_prompts(Bench *bench) {
                                bench->chunks.as<DeltaChunk>(),
                                chunks,
                                requests,
+                               tokens,
                                bench->mixed.data(),
                                bench->gates.as<float2>(),
                                bench->w.data(),
@@ -154,6 +164,7 @@ int main(int count, char **values) {
         if (std::strcmp(values[i], "--value-heads") == 0) {
             bench.value_heads = std::atoi(values[i + 1]);
         }
+        if (std::strcmp(values[i], "--sms") == 0) bench.sms = std::atoi(values[i + 1]);
         if (std::strcmp(values[i], "--state") == 0 && std::strcmp(values[i + 1], "bf16") == 0) {
             bench.state = DType::bf16;
         }

@@ -93,6 +93,31 @@ WorklistOptions e4m3_options(std::mt19937_64 &random) {
     return options;
 }
 
+// Tokens with partials are merged once each, in the order of their last items, both queues taken to be as long.
+void check_merges(const Step &step, const Worklist &list) {
+    std::vector<double> last(static_cast<size_t>(step.tokens()));
+    for (int32_t i = 0; i < list.matrix_items + list.stream_items; ++i) {
+        const AttentionItem &item = list.items[i];
+        const bool matrix = i < list.matrix_items;
+        const double done = matrix ? (i + 1.0) / list.matrix_items
+                                   : (i - list.matrix_items + 1.0) / list.stream_items;
+        for (int32_t r = item.row_begin; r < item.row_begin + item.row_count; ++r) {
+            double &end = last[list.rows[r].token];
+            end = std::max(end, done);
+        }
+    }
+    std::vector<bool> merged(static_cast<size_t>(step.tokens()));
+    for (size_t i = 0; i < list.merged.size(); ++i) {
+        const int32_t token = list.merged[i];
+        assert_false(merged[token]);
+        merged[token] = true;
+        if (i > 0) assert_true(last[list.merged[i - 1]] <= last[token]);
+    }
+    for (int32_t t = 0; t < step.tokens(); ++t) {
+        assert_int_equal(merged[t], list.partials[t].count > 0);
+    }
+}
+
 // Every key that a token sees is in one of its items, once, on its page; its slots are its own. Items read widened
 // pages where they are to, and each of these is read.
 void check_list(const Step &step, const WorklistOptions &options, const Worklist &list) {
@@ -184,6 +209,16 @@ void every_key_is_read_once(void **) {
         Worklist list;
         step.build(options, &list);
         check_list(step, options, list);
+    }
+}
+
+void tokens_are_merged_in_the_order_of_their_last_items(void **) {
+    std::mt19937_64 random(seed_of_run());
+    for (int round = 0; round < 200; ++round) {
+        const Step step = random_step(random);
+        Worklist list;
+        step.build(random_options(random), &list);
+        check_merges(step, list);
     }
 }
 
@@ -343,6 +378,7 @@ void a_worklist_keeps_nothing_of_the_last_step(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(every_key_is_read_once),
+        cmocka_unit_test(tokens_are_merged_in_the_order_of_their_last_items),
         cmocka_unit_test(with_widened_pages_every_key_is_read_once),
         cmocka_unit_test(pages_of_prefill_are_widened),
         cmocka_unit_test(by_position_a_token_has_partials_of_its_own),

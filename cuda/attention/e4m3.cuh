@@ -67,13 +67,11 @@ __device__ __forceinline__ void widened_places(int chunk, uint32_t (&place)[2]) 
 // Two elements of a query.
 __device__ __forceinline__ uint32_t to_half(uint32_t pair, __half) { return pair; }
 __device__ __forceinline__ uint32_t to_half(uint32_t pair, __nv_bfloat16) {
-    float x[2] = {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000)};
-#pragma unroll
-    for (float &e : x) {
-        asm("min.NaN.f32 %0, %0, 0f477fe000;" : "+f"(e)); // 65504
-        asm("max.NaN.f32 %0, %0, 0fc77fe000;" : "+f"(e));
-    }
-    return pack(x[0], x[1], __half());
+    uint32_t halves;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" // to 65504 at most; NaN stays
+        : "=r"(halves)
+        : "f"(__uint_as_float(pair & 0xffff0000)), "f"(__uint_as_float(pair << 16)));
+    return halves;
 }
 template <typename T> __device__ __forceinline__ uint4 to_half(const uint4 &chunk, T) {
     return make_uint4(to_half(chunk.x, T()), to_half(chunk.y, T()), to_half(chunk.z, T()),

@@ -19,6 +19,7 @@ void costs_sm90(WorklistOptions *options) {
     if (!e4m3) return;
     options->narrow_us = 0.7;
     options->stream_us = 0.3;
+    options->decode_share = 1;
 }
 
 // mma.sync computes at about half the rate, an item of few rows takes as long as one of many, two CTAs

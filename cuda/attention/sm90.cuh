@@ -33,6 +33,7 @@ constexpr int kQueries = 4; // stream jobs whose queries are held
 // A job is drawn when this many slots of the last are still to be fed: matrix jobs are long, and one
 // drawn early would be missed elsewhere.
 constexpr int kLead = 4, kStreamLead = 12;
+constexpr int kFactors = 64; // KV heads whose scales are held
 
 // Named barriers beside 0.
 enum Barrier { kAllConsumers = 1, kGroup = 2, kTurn = 4 }; // kGroup, kTurn: one a warpgroup
@@ -90,10 +91,39 @@ struct Rest {
     // alone. Each use of a slot completes a phase of all three, of the two without a reader as soon as the slot
     // is empty: so a warpgroup knows the phases of slots that it skipped.
     uint64_t full[3][8], empty[8];
+    float factors[2][kFactors]; // e4m3: key_factor and value_factor of the first KV heads
 };
 template <int HeadDim> constexpr int kSharedBytes = Shape<HeadDim>::kRest + int(sizeof(Rest));
 static_assert(kSharedBytes<64> <= 232448 && kSharedBytes<128> <= 232448 &&
               kSharedBytes<256> <= 232448);
+
+// The scales of a job's KV head. A warp that loaded them would wait for L2 at each job.
+template <typename Stored> __device__ __forceinline__ float
+held_factor(const AttentionArguments &a, const Rest *rest, int which, int kv_head) {
+    if constexpr (!kInBytes<Stored>) return 1;
+    if (kv_head < kFactors) return rest->factors[which][kv_head];
+    return which == 0 ? cuda::key_factor<Stored>(a, kv_head)
+                      : cuda::value_factor<Stored>(a, kv_head);
+}
+template <typename Stored> __device__ __forceinline__ float
+key_factor(const AttentionArguments &a, const Rest *rest, int kv_head) {
+    return held_factor<Stored>(a, rest, 0, kv_head);
+}
+template <typename Stored> __device__ __forceinline__ float
+value_factor(const AttentionArguments &a, const Rest *rest, int kv_head) {
+    return held_factor<Stored>(a, rest, 1, kv_head);
+}
+// By the consumers, before their first job.
+template <typename Stored>
+__device__ __forceinline__ void hold_factors(const AttentionArguments &a, Rest *rest, int thread) {
+    if constexpr (kInBytes<Stored>) {
+        if (thread < min(a.kv_heads, kFactors)) {
+            rest->factors[0][thread] = cuda::key_factor<Stored>(a, thread);
+            rest->factors[1][thread] = cuda::value_factor<Stored>(a, thread);
+        }
+        named_barrier(kAllConsumers, kConsumers);
+    }
+}
 
 // Place in a ring of barriers; both sides step through the same sequence.
 template <int Slots> struct Ring {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/sm90_feed.cuh"
+#include "attention/sm90_fetch.cuh"
 #include "attention/sm90_narrow.cuh"
 #include "attention/sm90_stream.cuh"
 #include "attention/sm90_wide.cuh"
@@ -57,6 +58,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         registers_more<S::kConsumerRegisters>();
         const int thread = threadIdx.x;
         if (thread >= 128) named_barrier_arrive(kTurn, kConsumers); // warpgroup 0 is first
+        hold_factors<Stored>(a, rest, thread);
         Consumer<HeadDim> self{Ratio(a)};
         Ring<kJobs> ring;
         while (true) {

@@ -16,28 +16,38 @@ __device__ __forceinline__ int load_acquire(const int *p) {
     return value;
 }
 
-// Waits for the consumers to be done with each job, announces its partials, gives its place back.
+// Waits for the consumers to be done with each job, announces its partials, gives its place back. One fence, of a
+// microsecond or more, serves all jobs that are done by then.
 __device__ inline void signal_jobs(const AttentionArguments &a, Rest *rest) {
     const int lane = threadIdx.x % 32;
     Ring<kJobs> ring;
     while (true) {
         barrier_wait(shared_address(&rest->job_full[ring.slot]), ring.phase);
-        const Job &job = rest->jobs[ring.slot];
-        if (job.number < 0) break;
+        if (rest->jobs[ring.slot].number < 0) break;
         barrier_wait(shared_address(&rest->job_done[ring.slot]), ring.phase);
-        if (job.item.partial) {
-            fence_gpu();
-            for (int i = lane; i < job.item.row_count; i += 32) {
-                if (job.slot[i] >= 0) {
-                    atomicAdd(a.arrivals + static_cast<int64_t>(job.token[i]) * a.kv_heads +
-                                  job.kv_head,
-                              1);
+        int done = 1, partial = rest->jobs[ring.slot].item.partial;
+        for (auto next = ring; done < kJobs; ++done) {
+            next.advance();
+            const uint32_t barrier = shared_address(&rest->job_done[next.slot]);
+            if (!__all_sync(~0u, barrier_test(barrier, next.phase))) break;
+            partial |= rest->jobs[next.slot].item.partial;
+        }
+        if (partial) fence_gpu();
+        for (; done > 0; --done) {
+            const Job &job = rest->jobs[ring.slot];
+            if (job.item.partial) {
+                for (int i = lane; i < job.item.row_count; i += 32) {
+                    if (job.slot[i] >= 0) {
+                        atomicAdd(a.arrivals + static_cast<int64_t>(job.token[i]) * a.kv_heads +
+                                      job.kv_head,
+                                  1);
+                    }
                 }
             }
+            __syncwarp();
+            if (lane == 0) barrier_arrive(shared_address(&rest->job_empty[ring.slot]));
+            ring.advance();
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(shared_address(&rest->job_empty[ring.slot]));
-        ring.advance();
     }
 }
 
@@ -58,92 +68,114 @@ struct Merged {
     }
 };
 
-// Rows [row, row + Rows) of the merged tokens' heads, those below end; the loads of Rows * Batch partials
-// are in flight together.
-template <int HeadDim, bool Special, typename T, int Rows, int Batch>
-__device__ void merge_rows(const AttentionArguments &a, int row, int end, int lane, Merged &last) {
-    const int ratio = a.heads / a.kv_heads;
-    int token[Rows], head[Rows];
-    PartialRange range[Rows];
-    int most = 0;
-#pragma unroll
-    for (int r = 0; r < Rows; ++r) {
-        const int index = row + r;
-        token[r] = __ldg(a.merged + min(index, end - 1) / a.heads);
-        head[r] = index % a.heads;
-        const int2 there = __ldg(reinterpret_cast<const int2 *>(a.partials + token[r]));
-        range[r] = {there.x, index < end ? there.y : 0};
-        most = max(most, range[r].count);
-    }
-    auto arrivals = [&](int r) {
-        return a.arrivals + static_cast<int64_t>(token[r]) * a.kv_heads + head[r] / ratio;
-    };
-    while (true) {
-        bool ready = true;
-#pragma unroll
-        for (int r = 0; r < Rows; ++r) ready &= load_acquire(arrivals(r)) >= range[r].count;
-        if (ready) break;
-        __nanosleep(100);
-    }
-    HeadResult<HeadDim> result[Rows];
-    for (int base = 0; base < most; base += Batch) {
-        float lse[Rows][Batch], part[Rows][Batch][HeadDim / 32];
-#pragma unroll
-        for (int r = 0; r < Rows; ++r)
-#pragma unroll
-            for (int p = 0; p < Batch; ++p) {
-                const int which = min(base + p, max(range[r].count, 1) - 1);
-                const int64_t index =
-                    static_cast<int64_t>(range[r].begin + which) * a.heads + head[r];
-                lse[r][p] = __ldcg(a.partial_lse + index);
-                load_partial<HeadDim>(a, index, lane, part[r][p]);
-            }
-#pragma unroll
-        for (int r = 0; r < Rows; ++r) {
-#pragma unroll
-            for (int p = 0; p < Batch; ++p) {
-                if (base + p >= range[r].count) lse[r][p] = -INFINITY;
-            }
-            result[r].template add<true>(lse[r], part[r]);
-        }
-    }
-#pragma unroll
-    for (int r = 0; r < Rows; ++r) {
-        if (range[r].count > 0) result[r].template write<Special, T>(a, token[r], head[r], lane);
-    }
-    __syncwarp();
-#pragma unroll
-    for (int r = 0; r < Rows; ++r) {
-        if (lane == r && range[r].count > 0) last.count(arrivals(r), range[r].count + ratio);
+// A token's heads [first, end) that one warp merges.
+struct MergeUnit {
+    int token, first, end;
+    PartialRange range;
+};
+
+// Waits until all partials of the unit's heads are there.
+__device__ __forceinline__ void wait_partials(const AttentionArguments &a, const MergeUnit &unit,
+                                              int ratio) {
+    const int *arrivals = a.arrivals + static_cast<int64_t>(unit.token) * a.kv_heads;
+    const int last = (unit.end - 1) / ratio;
+    for (int kv_head = unit.first / ratio; kv_head <= last; ++kv_head) {
+        while (load_acquire(arrivals + kv_head) < unit.range.count) __nanosleep(100);
     }
 }
 
-// Takes units of the CTA's share until there are none. Background: the warp with few registers.
+// Merges them, the loads of Rows * Batch partials in flight together.
+template <int HeadDim, bool Special, typename T, int Rows, int Batch> __device__ void
+merge_heads(const AttentionArguments &a, const MergeUnit &unit, int ratio, int lane, Merged &last) {
+    for (int first = unit.first; first < unit.end; first += Rows) {
+        int64_t index[Rows]; // of the head's first partial
+#pragma unroll
+        for (int r = 0; r < Rows; ++r) {
+            index[r] =
+                static_cast<int64_t>(unit.range.begin) * a.heads + min(first + r, unit.end - 1);
+        }
+        HeadResult<HeadDim> result[Rows];
+        for (int base = 0; base < unit.range.count; base += Batch) {
+            float lse[Rows][Batch], part[Rows][Batch][HeadDim / 32];
+#pragma unroll
+            for (int r = 0; r < Rows; ++r)
+#pragma unroll
+                for (int p = 0; p < Batch; ++p) {
+                    const int which = min(base + p, unit.range.count - 1);
+                    const int64_t at = index[r] + static_cast<int64_t>(which) * a.heads;
+                    lse[r][p] = __ldcg(a.partial_lse + at);
+                    load_partial<HeadDim>(a, at, lane, part[r][p]);
+                }
+#pragma unroll
+            for (int r = 0; r < Rows; ++r) {
+#pragma unroll
+                for (int p = 0; p < Batch; ++p) {
+                    if (base + p >= unit.range.count) lse[r][p] = -INFINITY;
+                }
+                result[r].template add<true>(lse[r], part[r]);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < Rows; ++r) {
+            if (first + r < unit.end) {
+                result[r].template write<Special, T>(a, unit.token, first + r, lane);
+            }
+        }
+    }
+    __syncwarp();
+    if (lane < unit.end - unit.first) {
+        last.count(a.arrivals + static_cast<int64_t>(unit.token) * a.kv_heads +
+                       (unit.first + lane) / ratio,
+                   unit.range.count + ratio);
+    }
+}
+
+// Takes units of the CTA's share until there are none. Background: the warp with few registers. It takes a unit
+// ahead, so that what it needs first is loaded meanwhile; the consumers come at the end and share what is left.
 template <int HeadDim, bool Special, typename T, bool Background>
 __device__ void merge_partials(const AttentionArguments &a, Rest *rest, int lane) {
-    constexpr int kUnit = 4;                          // rows, if they are many
-    constexpr int kTogether = HeadDim == 256 ? 1 : 2; // rows that few registers hold
+    constexpr int kUnit = 4;                          // heads, if there are many rows
+    constexpr int kTogether = HeadDim == 256 ? 1 : 2; // heads that few registers hold
     const int rows = a.merged_count * a.heads; // 32 bits: a 64-bit division is a function call
     // Few are merged more at a time, which by row they must not be.
     const bool many = a.by_row || rows > 2 * kConsumers / 32 * static_cast<int>(gridDim.x);
     if (Background && !many) return; // few rows wait for the last jobs, and many warps are quicker
-    Merged last;
-    while (true) {
+    const int each = many ? kUnit : 1, of_token = (a.heads + each - 1) / each;
+    const int ratio = a.heads / a.kv_heads;
+    auto take = [&](MergeUnit *unit) { // false: there are none
         int next = 0;
         if (lane == 0) next = atomicAdd(&rest->merge_next, 1);
-        next = __shfl_sync(~0u, next, 0);
-        const int unit = static_cast<int>(blockIdx.x + next * gridDim.x);
-        if (unit * (many ? kUnit : 1) >= rows) break;
+        next =
+            __shfl_sync(~0u, next, 0) * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
+        const int token = next / of_token;
+        if (token >= a.merged_count) return false;
+        unit->token = __ldg(a.merged + token);
+        unit->first = (next - token * of_token) * each;
+        unit->end = min(unit->first + each, a.heads);
+        return true;
+    };
+    auto load_range = [&](MergeUnit *unit) {
+        const int2 there = __ldg(reinterpret_cast<const int2 *>(a.partials + unit->token));
+        unit->range = {there.x, there.y};
+    };
+    Merged last;
+    MergeUnit unit, next;
+    bool more = take(&unit);
+    if (more) load_range(&unit);
+    while (more) {
+        if (Background) more = take(&next);
+        wait_partials(a, unit, ratio);
         if constexpr (Background) {
-            const int end = min((unit + 1) * kUnit, rows);
-            for (int row = unit * kUnit; row < end; row += kTogether) {
-                merge_rows<HeadDim, Special, T, kTogether, 2>(a, row, end, lane, last);
-            }
+            if (more) load_range(&next);
+            merge_heads<HeadDim, Special, T, kTogether, 2>(a, unit, ratio, lane, last);
         } else if (many) {
-            merge_rows<HeadDim, Special, T, kUnit, 2>(a, unit * kUnit, rows, lane, last);
+            merge_heads<HeadDim, Special, T, kUnit, 2>(a, unit, ratio, lane, last);
         } else {
-            merge_rows<HeadDim, Special, T, 1, 8>(a, unit, rows, lane, last);
+            merge_heads<HeadDim, Special, T, 1, 8>(a, unit, ratio, lane, last);
         }
+        if (!Background) more = take(&next);
+        if (!Background && more) load_range(&next);
+        unit = next;
     }
     last.finish();
 }

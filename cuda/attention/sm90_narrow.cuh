@@ -232,7 +232,7 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     int position[2];
     read_positions(job, ratio, row_in_tile, position);
     float o[S::kParts][S::kColumns / 2] = {};
-    const Logits<Special> logits(a, key_factor<Stored>(a, job.kv_head));
+    const Logits<Special> logits(a, key_factor<Stored>(a, rest, job.kv_head));
     RowSoftmax softmax{logits.c, a.by_row != 0};
     float s[S::kPairKeys / 2];
     uint32_t p[S::kPairKeys / 4];
@@ -296,7 +296,7 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     for (int i = 0; i < 2; ++i) row[i] = read_row(job, ratio, row_in_tile + 8 * i);
     float mine[2], theirs[2];
     weigh_groups(a, logits, rest, sums, row, group, row_in_tile, lane,
-                 value_factor<Stored>(a, job.kv_head), mine, theirs);
+                 value_factor<Stored>(a, rest, job.kv_head), mine, theirs);
     const Destination<T> out[2] = {{a, row[0].token, row[0].slot, row[0].head, HeadDim},
                                    {a, row[1].token, row[1].slot, row[1].head, HeadDim}};
     if (group == 0) {

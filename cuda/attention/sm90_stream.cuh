@@ -22,8 +22,8 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
     float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 
     __device__ __forceinline__ StreamWarp(const AttentionArguments &a, const Job &job,
-                                          const Ratio &ratio, int lane)
-        : lane(lane), logits(a, key_factor<Stored>(a, job.kv_head)) {
+                                          const Ratio &ratio, const Rest *rest, int lane)
+        : lane(lane), logits(a, key_factor<Stored>(a, rest, job.kv_head)) {
         const int rows = job.item.row_count * ratio.ratio;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -234,7 +234,8 @@ template <int HeadDim, int Warps, typename T, typename Stored> struct StreamMerg
             const int index = ratio.token(8 * i + r);
             const int head = job.kv_head * ratio.ratio + ratio.head(8 * i + r);
             total = logits.with_sink(total, top, job.slot[index], head);
-            const float scale = total > 0 ? value_factor<Stored>(a, job.kv_head) / total : 0.f;
+            const float scale =
+                total > 0 ? value_factor<Stored>(a, rest, job.kv_head) / total : 0.f;
             const Destination<T> out(a, job.token[index], job.slot[index], head, HeadDim);
             out.write(column, o[0] * scale, o[1] * scale);
             out.write(column + 2, o[2] * scale, o[3] * scale);
@@ -283,7 +284,7 @@ take_slots(const AttentionArguments &a, const Job &job, const Bounds &bounds, un
             if (turn == group) {
                 const int offset = ring.slot * S::kSlotBytes;
                 unsigned char *const slot = shared + S::kRegionBytes + offset;
-#pragma unroll
+#pragma unroll 1
                 for (int i = 0; i < kTimes; ++i) {
                     mine->part = warp % Stream::kParts + i * kWarps;
                     const int key = first + mine->part * 16;
@@ -326,7 +327,7 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
         self.meet();
     }
     const int rows = job.item.row_count * self.ratio.ratio;
-    StreamWarp<HeadDim, Special, T, Stored> mine(a, job, self.ratio, lane);
+    StreamWarp<HeadDim, Special, T, Stored> mine(a, job, self.ratio, rest, lane);
     barrier_wait(shared_address(&rest->queries_full[self.queries.slot]), self.queries.phase);
     const unsigned char *queries =
         shared + S::kStreamQueries + self.queries.slot * S::kStreamQueryBytes;

@@ -160,7 +160,7 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     int position[2];
     read_positions(job, self.ratio, group * 64 + warp * 16 + lane / 4, position);
     float o[S::kParts][S::kColumns / 2] = {};
-    const Logits<Special> logits(a, key_factor<Stored>(a, job.kv_head));
+    const Logits<Special> logits(a, key_factor<Stored>(a, rest, job.kv_head));
     RowSoftmax softmax{logits.c};
     float s[S::kKeys / 2], top[2], factor[2], inverse[2];
     uint32_t p[S::kKeys / 4];
@@ -236,7 +236,7 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     accumulate<HeadDim, S::kKeys>(o, p, values_in(key_slot), T(), (last_keys + 15) / 16);
     prefetch_queries<HeadDim, T>(a, rest, next, self.ratio, group, thread); // while O is written
     sum_rows(logits, job, self.ratio, group * 64 + warp * 16 + lane / 4,
-             value_factor<Stored>(a, job.kv_head), &softmax, inverse);
+             value_factor<Stored>(a, rest, job.kv_head), &softmax, inverse);
     wgmma_wait<0>();
     ring.release(key_slot);
     key_slot.advance();

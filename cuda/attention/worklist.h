@@ -24,6 +24,7 @@ struct WorklistOptions {
     double narrow_us = 0.6;    // 64 keys of one of fewer
     double stream_us = 0.55;   // 64 keys
     double item_us = 1.5;      // start and end of a job
+    double decode_share = 0.7; // of a stream job's, where a step computes no prompt
     double merge_us = 0.04;    // writing and merging one partial row of one head
     double share_us = 0.6;     // what sharing must save of a launch, for its partials end it later
     double bytes_us = 4.4e6;   // from memory
@@ -53,7 +54,7 @@ struct Worklist {
     int32_t matrix_by_head = 0; // matrix jobs go head by head instead of item by item
     std::vector<AttentionRow> rows;
     std::vector<PartialRange> partials; // [tokens]
-    std::vector<int32_t> merged;        // tokens with partials
+    std::vector<int32_t> merged;        // tokens with partials, those first whose items come first
     int32_t slots = 0;                  // partial rows the workspace must hold
     // Pages to be widened, as indices into the list that page_begin counts in, each once: the i-th is page i of
     // AttentionArguments::wide. Matrix items of more than kNarrowRows rows have such numbers as page_begin.

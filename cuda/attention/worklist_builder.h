@@ -88,6 +88,9 @@ class WorklistBuilder {
         double time;
     };
     void emit(Worklist *out);
+    // The tokens to be merged, in the order in which their last items come if both queues end together: the warps
+    // that merge wait for one token after another.
+    void order_merges(Worklist *out) const;
     // Of an item: shorter ones are not worth a job.
     double least_time(const Draft &draft) const;
     // Cuts the draft's stretches into items of at most two stretches and about part_keys keys.

@@ -53,7 +53,24 @@ void WorklistBuilder::emit(Worklist *out) {
     }
     out->matrix_items = static_cast<int32_t>(queues[0].size());
     out->stream_items = static_cast<int32_t>(queues[1].size());
+    order_merges(out);
     divide_sms(out);
+}
+
+void WorklistBuilder::order_merges(Worklist *out) const {
+    std::vector<int32_t> left = counts_; // of each token's items
+    const int64_t matrix = out->matrix_items, stream = out->stream_items;
+    out->merged.clear();
+    for (int64_t m = 0, s = 0; m < matrix || s < stream;) {
+        const bool next = s == stream || (m < matrix && (m + 1) * stream <= (s + 1) * matrix);
+        const AttentionItem &item = out->items[static_cast<size_t>(next ? m++ : matrix + s++)];
+        for (int32_t r = 0; r < item.row_count; ++r) {
+            const AttentionRow &row = out->rows[static_cast<size_t>(item.row_begin + r)];
+            if (--left[static_cast<size_t>(row.token)] == 0 && row.slot >= 0) {
+                out->merged.push_back(row.token);
+            }
+        }
+    }
 }
 
 double WorklistBuilder::least_time(const Draft &draft) const {
@@ -121,9 +138,12 @@ void WorklistBuilder::divide_sms(Worklist *out) const {
         }
     }
     double keys = 0; // that must come from memory
+    bool prompts = false;
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (reads_[i] > 0) keys += nodes_[i].keys;
+        prompts |= nodes_[i].token_count > 0 && !decodes(nodes_[i]);
     }
+    if (!prompts) stream *= options_.decode_share;
     const double heads = options_.kv_heads, sms = options_.sms;
     const double bytes = keys * heads * 2 * options_.head_dim * options_.kv_bytes;
     const double time = std::max(bytes / options_.bytes_us, (wide + narrow + stream) * heads / sms);

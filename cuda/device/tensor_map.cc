@@ -27,20 +27,27 @@ cudaError_t find_encode(Encode *encode) {
 
 cudaError_t make_tensor_map(const void *data, DType type, int64_t rows, int64_t columns,
                             int32_t box_rows, CUtensorMap *map) {
+    return make_tensor_map(data, type, rows, columns, 0, 0, box_rows, map);
+}
+
+cudaError_t make_tensor_map(const void *data, DType type, int64_t rows, int64_t columns,
+                            int64_t matrices, int64_t step, int32_t box_rows, CUtensorMap *map) {
     Encode encode = nullptr;
     const cudaError_t status = find_encode(&encode);
     if (status != cudaSuccess) return status;
     const auto bytes = static_cast<uint32_t>(dtype_bytes(type));
-    const CUtensorMapDataType element = type == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                        : bytes == 2        ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                            : CU_TENSOR_MAP_DATA_TYPE_UINT8;
-    const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-    const cuuint64_t stride = sizes[0] * bytes;
-    const cuuint32_t box[] = {128 / bytes, static_cast<cuuint32_t>(box_rows)};
-    const cuuint32_t steps[] = {1, 1};
+    const CUtensorMapDataType element = type == DType::f32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                        : type == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                        : bytes == 2          ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                              : CU_TENSOR_MAP_DATA_TYPE_UINT8;
+    const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows),
+                                static_cast<cuuint64_t>(matrices)};
+    const cuuint64_t strides[] = {sizes[0] * bytes, static_cast<cuuint64_t>(step)};
+    const cuuint32_t box[] = {128 / bytes, static_cast<cuuint32_t>(box_rows), 1};
+    const cuuint32_t steps[] = {1, 1, 1};
     const CUresult result =
-        encode(map, element, 2, const_cast<void *>(data), sizes, &stride, box, steps,
-               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        encode(map, element, matrices > 0 ? 3 : 2, const_cast<void *>(data), sizes, strides, box,
+               steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }

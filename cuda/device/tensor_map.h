@@ -17,4 +17,8 @@ namespace batchllm::cuda {
 cudaError_t make_tensor_map(const void *data, DType type, int64_t rows, int64_t columns,
                             int32_t box_rows, CUtensorMap *map);
 
+// `matrices` such matrices, of f32 too, each `step` bytes after the one before, a multiple of 16.
+cudaError_t make_tensor_map(const void *data, DType type, int64_t rows, int64_t columns,
+                            int64_t matrices, int64_t step, int32_t box_rows, CUtensorMap *map);
+
 } // namespace batchllm::cuda

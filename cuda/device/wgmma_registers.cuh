@@ -1,6 +1,6 @@
 // wgmma of 64 x N: d (+)= A[64 x 16] B[16 x N] of 2-byte elements, A from registers, as mma.sync has it; B from shared
 // memory, K-major. accumulate 0 overwrites. A thread has N / 2 sums; d: the first of them, so that it may be part of
-// an array.
+// an array. wgmma_rs_minus: d (-)= A B.
 #pragma once
 
 #include <type_traits>
@@ -10,21 +10,22 @@
 namespace batchllm::cuda {
 
 // A, B and P: the numbers of the operands after the sums, which the last arguments name: A's are four.
-#define WGMMA_RS(TYPE, CPP, N, LIST, A0, A1, A2, A3, B, P, ...)                                    \
-    __device__ __forceinline__ void wgmma_rs(float *d, const uint32_t *a, uint64_t b,              \
-                                             int accumulate, std::integral_constant<int, N>,       \
-                                             CPP) {                                                \
+#define WGMMA_RS(NAME, SIGN, TYPE, CPP, N, LIST, A0, A1, A2, A3, B, P, ...)                        \
+    __device__ __forceinline__ void NAME(float *d, const uint32_t *a, uint64_t b, int accumulate,  \
+                                         std::integral_constant<int, N>, CPP) {                    \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P ", 0;\n"                              \
                      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" LIST     \
-                     "}, {%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, %" #B ", p, 1, 1, 0;\n}"           \
+                     "}, {%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, %" #B ", p, " SIGN ", 1, 0;\n}"    \
                      : __VA_ARGS__                                                                 \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));       \
     }
 #define WGMMA_RS_ALL(TYPE, CPP)                                                                    \
-    WGMMA_RS(TYPE, CPP, 16, LIST8, 8, 9, 10, 11, 12, 13, R8(d, 0))                                 \
-    WGMMA_RS(TYPE, CPP, 32, LIST16, 16, 17, 18, 19, 20, 21, R8(d, 0), R8(d, 8))                    \
-    WGMMA_RS(TYPE, CPP, 48, LIST24, 24, 25, 26, 27, 28, 29, R8(d, 0), R8(d, 8), R8(d, 16))         \
-    WGMMA_RS(TYPE, CPP, 64, LIST32, 32, 33, 34, 35, 36, 37, R32(d, 0))
+    WGMMA_RS(wgmma_rs, "1", TYPE, CPP, 16, LIST8, 8, 9, 10, 11, 12, 13, R8(d, 0))                  \
+    WGMMA_RS(wgmma_rs, "1", TYPE, CPP, 32, LIST16, 16, 17, 18, 19, 20, 21, R8(d, 0), R8(d, 8))     \
+    WGMMA_RS(wgmma_rs, "1", TYPE, CPP, 48, LIST24, 24, 25, 26, 27, 28, 29, R8(d, 0), R8(d, 8),     \
+             R8(d, 16))                                                                            \
+    WGMMA_RS(wgmma_rs, "1", TYPE, CPP, 64, LIST32, 32, 33, 34, 35, 36, 37, R32(d, 0))              \
+    WGMMA_RS(wgmma_rs_minus, "-1", TYPE, CPP, 64, LIST32, 32, 33, 34, 35, 36, 37, R32(d, 0))
 
 WGMMA_RS_ALL("bf16", __nv_bfloat16)
 WGMMA_RS_ALL("f16", __half)

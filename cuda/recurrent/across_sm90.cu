@@ -1,286 +1,288 @@
-// What goes from chunk to chunk (chunk.h) on Hopper: by wgmma, S^T and N^T its left operands from registers
-// (across.cuh). Two CTAs of a cluster have the two halves of a value head's columns. Of a CTA's warpgroups one computes;
-// one feeds it (across_ring.cuh); one gates and norms the results, for which the two CTAs exchange each token's sum of
-// squares. S^T q^T is in flight while N is made, and a chunk's results leave during the next one's first product.
+// What goes from chunk to chunk (chunk.h) on Hopper, by wgmma. Two CTAs of a cluster have the two halves of a value head's
+// columns. Of a CTA's warpgroups the first has S^T in registers (across.cuh) and does what the next chunk waits for,
+//     N^T = U^T - S^T W^T     S^T = exp(G_last) S^T + (exp(G_last - G) N)^T k,
+// and leaves S^T and N^T of each chunk, in 16 bits, to the next two, which make the results, every second chunk each
+// (across_results.cuh); two warps of the last feed them all (across_ring.cuh).
+//
+// Rows of a tile beyond a chunk's tokens hold anything. Those of N and k are made zero, so that such tokens leave S as it
+// is; a row of q or P makes only its own token's result, which is not stored.
 #include <type_traits>
 
-#include "device/cluster.cuh"
 #include "device/launch.cuh"
+#include "device/tensor_map.h"
 #include "device/wgmma_registers.cuh"
-#include "recurrent/across_ring.cuh"
+#include "recurrent/across_results.cuh"
 
 namespace batchllm::cuda {
 namespace {
 
-constexpr int kThreads = 3 * 128, kWarps = 4; // of a warpgroup
-constexpr int kResults = 2;                   // chunks whose results are under way
+constexpr int kThreads = (2 + kGroups) * 128;
 
-struct AcrossShared {
-    AcrossRing ring;
-    alignas(128) unsigned char results[kResults][kDeltaChunk * Columns::kRowBytes];
-    float squares[kResults][kDeltaChunk]; // the other CTA's sums
-    uint64_t results_full[kResults], results_empty[kResults], squares_full[kResults];
+// Where the warpgroup with the states is.
+struct StatePlace {
+    Next<kTiles> tiles;
+    Next<kValues> values;
+    Next<kGroups> groups;
 };
-
-// Place among the chunks whose results are under way.
-struct ResultPlace {
-    int slot = 0;
-    uint32_t phase = 0;
-    __device__ __forceinline__ void advance() {
-        slot ^= 1;
-        phase ^= slot == 0;
-    }
-};
-
-// ---- Computing ----
 
 template <typename S>
-__device__ __forceinline__ void read_state(RingPlace *ring, StateSums &state) {
-    using Tile = StateTile<S>;
-    RingPlace now = *ring;
+__device__ __forceinline__ void read_state(AcrossShared *shared,
+                                           const Next<kTiles> (&places)[StateTiles<S>::kCount],
+                                           StateSums &state) {
+    using Tiles = StateTiles<S>;
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    int mine = 0;
+#pragma unroll
+    for (int t = 0; t < Tiles::kCount; ++t) {
+        shared->tile_turns[places[t].slot].wait_full(places[t].phase);
+        if (warp * 16 >= t * Tiles::kColumns) mine = places[t].slot;
+    }
+    const unsigned char *tile = shared->tiles[mine];
     visit_state([&](int i, int row, int column) {
-        if (i % (Tile::kRows / 2) == 0) {
-            now = ring->take();
-            barrier_wait(now.full(), now.phase);
-        }
-        constexpr int kEach = 16 / sizeof(S);
-        const unsigned char *from = now.ring->tiles[now.slot] +
-                                    Tile::at(row % Tile::kRows, column / kEach) +
-                                    column % kEach * sizeof(S);
-        state[i] = to_float(*reinterpret_cast<const S *>(from));
-        if ((i + 1) % (Tile::kRows / 2) == 0) now.release();
+        const int byte = column % Tiles::kColumns * static_cast<int>(sizeof(S));
+        state[i] = to_float(*reinterpret_cast<const S *>(tile + row * 128 +
+                                                         ((byte / 16 ^ row % 8) * 16 + byte % 16)));
     });
+#pragma unroll
+    for (const auto &place : places) shared->tile_turns[place.slot].release_to_both();
 }
 
-// sums = S^T times the tile's transpose
-template <typename T> __device__ __forceinline__ void
-multiply_by_state(const uint32_t (&state)[kHeadDim / 4], uint32_t tile, TokenSums &sums) {
-    const Operand rows(tile);
-    wgmma_fence();
+// Where a warp's lanes store rows of S^T or N^T by store_matrix: 16 columns from 16 k on.
+__device__ __forceinline__ uint32_t operand_place(const unsigned char *tile, int k) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    const int piece = k % 4 * 2 + lane / 16;
+    return shared_address(tile) +
+           static_cast<uint32_t>(k / 4 * kPanelBytes + (warp * 16 + lane % 16) * 128 +
+                                 (piece ^ lane % 8) * 16);
+}
+
+// changes = U^T
+template <typename T>
+__device__ __forceinline__ void read_values(const Columns &u, TokenSums &changes) {
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int n = 0; n < kDeltaChunk; n += 16) {
+        uint32_t
+            pairs[4]; // tokens n on, the warp's first and second eight columns; tokens n + 8 on
+        load_matrix_transposed(pairs, u.at(n + lane % 8 + lane / 16 * 8, warp * 2 + lane / 8 % 2));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float2 x =
+                Pair<T>::wide(*reinterpret_cast<const typename Pair<T>::type *>(&pairs[i]));
+            float *sums = changes + n / 2 + i / 2 * 4 + i % 2 * 2;
+            sums[0] = x.x;
+            sums[1] = x.y;
+        }
+    }
+}
+
+// changes -= S^T W^T; S^T is left in `copy` too. The first product starts when 16 columns of S^T are there.
+template <typename T>
+__device__ __forceinline__ void subtract_known(const StateSums &state, const unsigned char *w,
+                                               const unsigned char *copy,
+                                               uint32_t (&left)[kHeadDim / 4], TokenSums &changes) {
+    const Operand rows(shared_address(w));
 #pragma unroll
     for (int k = 0; k < kHeadDim / 16; ++k) {
-        wgmma_rs(sums, state + 4 * k, rows.at(k / 4 * kHalfBytes + k % 4 * 32), k > 0,
-                 std::integral_constant<int, kDeltaChunk>(), T());
+        auto &a = reinterpret_cast<uint32_t(&)[4]>(left[4 * k]);
+        as_operand<T>(a, state + 8 * k, state + 8 * k + 4);
+        store_matrix(operand_place(copy, k), a);
+        wgmma_fence();
+        wgmma_rs_minus(changes, a, rows.at(k / 4 * kPanelBytes + k % 4 * 32), 1,
+                       std::integral_constant<int, kDeltaChunk>(), T());
     }
     wgmma_commit();
 }
 
-// found += N^T P^T
+// S^T += (exp(G_last - G) N)^T k. decays: of the thread's columns of N^T
 template <typename T> __device__ __forceinline__ void
-add_within(const uint32_t (&changes)[kDeltaChunk / 4], uint32_t tile, TokenSums &found) {
-    const Operand p(tile);
-    wgmma_fence();
+advance_state(const TokenSums &changes, const float (&decays)[kDeltaChunk / 4],
+              const unsigned char *k, uint32_t (&left)[kDeltaChunk / 4], StateSums &state) {
+    const Operand keys(shared_address(k), kPanelBytes);
 #pragma unroll
-    for (int k = 0; k < kDeltaChunk / 16; ++k) {
-        wgmma_rs(found, changes + 4 * k, p.at(k * 32), 1,
-                 std::integral_constant<int, kDeltaChunk>(), T());
+    for (int i = 0; i < kDeltaChunk / 16; ++i) {
+        uint32_t *a = left + 4 * i;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const float *pair = changes + 8 * i + 2 * j, *decay = decays + 4 * i + j / 2 * 2;
+            a[j] = pack(pair[0] * decay[0], pair[1] * decay[1], T());
+        }
+        wgmma_fence();
+        wgmma_rs(state, a, keys.at(i * 16 * 128), T());
     }
     wgmma_commit();
-}
-
-// S^T += changes k
-template <typename T> __device__ __forceinline__ void
-advance_state(const uint32_t (&changes)[kDeltaChunk / 4], uint32_t tile, StateSums &state) {
-    const Operand keys(tile, kHalfBytes);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < kDeltaChunk / 16; ++k) {
-        wgmma_rs(state, changes + 4 * k, keys.at(k * 16 * 128), T());
-    }
-    wgmma_commit();
-}
-
-template <typename T, int kSums>
-__device__ __forceinline__ void as_operands(const float (&sums)[kSums], uint32_t (&a)[kSums / 2]) {
-#pragma unroll
-    for (int k = 0; k < kSums / 8; ++k) as_operand<T>(a + 4 * k, sums + 8 * k, sums + 8 * k + 4);
-}
-
-// found: results of the CTA's columns, to the warpgroup that norms them.
-template <typename T> __device__ __forceinline__ void
-hand_over(AcrossShared *shared, const TokenSums &found, ResultPlace *place) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const Columns results{shared_address(shared->results[place->slot])};
-    barrier_wait(shared_address(&shared->results_empty[place->slot]), place->phase ^ 1);
-#pragma unroll
-    for (int n = 0; n < kDeltaChunk; n += 16) { // tokens
-        uint32_t pairs[4];
-        as_operand<T>(pairs, found + n / 2, found + n / 2 + 4);
-        store_matrix_transposed(results.at(n + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2),
-                                pairs);
-    }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(shared_address(&shared->results_full[place->slot]));
-    place->advance();
 }
 
 template <typename T>
-__device__ __forceinline__ void step_through(int tokens, AcrossShared *shared, RingPlace *ring,
-                                             ResultPlace *results, StateSums &state) {
-    TokenSums known, found;
-    uint32_t left[kHeadDim / 4], changes[kDeltaChunk / 4], later[kDeltaChunk / 4];
-    for (int first = 0; first < tokens; first += kDeltaChunk) {
-        const RingPlace w = ring->take(), queries = ring->take(), within = ring->take(),
-                        keys = ring->take();
-        as_operands<T>(state, left);
-        w.wait_full();
-        multiply_by_state<T>(left, w.tile(), known);
-        wgmma_wait<1>(); // for ptxas, which would serialise them all for what follows
-        if (first > 0) hand_over<T>(shared, found, results); // the chunk's before
-        queries.wait_full();
-        multiply_by_state<T>(left, queries.tile(), found);
-        within.wait_full();
-        const float2 *decays = within.decays();
-        decay_state(decays, state);
-        wgmma_wait<1>(); // known
-        w.release();
-        subtract_from<T>(Columns{within.tile()}, known);
-        as_operands<T>(known, changes);
-        decay_tokens<true>(decays, known);
-        as_operands<T>(known, later);
-        keys.wait_full();
-        advance_state<T>(later, keys.tile(), state);
-        wgmma_wait<1>(); // found
-        queries.release();
-        decay_tokens<false>(decays, found);
-        add_within<T>(changes, within.tile() + kHalfBytes, found);
-        wgmma_wait<0>(); // what is in flight from pass to pass ptxas serialises
-        within.release();
-        keys.release();
+__device__ __forceinline__ void leave_changes(const TokenSums &changes, const unsigned char *to) {
+#pragma unroll
+    for (int k = 0; k < kDeltaChunk / 16; ++k) {
+        uint32_t a[4];
+        as_operand<T>(a, changes + 8 * k, changes + 8 * k + 4);
+        store_matrix(operand_place(to, k), a);
     }
-    hand_over<T>(shared, found, results);
+}
+
+// Where a chunk's are.
+struct ChunkTiles {
+    Next<kValues> u;
+    Next<kTiles> w, keys;
+    Next<kGroups> results;
+};
+
+// Rows of k from `count` on, by the warpgroup.
+__device__ __forceinline__ void clear_rows(unsigned char *tile, int count) {
+    for (int i = static_cast<int>(threadIdx.x); i < (kDeltaChunk - count) * 8; i += 128) {
+#pragma unroll
+        for (int p = 0; p < 2; ++p) {
+            store_shared(shared_address(tile + p * kPanelBytes + count * 128 + i * 16), uint4{});
+        }
+    }
+}
+
+// Of N^T the columns from `count` on.
+__device__ __forceinline__ void clear_changes(int count, TokenSums &changes) {
+    const int first = static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < kDeltaChunk / 2; ++i) {
+        if (i / 4 * 8 + first + i % 2 >= count) changes[i] = 0;
+    }
+}
+
+// The next chunk: U goes to `changes`, and what the product with W needs is there.
+template <typename T> __device__ __forceinline__ ChunkTiles take_chunk(AcrossShared *shared,
+                                                                       StatePlace *at,
+                                                                       TokenSums &changes) {
+    const ChunkTiles now{at->values.take(), at->tiles.take(), at->tiles.take(), at->groups.take()};
+    shared->value_turns[now.u.slot].wait_full(now.u.phase);
+    read_values<T>(Columns{shared_address(shared->values[now.u.slot])}, changes);
+    shared->tile_turns[now.w.slot].wait_full(now.w.phase);
+    shared->result_turns[now.results.slot].state.wait_empty(now.results.phase);
+    return now;
+}
+
+// next: the first chunk, whose U is in `changes`. A fence waits for what the thread has sent to the other CTA, and for its
+// products: so a chunk's releases come last, and the fence of N^T when only the product with k is left.
+template <typename T> __device__ __forceinline__ void step_through(int tokens, AcrossShared *shared,
+                                                                   StatePlace *at, ChunkTiles next,
+                                                                   TokenSums &changes,
+                                                                   StateSums &state) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    uint32_t left[kHeadDim / 4], later[kDeltaChunk / 4];
+    for (int first = 0; first < tokens; first += kDeltaChunk) {
+        const ChunkTiles now = next;
+        const int count = tokens - first; // of this chunk and those behind it
+        const Turns &w_turns = shared->tile_turns[now.w.slot],
+                    &key_turns = shared->tile_turns[now.keys.slot];
+        const ResultTiles &results = shared->results[now.results.slot];
+        const ResultTurns &turns = shared->result_turns[now.results.slot];
+        const float2 *all = shared->decays[now.u.slot];
+        const float decay = all[kDeltaChunk - 1].x;
+        subtract_known<T>(state, shared->tiles[now.w.slot], results.state, left, changes);
+        if (__any_sync(~0u, decay != 1)) { // ptxas would put it behind the products
+#pragma unroll
+            for (float &x : state) x *= decay;
+        }
+        key_turns.wait_full(now.keys.phase);
+        if (count < kDeltaChunk) clear_rows(shared->tiles[now.keys.slot], count);
+        async_proxy_fence(); // of S^T that was left, and of k
+        if (count < kDeltaChunk) named_barrier(1, 128);
+        float decays[kDeltaChunk / 4];
+#pragma unroll
+        for (int n = 0; n < kDeltaChunk / 8; ++n) {
+            const float4 two = *reinterpret_cast<const float4 *>(all + 8 * n + lane % 4 * 2);
+            decays[2 * n] = two.y, decays[2 * n + 1] = two.w;
+        }
+        shared->value_turns[now.u.slot].release();
+        wait_for(changes);
+        if (count < kDeltaChunk) clear_changes(count, changes);
+        advance_state<T>(changes, decays, shared->tiles[now.keys.slot], later, state);
+        turns.state.publish();
+        turns.changes.wait_empty(now.results.phase);
+        leave_changes<T>(changes, results.changes);
+        if (count > kDeltaChunk) next = take_chunk<T>(shared, at, changes);
+        async_proxy_fence();
+        turns.changes.publish();
+        wait_for(state); // what is in flight from pass to pass ptxas serialises
+        w_turns.release_to_both();
+        key_turns.release_to_both();
+    }
 }
 
 template <typename T, typename S>
 __device__ void compute(const ChunkArguments &c, const AcrossPlaces &places, AcrossShared *shared) {
-    RingPlace ring(&shared->ring);
-    ResultPlace results;
+    StatePlace at;
     for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
         const AcrossPlace place = places.at(i);
         const int tokens = __shfl_sync(~0u, place.item.token_count, 0); // known to be the same
+        const bool read = place.item.from >= 0;
+        Next<kTiles> from[StateTiles<S>::kCount];
+#pragma unroll
+        for (auto &tile : from) {
+            if (read) tile = at.tiles.take();
+        }
+        TokenSums changes;
         StateSums state = {};
-        if (place.item.from >= 0) read_state<S>(&ring, state);
-        step_through<T>(tokens, shared, &ring, &results, state);
+        const ChunkTiles first = take_chunk<T>(shared, &at, changes);
+        if (read) read_state<S>(shared, from, state);
+        step_through<T>(tokens, shared, &at, first, changes, state);
         store_state<S>(c.delta, place, state);
     }
 }
 
-// ---- Gated norm ----
-
-// Eight threads have a token's columns of this CTA, eight columns each, of each sixteenth token.
-constexpr int kTurns = kDeltaChunk / 16;
-
-// total: each token's sum of squares over this CTA's columns -> over all of the head.
-__device__ __forceinline__ void add_squares(AcrossShared *shared, const ResultPlace &at, int thread,
-                                            float (&total)[kTurns]) {
-    const uint32_t other = cluster_rank() ^ 1;
-    const uint32_t full = shared_address(&shared->squares_full[at.slot]);
-    float *theirs = shared->squares[at.slot];
-    if (thread == 0) barrier_expect(full, kDeltaChunk * sizeof(float));
-    if (thread % 8 == 0) {
-        const uint32_t to = address_in(shared_address(theirs + thread / 8), other);
-        const uint32_t barrier = address_in(full, other);
-#pragma unroll
-        for (int i = 0; i < kTurns; ++i) {
-            store_async(to + i * 16 * static_cast<int>(sizeof(float)), total[i], barrier);
-        }
-    }
-    barrier_wait(full, at.phase);
-#pragma unroll
-    for (int i = 0; i < kTurns; ++i) total[i] += theirs[thread / 8 + 16 * i];
-}
-
-// The other CTA cannot be two chunks ahead: for its last one it has waited for this one's sums. Nor does it write here
-// once this CTA has left, which waits for all of its sums.
-template <typename T>
-__device__ void finish(const ChunkArguments &c, const AcrossPlaces &places, AcrossShared *shared) {
-    const DeltaArguments &a = c.delta;
-    const int thread = static_cast<int>(threadIdx.x) % 128, piece = thread % 8, row = thread / 8;
-    ResultPlace at;
-    for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
-        const AcrossPlace place = places.at(i);
-        const int column = place.column + piece * 8, all = place.head * kHeadDim + column;
-        float weights[8];
-        load8(a.norm + column, weights);
-        for (int first = 0; first < place.item.token_count; first += kDeltaChunk, at.advance()) {
-            const int count = min(kDeltaChunk, place.item.token_count - first);
-            const int64_t token = int64_t{place.item.token_begin} + first;
-            const T *gates = projected_of<T>(a, token) + a.channels() + all;
-            Packed8<T> gate[kTurns], result[kTurns];
-#pragma unroll
-            for (int t = 0; t < kTurns; ++t) {
-                gate[t] = load_once(gates + min(row + 16 * t, count - 1) * a.stride);
-            }
-            barrier_wait(shared_address(&shared->results_full[at.slot]), at.phase);
-            float squares[kTurns];
-#pragma unroll
-            for (int t = 0; t < kTurns; ++t) {
-                const Columns from{shared_address(shared->results[at.slot])};
-                result[t].bits = load_shared(from.at(row + 16 * t, piece));
-                float x[8], sum = 0;
-                widen(result[t], x);
-#pragma unroll
-                for (const float one : x) sum += one * one;
-#pragma unroll
-                for (int offset = 1; offset < 8; offset *= 2) {
-                    sum += __shfl_xor_sync(~0u, sum, offset);
-                }
-                squares[t] = sum;
-            }
-            __syncwarp();
-            if (thread % 32 == 0) barrier_arrive(shared_address(&shared->results_empty[at.slot]));
-            add_squares(shared, at, thread, squares);
-            T *out = static_cast<T *>(a.out) + token * a.values_size() + all;
-#pragma unroll
-            for (int t = 0; t < kTurns; ++t) {
-                if (row + 16 * t >= count) break;
-                const float scale = rsqrtf(squares[t] / static_cast<float>(kHeadDim) + a.epsilon);
-                float x[8], z[8];
-                widen(result[t], x);
-                widen(gate[t], z);
-#pragma unroll
-                for (int e = 0; e < 8; ++e) x[e] *= scale * weights[e] * silu_approximate(z[e]);
-                store8(out + int64_t{row + 16 * t} * a.values_size(), x);
-            }
-        }
-    }
-}
-
-template <typename T, typename S> __global__ void __cluster_dims__(AcrossPlaces::kBlocks, 1, 1)
-    __launch_bounds__(kThreads, 1) across_chunks(const __grid_constant__ ChunkArguments c) {
+template <typename T, typename S> __global__ void __cluster_dims__(kCtas, 1, 1)
+    __launch_bounds__(kThreads, 1) across_chunks(const __grid_constant__ ChunkArguments c,
+                                                 const __grid_constant__ AcrossMaps maps) {
     extern __shared__ __align__(1024) unsigned char memory[];
     auto *shared = reinterpret_cast<AcrossShared *>(memory);
     if (threadIdx.x == 0) {
-        shared->ring.init(128, kWarps);
-        for (int i = 0; i < kResults; ++i) {
-            barrier_init(shared_address(&shared->results_full[i]), kWarps);
-            barrier_init(shared_address(&shared->results_empty[i]), kWarps);
-            barrier_init(shared_address(&shared->squares_full[i]), 1);
-        }
+        shared->init();
         barrier_init_fence();
+    } else if (threadIdx.x == 32) {
+        for (const CUtensorMap *map :
+             {&maps.states, &maps.mixed, &maps.w, &maps.p, &maps.projected}) {
+            prefetch_map(*map);
+        }
     }
     cluster_sync();
     const AcrossPlaces places(c.delta);
-    if (threadIdx.x < 128) {
-        registers_more<240>();
+    const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
+    if (group == 0) {
+        registers_more<184>();
         compute<T, S>(c, places, shared);
-    } else if (threadIdx.x < 256) {
-        registers_fewer<96>();
-        feed<T, S>(c, places, RingPlace(&shared->ring));
+    } else if (group <= kGroups) {
+        registers_more<144>();
+        finish<T>(c, places, shared, static_cast<uint32_t>(group) - 1);
     } else {
-        registers_fewer<128>();
-        finish<T>(c, places, shared);
+        registers_fewer<40>();
+        const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32 % kWarps, 0);
+        if (warp == 0) feed_states<S>(c, maps, places, shared);
+        if (warp == 1) feed_results(c.delta, maps, places, shared);
     }
+    cluster_sync(); // the other CTA writes to this one's memory until it is done
 }
 
-template <typename T, typename S> cudaError_t launch(const ChunkArguments &a, cudaStream_t stream) {
-    constexpr int kBlocks = AcrossPlaces::kBlocks;
+template <typename T, typename S> cudaError_t launch(const ChunkArguments &c, cudaStream_t stream) {
+    const DeltaArguments &a = c.delta;
+    AcrossMaps maps;
+    const auto map = [&](const void *data, int64_t columns, CUtensorMap *made) {
+        return make_tensor_map(data, a.element, c.tokens, columns, kBoxRows, made);
+    };
+    const int64_t slots = (int64_t{1} << 40) / a.slot_bytes; // more than any device has
+    cudaError_t status = map(c.mixed, a.channels(), &maps.mixed);
+    if (status == cudaSuccess) status = map(c.w, int64_t{a.value_heads} * kHeadDim, &maps.w);
+    if (status == cudaSuccess) status = map(c.p, int64_t{a.value_heads} * kDeltaChunk, &maps.p);
+    if (status == cudaSuccess) status = map(a.projected, a.stride, &maps.projected);
+    if (status == cudaSuccess) {
+        status = make_tensor_map(a.states, a.state, int64_t{a.value_heads} * kHeadDim, kHeadDim,
+                                 slots, a.slot_bytes, kHeadDim, &maps.states);
+    }
+    if (status != cudaSuccess) return status;
     // An item has at least one chunk.
-    const int64_t most = int64_t{a.most_chunks} * a.delta.value_heads * kBlocks;
-    const auto blocks =
-        static_cast<unsigned>(std::min<int64_t>(most, a.delta.sms / kBlocks * kBlocks));
+    const int64_t most = int64_t{c.most_chunks} * a.value_heads * kCtas;
+    const auto blocks = static_cast<unsigned>(std::min<int64_t>(most, a.sms / kCtas * kCtas));
     return launch_with_shared(across_chunks<T, S>, blocks, kThreads,
-                              static_cast<int>(sizeof(AcrossShared)), stream, a);
+                              static_cast<int>(sizeof(AcrossShared)), stream, c, maps);
 }
 
 } // namespace

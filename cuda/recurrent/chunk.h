@@ -26,8 +26,9 @@ struct ChunkArguments {
     DeltaArguments delta;     // out: the results, normed and gated
     const DeltaChunk *chunks; // of the step
     int32_t most_chunks;      // no level has more
-    int32_t items; // of the level; where a graph's next replay has others, it is only slower
-    void *mixed;   // [tokens, channels] elements: q, k and v convolved; then U in v's place
+    int32_t items;  // of the level; where a graph's next replay has others, it is only slower
+    int64_t tokens; // of the step, rounded up: so many rows have `projected` and what follows
+    void *mixed;    // [tokens, channels] elements: q, k and v convolved; then U in v's place
     float2 *
         gates; // [tokens, value_heads] logarithm to base 2 of the decay, and rate; then exp(G), exp(G_last - G)
     void *w; // [tokens, value_heads, key_dim] elements

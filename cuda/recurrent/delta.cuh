@@ -96,17 +96,17 @@ struct DeltaGates {
     float log_decay, rate;
 };
 
-// rate and step: of the head, as they were projected.
-__device__ __forceinline__ DeltaGates gates_of(const DeltaArguments &a, float rate, float step,
-                                               int head) {
-    const float x = step + a.step[head];
+// rate and step: as they were projected; bias and decay: the head's of DeltaArguments::step and decay.
+__device__ __forceinline__ DeltaGates gates_of(float rate, float step, float bias, float decay) {
+    const float x = step + bias;
     const float softplus = x > 20.0f ? x : log1pf(expf(x));
-    return {-expf(a.decay[head]) * softplus, reciprocal_approximate(1.0f + expf(-rate))};
+    return {-expf(decay) * softplus, reciprocal_approximate(1.0f + expf(-rate))};
 }
 template <typename T>
 __device__ __forceinline__ DeltaGates gates_of(const DeltaArguments &a, int64_t token, int head) {
     const T *b = projected_of<T>(a, token) + a.channels() + a.values_size();
-    return gates_of(a, to_float(b[head]), to_float(b[a.value_heads + head]), head);
+    return gates_of(to_float(b[head]), to_float(b[a.value_heads + head]), a.step[head],
+                    a.decay[head]);
 }
 
 __device__ __forceinline__ float warp_sum(float x) {

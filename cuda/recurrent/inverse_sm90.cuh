@@ -109,8 +109,9 @@ __device__ __forceinline__ void invert_square(float (&square)[8], float *scratch
 }
 
 // T = (1 - across)^-1, of which each warp has its 16 rows: their square on the diagonal D is inverted by itself, the
-// others are D times what the warp's `across` and the rows of T above make. The warps take turns to hand out theirs.
-__device__ __forceinline__ void invert(const SquareSums &across, int group, int warp,
+// others are D times what the warp's `across` and the rows of T above make. The warps take turns to hand out theirs. Of
+// the 64 rows those of `used` warps: the others' T is 0.
+__device__ __forceinline__ void invert(const SquareSums &across, int used, int group, int warp,
                                        InverseShared *shared, SquareSums &inverse) {
     float own[8];
 #pragma unroll
@@ -121,13 +122,14 @@ __device__ __forceinline__ void invert(const SquareSums &across, int group, int 
             inverse[n][e] = 0;
         }
     }
-    invert_square(own, reinterpret_cast<float *>(shared->staging[warp]));
+    if (warp < used) invert_square(own, reinterpret_cast<float *>(shared->staging[warp]));
     const Split diagonal(own);
     const auto square = [&](int row, int column) {
         return SquareTile{shared_address(shared->squares[row * (row + 1) / 2 + column])};
     };
 #pragma unroll
     for (int m = 0; m < kSquares; ++m) {
+        if (m >= used) break;
         if (warp == m) {
 #pragma unroll
             for (int j = 0; j < m; ++j) {
@@ -143,7 +145,7 @@ __device__ __forceinline__ void invert(const SquareSums &across, int group, int 
         }
         if (m + 1 == kSquares) break;
         named_barrier(1 + group, kGroup);
-        if (warp > m) {
+        if (warp > m && warp < used) {
             const Split left(across[m]);
 #pragma unroll
             for (int j = 0; j <= m; ++j) {

@@ -68,20 +68,44 @@ struct StepPart {
     }
 };
 
-// A weight of the convolution for each of the group's threads: of the channels of the block's first head, which its
-// mixers then find in L1.
+// A weight for each of the group's threads, of the convolution of the block's first head or of the norm: its mixers then
+// find them in L1.
 __device__ __forceinline__ float first_weight(const DeltaArguments &a) {
     const int head = static_cast<int>(blockIdx.x) % a.value_heads;
+    const int key_head = head / (a.value_heads / a.key_heads);
     const int part = static_cast<int>(threadIdx.x) / kMostDeltaDim;
     const int e = static_cast<int>(threadIdx.x) % kMostDeltaDim;
-    if (part > 2 || e >= (part < 2 ? a.key_dim : a.value_dim)) return 0;
-    return a.convolution[(channel_begin(a, head, part) + e) * kRing];
+    if (part > 3 || e >= (part < 2 ? a.key_dim : a.value_dim)) return 0;
+    return part == 3 ? a.norm[e]
+                     : a.convolution[(channel_begin(a, head, key_head, part) + e) * kRing];
 }
 
-template <typename T, typename S, bool kWhole> __device__ __forceinline__ void
-run_group(const DeltaArguments &a, StepShared *shared, int group, float weight) {
-    const StepWork &work = shared->work;
-    const Stages &stages = shared->stages;
+// The first copies start together: where they are from is read by the lanes.
+template <typename S, bool kWhole>
+__device__ __forceinline__ void load_first(const DeltaArguments &a, const StepWork &work,
+                                           const Stages<S, kWhole> &stages, int group) {
+    const int mine = work.mine, lane = static_cast<int>(threadIdx.x) % 32;
+    const S *from = nullptr;
+    if (lane < mine && lane < static_cast<int>(stages.count)) {
+        const int slot = work.item(lane).from;
+        if (slot >= 0) from = state_of<S>(a, slot, work.head(lane));
+    }
+    for (int j = group; j < mine && j < static_cast<int>(stages.count); j += kGroups) {
+        const uint64_t address = __shfl_sync(~0u, reinterpret_cast<uint64_t>(from), j);
+        stages.load(static_cast<uint32_t>(j), reinterpret_cast<const void *>(address));
+    }
+}
+
+// What is computed from it is not kept in registers.
+__device__ __forceinline__ uint32_t not_kept(uint32_t x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+template <typename T, typename S, bool kWhole>
+__device__ __forceinline__ void run_group(const DeltaArguments &a, StepShared *shared,
+                                          const Stages<S, kWhole> &stages, int group,
+                                          float weight) {
     using Raw = typename StateFour<S>::Raw;
     const int warp = threadIdx.x / 32 % kWarps, lane = threadIdx.x % 32;
     const StepPart part;
@@ -90,27 +114,21 @@ run_group(const DeltaArguments &a, StepShared *shared, int group, float weight) 
         return kWhole || (part.row + r < a.key_dim && part.column < value_dim);
     };
     const int begin = part.row * value_dim + part.column;
-    const auto load = [&](int j, int from) {
-        if (!work.has(j)) return;
-        stages.load(j, from < 0 ? nullptr : state_of<S>(a, from, work.head(j)));
-    };
-    const int first_from = work.from(lane); // all at once, by the lanes
-    for (int j = group; j < static_cast<int>(stages.count); j += kGroups) {
-        load(j, __shfl_sync(~0u, first_from, j));
-    }
-    asm volatile("" ::"f"(weight)); // it is wanted in L1 alone
-    uint32_t n = 0;                 // the group's tokens so far
+    load_first(a, shared->work, stages, group);
+    discard(weight, &shared->discarded);
+    uint32_t n = 0;                            // the group's tokens so far
+    uint32_t j = static_cast<uint32_t>(group); // the block's j-th S, modulo four times the stages
     float4 state[kRows];
-    for (int j = group; work.has(j); j += kGroups) {
+    for (bool more = group < shared->work.mine; more;) {
         bool last = false;
         for (; !last; ++n) {
             const uint32_t place = n % kTokens;
             const StepToken &token = shared->tokens[group][place];
             await(&shared->mixed[group][place], n / kTokens);
-            last = token.last;
-            if (token.first) {
+            const bool first = token.first;
+            if (first) {
                 const bool continues = token.continues;
-                const S *from = reinterpret_cast<const S *>(stages.wait(j)) + begin;
+                const S *from = stages.wait(not_kept(j)) + begin;
 #pragma unroll
                 for (int r = 0; r < kRows; ++r) {
                     state[r] = float4{};
@@ -142,7 +160,11 @@ run_group(const DeltaArguments &a, StepShared *shared, int group, float weight) 
                             both(known.w, found.w));
             // Before the group's next but one token writes there, each warp is here again.
             asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kGroupThreads) : "memory");
-            if (token.first) load(j + static_cast<int>(stages.count), token.next);
+            if (first) {
+                const int64_t next = token.next;
+                stages.load(stages.next_barrier(not_kept(j)), next < 0 ? nullptr : a.states + next);
+            }
+            if (n % kWarps == static_cast<uint32_t>(warp)) finish<T, kWhole>(a, token, sums);
             const float4 change =
                 change_of(token, over_parts(sums[0], part.column / 4),
                           reinterpret_cast<const float4 *>(token.mixed[2])[part.column / 4]);
@@ -157,8 +179,12 @@ run_group(const DeltaArguments &a, StepShared *shared, int group, float weight) 
                 advance(&state[r], key.x), advance(&state[r + 1], key.y);
                 advance(&state[r + 2], key.z), advance(&state[r + 3], key.w);
             }
+            S *to = reinterpret_cast<S *>(a.states + token.to) + begin;
+            last = token.last, more = token.more;
+            // Before the stores: what comes behind them in a warp waits until memory has taken them.
+            __syncwarp();
+            if (lane == 0) arrive(&shared->used[group][place]);
             if (last) {
-                S *to = state_of<S>(a, token.slot, token.head) + begin;
 #pragma unroll
                 for (int r = 0; r < kRows; ++r) {
                     if (has(r)) {
@@ -167,10 +193,8 @@ run_group(const DeltaArguments &a, StepShared *shared, int group, float weight) 
                     }
                 }
             }
-            if (n % kWarps == static_cast<uint32_t>(warp)) finish<T, kWhole>(a, token, sums);
-            __syncwarp();
-            if (lane == 0) arrive(&shared->used[group][place]);
         }
+        j = stages.after(j);
     }
 }
 
@@ -184,10 +208,11 @@ template <typename T, typename S, bool kWhole> __global__ void __launch_bounds__
     extern __shared__ __align__(128) unsigned char memory[];
     auto *shared = reinterpret_cast<StepShared *>(memory);
     const float weight = first_weight(a);
+    const Stages<S, kWhole> stages(a, memory + kStepSharedBytes, shared->loaded, stage_count,
+                                   stage_bytes);
     if (threadIdx.x == kThreads - 32) { // of a warp that has no weights to load
-        shared->work = StepWork(a);
-        shared->stages = Stages(memory + kStepSharedBytes, shared->loaded, stage_count, stage_bytes,
-                                static_cast<uint32_t>(a.key_dim * a.value_dim * sizeof(S)));
+        const DeltaLevel level = *a.level;
+        stages.expect();
         for (int i = 0; i < kGroups * kTokens; ++i) {
             expect_arrivals(&shared->mixed[0][0] + i, 1);
             expect_arrivals(&shared->used[0][0] + i, kWarps);
@@ -195,14 +220,16 @@ template <typename T, typename S, bool kWhole> __global__ void __launch_bounds__
 #if __CUDA_ARCH__ >= 900
         barrier_init_fence();
 #endif
+        shared->work = StepWork(a, level);
     }
     __syncthreads();
     const int warp = threadIdx.x / 32;
     if (warp < kGroups * kWarps) {
-        run_group<T, S, kWhole>(a, shared, warp / kWarps, weight);
+        run_group<T, S, kWhole>(a, shared, stages, warp / kWarps, weight);
     } else {
         const int mixer = warp - kGroups * kWarps;
-        run_mixer<T, kWhole>(a, shared, mixer % kGroups, mixer / kGroups);
+        run_mixer<T, S, kWhole>(a, shared, static_cast<int>(stage_count), mixer % kGroups,
+                                mixer / kGroups);
     }
 }
 
@@ -226,7 +253,7 @@ template <typename T> __global__ void delta_rings(const __grid_constant__ DeltaA
 
 bool fits(const DeltaArguments &a) {
     return a.key_heads > 0 && a.value_heads % a.key_heads == 0 && a.key_dim <= kMostDeltaDim &&
-           a.value_dim <= kMostDeltaDim && a.value_dim % 4 == 0;
+           a.value_dim <= kMostDeltaDim && a.value_dim % 4 == 0 && a.value_heads <= INT16_MAX;
 }
 
 template <typename T, typename S, bool kWhole>

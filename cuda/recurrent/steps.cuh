@@ -28,10 +28,10 @@ struct alignas(16) StepToken {
     float decay, forget, learn;    // forget and learn: decay and rate over k's length
     float of_query, overlap;       // 1 / (q's length times the root of key_dim); q . k
     bool first, last, continues; // of the item's tokens; continues: S is not zeros before the first
+    bool more;                   // the group has another item and head after this
     int64_t out;                 // elements from DeltaArguments::out on
-    int32_t slot;                // where S goes
-    int32_t head;
-    int32_t next; // what will be in the same stage: where it comes from
+    int64_t to;                  // where S goes: bytes from DeltaArguments::states on
+    int64_t next;                // where what will be in the same stage is; -1: zeros, or nothing
 };
 
 // ---- mbarriers, on 8.0 too ------------------------------------------------------------------------
@@ -62,60 +62,90 @@ __device__ __forceinline__ void await(uint64_t *barrier, uint32_t use) {
 #endif
 }
 
+// What is loaded only so that it is in L1 must go somewhere: else ptxas drops the load.
+__device__ __forceinline__ void discard(float x, float *somewhere) {
+    asm volatile("st.relaxed.cta.shared.f32 [%0], %1;" ::"r"(shared_address(somewhere)), "f"(x));
+}
+
 // ---- What a block has to do -------------------------------------------------------------------------
 
 // One item and head after another, of which the block has every gridDim-th: its j-th.
 struct StepWork {
     const DeltaItem *items; // of the level
-    int count;              // items and heads of the level
+    int mine;               // items and heads that the block has
     int value_heads;
     int block, blocks; // here, rather than in registers
+    bool one_head;     // all that the block has are of one
 
-    __device__ explicit StepWork(const DeltaArguments &a)
-        : items(a.items + a.level->begin),
-          count((a.level->chunked - a.level->begin) * a.value_heads), value_heads(a.value_heads),
-          block(static_cast<int>(blockIdx.x)), blocks(static_cast<int>(gridDim.x)) {}
-    __device__ int at(int j) const { return block + j * blocks; }
-    __device__ bool has(int j) const { return at(j) < count; }
-    __device__ const DeltaItem &item(int j) const { return items[at(j) / value_heads]; }
-    __device__ int head(int j) const { return at(j) % value_heads; }
-    __device__ int from(int j) const { return has(j) ? item(j).from : -1; }
+    __device__ StepWork(const DeltaArguments &a, const DeltaLevel &level)
+        : items(a.items + level.begin), value_heads(a.value_heads),
+          block(static_cast<int>(blockIdx.x)), blocks(static_cast<int>(gridDim.x)),
+          one_head(blocks % value_heads == 0) {
+        mine = ((level.chunked - level.begin) * value_heads - block + blocks - 1) / blocks;
+    }
+    __device__ __forceinline__ int at(int j) const { return block + j * blocks; }
+    __device__ __forceinline__ const DeltaItem &item(int j) const {
+        return items[at(j) / value_heads];
+    }
+    __device__ __forceinline__ int head(int j) const { return at(j) % value_heads; }
 };
 
 // ---- Stages -----------------------------------------------------------------------------------------
 
-// Place j % count has the block's j-th S. Its barrier is one of twice as many, so that each is always waited for by
-// the same group, which has seen all of its phases before.
-struct Stages {
+// Stage j % count has the block's j-th S. Its barrier is one of twice as many, so that each is always waited for by
+// the same group, which has seen all of its phases before. A group counts j modulo 4 * count, which says both where S
+// is and the phase.
+template <typename S, bool kWhole> struct Stages {
     unsigned char *memory;
     uint64_t *loaded; // [2 * count]
     uint32_t count, bytes;
     uint32_t used_bytes; // of a stage: S
-    bool bulk;           // one copy of all of it
 
-    __device__ Stages(unsigned char *memory, uint64_t *loaded, uint32_t count, uint32_t bytes,
-                      uint32_t used_bytes)
-        : memory(memory), loaded(loaded), count(count), bytes(bytes), used_bytes(used_bytes) {
+    __device__ __forceinline__ Stages(const DeltaArguments &a, unsigned char *memory,
+                                      uint64_t *loaded, uint32_t count, uint32_t bytes)
+        : memory(memory), loaded(loaded), count(count), bytes(bytes) {
+        const int elements = kWhole ? kMostDeltaDim * kMostDeltaDim : a.key_dim * a.value_dim;
+        used_bytes = static_cast<uint32_t>(elements * sizeof(S));
+    }
+    // One copy of all of it.
+    __device__ __forceinline__ bool bulk() const {
 #if __CUDA_ARCH__ >= 900
-        bulk = used_bytes % 16 == 0;
+        return used_bytes % 16 == 0;
 #else
-        bulk = false;
+        return false;
 #endif
+    }
+    __device__ __forceinline__ void expect() const {
         for (uint32_t i = 0; i < 2 * count; ++i) {
-            expect_arrivals(loaded + i, bulk ? 1 : kGroupThreads);
+            expect_arrivals(loaded + i, bulk() ? 1 : kGroupThreads);
         }
+    }
+    __device__ __forceinline__ unsigned char *stage(uint32_t barrier) const {
+        return memory + (barrier < count ? barrier : barrier - count) * bytes;
+    }
+    __device__ __forceinline__ uint32_t barrier(uint32_t j) const {
+        return j < 2 * count ? j : j - 2 * count;
+    }
+    // Of the S that is next in the same stage.
+    __device__ __forceinline__ uint32_t next_barrier(uint32_t j) const {
+        const uint32_t now = barrier(j);
+        return now < count ? now + count : now - count;
+    }
+    // The group's next S.
+    __device__ __forceinline__ uint32_t after(uint32_t j) const {
+        return j + kGroups < 4 * count ? j + kGroups : j + kGroups - 4 * count;
     }
 
     // Starts the copy, by a group's threads. From null: there will be nothing.
-    __device__ __forceinline__ void load(uint32_t j, const void *from) const {
-        const uint32_t to = shared_address(memory + j % count * bytes);
+    __device__ __forceinline__ void load(uint32_t barrier, const void *from) const {
+        const uint32_t to = shared_address(stage(barrier));
         const uint32_t thread = threadIdx.x % kGroupThreads;
-        uint64_t *barrier = loaded + j % (2 * count);
+        uint64_t *arrivals = loaded + barrier;
 #if __CUDA_ARCH__ >= 900
-        if (bulk) {
+        if (bulk()) {
             if (thread / 32 == 0 && elect_one()) {
-                barrier_expect(shared_address(barrier), from == nullptr ? 0 : used_bytes);
-                if (from != nullptr) bulk_copy(to, from, used_bytes, shared_address(barrier));
+                barrier_expect(shared_address(arrivals), from == nullptr ? 0 : used_bytes);
+                if (from != nullptr) bulk_copy(to, from, used_bytes, shared_address(arrivals));
             }
             return;
         }
@@ -127,25 +157,28 @@ struct Stages {
                          : "memory");
         }
         asm volatile(
-            "cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier))
+            "cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(arrivals))
             : "memory");
     }
     // The j-th S, once it is there.
-    __device__ __forceinline__ const unsigned char *wait(uint32_t j) const {
-        await(loaded + j % (2 * count), j / (2 * count));
-        return memory + j % count * bytes;
+    __device__ __forceinline__ const S *wait(uint32_t j) const {
+        await(loaded + barrier(j), j < 2 * count ? 0 : 1);
+        return reinterpret_cast<const S *>(stage(barrier(j)));
     }
 };
 
 struct StepItem {
     DeltaItem item;
-    int32_t next; // StepToken::next of its tokens
+    int32_t next; // slot of what will be in the same stage, or -1
+    int16_t head, key_head, next_head;
+    bool keeps_keys; // of the value heads of its key head, this one sees to their rings
+    bool more;       // the group has another one after it
 };
 
 // What threads seldom read is here too, as S takes two thirds of their registers.
 struct StepShared {
     StepWork work;
-    Stages stages;
+    float discarded;
     StepToken tokens[kGroups][kTokens];
     StepItem upcoming[kGroups][kMixers][kUpcoming];
     // By every second token, known and found, parts, columns.

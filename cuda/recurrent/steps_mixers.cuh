@@ -103,24 +103,51 @@ __device__ __forceinline__ float4 convolved_four(const DeltaArguments &a, int ch
 }
 
 // The first channel of q, k or v of a value head.
-__device__ __forceinline__ int channel_begin(const DeltaArguments &a, int head, int part) {
-    const int ratio = a.value_heads / a.key_heads;
-    return part < 2 ? part * a.keys_size() + head / ratio * a.key_dim
+__device__ __forceinline__ int channel_begin(const DeltaArguments &a, int head, int key_head,
+                                             int part) {
+    return part < 2 ? part * a.keys_size() + key_head * a.key_dim
                     : 2 * a.keys_size() + head * a.value_dim;
 }
 
-// Token t of the item, by a warp. The token's place is written once `used` lets it.
-template <typename T, bool kWhole>
-__device__ __forceinline__ void mix_token(const DeltaArguments &a, const DeltaItem &item, int head,
-                                          int t, StepToken *to, int next, uint64_t *used,
-                                          uint32_t use) {
-    int lane = threadIdx.x % 32;
-    asm volatile("" : "+r"(lane), "+r"(head)); // addresses are not kept from token to token
-    const int ratio = a.value_heads / a.key_heads;
+// Brings the weights of a head's channels to L1, all at once: a lane asks for one in each of its 32 bytes.
+__device__ __forceinline__ void bring_weights(const DeltaArguments &a, int head, int key_head,
+                                              float *discarded) {
+    constexpr int kChannels = 2; // in 32 bytes
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    float sum = 0;
+#pragma unroll
+    for (int part = 0; part < 3; ++part) {
+        const int begin = channel_begin(a, head, key_head, part);
+#pragma unroll
+        for (int e = 0; e < kMostDeltaDim; e += 32 * kChannels) {
+            sum += a.convolution[(begin + e + lane * kChannels) * kRing];
+        }
+    }
+    discard(sum, discarded);
+}
+
+// Where S is, in bytes from DeltaArguments::states on.
+template <typename S>
+__device__ __forceinline__ int64_t state_begin(const DeltaArguments &a, int slot, int head) {
+    return reinterpret_cast<std::byte *>(state_of<S>(a, slot, head)) - a.states;
+}
+
+// Token t of the item, by a warp. The token's place is written once `used` lets it. fresh: the weights of the head's
+// channels may not be in L1.
+template <typename T, typename S, bool kWhole>
+__device__ __forceinline__ void mix_token(const DeltaArguments &a, const StepItem &its, int t,
+                                          bool fresh, StepToken *to, uint64_t *used, uint32_t use,
+                                          float *discarded) {
+    const DeltaItem item = its.item;
+    int lane = threadIdx.x % 32, head = its.head, key_head = its.key_head;
+    // Addresses are not kept from token to token.
+    asm volatile("" : "+r"(lane), "+r"(head), "+r"(key_head));
     const int key_dim = kWhole ? kMostDeltaDim : a.key_dim;
     const int value_dim = kWhole ? kMostDeltaDim : a.value_dim;
     const int64_t token = int64_t{item.token_begin} + t;
-    const auto channel_of = [&](int part) { return channel_begin(a, head, part) + 4 * lane; };
+    const auto channel_of = [&](int part) {
+        return channel_begin(a, head, key_head, part) + 4 * lane;
+    };
     const auto count_of = [&](int part) { return (part < 2 ? key_dim : value_dim) - 4 * lane; };
     // All that is read is asked for at once, while the place is waited for: of the three parts, as many as there are
     // registers for.
@@ -142,6 +169,8 @@ __device__ __forceinline__ void mix_token(const DeltaArguments &a, const DeltaIt
         load_four<kWhole>(projected_of<T>(a, token) + a.channels() + value_at, count_of(2));
     const T *gates_at = projected_of<T>(a, token) + a.channels() + a.values_size() + head;
     T rate = gates_at[0], step = gates_at[a.value_heads];
+    float head_decay = a.decay[head], head_step = a.step[head];
+    if (kWhole && fresh) bring_weights(a, head, key_head, discarded);
     await(used, use);
 #pragma unroll 1
     for (int part = 0; part < 3; ++part) {
@@ -157,12 +186,12 @@ __device__ __forceinline__ void mix_token(const DeltaArguments &a, const DeltaIt
         const int channel = channel_of(part), count = count_of(part);
         reinterpret_cast<float4 *>(to->mixed[part])[lane] =
             convolved_four<kWhole>(a, channel, count, seen);
-        if (item.token_count == 1 && (part == 2 || head % ratio == 0)) {
+        if (item.token_count == 1 && (part == 2 || its.keeps_keys)) {
             keep_in_ring<kWhole>(a, item, channel, count, seen);
         }
     }
     gate.keep_if(true);
-    not_before(&rate), not_before(&step);
+    not_before(&rate), not_before(&step), not_before(&head_decay), not_before(&head_step);
     float4 norm = {};
     if (count_of(2) > 0) norm = reinterpret_cast<const float4 *>(a.norm)[lane];
     reinterpret_cast<float4 *>(to->gain)[lane] =
@@ -175,7 +204,7 @@ __device__ __forceinline__ void mix_token(const DeltaArguments &a, const DeltaIt
     const float of_key = rsqrtf(warp_sum(dot(key, key)) + 1e-6f);
     const float overlap = warp_sum(dot(query, key));
     if (lane == 0) {
-        const DeltaGates gates = gates_of(a, to_float(rate), to_float(step), head);
+        const DeltaGates gates = gates_of(to_float(rate), to_float(step), head_step, head_decay);
         const float decay = expf(gates.log_decay);
         to->decay = decay;
         to->forget = decay * of_key;
@@ -185,21 +214,35 @@ __device__ __forceinline__ void mix_token(const DeltaArguments &a, const DeltaIt
         to->first = t == 0;
         to->last = t + 1 == item.token_count;
         to->continues = item.from >= 0;
+        to->more = its.more;
         to->out = token * a.values_size() + head * value_dim;
-        to->slot = item.state;
-        to->head = head;
-        to->next = next;
+        to->to = state_begin<S>(a, item.state, head);
+        to->next = its.next < 0 ? -1 : state_begin<S>(a, its.next, its.next_head);
     }
 }
 
+// Of the block's j-th item and head.
+__device__ __forceinline__ StepItem step_item(const DeltaArguments &a, const StepWork &work, int j,
+                                              int stages) {
+    StepItem made;
+    made.item = work.item(j);
+    made.next = j + stages < work.mine ? work.item(j + stages).from : -1;
+    made.next_head = static_cast<int16_t>(work.head(j + stages));
+    made.head = static_cast<int16_t>(work.head(j));
+    const int ratio = work.value_heads / a.key_heads;
+    made.key_head = static_cast<int16_t>(made.head / ratio);
+    made.keeps_keys = made.head % ratio == 0;
+    made.more = j + kGroups < work.mine;
+    return made;
+}
+
 // Of the group's tokens every kMixers-th.
-template <typename T, bool kWhole> __device__ __forceinline__ void
-run_mixer(const DeltaArguments &a, StepShared *shared, int group, int mixer) {
+template <typename T, typename S, bool kWhole> __device__ __forceinline__ void
+run_mixer(const DeltaArguments &a, StepShared *shared, int stages, int group, int mixer) {
     const StepWork &work = shared->work;
-    const Stages &stages = shared->stages;
     const int lane = threadIdx.x % 32;
     uint32_t n = 0; // the group's tokens so far
-    for (int j = group; work.has(j); j += kGroups) {
+    for (int j = group; j < work.mine; j += kGroups) {
         int here = mixer;
         asm volatile("" : "+r"(here)); // its address is not kept
         StepItem(&upcoming)[kUpcoming] = shared->upcoming[group][here];
@@ -207,18 +250,18 @@ run_mixer(const DeltaArguments &a, StepShared *shared, int group, int mixer) {
         if (i == 0) {
             const int of_lane = j + lane * kGroups;
             __syncwarp();
-            if (lane < kUpcoming && work.has(of_lane)) {
-                upcoming[lane] = {work.item(of_lane),
-                                  work.from(of_lane + static_cast<int>(stages.count))};
+            if (lane < kUpcoming && of_lane < work.mine) {
+                upcoming[lane] = step_item(a, work, of_lane, stages);
             }
             __syncwarp();
         }
-        const auto [item, next] = upcoming[i];
-        for (int t = 0; t < item.token_count; ++t, ++n) {
+        const StepItem &its = upcoming[i];
+        for (int t = 0; t < its.item.token_count; ++t, ++n) {
             if (n % kMixers != static_cast<uint32_t>(mixer)) continue;
             const uint32_t place = n % kTokens, use = n / kTokens;
-            mix_token<T, kWhole>(a, item, work.head(j), t, &shared->tokens[group][place], next,
-                                 &shared->used[group][place], use + 1);
+            const bool fresh = t < kMixers && !work.one_head;
+            mix_token<T, S, kWhole>(a, its, t, fresh, &shared->tokens[group][place],
+                                    &shared->used[group][place], use + 1, &shared->discarded);
             __syncwarp();
             if (lane == 0) arrive(&shared->mixed[group][place]);
         }

@@ -156,6 +156,7 @@ Status StepDelta::launch(size_t layer, const DeviceLayer &weights, const void *p
                                    input.at<DeltaChunk>(kDeltaChunks),
                                    chunks,
                                    level.end - level.chunked,
+                                   tokens,
                                    mixed_.data(),
                                    gates_.as<float2>(),
                                    w_.data(),
