@@ -3,28 +3,23 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
-#include "backend/backend.h"
 #include "backend/sim/device_costs.h"
 #include "backend/step_buffers.h"
 #include "model/model.h"
 
 namespace batchllm {
 
-// As the CUDA backend computes the model, of whose options the type of elements counts. Layers in e4m3 are not
-// predicted; partials are those of steps that are not reproducible.
-StepForm form_on_gpu(const Model &model, const BackendOptions &options);
+// As the CUDA backend computes the model with an option compute_type of this value, in steps that are not reproducible.
+StepForm form_on_gpu(const Model &model, const std::string &compute_type);
 
-// Where the options do not say: as many as the description allows, and on a GPU no more than the backend there takes
-// (default_step_tokens).
-int64_t step_tokens_on(const DeviceCosts &costs, const Model &model, const BackendOptions &options);
+// Where the options do not say: as the description has it, and of a model without experts on a GPU no more than the
+// backend takes there (default_step_tokens).
+int64_t step_tokens_on(const DeviceCosts &costs, const Model &model, const StepForm &form);
 
-// Weights, buffers of such steps, and what the driver takes.
-int64_t bytes_beside_pages(const DeviceCosts &costs, const Model &model,
-                           const BackendOptions &options, int64_t step_tokens);
-
-// KV memory of a device with nothing on it but this model: the options' fraction, or the device's default, of the rest.
-int64_t default_kv_bytes(const DeviceCosts &costs, const Model &model,
-                         const BackendOptions &options, int64_t step_tokens);
+// Weights, buffers of steps of so many tokens, and what the driver takes. kv_e4m3: keys and values are in fp8.
+int64_t bytes_beside_pages(const DeviceCosts &costs, const Model &model, const StepForm &form,
+                           int64_t step_tokens, bool kv_e4m3);
 
 } // namespace batchllm
