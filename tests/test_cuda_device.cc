@@ -225,8 +225,13 @@ void steps_follow_from_all_options(void **) {
     };
     assert_int_equal(steps("residual", "element"), 16384);
     assert_int_equal(steps("residual", "f32"), 8192);
-    assert_int_equal(steps("quantize", "fp8"), 8192); // scales
+    assert_int_equal(steps("quantize", "fp8"), 8192);
     assert_int_equal(steps("quantize", "none"), 16384);
+    // A scale of each row before each of the products.
+    device.totalGlobalMem += static_cast<size_t>(36 * 16384 * 3 * 4);
+    assert_int_equal(steps("quantize", "fp8"), 16384);
+    device.totalGlobalMem -= 36;
+    assert_int_equal(steps("quantize", "fp8"), 8192);
     options.step_tokens = 3000;
     assert_int_equal(steps("quantize", "none"), 3000);
 }

@@ -289,9 +289,9 @@ void what_cannot_be_predicted_says_why(void **) {
     batchllm_plan_destroy(plan);
 }
 
-// What fp8 takes and what a state takes no description says; of four bits, and of fp8 on a CPU or with
+// What fp8, f32 and a state take no description of a GPU says; of four bits, and of fp8 on a CPU or with
 // quantize=none, the weights are widened, and what is predicted is the same model in 16 bits.
-void fp8_on_a_gpu_and_models_with_a_state_are_refused(void **) {
+void fp8_and_f32_on_a_gpu_and_models_with_a_state_are_refused(void **) {
     const Rows rows;
     batchllm_plan *plan = nullptr;
     const std::vector<int64_t> offsets = {0, 40, 100};
@@ -299,9 +299,11 @@ void fp8_on_a_gpu_and_models_with_a_state_are_refused(void **) {
                                           nullptr, &plan),
                      BATCHLLM_OK);
     std::vector<int32_t> few(100, 5);
+    const char *compute_type = "auto";
     const auto predict = [&](const char *model, const char *device, const char *extra) {
         batchllm_engine_options engine;
         batchllm_engine_options_init(&engine, sizeof engine);
+        engine.compute_type = compute_type;
         const std::string directory = std::string("golden/") + model;
         engine.model_dir = directory.c_str();
         engine.backend_options = extra;
@@ -333,6 +335,14 @@ void fp8_on_a_gpu_and_models_with_a_state_are_refused(void **) {
         assert_int_equal(status, BATCHLLM_OK);
         assert_true(seconds > 0);
     }
+    compute_type = "f32";
+    refused("qwen3_bf16", nullptr, "in f32 on NVIDIA H200");
+    const TemporaryDirectory files;
+    DeviceCosts costs = named_device_costs("h200").value();
+    costs.batches_in_flight = 1; // a processor
+    files.write("cpu.json", device_costs_text(costs));
+    assert_int_equal(predict("qwen3_bf16", files.file("cpu.json").c_str(), nullptr).first,
+                     BATCHLLM_OK);
     batchllm_plan_destroy(plan);
 }
 
@@ -619,7 +629,7 @@ int main() {
         cmocka_unit_test(a_prediction_is_what_the_simulated_device_then_takes),
         cmocka_unit_test(rows_that_the_model_may_end_take_the_expected_tokens),
         cmocka_unit_test(what_cannot_be_predicted_says_why),
-        cmocka_unit_test(fp8_on_a_gpu_and_models_with_a_state_are_refused),
+        cmocka_unit_test(fp8_and_f32_on_a_gpu_and_models_with_a_state_are_refused),
         cmocka_unit_test(a_description_is_read_as_it_was_written),
         cmocka_unit_test(only_devices_that_there_are_are_measured),
         cmocka_unit_test(experts_are_read_once_a_step_however_few_tokens_they_have),

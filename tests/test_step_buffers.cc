@@ -190,6 +190,47 @@ void heads_of_keys_take_their_padding_in_pages(void **) {
     assert_int_equal(bytes(96, nullptr), 2 * 2 * 2 * 4 * 96);
 }
 
+void what_does_not_fit_says_what_there_is(void **) {
+    DeviceCosts costs = named_device_costs("h200").value();
+    const Model model = named("Mistral-7B");
+    BackendOptions options;
+    const auto fails = [&](const char *words) {
+        const auto read = read_sim_options(&model, options, costs);
+        assert_false(read.ok());
+        if (read.status().message().find(words) == std::string::npos) {
+            fail_msg("%s", read.status().message().c_str());
+        }
+    };
+    const int64_t left = read_sim_options(&model, options, costs)->kv_memory_bytes;
+    options.kv_memory_bytes = left;
+    assert_true(read_sim_options(&model, options, costs).ok());
+    options.kv_memory_bytes =
+        left / 9 * 10 + 100; // more than all, where the default is nine tenths
+    fails("NVIDIA H200 has 150754820096 bytes of memory");
+    options.kv_memory_bytes = 0;
+    costs.memory_bytes = int64_t{15} << 30;
+    fails("leave 0 for keys and values");
+}
+
+void keys_and_weights_in_f32_have_four_bytes(void **) {
+    const DeviceCosts costs = named_device_costs("h200").value();
+    const Model model = named("Llama-3.2-1B");
+    BackendOptions options;
+    options.step_tokens = 4096;
+    const SimOptions bf16 = read_sim_options(&model, options, costs).value();
+    options.compute_type = "f32";
+    const SimOptions f32 = read_sim_options(&model, options, costs).value();
+    assert_int_equal(f32.slot_bytes, 2 * bf16.slot_bytes);
+    StepForm form;
+    const int64_t buffers = step_buffers(model, form, 4096).total();
+    form.element = form.residual = DType::f32;
+    int64_t elements = 0;
+    for_each_tensor(model, [&](const Tensor &tensor) { elements += tensor.rows * tensor.columns; });
+    const int64_t more = 2 * elements + step_buffers(model, form, 4096).total() - buffers;
+    const double less = static_cast<double>(bf16.kv_memory_bytes - f32.kv_memory_bytes);
+    assert_true(std::abs(less - 0.9 * static_cast<double>(more)) < 2);
+}
+
 // The kernel's own conditions and a feed-forward's, whatever its shape.
 void gate_and_up_are_one_product_where_the_kernel_has_it(void **) {
     std::mt19937_64 random(seed_of_run());
@@ -230,6 +271,8 @@ int main() {
         cmocka_unit_test(steps_of_the_benches_models_have_the_documented_size),
         cmocka_unit_test(a_described_gpu_has_the_steps_that_its_backend_chooses),
         cmocka_unit_test(heads_of_keys_take_their_padding_in_pages),
+        cmocka_unit_test(what_does_not_fit_says_what_there_is),
+        cmocka_unit_test(keys_and_weights_in_f32_have_four_bytes),
         cmocka_unit_test(gate_and_up_are_one_product_where_the_kernel_has_it),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

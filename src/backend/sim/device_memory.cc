@@ -5,13 +5,12 @@
 namespace batchllm {
 namespace {
 
-constexpr int64_t element = 2; // bytes
 // Of an H200, by the pages that were left there (docs/lab/engine.md): the context, kernels, and what the driver keeps.
 constexpr int64_t driver_bytes = int64_t{1151} << 20;
 // On a CPU it only has to be the same when a device is measured and when a job is predicted.
 constexpr int64_t cpu_bytes = int64_t{2} << 30;
 
-int64_t weight_bytes(const DeviceCosts &costs, const Model &model) {
+int64_t weight_bytes(const DeviceCosts &costs, const Model &model, DType element) {
     int64_t elements = 0;
     for_each_tensor(model, [&](const Tensor &tensor) { elements += tensor.rows * tensor.columns; });
     for (const Layer &layer : model.layers) {
@@ -20,7 +19,7 @@ int64_t weight_bytes(const DeviceCosts &costs, const Model &model) {
         const int64_t rows = a.q.rows() + a.k.rows() + a.v.rows();
         elements += (first_rows(layer) - rows + last_columns(layer) - a.q_size()) * model.hidden;
     }
-    return element * elements;
+    return elements * dtype_bytes(element);
 }
 
 } // namespace
@@ -44,7 +43,7 @@ int64_t step_tokens_on(const DeviceCosts &costs, const Model &model, const StepF
 
 int64_t bytes_beside_pages(const DeviceCosts &costs, const Model &model, const StepForm &form,
                            int64_t step_tokens, bool kv_e4m3) {
-    const int64_t weights = weight_bytes(costs, model);
+    const int64_t weights = weight_bytes(costs, model, form.element);
     if (!costs.on_gpu()) return weights + cpu_bytes;
     int64_t widened = 0; // as on compute capability 9.0, the one that has such kernels
     for (const AttentionShape &shape : attention_shapes(model).all) {

@@ -69,13 +69,13 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
 
 // Bytes of an element of keys and values.
 Result<int64_t> read_kv_bytes(const BackendOptions &options) {
-    DType type = DType::bf16;
+    const DType compute = options.compute_type == "f32" ? DType::f32 : DType::bf16;
+    DType type = compute;
     for (const auto &[key, value] : options.extra) {
         if (key != "kv_type") continue;
-        const bool f32 = options.compute_type == "f32";
-        ASSIGN_OR_RETURN(type, read_kv_type(value, f32 ? DType::f32 : DType::bf16));
+        ASSIGN_OR_RETURN(type, read_kv_type(value, compute));
     }
-    return type == DType::e4m3 ? 1 : 2;
+    return dtype_bytes(type);
 }
 
 // element: bytes. padded: heads as on a GPU.
@@ -148,7 +148,16 @@ Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &
         options.kv_memory_fraction > 0 ? options.kv_memory_fraction : costs.kv_fraction;
     out->kv_memory_bytes = static_cast<int64_t>(static_cast<double>(left) * fraction);
     out->overlap = costs.batches_in_flight > 1 ? 1 : 0;
-    out->costs.emplace(std::move(costs), *model, kv_bytes);
+    if (costs.on_gpu() && options.kv_memory_bytes > left) {
+        return error(
+            BATCHLLM_ERROR_INVALID_ARGUMENT,
+            "kv_memory_bytes %lld: %s has %lld bytes of memory, of which weights, a step's "
+            "buffers and the driver leave %lld",
+            static_cast<long long>(options.kv_memory_bytes), costs.name.c_str(),
+            static_cast<long long>(costs.memory_bytes), static_cast<long long>(left));
+    }
+    // In f32 the rates were found by counting two bytes too.
+    out->costs.emplace(std::move(costs), *model, std::min<int64_t>(kv_bytes, 2));
     out->head_cost = head_cost(*out->costs);
     return {};
 }
@@ -205,6 +214,14 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
     }
     if (out.pages == 0) {
         out.pages = memory / (out.slot_bytes * out.page_tokens);
+        if (out.pages < 1 && out.costs && options.kv_memory_bytes == 0)
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "%s has %lld bytes of memory, of which weights and a step's buffers leave "
+                         "%lld for keys and values: less than one page of %lld",
+                         out.costs->costs().name.c_str(),
+                         static_cast<long long>(out.costs->costs().memory_bytes),
+                         static_cast<long long>(memory),
+                         static_cast<long long>(out.slot_bytes * out.page_tokens));
         if (out.pages < 1)
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "kv_memory_bytes %lld is less than one page of %lld bytes",
