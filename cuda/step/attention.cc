@@ -51,6 +51,7 @@ Status StepAttention::allocate_wide() {
         WorklistOptions options;
         set_shape(shape, &options);
         if (!options.wide_from_scratch || options_.reproducible) continue;
+        static_assert(kPageKeys == gpu_page_tokens);
         shape.room = static_cast<int32_t>(widened_pages(shape));
         most = std::max(most, widened_bytes(shape));
     }

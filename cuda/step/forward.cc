@@ -34,7 +34,8 @@ Status Forward::check_widths() const {
         return error(BATCHLLM_ERROR_INTERNAL,
                      "cuda backend: layer %zu: its matrices are not as wide as its buffers", i);
     }
-    return {};
+    if (weights_.head.rows == head_rows(model_)) return {};
+    return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: the head is not as wide as its logits");
 }
 
 Status Forward::allocate_activations(const StepBuffers &of) {

@@ -18,14 +18,13 @@ constexpr int64_t logits_bytes = int64_t{256} << 20;
 constexpr int64_t staged_token_bytes = 1024; // enough in most steps
 constexpr int64_t least_staged = 4096;
 
-constexpr int64_t page_keys = 64;
 constexpr int64_t most_widened_pages = 4096, most_widened_bytes = int64_t{512} << 20;
 
 int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 // Bytes of a shape's page of keys and values in two bytes an element.
 int64_t wide_page_bytes(const AttentionShape &shape) {
-    return 2 * page_keys * shape.kv_heads * shape.head_dim * 2;
+    return 2 * gpu_page_tokens * shape.kv_heads * shape.head_dim * 2;
 }
 
 // Whether some sublayer's result stands in memory before it is added to the residual stream.

@@ -129,7 +129,7 @@ inline constexpr int64_t section_token_bytes = 16, list_token_bytes = 128;
 inline constexpr int64_t delta_item_bytes = 20, delta_level_bytes = 24, delta_chunk_bytes = 8;
 inline constexpr int64_t delta_chunk_tokens = 64, first_delta_levels = 64;
 inline constexpr int64_t routed_tokens = 32, expert_tile_rows = 128, expert_tile_bytes = 16;
-inline constexpr int64_t scaled_elements = 128;
+inline constexpr int64_t scaled_elements = 128, gpu_page_tokens = 64;
 inline constexpr int64_t step_batches = 2; // in flight
 inline constexpr int64_t linear_workspace = int64_t{64} << 20;
 
