@@ -8,6 +8,7 @@
 
 #include "../bench/predict_job.h"
 #include "base/cache_path.h"
+#include "base/file.h"
 #include "batchllm.h"
 #include "runtime/device_probe.h"
 #include "runtime/head_cost.h"
@@ -387,7 +388,7 @@ void a_description_is_read_as_it_was_written(void **) {
         }
     };
     fails("\"format\": 2,", "", "x.json: a description of format 1");
-    fails("\"format\": 2,", "\"format\": 3, \"more\": 1,", "a newer version of it wrote");
+    fails("\"format\": 2,", "\"format\": 3, \"more\": 1,", "from a newer version");
     fails("\"format\": 2,", "\"format\": \"2\",", "format");
     fails("\"step_us\"", "\"step_ms\"", "step_ms");
     fails("\"kv_fraction\": 0.25", "\"kv_fraction\": 25", "kv_fraction");
@@ -576,6 +577,18 @@ void a_probe_finds_the_memory_of_a_processor(void **) {
     }
 }
 
+// One that an older library measured is measured again, and replaced.
+void measure_again_what_is_older(const EngineOptions &options, const std::string &path) {
+    std::string older = read_file(path, size_t{1} << 20).value();
+    older.erase(older.find("\"format\": 2,"), 12);
+    assert_true(keep_in_cache(path, older));
+    const ProbedDevice again = probe_device(options).value();
+    const DeviceCosts replaced = find_device_costs(path).value();
+    assert_true(!again.kept && again.costs.products.back().flops < 1e15);
+    assert_true(std::abs(replaced.products.back().flops / again.costs.products.back().flops - 1) <
+                1e-6);
+}
+
 // The default size of steps, and how many are in flight, may have changed since it was kept.
 void a_kept_description_has_what_its_backend_says_today(void **) {
     const char *before = std::getenv("XDG_CACHE_HOME");
@@ -598,17 +611,9 @@ void a_kept_description_has_what_its_backend_says_today(void **) {
         cache_path("costs-cpu-" + info.device + "-" + info.compute_type + ".json");
     assert_true(keep_in_cache(path, device_costs_text(old)));
     const ProbedDevice probed = probe_device(options).value();
-    // One that an older library measured is measured again, and replaced.
-    std::string older = device_costs_text(old);
-    older.erase(older.find("\"format\": 2,"), 12);
-    assert_true(keep_in_cache(path, older));
-    const ProbedDevice again = probe_device(options).value();
-    const DeviceCosts replaced = find_device_costs(path).value();
+    if (!sanitized) measure_again_what_is_older(options, path);
     before == nullptr ? unsetenv("XDG_CACHE_HOME") : setenv("XDG_CACHE_HOME", kept.c_str(), 1);
-    assert_true(probed.kept && !again.kept);
-    assert_true(again.costs.products.back().flops < 1e15);
-    assert_true(std::abs(replaced.products.back().flops / again.costs.products.back().flops - 1) <
-                1e-6);
+    assert_true(probed.kept);
     assert_true(probed.costs.products.back().flops == 1.25e15);
     assert_int_equal(probed.costs.step_tokens, info.step_tokens);
     assert_int_equal(probed.costs.expert_step_tokens, 0);

@@ -98,12 +98,13 @@ Status check_format(const JsonValue &root, const std::string &file) {
     const bool older = format < device_costs_format;
     return error(
         BATCHLLM_ERROR_INVALID_ARGUMENT,
-        "%s: a description of format %lld, and this library reads %lld: %s version of it wrote "
-        "the file. Measure the device again: predict with --device here (in the library: "
-        "no device) where it is, and the new description is kept in the cache, as costs-*.json%s",
-        file.c_str(), static_cast<long long>(format), static_cast<long long>(device_costs_format),
-        older ? "an older" : "a newer",
-        older ? ". If nothing in it was measured by batchllm, add \"format\": 2" : "");
+        "%s: a description of format %lld, from %s version of this library, which reads "
+        "format %lld. Measure the device again (--device here on its machine; in the library, "
+        "a prediction without a device): the new description is kept in the cache, as "
+        "costs-*.json%s",
+        file.c_str(), static_cast<long long>(format), older ? "an older" : "a newer",
+        static_cast<long long>(device_costs_format),
+        older ? ". If batchllm measured none of its figures, add \"format\": 2 instead" : "");
 }
 
 // A description need not have them.
