@@ -173,21 +173,46 @@ void a_described_gpu_has_the_steps_that_its_backend_chooses(void **) {
     assert_int_equal(tokens("Mistral-7B", "auto"), 16384);
 }
 
-void heads_of_keys_take_their_padding_in_pages(void **) {
-    const auto bytes = [](int32_t head_dim, const char *device) {
-        const Model model = shape_of(
-            R"({"model_type": "llama", "hidden_size": 768, "num_hidden_layers": 2,
-                "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": )" +
-            std::to_string(head_dim) + R"(, "intermediate_size": 1024, "vocab_size": 1000,
-                "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
-                "torch_dtype": "bfloat16", "tie_word_embeddings": false, "eos_token_id": null})");
-        BackendOptions options;
-        if (device != nullptr) options.extra = {{"device", device}};
-        return read_sim_options(&model, options)->slot_bytes;
+Model with_heads_of(int32_t head_dim) {
+    return shape_of(R"({"model_type": "llama", "hidden_size": 768, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": )" +
+                    std::to_string(head_dim) +
+                    R"(, "intermediate_size": 1024, "vocab_size": 1000,
+        "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
+        "torch_dtype": "bfloat16", "tie_word_embeddings": false, "eos_token_id": null})");
+}
+
+// On a GPU a head of 96 is one of 128, but for its rope.
+void heads_take_their_padding_in_pages_weights_and_time(void **) {
+    BackendOptions options;
+    const auto read = [&](int32_t head_dim) {
+        const Model model = with_heads_of(head_dim);
+        return read_sim_options(&model, options).value();
     };
-    assert_int_equal(bytes(96, "h200"), 2 * 2 * 2 * 4 * 128);
-    assert_int_equal(bytes(128, "h200"), 2 * 2 * 2 * 4 * 128);
-    assert_int_equal(bytes(96, nullptr), 2 * 2 * 2 * 4 * 96);
+    assert_int_equal(read(96).slot_bytes, 2 * 2 * 2 * 4 * 96);
+    options.extra = {{"device", "h200"}};
+    const SimOptions narrow = read(96), wide = read(128);
+    assert_int_equal(narrow.slot_bytes, 2 * 2 * 2 * 4 * 128);
+    assert_int_equal(wide.slot_bytes, narrow.slot_bytes);
+    const double ropes = 0.9 * 16384 * (64 - 48) * 8;
+    const double less = static_cast<double>(narrow.kv_memory_bytes - wide.kv_memory_bytes);
+    assert_true(std::abs(less - ropes) < 2);
+    TokenBatch batch;
+    batch.tokens.resize(64);
+    batch.nodes.push_back({-1, 0, 64, 0, 64, false});
+    const StepSeconds a = narrow.costs->seconds(batch), b = wide.costs->seconds(batch);
+    assert_true(a.linear == b.linear && a.attention == b.attention);
+}
+
+void keys_in_fp8_have_room_to_be_widened_in(void **) {
+    const Model model = named("Mistral-7B");
+    BackendOptions options;
+    options.extra = {{"device", "h200"}};
+    const int64_t without = read_sim_options(&model, options)->kv_memory_bytes;
+    options.extra.emplace_back("kv_type", "fp8");
+    const double less =
+        static_cast<double>(without - read_sim_options(&model, options)->kv_memory_bytes);
+    assert_true(std::abs(less - 0.9 * (512 << 20)) < 2);
 }
 
 void what_does_not_fit_says_what_there_is(void **) {
@@ -270,7 +295,8 @@ int main() {
         cmocka_unit_test(pages_are_predicted_as_they_were_left_on_an_h200),
         cmocka_unit_test(steps_of_the_benches_models_have_the_documented_size),
         cmocka_unit_test(a_described_gpu_has_the_steps_that_its_backend_chooses),
-        cmocka_unit_test(heads_of_keys_take_their_padding_in_pages),
+        cmocka_unit_test(heads_take_their_padding_in_pages_weights_and_time),
+        cmocka_unit_test(keys_in_fp8_have_room_to_be_widened_in),
         cmocka_unit_test(what_does_not_fit_says_what_there_is),
         cmocka_unit_test(keys_and_weights_in_f32_have_four_bytes),
         cmocka_unit_test(gate_and_up_are_one_product_where_the_kernel_has_it),
