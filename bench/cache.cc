@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "block_cache.h"
-#include "jobs.h"
+#include "job_options.h"
 
 int main(int argc, char **argv) {
     using namespace batchllm;
@@ -15,14 +15,8 @@ int main(int argc, char **argv) {
     BlockCacheOptions cache;
     std::vector<int64_t> capacities;
     CLI::App app("Compares an LRU block cache with prefix groups.");
-    app.add_option("--rows", shape.rows, "rows");
-    app.add_option("--prefix", shape.prefix, "tokens of a prefix, on average");
-    app.add_option("--common", shape.common, "of them, common to all rows");
-    app.add_option("--own", shape.own, "own tokens of a row, on average");
-    app.add_option("--sharing", shape.sharing, "rows a prefix, on average");
-    app.add_flag("--uneven", shape.uneven, "rows a prefix: geometric");
+    add_shape_options(&app, &shape);
     app.add_option("--spread", shape.spread, "of lengths, standard deviation / mean");
-    app.add_option("--seed", shape.seed, "of the rows");
     app.add_option("--capacity", capacities, "tokens of KV memory; several are tried in turn");
     app.add_option("--block", cache.block_tokens, "tokens a block");
     app.add_option("--running", cache.running, "most rows at once");

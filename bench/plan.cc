@@ -10,7 +10,7 @@
 #include <xxhash.h>
 
 #include "clock.h"
-#include "jobs.h"
+#include "job_options.h"
 #include "plan/plan_file.h"
 
 namespace {
@@ -40,13 +40,7 @@ int main(int argc, char **argv) {
     PlanOptions options;
     int repeats = 0;
     CLI::App app("Times planning on made-up rows.");
-    app.add_option("--rows", shape.rows, "rows");
-    app.add_option("--prefix", shape.prefix, "tokens of a prefix, on average");
-    app.add_option("--common", shape.common, "of them, common to all rows");
-    app.add_option("--own", shape.own, "own tokens of a row, on average");
-    app.add_option("--sharing", shape.sharing, "rows a prefix, on average");
-    app.add_flag("--uneven", shape.uneven, "rows a prefix: geometric");
-    app.add_option("--seed", shape.seed, "of the rows");
+    add_shape_options(&app, &shape);
     app.add_option("--repeats", repeats, "runs of which the fastest counts (0: by size)");
     CLI11_PARSE(app, argc, argv);
     if (repeats < 1) repeats = shape.rows > 100000 ? 1 : 20;

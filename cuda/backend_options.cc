@@ -5,15 +5,13 @@
 
 #include "attention/attention.h"
 #include "backend/kv_type.h"
+#include "model/quantization.h"
 
 namespace batchllm::cuda {
 namespace {
 
-// Where the options do not say. With experts in bf16 larger steps are not measured.
-constexpr int64_t kMostStepTokens = 16384, kLeastStepTokens = 4096, kSparseStepTokens = 8192;
-constexpr int64_t kStepMemoryShare = 36; // of the device's memory, for a step's buffers: 1/36
-constexpr int kLeastDriver = 13000;      // the runtime that this is built with
-constexpr int kLeastCapability = 8;      // bf16, mma.sync m16n8k16, cp.async
+constexpr int kLeastDriver = 13000; // the runtime that this is built with
+constexpr int kLeastCapability = 8; // bf16, mma.sync m16n8k16, cp.async
 constexpr int kLeastE4m3 = 89;
 
 Result<bool> read_switch(const std::string &key, const std::string &value) {
@@ -79,28 +77,23 @@ Result<int> read_device(const std::string &devices) {
     return number;
 }
 
-int64_t default_step_tokens(const Model &model, const ForwardOptions &options,
-                            int64_t memory_bytes) {
-    const int64_t element = dtype_bytes(options.element), residual = dtype_bytes(options.residual);
-    const int64_t partials =
-        options.element == DType::f32 ? 0 : 4 * partials_per_token(model, options.attention);
-    int64_t bytes = 0; // of a token, in the buffers of the widest layer
-    for (const Layer &layer : model.layers) {
-        if (layer.experts) return kSparseStepTokens;
-        const Attention &a = layer.attention;
-        const DeltaNet &delta = layer.delta;
-        const int64_t activations = model.hidden + 3 * a.q_size() + 2 * a.kv_size() +
-                                    3 * int64_t{layer.feed_forward.width} +
-                                    2 * (delta.input_rows() + delta.values_size());
-        bytes = std::max(bytes, element * activations + partials * a.q_size());
+// Which layers will be in e4m3 is not known yet: all that can be.
+int64_t step_tokens_by_memory(const Model &model, const ForwardOptions &options,
+                              int64_t memory_bytes) {
+    StepForm form = step_form(model, options);
+    const bool stored = options.quantize == Quantize::stored && model.quantization != nullptr &&
+                        model.quantization->has_fp8();
+    if (options.element != DType::f32 && (stored || options.quantize == Quantize::fp8)) {
+        for (const Layer &layer : model.layers) {
+            const auto take = [&](int64_t columns, int64_t *most) {
+                *most = std::max(*most, stored ? columns / kScaleBlock : 1);
+            };
+            take(model.hidden, &form.normed_scales);
+            take(last_columns(layer), &form.attended_scales);
+            take(layer.feed_forward.width, &form.activated_scales);
+        }
     }
-    const auto layers = static_cast<int64_t>(model.layers.size());
-    bytes += 3 * residual * model.hidden + element * layers * model.layer_inputs.width;
-    int64_t tokens = kMostStepTokens;
-    while (tokens > kLeastStepTokens && tokens * bytes > memory_bytes / kStepMemoryShare) {
-        tokens /= 2;
-    }
-    return tokens;
+    return default_step_tokens(model, form, memory_bytes);
 }
 
 Status check_device(const DeviceFacts &facts) {
@@ -176,15 +169,10 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
         return error(BATCHLLM_ERROR_UNSUPPORTED,
                      "compute_type %s: the cuda backend has auto, bf16, f16 and f32", type.c_str());
     }
-    // bf16's range is f32's; f16's is not, and residual streams outgrow it.
-    forward.residual = forward.element == DType::bf16 ? DType::bf16 : DType::f32;
+    forward.residual = residual_type(forward.element);
     forward.seed = options.seed;
     forward.reproducible = forward.attention.reproducible = options.reproducible;
     forward.threads = options.threads;
-    forward.step_tokens =
-        options.step_tokens > 0
-            ? options.step_tokens
-            : default_step_tokens(model, forward, static_cast<int64_t>(device.totalGlobalMem));
     const std::pair<const char *, bool *> switches[] = {
         {"tuning", &forward.tune},
         {"share_attention", &forward.attention.share},
@@ -247,6 +235,10 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
         forward.experts = GroupedKernel::sm90;
     }
     RETURN_IF_ERROR(check_quantize(forward, device));
+    forward.step_tokens =
+        options.step_tokens > 0
+            ? options.step_tokens
+            : step_tokens_by_memory(model, forward, static_cast<int64_t>(device.totalGlobalMem));
     // Events between a step's parts are read before the next step sets them.
     if (forward.profile) read.overlap = false;
     return read;

@@ -36,10 +36,9 @@ Status check_device(const DeviceFacts &facts);
 // Whether this build can run on the device, which becomes the calling thread's.
 Result<cudaDeviceProp> open_device(int device);
 
-// The tokens of a step where options do not say: as many as have buffers in a small part of the device's memory, since
-// larger steps are mostly faster (docs/lab/engine.md). options: element, residual and attention are read.
-int64_t default_step_tokens(const Model &model, const ForwardOptions &options,
-                            int64_t memory_bytes);
+// default_step_tokens() (backend/step_buffers.h) of what the options ask for.
+int64_t step_tokens_by_memory(const Model &model, const ForwardOptions &options,
+                              int64_t memory_bytes);
 
 Result<CudaOptions> read_options(const Model &model, const BackendOptions &options,
                                  const cudaDeviceProp &device);

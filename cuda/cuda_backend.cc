@@ -12,8 +12,6 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr int64_t kInputBytes = 1024; // of a token, enough in most steps
-
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
@@ -40,8 +38,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
         ASSIGN_OR_RETURN(slot.end, Event::create(true));
     }
     for (Slot &slot : backend->slots_) {
-        RETURN_IF_ERROR(
-            slot.staging.reserve(kInputBytes * std::max<int64_t>(read.forward.step_tokens, 4096)));
+        RETURN_IF_ERROR(slot.staging.reserve(staging_bytes(read.forward.step_tokens)));
         RETURN_IF_ERROR(slot.samples.reserve(read.forward.step_tokens));
     }
     ASSIGN_OR_RETURN(backend->forward_, Forward::create(model, read.forward));
@@ -58,6 +55,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
     info.step_tokens = read.forward.step_tokens;
     info.reproducible = options.reproducible;
     info.batches_in_flight = read.overlap ? kSlots : 1;
+    info.gated_tokens = read.forward.has_gated_products() ? least_gated_tokens : 0;
     info.warning = backend->forward_->warning();
     info.kv_windows = model.kv_windows();
     RETURN_IF_ERROR(backend->take_memory(options, read.states.slots));

@@ -58,7 +58,7 @@ class CudaBackend final : public Backend {
     double host_seconds() const { return host_seconds_; } // of all batches, before their launches
 
   private:
-    static constexpr int kSlots = 2;
+    static constexpr int kSlots = step_batches;
     struct Slot {
         Staging staging;
         StepSamples samples;

@@ -4,9 +4,7 @@
 #include <string>
 
 #include "attention/family.h"
-#include "backend/sim/device_costs.h"
 #include "backend_options.h"
-#include "gated/gated.h"
 #include "testing.h"
 
 using namespace batchllm;
@@ -163,7 +161,6 @@ void keys_and_values_are_in_fp8_where_they_can_be(void **) {
     assert_non_null(std::strstr(unknown.message().c_str(), "kv_type=e5m2: auto or fp8"));
 }
 
-// One layer: only the widest counts.
 Model model_of(int32_t hidden, int32_t width, int32_t heads) {
     Model model;
     model.hidden = hidden;
@@ -174,11 +171,8 @@ Model model_of(int32_t hidden, int32_t width, int32_t heads) {
     layer.attention.kv_heads = heads / 4;
     layer.attention.head_dim = 128;
     layer.feed_forward.width = width;
+    layer.feed_forward.gate.values.rows = width;
     return model;
-}
-
-void predictions_know_from_how_many_tokens_activations_are_in_products(void **) {
-    assert_int_equal(named_device_costs("h200")->gated_tokens, kLeastGatedRows);
 }
 
 void steps_are_as_large_as_memory_suggests(void **) {
@@ -189,7 +183,7 @@ void steps_are_as_large_as_memory_suggests(void **) {
     ForwardOptions options;
     options.element = options.residual = DType::bf16;
     const auto steps = [&](const Model &model, int64_t gib) {
-        return default_step_tokens(model, options, gib << 30);
+        return step_tokens_by_memory(model, options, gib << 30);
     };
     assert_int_equal(steps(dense, 140), 16384);
     assert_int_equal(steps(dense, 79), 8192);
@@ -204,12 +198,69 @@ void steps_are_as_large_as_memory_suggests(void **) {
     options.element = options.residual = DType::f32;
     assert_int_equal(steps(dense, 140), 8192);
     options.element = options.residual = DType::bf16;
-    dense.layer_inputs.width = 65536;
+    dense.layers.resize(32, dense.layers[0]);
+    dense.layer_inputs.width = 2048;
     assert_int_equal(steps(dense, 140), 8192);
     dense.layer_inputs.width = 0;
+    dense.layers.resize(1);
+    assert_int_equal(steps(dense, 140), 16384);
     dense.layers[0].delta.key_heads = dense.layers[0].delta.value_heads = 64;
     dense.layers[0].delta.key_dim = dense.layers[0].delta.value_dim = 128;
     assert_int_equal(steps(dense, 140), 8192);
+}
+
+// What is read last counts too.
+void steps_follow_from_all_options(void **) {
+    const Model model = model_of(4096, 14336, 32);
+    cudaDeviceProp device{};
+    device.major = 9;
+    device.multiProcessorCount = 100;
+    // Just enough.
+    device.totalGlobalMem = static_cast<size_t>(36 * step_buffers(model, {}, 16384).growing());
+    BackendOptions options;
+    options.compute_type = "bf16";
+    const auto steps = [&](const char *key, const char *value) {
+        options.extra = {{key, value}};
+        return read_options(model, options, device)->forward.step_tokens;
+    };
+    assert_int_equal(steps("residual", "element"), 16384);
+    assert_int_equal(steps("residual", "f32"), 8192);
+    assert_int_equal(steps("quantize", "fp8"), 8192);
+    assert_int_equal(steps("quantize", "none"), 16384);
+    // A scale of each row before each of the products.
+    device.totalGlobalMem += static_cast<size_t>(36 * 16384 * 3 * 4);
+    assert_int_equal(steps("quantize", "fp8"), 16384);
+    device.totalGlobalMem -= 36;
+    assert_int_equal(steps("quantize", "fp8"), 8192);
+    options.step_tokens = 3000;
+    assert_int_equal(steps("quantize", "none"), 3000);
+}
+
+void activations_are_within_products_on_the_capability_that_has_them(void **) {
+    Model model;
+    model.dtype = DType::bf16;
+    cudaDeviceProp device{};
+    device.multiProcessorCount = 100;
+    const auto have = [&](int major, int minor, BackendOptions options = {}) {
+        device.major = major;
+        device.minor = minor;
+        return read_options(model, options, device)->forward.has_gated_products();
+    };
+    assert_true(have(9, 0));
+    assert_false(have(8, 0) || have(8, 9) || have(10, 0));
+    BackendOptions options;
+    options.reproducible = true;
+    assert_false(have(9, 0, options));
+    options.reproducible = false;
+    options.extra = {{"gated_product", "0"}};
+    assert_false(have(9, 0, options));
+    options.extra = {{"attention", "sm80"}};
+    assert_false(have(9, 0, options));
+    options.extra.clear();
+    options.compute_type = "f32";
+    assert_false(have(9, 0, options));
+    options.compute_type = "f16";
+    assert_true(have(9, 0, options));
 }
 
 } // namespace
@@ -219,8 +270,9 @@ int main() {
         cmocka_unit_test(devices_that_cannot_run_it_are_refused_by_name),
         cmocka_unit_test(devices_take_the_kernels_of_their_capability),
         cmocka_unit_test(quantising_is_refused_where_it_cannot_be),
-        cmocka_unit_test(predictions_know_from_how_many_tokens_activations_are_in_products),
         cmocka_unit_test(steps_are_as_large_as_memory_suggests),
+        cmocka_unit_test(steps_follow_from_all_options),
+        cmocka_unit_test(activations_are_within_products_on_the_capability_that_has_them),
         cmocka_unit_test(keys_and_values_are_in_fp8_where_they_can_be),
         cmocka_unit_test(a_machine_without_a_driver_is_told),
         cmocka_unit_test(a_failed_allocation_is_out_of_memory_and_a_lost_device_is_a_device_error),

@@ -171,7 +171,10 @@ struct Layers { // of one
         : model(model_of(shape)), step(model, options),
           convolution(vectors.convolution, DType::f32), decay(vectors.decay, DType::f32),
           bias(vectors.step, DType::f32), norm(vectors.norm, DType::f32) {
-        check(step.allocate(rows, &input));
+        StepForm form;
+        form.element = options.element;
+        form.delta_chunks = goes_in_chunks(model, options.element, options.reproducible);
+        check(step.allocate(step_buffers(model, form, rows), &input));
         check(step.take_slots(slots));
         check(staging.reserve(1 << 20));
         const DeltaNet &net = model.layers[0].delta;

@@ -8,6 +8,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "backend/gated_product.h"
 #include "base/dtype.h"
 #include "model/model.h"
 
@@ -22,14 +23,7 @@ struct GatedArguments {
     int32_t rows, columns, width;
 };
 
-// Whether there is such a product.
-constexpr bool takes_gated(DType element, Activation kind, int64_t columns, int64_t width) {
-    return (element == DType::bf16 || element == DType::f16) &&
-           kind != Activation::clamped_swiglu && columns % 64 == 0 && width % 128 == 0;
-}
-// With fewer rows cuBLASLt's product and a launch for the activation are as fast.
-inline constexpr int64_t kLeastGatedRows = 1024;
-
+// Of what takes_gated() allows (backend/gated_product.h).
 cudaError_t launch_gated_sm90(const GatedArguments &arguments, int sms, cudaStream_t stream);
 
 } // namespace batchllm::cuda

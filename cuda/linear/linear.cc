@@ -2,10 +2,11 @@
 
 #include <algorithm>
 
+#include "backend/step_buffers.h"
+
 namespace batchllm::cuda {
 namespace {
 
-constexpr int64_t kWorkspace = int64_t{64} << 20;
 constexpr int kCandidates = TuningCache::kCandidates;
 constexpr int64_t kLeastRepeats = 2, kMostRepeats = 5; // of a candidate that is timed
 constexpr double kRepeatedFlops = 5e12;                // of all its repeats: some 7 ms on an H200
@@ -39,7 +40,7 @@ int64_t padded_rows(int64_t rows) {
 
 std::string Linear::stamp(const std::string &device) {
     return "cuBLASLt " + std::to_string(cublasLtGetVersion()) + ", " +
-           std::to_string(kWorkspace >> 20) + " MiB, " + device;
+           std::to_string(linear_workspace >> 20) + " MiB, " + device;
 }
 
 Result<Linear> Linear::create(DType element, void *scratch, int64_t scratch_bytes,
@@ -50,7 +51,8 @@ Result<Linear> Linear::create(DType element, void *scratch, int64_t scratch_byte
     linear.scratch_bytes_ = scratch_bytes;
     linear.cache_ = std::move(cache);
     RETURN_IF_CUBLAS(cublasLtCreate(&linear.handle_));
-    ASSIGN_OR_RETURN(linear.workspace_, DeviceMemory::create(kWorkspace, "cuBLASLt's workspace"));
+    ASSIGN_OR_RETURN(linear.workspace_,
+                     DeviceMemory::create(linear_workspace, "cuBLASLt's workspace"));
     return linear;
 }
 
@@ -84,7 +86,7 @@ cublasStatus_t Linear::multiply(const Product &product, const cublasLtMatmulAlgo
     const float beta = accumulate ? 1.0f : 0.0f;
     return cublasLtMatmul(handle_, product.operation, &alpha, w.data, product.w, x.data, product.x,
                           &beta, y, product.y, y, product.y, &algorithm, workspace_.data(),
-                          kWorkspace, stream);
+                          linear_workspace, stream);
 }
 
 // cuBLASLt counts columns first: y^T [n, m] = W^T^T x^T.
@@ -134,7 +136,7 @@ Status Linear::find_candidates(const Key &key, const Product &product,
                                std::vector<cublasLtMatmulHeuristicResult_t> *found) const {
     cublasLtMatmulPreference_t preference = nullptr;
     RETURN_IF_CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
-    const size_t bytes = static_cast<size_t>(kWorkspace);
+    const size_t bytes = static_cast<size_t>(linear_workspace);
     cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                          &bytes, sizeof bytes);
     const uint32_t one_sum = CUBLASLT_REDUCTION_SCHEME_NONE;
@@ -203,7 +205,7 @@ Status Linear::make_product(const Key &key, const Matrix &w, const Input &x, cud
         cublasLtMatmulHeuristicResult_t fits{};
         if (cublasLtMatmulAlgoCheck(handle_, product->operation, product->w, product->x, product->y,
                                     product->y, &known->second, &fits) == CUBLAS_STATUS_SUCCESS &&
-            fits.workspaceSize <= static_cast<size_t>(kWorkspace)) {
+            fits.workspaceSize <= static_cast<size_t>(linear_workspace)) {
             product->algorithm = known->second;
             return {};
         }

@@ -9,70 +9,36 @@
 #include "step/weights.h"
 
 namespace batchllm::cuda {
-namespace {
-
-// Room for partials. A token of a worklist that splits and shares nothing has one partial for each two nodes
-// of its context, where there are more than two: a common head, its group's prefix, its prompt where it
-// has several samples, and its own tokens make 2. Worklists that want more than there is room for are built
-// again in that way, each shape of attention by itself; the layers use the room one after another.
-constexpr int64_t kSlotsPerToken = 6;
-
-// Room for widened pages: so many, of 64 tokens each, and so many bytes at most.
-constexpr int64_t kMostWidened = 4096;
-constexpr int64_t kMostWidenedBytes = int64_t{512} << 20;
-
-} // namespace
-
-int64_t partials_per_token(const Model &model, const AttentionOptions &options) {
-    return options.reproducible ? most_partials(model.max_positions) : kSlotsPerToken;
-}
 
 StepAttention::StepAttention(const Model &model, DType element, DType kv_type,
                              const AttentionOptions &options)
     : model_(model), element_(element), kv_type_(kv_type), options_(options),
       page_scale_(model.kv_groups.size(), 1) {
-    for (const Layer &layer : model_.layers) {
-        const Attention &a = layer.attention;
-        if (layer.delta) {
-            shape_of_.push_back(SIZE_MAX);
-            continue;
-        }
-        const int32_t head_dim = padded_head_dim(a.head_dim);
-        const auto same = [&](const Shape &shape) {
-            return shape.window == a.window && shape.heads == a.heads &&
-                   shape.kv_heads == a.kv_heads && shape.head_dim == head_dim;
-        };
-        const auto found = std::find_if(shapes_.begin(), shapes_.end(), same);
-        shape_of_.push_back(static_cast<size_t>(found - shapes_.begin()));
-        if (found != shapes_.end()) continue;
+    AttentionShapes shapes = attention_shapes(model_);
+    shape_of_ = std::move(shapes.of_layer);
+    for (const AttentionShape &known : shapes.all) {
         Shape shape;
-        shape.window = a.window;
-        shape.heads = a.heads;
-        shape.kv_heads = a.kv_heads;
-        shape.head_dim = head_dim;
-        shape.kv_group = static_cast<size_t>(a.kv_group);
+        static_cast<AttentionShape &>(shape) = known;
         shape.sections = kLists + 5 * shapes_.size();
         shapes_.push_back(std::move(shape));
     }
 }
 
-Status StepAttention::allocate(int64_t rows, StepInput *input) {
+Status StepAttention::allocate(int64_t rows, const StepBuffers &buffers, StepInput *input) {
     if (element_ == DType::f32) return {};
     rows_ = rows;
-    slots_ = partials_per_token(model_, options_) * rows;
-    int64_t outputs = 0, heads = 0;
-    for (const Shape &shape : shapes_) {
-        outputs = std::max(outputs, shape.out_stride());
-        heads = std::max<int64_t>(heads, shape.heads);
-        kv_heads_ = std::max<int64_t>(kv_heads_, shape.kv_heads);
-    }
-    ASSIGN_OR_RETURN(partial_out_, zeroed_memory(slots_ * outputs * 4, "attention's partials"));
-    ASSIGN_OR_RETURN(partial_lse_, zeroed_memory(slots_ * heads * 4, "attention's partials"));
-    ASSIGN_OR_RETURN(arrivals_, zeroed_memory((rows * kv_heads_ + 4) * 4, "attention's counters"));
+    slots_ = buffers.partials;
+    for (const Shape &shape : shapes_) kv_heads_ = std::max<int64_t>(kv_heads_, shape.kv_heads);
+    const char *what = "attention's partials";
+    ASSIGN_OR_RETURN(partial_out_, zeroed_memory(buffers[StepBuffer::partial_out], what));
+    ASSIGN_OR_RETURN(partial_lse_, zeroed_memory(buffers[StepBuffer::partial_lse], what));
+    ASSIGN_OR_RETURN(arrivals_,
+                     zeroed_memory(buffers[StepBuffer::arrivals], "attention's counters"));
     // What most steps need: the lists are as long as contexts make them.
+    const int64_t lists = 4 * static_cast<int64_t>(shapes_.size());
     for (const Shape &shape : shapes_) {
         for (size_t part = 0; part < 4; ++part) {
-            RETURN_IF_ERROR(input->make(shape.sections + part, 128 * rows));
+            RETURN_IF_ERROR(input->make(shape.sections + part, buffers[StepBuffer::lists] / lists));
         }
     }
     return allocate_wide();
@@ -85,10 +51,9 @@ Status StepAttention::allocate_wide() {
         WorklistOptions options;
         set_shape(shape, &options);
         if (!options.wide_from_scratch || options_.reproducible) continue;
-        const int64_t bytes = kv_page_bytes(shape.kv_heads, shape.head_dim, 2);
-        const int64_t room = std::min(kMostWidened, kMostWidenedBytes / bytes);
-        shape.room = static_cast<int32_t>(room);
-        most = std::max(most, room * bytes);
+        static_assert(kPageKeys == gpu_page_tokens);
+        shape.room = static_cast<int32_t>(widened_pages(shape));
+        most = std::max(most, widened_bytes(shape));
     }
     if (most == 0) return {};
     ASSIGN_OR_RETURN(wide_, DeviceMemory::create(most, "widened keys and values"));
@@ -241,7 +206,7 @@ AttentionArguments StepAttention::arguments(size_t layer, const AttentionTensors
     a.q = tensors.q;
     a.q_stride = q_stride(layer);
     a.out = tensors.out;
-    a.out_stride = shape.out_stride();
+    a.out_stride = shape.out_size();
     a.kv = tensors.kv;
     a.pages = pages_of(layer, input);
     a.items = input.at<AttentionItem>(shape.sections);

@@ -16,6 +16,7 @@
 #include "attention/family.h"
 #include "attention/plain.h"
 #include "backend/backend.h"
+#include "backend/step_buffers.h"
 #include "device/staging.h"
 #include "model/model.h"
 #include "step/input.h"
@@ -29,9 +30,6 @@ struct AttentionOptions {
     int32_t sms = 0;
     const AttentionFamily *family = nullptr; // of the device
 };
-
-// Partials that a step has room for, of each of its tokens.
-int64_t partials_per_token(const Model &model, const AttentionOptions &options);
 
 // What a layer's attention reads and writes, in elements.
 struct AttentionTensors {
@@ -51,8 +49,8 @@ class StepAttention {
     StepAttention(const Model &model, DType element, DType kv_type,
                   const AttentionOptions &options);
 
-    // Memory for steps of up to `rows` tokens.
-    Status allocate(int64_t rows, StepInput *input);
+    // Memory for steps of up to `rows` tokens, which `buffers` are of.
+    Status allocate(int64_t rows, const StepBuffers &buffers, StepInput *input);
 
     // page_scale: [KV groups] page numbers that a layer's pages lie apart.
     void set_page_scale(std::vector<int32_t> scale) { page_scale_ = std::move(scale); }
@@ -77,21 +75,15 @@ class StepAttention {
 
   private:
     // The layers that share a worklist: what it depends on, and the step's list.
-    struct Shape {
-        int32_t window = 0; // positions; 0: all
-        int32_t heads = 0, kv_heads = 0;
-        int32_t head_dim = 0; // padded
-        size_t kv_group = 0;  // of one of its layers
-        size_t sections = 0;  // the first of its five
-        int32_t room = 0;     // widened pages that wide_ holds
+    struct Shape : AttentionShape {
+        size_t sections = 0; // the first of its five
+        int32_t room = 0;    // widened pages that wide_ holds
         Worklist list;
         // Not fused: launches, each with some of the items.
         struct Launch {
             int32_t begin, matrix_items, stream_items;
         };
         std::vector<Launch> launches;
-
-        int64_t out_stride() const { return int64_t{heads} * head_dim; }
     };
 
     const Shape &shape_of(size_t layer) const { return shapes_[shape_of_[layer]]; }

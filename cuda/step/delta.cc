@@ -14,14 +14,21 @@ constexpr int32_t kChunkedTokens = 16;
 
 } // namespace
 
+bool goes_in_chunks(const Model &model, DType element, bool reproducible) {
+    return !reproducible &&
+           std::all_of(model.layers.begin(), model.layers.end(), [&](const Layer &layer) {
+               return !layer.delta ||
+                      takes_chunks(element, layer.delta.key_dim, layer.delta.value_dim);
+           });
+}
+
 StepDelta::StepDelta(const Model &model, const DeltaOptions &options)
     : model_(model), options_(options) {
-    chunked_ = !options_.reproducible;
+    chunked_ = goes_in_chunks(model, options_.element, options_.reproducible);
     for (const Layer &layer : model_.layers) {
         begin_.push_back(slot_bytes_);
         const DeltaNet &delta = layer.delta;
         if (!delta) continue;
-        chunked_ = chunked_ && takes_chunks(options_.element, delta.key_dim, delta.value_dim);
         const int64_t bytes = delta.values_size() * delta.key_dim * dtype_bytes(options_.state) +
                               kRing * delta.channels() * dtype_bytes(options_.element);
         slot_bytes_ += (bytes + kAlign - 1) / kAlign * kAlign;
@@ -34,25 +41,19 @@ Status StepDelta::take_slots(int64_t slots) {
     return {};
 }
 
-Status StepDelta::allocate(int64_t rows, StepInput *input) {
+Status StepDelta::allocate(const StepBuffers &buffers, StepInput *input) {
     if (slot_bytes_ == 0) return {};
-    RETURN_IF_ERROR(input->make(kDeltaItems, rows * static_cast<int64_t>(sizeof(DeltaItem))));
-    RETURN_IF_ERROR(input->make(kDeltaLevels, 64 * static_cast<int64_t>(sizeof(DeltaLevel))));
+    static_assert(sizeof(DeltaItem) == delta_item_bytes && sizeof(DeltaLevel) == delta_level_bytes);
+    RETURN_IF_ERROR(input->make(kDeltaItems, buffers[StepBuffer::delta_items]));
+    RETURN_IF_ERROR(input->make(kDeltaLevels, buffers[StepBuffer::delta_levels]));
     if (!chunked_) return {};
-    int64_t channels = 0, keys = 0, heads = 0;
-    for (const Layer &layer : model_.layers) {
-        const DeltaNet &delta = layer.delta;
-        channels = std::max(channels, delta.channels());
-        keys = std::max(keys, int64_t{delta.value_heads} * delta.key_dim);
-        heads = std::max<int64_t>(heads, delta.value_heads);
-    }
+    static_assert(sizeof(DeltaChunk) == delta_chunk_bytes && kDeltaChunk == delta_chunk_tokens);
     const char *what = "activations";
-    const int64_t element = dtype_bytes(options_.element);
-    ASSIGN_OR_RETURN(mixed_, DeviceMemory::create(rows * channels * element, what));
-    ASSIGN_OR_RETURN(w_, DeviceMemory::create(rows * keys * element, what));
-    ASSIGN_OR_RETURN(p_, DeviceMemory::create(rows * heads * kDeltaChunk * element, what));
-    ASSIGN_OR_RETURN(gates_, DeviceMemory::create(rows * heads * 8, what));
-    return input->make(kDeltaChunks, rows * static_cast<int64_t>(sizeof(DeltaChunk)));
+    ASSIGN_OR_RETURN(mixed_, DeviceMemory::create(buffers[StepBuffer::delta_mixed], what));
+    ASSIGN_OR_RETURN(w_, DeviceMemory::create(buffers[StepBuffer::delta_keys], what));
+    ASSIGN_OR_RETURN(p_, DeviceMemory::create(buffers[StepBuffer::delta_weights], what));
+    ASSIGN_OR_RETURN(gates_, DeviceMemory::create(buffers[StepBuffer::delta_gates], what));
+    return input->make(kDeltaChunks, buffers[StepBuffer::delta_chunks]);
 }
 
 // ---- Host ----

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/step_buffers.h"
 #include "device/staging.h"
 #include "recurrent/chunk.h"
 #include "recurrent/delta.h"
@@ -23,6 +24,9 @@ struct DeltaOptions {
     bool sm90 = false; // DeltaArguments'
 };
 
+// Whether prompts go in chunks: all layers' heads have kernels for them.
+bool goes_in_chunks(const Model &model, DType element, bool reproducible);
+
 class StepDelta {
   public:
     StepDelta(const Model &model, const DeltaOptions &options);
@@ -30,8 +34,7 @@ class StepDelta {
     // Of a slot: S and ring of all layers; 0: no layer has a delta net.
     int64_t slot_bytes() const { return slot_bytes_; }
     Status take_slots(int64_t slots);
-    // Memory for steps of up to `rows` tokens.
-    Status allocate(int64_t rows, StepInput *input);
+    Status allocate(const StepBuffers &buffers, StepInput *input);
 
     // Host: adds to the staging buffer what the layers need.
     Status stage(const TokenBatch &batch, StepInput *input, Staging *staging);
@@ -53,9 +56,9 @@ class StepDelta {
     const Model &model_;
     DeltaOptions options_;
     int64_t slot_bytes_ = 0;
-    std::vector<int64_t> begin_; // [layers] of their parts of a slot
-    bool chunked_ = false;       // prompts go in chunks: all layers' heads have kernels for them
-    DeviceMemory slots_;         // [slots][layers] { S, ring }
+    std::vector<int64_t> begin_;         // [layers] of their parts of a slot
+    bool chunked_ = false;               // goes_in_chunks()
+    DeviceMemory slots_;                 // [slots][layers] { S, ring }
     DeviceMemory mixed_, gates_, w_, p_; // ChunkArguments'
 
     // Of the staged step.

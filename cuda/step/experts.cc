@@ -4,37 +4,24 @@
 
 namespace batchllm::cuda {
 
-Status StepExperts::allocate(int64_t rows, const DeviceWeights &weights) {
-    int64_t experts = 0, chosen = 0, width = 0, logits = 0;
-    const bool in_e4m3 =
-        std::any_of(weights.layers.begin(), weights.layers.end(),
-                    [](const DeviceLayer &layer) { return layer.experts.in_e4m3(); });
-    for (const Layer &layer : model_.layers) {
-        if (!layer.experts) continue;
-        const auto count = static_cast<int64_t>(layer.experts.each.size());
-        experts = std::max(experts, count);
-        logits = std::max(logits, (count + (layer.shared_gate ? 1 : 0) + 15) / 16 * 16);
-        chosen = std::max<int64_t>(chosen, layer.experts.router.chosen);
-        width = std::max<int64_t>(width, layer.experts.each[0].width);
-    }
-    if (experts == 0) return {};
-    const int64_t turns = rows * chosen, element = dtype_bytes(element_);
+Status StepExperts::allocate(const StepBuffers &buffers) {
+    if (buffers[StepBuffer::router_logits] == 0) return {};
+    static_assert(kRoutedTokens == routed_tokens && kTileRows == expert_tile_rows &&
+                  sizeof(ExpertTile) == expert_tile_bytes && kScaleBlock == scaled_elements);
     const char *what = "a step's buffers of experts";
-    ASSIGN_OR_RETURN(logits_, zeroed_memory(rows * logits * 4, what));
-    ASSIGN_OR_RETURN(experts_of_, zeroed_memory(turns * 4, what));
-    ASSIGN_OR_RETURN(weights_, zeroed_memory(turns * 4, what));
-    ASSIGN_OR_RETURN(counts_, zeroed_memory(routing_blocks(rows) * experts * 4, what));
-    ASSIGN_OR_RETURN(token_of_, zeroed_memory(turns * 4, what));
-    ASSIGN_OR_RETURN(turn_of_, zeroed_memory(turns * 4, what));
-    const auto tile = static_cast<int64_t>(sizeof(ExpertTile));
-    ASSIGN_OR_RETURN(tiles_, zeroed_memory(most_tiles(turns, experts) * tile, what));
-    ASSIGN_OR_RETURN(tile_count_, zeroed_memory(4, what));
-    ASSIGN_OR_RETURN(activated_, zeroed_memory(turns * width * element, what));
-    if (in_e4m3) {
-        const int64_t groups = width / kScaleBlock;
-        ASSIGN_OR_RETURN(activated_scales_, zeroed_memory(turns * groups * 4, what));
-    }
-    ASSIGN_OR_RETURN(made_, zeroed_memory(turns * model_.hidden * element, what));
+    const int64_t each = buffers[StepBuffer::turns] / 4, count = 4;
+    const int64_t tiles = buffers[StepBuffer::expert_tiles] - count;
+    ASSIGN_OR_RETURN(logits_, zeroed_memory(buffers[StepBuffer::router_logits], what));
+    ASSIGN_OR_RETURN(experts_of_, zeroed_memory(each, what));
+    ASSIGN_OR_RETURN(weights_, zeroed_memory(each, what));
+    ASSIGN_OR_RETURN(counts_, zeroed_memory(buffers[StepBuffer::turn_counts], what));
+    ASSIGN_OR_RETURN(token_of_, zeroed_memory(each, what));
+    ASSIGN_OR_RETURN(turn_of_, zeroed_memory(each, what));
+    ASSIGN_OR_RETURN(tiles_, zeroed_memory(tiles, what));
+    ASSIGN_OR_RETURN(tile_count_, zeroed_memory(count, what));
+    ASSIGN_OR_RETURN(activated_, zeroed_memory(buffers[StepBuffer::expert_activated], what));
+    ASSIGN_OR_RETURN(activated_scales_, zeroed_memory(buffers[StepBuffer::expert_scales], what));
+    ASSIGN_OR_RETURN(made_, zeroed_memory(buffers[StepBuffer::expert_made], what));
     return {};
 }
 

@@ -2,6 +2,7 @@
 // and the weighted sum of each token's. What is launched depends on the number of tokens alone.
 #pragma once
 
+#include "backend/step_buffers.h"
 #include "device/profile.h"
 #include "experts/combine.h"
 #include "experts/grouped.h"
@@ -15,8 +16,8 @@ class StepExperts {
     StepExperts(const Model &model, DType element, GroupedKernel kernel, int32_t sms)
         : model_(model), element_(element), kernel_(kernel), sms_(sms) {}
 
-    // Room for steps of so many tokens; none where no layer has experts.
-    Status allocate(int64_t rows, const DeviceWeights &weights);
+    // None where no layer has experts.
+    Status allocate(const StepBuffers &buffers);
 
     // [rows, router.rows], of the layer that runs next.
     float *logits() const { return logits_.as<float>(); }

@@ -9,11 +9,6 @@
 #include "step/supported.h"
 
 namespace batchllm::cuda {
-namespace {
-
-constexpr int64_t kLogitsBytes = int64_t{256} << 20;
-
-} // namespace
 
 Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
                                                  const ForwardOptions &options) {
@@ -25,59 +20,62 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
     return forward;
 }
 
-Status Forward::allocate() {
-    const int64_t element = dtype_bytes(options_.element);
-    const int64_t residual = dtype_bytes(options_.residual);
-    const int64_t hidden = model_.hidden;
-    const int64_t vocabulary = weights_.head.rows;
-    // Of a model without a head nothing wants logits.
-    const int64_t row_bytes = std::max<int64_t>(vocabulary, 1) * 4;
-    logits_rows_ = std::min(std::max<int64_t>(64, kLogitsBytes / row_bytes / 64 * 64), rows_);
-    int64_t qkv = 0, attended = 0, gate_up = 0, activated = 0, delta = 0;
-    for (const DeviceLayer &layer : weights_.layers) {
-        qkv = std::max(qkv, layer.qkv.rows);
-        attended = std::max(attended, layer.o.columns);
-        gate_up = std::max(gate_up, layer.gate_up.rows);
-        activated = std::max(activated, layer.down.columns);
-        if (layer.after_attention || layer.after_feed_forward || layer.after_input ||
-            layer.scalar != nullptr || layer.experts || !adds(layer.o) || !adds(layer.down)) {
-            delta = hidden;
+// Buffers have the widths of the model's description; the matrices must have them too.
+Status Forward::check_widths() const {
+    for (size_t i = 0; i < weights_.layers.size(); ++i) {
+        const DeviceLayer &w = weights_.layers[i];
+        const Layer &layer = model_.layers[i];
+        const int64_t width = layer.feed_forward.width;
+        if (w.qkv.rows == first_rows(layer) && w.o.columns == last_columns(layer) &&
+            w.gate_up.rows == (layer.feed_forward.gate ? 2 : 1) * width &&
+            w.down.columns == width) {
+            continue;
         }
+        return error(BATCHLLM_ERROR_INTERNAL,
+                     "cuda backend: layer %zu: its matrices are not as wide as its buffers", i);
     }
-    const int64_t width = model_.layer_inputs.width;
-    gate_up = std::max(gate_up, width);
-    activated = std::max(activated, width);
+    if (weights_.head.rows == head_rows(model_)) return {};
+    return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: the head is not as wide as its logits");
+}
+
+Status Forward::allocate_activations(const StepBuffers &of) {
     // Rows beyond a batch are computed too, from whatever is here.
-    ASSIGN_OR_RETURN(residual_, zeroed_memory(rows_ * hidden * residual, "the residual stream"));
-    ASSIGN_OR_RETURN(last_, zeroed_memory(rows_ * hidden * residual, "the residual stream"));
-    ASSIGN_OR_RETURN(normed_, zeroed_memory(rows_ * hidden * element, "activations"));
-    ASSIGN_OR_RETURN(qkv_, zeroed_memory(rows_ * qkv * element, "activations"));
-    ASSIGN_OR_RETURN(attended_, zeroed_memory(rows_ * attended * element, "activations"));
-    if (delta > 0) {
-        ASSIGN_OR_RETURN(delta_, zeroed_memory(rows_ * delta * residual, "activations"));
-    }
-    ASSIGN_OR_RETURN(gate_up_, zeroed_memory(rows_ * gate_up * element, "activations"));
-    ASSIGN_OR_RETURN(activated_, zeroed_memory(rows_ * activated * element, "activations"));
-    if (width > 0) {
-        const int64_t all = weights_.input_projection.rows;
-        ASSIGN_OR_RETURN(layer_inputs_, zeroed_memory(rows_ * all * element, "layer inputs"));
-    }
-    ASSIGN_OR_RETURN(logits_, zeroed_memory(logits_rows_ * row_bytes, "logits"));
-    ASSIGN_OR_RETURN(samples_,
-                     zeroed_memory(rows_ * static_cast<int64_t>(sizeof(SampleResult)), "samples"));
+    const char *what = "activations", *scales = "scales";
+    ASSIGN_OR_RETURN(residual_, zeroed_memory(of[StepBuffer::residual], "the residual stream"));
+    ASSIGN_OR_RETURN(last_, zeroed_memory(of[StepBuffer::last], "the residual stream"));
+    ASSIGN_OR_RETURN(normed_, zeroed_memory(of[StepBuffer::normed], what));
+    ASSIGN_OR_RETURN(normed_whole_, zeroed_memory(of[StepBuffer::normed_whole], what));
+    ASSIGN_OR_RETURN(qkv_, zeroed_memory(of[StepBuffer::first], what));
+    ASSIGN_OR_RETURN(attended_, zeroed_memory(of[StepBuffer::attended], what));
+    ASSIGN_OR_RETURN(delta_, zeroed_memory(of[StepBuffer::delta], what));
+    ASSIGN_OR_RETURN(gate_up_, zeroed_memory(of[StepBuffer::gate_up], what));
+    ASSIGN_OR_RETURN(activated_, zeroed_memory(of[StepBuffer::activated], what));
+    ASSIGN_OR_RETURN(layer_inputs_, zeroed_memory(of[StepBuffer::layer_inputs], "layer inputs"));
+    ASSIGN_OR_RETURN(normed_scales_, zeroed_memory(of[StepBuffer::normed_scales], scales));
+    ASSIGN_OR_RETURN(attended_scales_, zeroed_memory(of[StepBuffer::attended_scales], scales));
+    ASSIGN_OR_RETURN(activated_scales_, zeroed_memory(of[StepBuffer::activated_scales], scales));
+    ASSIGN_OR_RETURN(logits_, zeroed_memory(of[StepBuffer::logits], "logits"));
+    static_assert(sizeof(SampleResult) == sample_bytes);
+    ASSIGN_OR_RETURN(samples_, zeroed_memory(of[StepBuffer::samples], "samples"));
+    return {};
+}
+
+Status Forward::allocate() {
+    RETURN_IF_ERROR(check_widths());
+    const StepBuffers buffers = step_buffers(model_, form(), rows_);
+    logits_rows_ = buffers.logits_rows;
+    RETURN_IF_ERROR(allocate_activations(buffers));
     RETURN_IF_ERROR(allocate_ropes());
     RETURN_IF_ERROR(allocate_kv_scales());
     // What most steps need.
     for (const StepSection section : {kTokens, kPositions, kPages, kWanted}) {
-        RETURN_IF_ERROR(input_.make(section, 16 * rows_));
+        RETURN_IF_ERROR(input_.make(section, buffers[StepBuffer::sections] / 4));
     }
     // All that a step can need: a place in each KV group.
-    const auto kv_groups = static_cast<int64_t>(model_.kv_groups.size());
-    RETURN_IF_ERROR(input_.make(kSlots, kv_groups * rows_ * static_cast<int64_t>(sizeof(int32_t))));
-    RETURN_IF_ERROR(attention_.allocate(rows_, &input_));
-    RETURN_IF_ERROR(delta_nets_.allocate(rows_, &input_));
-    RETURN_IF_ERROR(experts_.allocate(rows_, weights_));
-    RETURN_IF_ERROR(allocate_scales());
+    RETURN_IF_ERROR(input_.make(kSlots, buffers[StepBuffer::slots]));
+    RETURN_IF_ERROR(attention_.allocate(rows_, buffers, &input_));
+    RETURN_IF_ERROR(delta_nets_.allocate(buffers, &input_));
+    RETURN_IF_ERROR(experts_.allocate(buffers));
     // Nothing is in gate_up_ or logits_ when a product's algorithms are timed, but what it is to write.
     const DeviceMemory &scratch = gate_up_.bytes() > logits_.bytes() ? gate_up_ : logits_;
     if (options_.tune) linear_->set_scratch(scratch.data(), scratch.bytes());

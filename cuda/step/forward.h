@@ -22,6 +22,8 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/gated_product.h"
+#include "backend/step_buffers.h"
 #include "device/profile.h"
 #include "device/staging.h"
 #include "linear/linear.h"
@@ -58,7 +60,15 @@ struct ForwardOptions {
     int32_t threads = 0;
 
     DType kv_type() const { return kv_e4m3 ? DType::e4m3 : element; }
+    // In steps of least_gated_tokens or more, of the layers that takes_gated() allows.
+    bool has_gated_products() const {
+        return gated_product && experts == GroupedKernel::sm90 && !reproducible &&
+               element != DType::f32;
+    }
 };
+
+// What buffers depend on, but for matrices in e4m3.
+StepForm step_form(const Model &model, const ForwardOptions &options);
 
 class Forward {
   public:
@@ -113,7 +123,9 @@ class Forward {
     Status load();
     void warn_of_widened(int64_t count, const std::string &why);
     Status allocate();
-    Status allocate_scales();
+    Status check_widths() const;
+    Status allocate_activations(const StepBuffers &buffers);
+    StepForm form() const; // with what is in e4m3
     Status allocate_ropes();
     Status allocate_kv_scales();
     Status make_linear();

@@ -17,11 +17,9 @@ constexpr DeviceNorm kNoNorm;
 bool Forward::in_one_product(size_t index, int64_t rows) const {
     const DeviceLayer &w = weights_.layers[index];
     const FeedForward &f = model_.layers[index].feed_forward;
-    return options_.gated_product && options_.experts == GroupedKernel::sm90 &&
-           !options_.reproducible && rows >= kLeastGatedRows && f.gate &&
-           w.gate_up_bias == nullptr && w.gate_up.scaling == Scaling::none &&
-           w.down.scaling == Scaling::none &&
-           takes_gated(options_.element, f.activation, w.gate_up.columns, f.width);
+    return options_.has_gated_products() && rows >= least_gated_tokens &&
+           w.gate_up.scaling == Scaling::none && w.down.scaling == Scaling::none &&
+           takes_gated(options_.element, f);
 }
 
 // activated_ = activation(gate(x)) * up(x)

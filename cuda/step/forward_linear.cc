@@ -103,28 +103,26 @@ std::string Forward::compute_type() const {
            (weights_.in_e4m3 == all ? ", products in fp8 (e4m3)" : ", some products in fp8 (e4m3)");
 }
 
-Status Forward::allocate_scales() {
-    if (!weights_.scaled()) return {};
-    const auto scales = [&](Scaling scaling, int64_t columns) {
-        return scaling == Scaling::none ? 0 : scaling == Scaling::rows ? 1 : columns / kScaleBlock;
+StepForm Forward::form() const {
+    StepForm form = step_form(model_, options_);
+    const auto take = [](const Matrix &w, int64_t *most) {
+        const int64_t scales = w.scaling == Scaling::none   ? 0
+                               : w.scaling == Scaling::rows ? 1
+                                                            : w.columns / kScaleBlock;
+        *most = std::max(*most, scales);
     };
-    int64_t normed = 0, attended = 0, activated = 0, whole = 0;
     for (const DeviceLayer &layer : weights_.layers) {
-        for (const Matrix *w : {&layer.qkv, &layer.gate_up}) {
-            normed = std::max(normed, scales(w->scaling, w->columns));
-        }
-        if (layer.experts.in_e4m3()) {
-            normed = std::max(normed, model_.hidden / kScaleBlock);
-            whole = model_.hidden * dtype_bytes(options_.element);
-        }
-        attended = std::max(attended, scales(layer.o.scaling, layer.o.columns));
-        activated = std::max(activated, scales(layer.down.scaling, layer.down.columns));
+        take(layer.qkv, &form.normed_scales);
+        take(layer.gate_up, &form.normed_scales);
+        take(layer.o, &form.attended_scales);
+        take(layer.down, &form.activated_scales);
+        form.deltas = form.deltas || (!layer.after_attention && !adds(layer.o)) ||
+                      (!layer.after_feed_forward && !adds(layer.down));
+        if (!layer.experts.in_e4m3()) continue;
+        form.experts_in_e4m3 = true;
+        form.normed_scales = std::max(form.normed_scales, model_.hidden / kScaleBlock);
     }
-    ASSIGN_OR_RETURN(normed_scales_, zeroed_memory(rows_ * normed * 4, "scales"));
-    ASSIGN_OR_RETURN(normed_whole_, zeroed_memory(rows_ * whole, "activations"));
-    ASSIGN_OR_RETURN(attended_scales_, zeroed_memory(rows_ * attended * 4, "scales"));
-    ASSIGN_OR_RETURN(activated_scales_, zeroed_memory(rows_ * activated * 4, "scales"));
-    return {};
+    return form;
 }
 
 // The queries in qkv_ have been read.

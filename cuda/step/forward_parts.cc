@@ -2,10 +2,20 @@
 #include <algorithm>
 #include <numeric>
 
+#include "attention/worklist_by_position.h"
 #include "backend/kv_scales.h"
 #include "step/forward.h"
 
 namespace batchllm::cuda {
+
+StepForm step_form(const Model &model, const ForwardOptions &options) {
+    StepForm form;
+    form.element = options.element;
+    form.residual = options.residual;
+    if (options.attention.reproducible) form.partials = most_partials(model.max_positions);
+    form.delta_chunks = goes_in_chunks(model, options.element, options.reproducible);
+    return form;
+}
 
 Forward::Forward(const Model &model, const ForwardOptions &options)
     : model_(model), options_(options),

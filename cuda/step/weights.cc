@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/step_buffers.h"
 #include "elementwise/elementwise.h"
 #include "experts/grouped.h"
 #include "recurrent/delta.h"
@@ -118,7 +119,7 @@ class Loader {
         const Placing heads_as_rows{from.head_dim, padded, 1, 1};
         const int64_t q_rows = from.heads * padded;
         const int64_t kv_rows = from.kv_layer < 0 ? from.kv_heads * padded : 0;
-        const int64_t qkv_rows = (from.gated ? 2 : 1) * q_rows + 2 * kv_rows;
+        const int64_t qkv_rows = first_rows(layer);
         const bool whole = from.norm_whole;
         const SplitQueries q(from.q.bias, from, padded, q_rows + 2 * kv_rows);
         RETURN_IF_ERROR(norm(from.q_norm, whole ? q_rows : padded, heads_as_rows, &to->q_norm));
@@ -166,14 +167,15 @@ class Loader {
         const int64_t padded = padded_head_dim(a.head_dim), q_rows = a.heads * padded;
         const int64_t kv_rows = a.kv_layer < 0 ? a.kv_heads * padded : 0;
         const SplitQueries q(a.q.values, a, padded, q_rows + 2 * kv_rows);
-        MatrixSource qkv{(a.gated ? 2 : 1) * q_rows + 2 * kv_rows,
+        MatrixSource qkv{first_rows(layer),
                          hidden,
                          q.parts({{&a.k.values, q_rows}, {&a.v.values, q_rows + kv_rows}}),
                          {a.head_dim, padded, 1, 1}};
-        MatrixSource o{hidden, q_rows, {{&a.o.values, 0}}, {1, 1, a.head_dim, padded}};
+        const int64_t ended = last_columns(layer);
+        MatrixSource o{hidden, ended, {{&a.o.values, 0}}, {1, 1, a.head_dim, padded}};
         if (layer.delta) {
             qkv = delta_input(layer.delta, hidden);
-            o = {hidden, layer.delta.values_size(), {{&layer.delta.o.values, 0}}, {}};
+            o = {hidden, ended, {{&layer.delta.o.values, 0}}, {}};
         }
         const MatrixSource gate_up{
             up + width, hidden, {{&f.gate.values, 0}, {&f.up.values, up}}, {}};
@@ -386,10 +388,6 @@ class Loader {
 };
 
 } // namespace
-
-int32_t padded_head_dim(int32_t head_dim) {
-    return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : head_dim <= 256 ? 256 : 512;
-}
 
 Result<DeviceWeights> load_weights(const Model &model, const LoadOptions &options) {
     DeviceWeights weights;

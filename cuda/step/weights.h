@@ -15,9 +15,6 @@
 
 namespace batchllm::cuda {
 
-// head_dim rounded up to what attention takes.
-int32_t padded_head_dim(int32_t head_dim);
-
 // Of all of a layer's experts, as experts/grouped.h has them.
 struct DeviceExperts {
     Matrix router;                      // [experts, and one more for the shared expert's gate;

@@ -140,7 +140,10 @@ struct BackendInfo {
     bool reproducible =
         false; // a row's results are the same bits in whatever batches it is computed
     int32_t batches_in_flight = 1; // most batches gone forward and not collected
-    std::string warning;           // to be logged once; or ""
+    // Steps of so many tokens have a feed-forward's activation within the product of gate and up, in the layers that
+    // takes_gated() allows (backend/gated_product.h); 0: none have.
+    int64_t gated_tokens = 0;
+    std::string warning; // to be logged once; or ""
 };
 
 // A batch takes three calls: forward, sample, collect. Between forward and sample the caller may make

@@ -145,34 +145,47 @@ RowError check_generates(const ParameterReader &parameters) {
     return parameter_error("task is for rows without \"body\"; \"/v1/embeddings\" embeds");
 }
 
-// A body of "/v1/embeddings".
-RowError read_embeddings_body(const JsonMembers &body, const RowReaderOptions &options, Row *row) {
-    ParameterReader parameters(options.defaults);
-    set_task(BATCHLLM_TASK_EMBED, &parameters);
-    bool input = false;
+// The keys of a body but "model", which every form has. read(key, value, &known) reads one of its form's, or sets known
+// to false.
+template <typename Read> RowError
+read_keys(const JsonMembers &body, const RowReaderOptions &options, Row *row, const Read &read) {
     for (const auto [key, value] : body) {
-        RowError error;
-        bool known = true;
         if (key == "model") {
             if (!value.is_string()) return type_error(key, "a string");
             row->record.model = std::string(*value.string());
-        } else if (key == "input") {
-            input = true;
-            error = read_body_prompt(key, value, row);
-        } else if (key == "encoding_format") {
-            if (value.is_null() || value.string() == "float") continue;
-            return parameter_error("encoding_format is supported only as \"float\"");
-        } else if (key == "task") {
-            known = false;
-        } else {
-            error = parameters.read(key, value, &known);
+            continue;
         }
+        bool known = true;
+        const RowError error = read(key, value, &known);
         if (failed(error)) return error;
         if (!known && !is_harmless_body_key(key) && !is_own_key(key) &&
             !options.ignore_unknown_keys) {
             return unknown_key(key, " in \"body\"");
         }
     }
+    return {};
+}
+
+// A body of "/v1/embeddings".
+RowError read_embeddings_body(const JsonMembers &body, const RowReaderOptions &options, Row *row) {
+    ParameterReader parameters(options.defaults);
+    set_task(BATCHLLM_TASK_EMBED, &parameters);
+    bool input = false;
+    const auto read = [&](std::string_view key, JsonView value, bool *known) -> RowError {
+        if (key == "input") {
+            input = true;
+            return read_body_prompt(key, value, row);
+        }
+        if (key == "encoding_format") {
+            if (value.is_null() || value.string() == "float") return {};
+            return parameter_error("encoding_format is supported only as \"float\"");
+        }
+        if (key != "task") return parameters.read(key, value, known);
+        *known = false;
+        return {};
+    };
+    const RowError error = read_keys(body, options, row, read);
+    if (failed(error)) return error;
     if (!input) return format_error("\"input\" is missing in \"body\"");
     return parameters.take(options.constraints, row);
 }
@@ -181,27 +194,18 @@ RowError read_body(const JsonMembers &body, const RowReaderOptions &options, Row
     ParameterReader parameters(options.defaults);
     set_task(BATCHLLM_TASK_GENERATE, &parameters);
     bool prompt = false;
-    for (const auto [key, value] : body) {
-        RowError error;
-        bool known = true;
-        if (key == "model") {
-            if (!value.is_string()) return type_error(key, "a string");
-            row->record.model = std::string(*value.string());
-        } else if (key == "prompt") {
+    const auto read = [&](std::string_view key, JsonView value, bool *known) {
+        if (key == "prompt") {
             prompt = true;
-            error = read_body_prompt(key, value, row);
-        } else {
-            error = parameters.read(key, value, &known);
-            if (!known) error = read_unsupported(key, value, &known);
+            return read_body_prompt(key, value, row);
         }
-        if (failed(error)) return error;
-        if (!known && !is_harmless_body_key(key) && !is_own_key(key) &&
-            !options.ignore_unknown_keys) {
-            return unknown_key(key, " in \"body\"");
-        }
-    }
+        const RowError error = parameters.read(key, value, known);
+        return *known ? error : read_unsupported(key, value, known);
+    };
+    RowError error = read_keys(body, options, row, read);
+    if (failed(error)) return error;
     if (!prompt) return format_error("\"prompt\" is missing in \"body\"");
-    RowError error = check_generates(parameters);
+    error = check_generates(parameters);
     if (failed(error)) return error;
     return parameters.take(options.constraints, row);
 }
@@ -270,24 +274,14 @@ RowError read_chat_body(const JsonMembers &body, const RowReaderOptions &options
     ParameterReader parameters(options.defaults);
     set_task(BATCHLLM_TASK_GENERATE, &parameters);
     ChatBody chat;
-    for (const auto [key, value] : body) {
-        RowError error;
-        bool known = true;
-        if (key == "model") {
-            if (!value.is_string()) return type_error(key, "a string");
-            row->record.model = std::string(*value.string());
-        } else {
-            error = chat.read(key, value, &parameters, &known);
-            if (!known) error = parameters.read(key, value, &known);
-            if (!known) error = read_unsupported(key, value, &known);
-        }
-        if (failed(error)) return error;
-        if (!known && !is_harmless_body_key(key) && !is_own_key(key) &&
-            !options.ignore_unknown_keys) {
-            return unknown_key(key, " in \"body\"");
-        }
-    }
-    RowError error = chat.finish(&parameters, row);
+    const auto read = [&](std::string_view key, JsonView value, bool *known) {
+        RowError error = chat.read(key, value, &parameters, known);
+        if (!*known) error = parameters.read(key, value, known);
+        if (!*known) error = read_unsupported(key, value, known);
+        return error;
+    };
+    RowError error = read_keys(body, options, row, read);
+    if (!failed(error)) error = chat.finish(&parameters, row);
     if (!failed(error)) error = check_generates(parameters);
     if (failed(error)) return error;
     return parameters.take(options.constraints, row);

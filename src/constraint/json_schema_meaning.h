@@ -116,6 +116,8 @@ class SchemaMeaning {
     Status read_members(SchemaId id, MemberKeywords *out);
     Status add_regions(SchemaId id, const MemberKeywords &keywords, ObjectSet *set);
     Result<ValueSet> negated_members(SchemaId id, const MemberKeywords &keywords);
+    // own: dependentRequired or dependentSchemas; what it has in `dependencies` too.
+    Result<ValueSet> dependents(SchemaId id, SchemaKeyword own, bool negated, bool track);
     Result<ValueSet> depends(SchemaId id, SchemaKeyword keyword, const std::string &name,
                              const JsonTree &needed, bool negated, bool track);
     ValueSet with_member(const std::string &name, RequirementId what, bool required);

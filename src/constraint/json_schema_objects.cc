@@ -298,36 +298,28 @@ Result<ValueSet> SchemaMeaning::depends(SchemaId id, Keyword keyword, const std:
 }
 
 Result<ValueSet> SchemaMeaning::dependent_required(SchemaId id, bool negated, bool track) {
-    ValueSet set = negated ? ValueSet() : ValueSet::all();
-    for (const Keyword keyword : {Keyword::dependentRequired, Keyword::dependencies}) {
-        const JsonTree *json = document_.at(id).find(keyword);
-        if (json == nullptr) continue;
-        if (!json->is_object()) return invalid(id, keyword, "not an object");
-        for (const auto &[name, needed] : json->members) {
-            // Draft 3 had one name alone here.
-            if (!needed.is_array()) {
-                if (keyword == Keyword::dependencies && !needed.is_string()) continue;
-                return invalid(id, keyword, "not a list of names");
-            }
-            ASSIGN_OR_RETURN(ValueSet part, depends(id, keyword, name, needed, negated, track));
-            if (negated) {
-                unite(&set, std::move(part));
-            } else {
-                ASSIGN_OR_RETURN(set, intersect(set, part));
-            }
-        }
-    }
-    return set;
+    return dependents(id, Keyword::dependentRequired, negated, track);
 }
 
 Result<ValueSet> SchemaMeaning::dependent_schemas(SchemaId id, bool negated, bool track) {
+    return dependents(id, Keyword::dependentSchemas, negated, track);
+}
+
+Result<ValueSet> SchemaMeaning::dependents(SchemaId id, Keyword own, bool negated, bool track) {
+    const bool names = own == Keyword::dependentRequired; // else schemas
     ValueSet set = negated ? ValueSet() : ValueSet::all();
-    for (const Keyword keyword : {Keyword::dependentSchemas, Keyword::dependencies}) {
+    for (const Keyword keyword : {own, Keyword::dependencies}) {
         const JsonTree *json = document_.at(id).find(keyword);
         if (json == nullptr) continue;
         if (!json->is_object()) return invalid(id, keyword, "not an object");
+        const bool both = keyword == Keyword::dependencies; // lists of names and schemas
         for (const auto &[name, needed] : json->members) {
-            if (keyword == Keyword::dependencies && needed.is_array()) continue;
+            if (names && !needed.is_array()) {
+                // Draft 3 had one name alone here.
+                if (both && !needed.is_string()) continue;
+                return invalid(id, keyword, "not a list of names");
+            }
+            if (!names && both && needed.is_array()) continue;
             ASSIGN_OR_RETURN(ValueSet part, depends(id, keyword, name, needed, negated, track));
             if (negated) {
                 unite(&set, std::move(part));

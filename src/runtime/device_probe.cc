@@ -6,6 +6,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "backend/sim/device_memory.h"
 #include "backend/sim/step_cost.h"
 #include "base/cache_path.h"
 #include "base/file.h"
@@ -221,7 +222,8 @@ Result<std::unique_ptr<Backend>> make_probed(const EngineOptions &options, const
     return make_cuda_backend(model, own);
 }
 
-// As measured at some earlier time, where there is such a file and it can be believed.
+// As measured at some earlier time, where there is such a file and it can be believed: not one of an older library, which
+// found other figures.
 bool find_kept(const std::string &path, DeviceCosts *costs) {
     if (path.empty()) return false;
     const Result<bool> there = file_exists(path);
@@ -238,9 +240,11 @@ bool find_kept(const std::string &path, DeviceCosts *costs) {
 void take_info(const BackendInfo &info, DeviceCosts *costs) {
     costs->name = info.device;
     costs->page_tokens = info.page_tokens;
-    costs->step_tokens = info.step_tokens;
-    if (info.name == "cpu") costs->expert_step_tokens = 0;
     costs->batches_in_flight = info.batches_in_flight;
+    // On a GPU the backend's default is the model's (step_tokens_on), and the probe's model is another than the job's.
+    costs->step_tokens = costs->on_gpu() ? most_step_tokens : info.step_tokens;
+    if (info.name == "cpu") costs->expert_step_tokens = 0;
+    costs->gated_tokens = info.gated_tokens;
 }
 
 // The name of its kept description is the device's own, so another device never gets it.
@@ -300,7 +304,6 @@ Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
         costs.attention_overlap = 0;
         costs.experts.clear(); // one after another
         costs.routing_us = costs.routing_ns = 0;
-        costs.gated_tokens = 0;
     }
     take_info(info, &costs);
     RETURN_IF_ERROR(probe.fill(sizes_for(info)));
@@ -313,7 +316,8 @@ Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
     // The pool has the default share of what the probe's model leaves.
     costs.kv_fraction = info.name == "cpu" ? cpu_kv_fraction : gpu_kv_fraction;
     costs.memory_bytes =
-        StepCost(costs, model).bytes_beside_pages() +
+        bytes_beside_pages(costs, model, form_on_gpu(model, info.compute_type), info.step_tokens,
+                           false) +
         static_cast<int64_t>(static_cast<double>(info.pages * info.page_bytes) / costs.kv_fraction);
     return costs;
 }

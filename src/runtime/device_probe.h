@@ -2,8 +2,9 @@
 // with a few dozen batches of a model of random weights. This takes a few seconds on a GPU.
 //
 // Each device is measured once. The result is kept in the user's cache, beside the tuning of products,
-// as "costs-DEVICE-TYPE.json", and used from then on. If the file cannot be read, the device is measured
-// again; if it cannot be written, the result is not kept. Delete it to measure again.
+// as "costs-BACKEND-DEVICE-TYPE.json", and used from then on. If the file cannot be read, or is of another
+// format, the device is measured again; if it cannot be written, the result is not kept. Delete it to measure
+// again.
 #pragma once
 
 #include <string>

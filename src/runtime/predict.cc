@@ -28,7 +28,15 @@ EngineOptions options_on_sim(const EngineOptions &options, const Plan &plan) {
 
 // The CUDA backend computes what is in fp8 in fp8, which takes another time than a description says. Elsewhere, and
 // of four bits everywhere, weights are widened when they are loaded, and take what those of 16 bits take.
-Status refuse_fp8(const Model &model, const EngineOptions &options, const DeviceCosts &costs) {
+// The same goes for f32, but where this machine's device has just been measured in it.
+Status refuse_types(const Model &model, const EngineOptions &options, const DeviceCosts &costs,
+                    bool measured_here) {
+    if (costs.on_gpu() && !measured_here && options.backend_options.compute_type == "f32") {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "%s is not predicted in f32 on %s: its description says what products in 16 "
+                     "bits take",
+                     options.model_dir.c_str(), costs.name.c_str());
+    }
     std::string quantize = "stored"; // as the CUDA backend has it by default
     for (const auto &[key, value] : options.backend_options.extra) {
         if (key == "quantize") quantize = value;
@@ -81,7 +89,7 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
     const auto loader = [&](const EngineOptions &of) -> Result<LoadedModel> {
         LoadedModel loaded;
         ASSIGN_OR_RETURN(Model model, describe_model(of.model_dir));
-        RETURN_IF_ERROR(refuse_fp8(model, options, costs));
+        RETURN_IF_ERROR(refuse_types(model, options, costs, predicting.device.empty()));
         if (model.state_size() > 0) {
             return error(
                 BATCHLLM_ERROR_UNSUPPORTED,

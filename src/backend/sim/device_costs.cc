@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <functional>
 
+#include "backend/gated_product.h"
+#include "backend/step_buffers.h"
 #include "base/file.h"
 #include "base/json.h"
 
@@ -19,7 +21,7 @@ DeviceCosts h200() {
     costs.name = "NVIDIA H200";
     costs.memory_bytes = int64_t{150754820096};
     costs.page_tokens = 64;
-    costs.step_tokens = 16384;
+    costs.step_tokens = most_step_tokens;
     costs.batches_in_flight = 2;
     costs.products = {{32, 7.1e13},   {128, 2.67e14}, {256, 4.36e14}, {512, 5.96e14},
                       {1024, 6.5e14}, {2048, 6.8e14}, {4096, 7e14},   {8192, 7.05e14}};
@@ -38,7 +40,7 @@ DeviceCosts h200() {
     costs.routing_us = 20;
     costs.routing_ns = 0.3;
     costs.expert_step_tokens = 8192;
-    costs.gated_tokens = 1024;
+    costs.gated_tokens = least_gated_tokens;
     return costs;
 }
 
@@ -86,8 +88,27 @@ Result<std::vector<DeviceCosts::Product>> read_products(const JsonValue &value) 
     return products;
 }
 
-// Descriptions made before there were such keys have none.
-Status read_later_keys(const JsonValue &root, DeviceCosts *costs) {
+// Before anything else is read: what an older or a newer library wrote has other keys too.
+Status check_format(const JsonValue &root, const std::string &file) {
+    int64_t format = 1;
+    if (const auto given = root.given("format")) {
+        ASSIGN_OR_RETURN(format, given->integer(1, INT32_MAX));
+    }
+    if (format == device_costs_format) return {};
+    const bool older = format < device_costs_format;
+    return error(
+        BATCHLLM_ERROR_INVALID_ARGUMENT,
+        "%s: a description of format %lld, from %s version of this library, which reads "
+        "format %lld. Measure the device again (--device here on its machine; in the library, "
+        "a prediction without a device): the new description is kept in the cache, as "
+        "costs-*.json%s",
+        file.c_str(), static_cast<long long>(format), older ? "an older" : "a newer",
+        static_cast<long long>(device_costs_format),
+        older ? ". If batchllm measured none of its figures, add \"format\": 2 instead" : "");
+}
+
+// A description need not have them.
+Status read_optional_keys(const JsonValue &root, DeviceCosts *costs) {
     if (const auto fraction = root.given("kv_fraction")) {
         ASSIGN_OR_RETURN(costs->kv_fraction, fraction->number(0.01, 1));
     }
@@ -150,7 +171,9 @@ Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file
     ASSIGN_OR_RETURN(const JsonDocument document,
                      JsonDocument::parse(text, file, BATCHLLM_ERROR_INVALID_ARGUMENT));
     const JsonValue root = document.root();
-    RETURN_IF_ERROR(root.only_keys({"name",
+    RETURN_IF_ERROR(check_format(root, file));
+    RETURN_IF_ERROR(root.only_keys({"format",
+                                    "name",
                                     "memory_bytes",
                                     "kv_fraction",
                                     "page_tokens",
@@ -190,12 +213,13 @@ Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file
         ASSIGN_OR_RETURN(const JsonValue value, root.at(key.name));
         ASSIGN_OR_RETURN(costs.*key.field, value.number(key.least, key.most));
     }
-    RETURN_IF_ERROR(read_later_keys(root, &costs));
+    RETURN_IF_ERROR(read_optional_keys(root, &costs));
     return costs;
 }
 
 std::string device_costs_text(const DeviceCosts &costs) {
-    std::string text = "{\n  \"name\": \"";
+    std::string text =
+        "{\n  \"format\": " + std::to_string(device_costs_format) + ",\n  \"name\": \"";
     for (const char c : costs.name) { // of a device: what JSON would escape becomes a blank
         const bool plain = c >= ' ' && c != '"' && c != '\\' && c != '\x7f';
         text += plain ? c : ' ';

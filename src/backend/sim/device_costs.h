@@ -1,9 +1,10 @@
 // What a device takes for the parts of a step, as numbers: measured once on a device and kept in a file, or
 // one of the descriptions that the library knows by name. StepCost (step_cost.h) makes seconds of them.
 //
-// A file is JSON, with every key, and no other; kv_fraction, gated_tokens and those of experts may be absent:
+// A file is JSON, with every key, and no other; kv_fraction, gated_tokens and those of experts may be absent. Its
+// format says what the figures mean and how they were found; files of another one are refused:
 //
-//     {"name": "NVIDIA H200", "memory_bytes": 150754820096, "kv_fraction": 0.9, "page_tokens": 64, "step_tokens": 16384,
+//     {"format": 2, "name": "NVIDIA H200", "memory_bytes": 150754820096, "kv_fraction": 0.9, "page_tokens": 64, "step_tokens": 16384,
 //      "batches_in_flight": 2, "products": [[32, 7.1e13], [128, 2.7e14], ...], "product_us": 2, "memory_bandwidth": 3e12,
 //      "attention_flops": 5.2e14, "attention_bandwidth": 4.4e12, "attention_overlap": 0.3,
 //      "attention_us": 20, "merge_ns": 1.4, "step_us": 60, "host_us": 335, "host_token_us": 0.18,
@@ -20,6 +21,10 @@
 #include "base/status.h"
 
 namespace batchllm {
+
+// 1, and without the key: steps took 2 GiB of memory_bytes, whatever they were, and some figures that are not measured
+// were older ones of an H200. To be counted up whenever either changes.
+inline constexpr int64_t device_costs_format = 2;
 
 // Of elements of two bytes.
 struct DeviceCosts {

@@ -74,6 +74,7 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
         backend_options.step_tokens > 0 ? backend_options.step_tokens : options.step_tokens;
     info_.eos_token = options.eos_token;
     info_.batches_in_flight = options.overlap ? 2 : 1;
+    info_.gated_tokens = options.costs ? options.costs->costs().gated_tokens : 0;
 }
 
 int64_t SimBackend::output_length(uint64_t random_key) const {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "backend/kv_type.h"
+#include "backend/sim/device_memory.h"
 #include "plan/plan.h"
 
 namespace batchllm {
@@ -68,17 +69,17 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
 
 // Bytes of an element of keys and values.
 Result<int64_t> read_kv_bytes(const BackendOptions &options) {
-    DType type = DType::bf16;
+    const DType compute = options.compute_type == "f32" ? DType::f32 : DType::bf16;
+    DType type = compute;
     for (const auto &[key, value] : options.extra) {
         if (key != "kv_type") continue;
-        const bool f32 = options.compute_type == "f32";
-        ASSIGN_OR_RETURN(type, read_kv_type(value, f32 ? DType::f32 : DType::bf16));
+        ASSIGN_OR_RETURN(type, read_kv_type(value, compute));
     }
-    return type == DType::e4m3 ? 1 : 2;
+    return dtype_bytes(type);
 }
 
-// element: bytes.
-void shape_keys_and_values(const Model *model, int64_t element, SimOptions *out) {
+// element: bytes. padded: heads as on a GPU.
+void shape_keys_and_values(const Model *model, int64_t element, bool padded, SimOptions *out) {
     if (!model) {
         out->slot_bytes = 2 * element * 32 * 8 * 128; // Llama-3-8B
         out->kv_groups = {{0, out->slot_bytes}};
@@ -88,7 +89,9 @@ void shape_keys_and_values(const Model *model, int64_t element, SimOptions *out)
     for (const KvGroup &group : model->kv_groups) {
         SimOptions::GroupShape shape{group.window, 0};
         for (const int32_t layer : group.layers) {
-            const int64_t size = model->layers[static_cast<size_t>(layer)].attention.kv_size();
+            const Attention &a = model->layers[static_cast<size_t>(layer)].attention;
+            const int64_t size =
+                a.kv_heads * int64_t{padded ? padded_head_dim(a.head_dim) : a.head_dim};
             shape.token_bytes += 2 * element * size;
             largest = std::max(largest, 2 * element * size);
         }
@@ -125,7 +128,8 @@ Result<std::optional<DeviceCosts>> read_device(const BackendOptions &options) {
 }
 
 // What follows from a description for options that are not given.
-Status take_device(const Model *model, DeviceCosts costs, int64_t kv_bytes, SimOptions *out) {
+Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &options,
+                   int64_t kv_bytes, SimOptions *out) {
     if (model == nullptr) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "backend_options: device needs a model (model_dir)");
@@ -135,19 +139,27 @@ Status take_device(const Model *model, DeviceCosts costs, int64_t kv_bytes, SimO
                      "a description of a device does not say how long layers with a state take");
     }
     out->page_tokens = costs.page_tokens;
-    const bool sparse = std::any_of(model->layers.begin(), model->layers.end(),
-                                    [](const Layer &layer) { return bool(layer.experts); });
-    out->step_tokens = costs.tokens_of_step(sparse);
+    const StepForm form = form_on_gpu(*model, options.compute_type);
+    out->step_tokens = step_tokens_on(costs, *model, form);
+    const int64_t tokens = options.step_tokens > 0 ? options.step_tokens : out->step_tokens;
+    const int64_t left = std::max<int64_t>(
+        0, costs.memory_bytes - bytes_beside_pages(costs, *model, form, tokens, kv_bytes == 1));
+    const double fraction =
+        options.kv_memory_fraction > 0 ? options.kv_memory_fraction : costs.kv_fraction;
+    out->kv_memory_bytes = static_cast<int64_t>(static_cast<double>(left) * fraction);
     out->overlap = costs.batches_in_flight > 1 ? 1 : 0;
-    out->costs.emplace(std::move(costs), *model, kv_bytes);
+    if (costs.on_gpu() && options.kv_memory_bytes > left) {
+        return error(
+            BATCHLLM_ERROR_INVALID_ARGUMENT,
+            "kv_memory_bytes %lld: %s has %lld bytes of memory, of which weights, a step's "
+            "buffers and the driver leave %lld",
+            static_cast<long long>(options.kv_memory_bytes), costs.name.c_str(),
+            static_cast<long long>(costs.memory_bytes), static_cast<long long>(left));
+    }
+    // In f32 the rates were found by counting two bytes too.
+    out->costs.emplace(std::move(costs), *model, std::min<int64_t>(kv_bytes, 2));
     out->head_cost = head_cost(*out->costs);
     return {};
-}
-
-// KV memory where neither pages nor kv_memory_bytes say it.
-int64_t default_kv_memory(const SimOptions &out, const BackendOptions &options) {
-    if (!out.costs) return int64_t{64} << 30;
-    return out.costs->kv_bytes(options.kv_memory_fraction);
 }
 
 } // namespace
@@ -156,7 +168,6 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
                                     std::optional<DeviceCosts> device) {
     SimOptions out;
     ASSIGN_OR_RETURN(const int64_t kv_bytes, read_kv_bytes(options));
-    shape_keys_and_values(model, kv_bytes, &out);
     if (model) {
         out.vocabulary = model->vocabulary;
         out.hidden = model->hidden;
@@ -165,7 +176,8 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
     if (!device) {
         ASSIGN_OR_RETURN(device, read_device(options));
     }
-    if (device) RETURN_IF_ERROR(take_device(model, *std::move(device), kv_bytes, &out));
+    shape_keys_and_values(model, kv_bytes, device && device->on_gpu(), &out);
+    if (device) RETURN_IF_ERROR(take_device(model, *std::move(device), options, kv_bytes, &out));
     const bool has_states = model != nullptr && model->state_size() > 0;
     for (const auto &[key, value] : options.extra) {
         ASSIGN_OR_RETURN(const bool read, read_state_option(key, value, has_states, &out.states));
@@ -190,8 +202,7 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
                      "backend_options: max_length and mean_length exclude each other");
     if (out.failing_device >= 0 && std::to_string(out.failing_device) != options.devices)
         out.fails_after = -1;
-    int64_t memory =
-        options.kv_memory_bytes > 0 ? options.kv_memory_bytes : default_kv_memory(out, options);
+    int64_t memory = options.kv_memory_bytes > 0 ? options.kv_memory_bytes : out.kv_memory_bytes;
     const MemoryNeeds needs{out.state_bytes,
                             out.slot_bytes * static_cast<int64_t>(out.kv_groups.size()),
                             options.step_tokens > 0 ? options.step_tokens : out.step_tokens};
@@ -203,6 +214,14 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
     }
     if (out.pages == 0) {
         out.pages = memory / (out.slot_bytes * out.page_tokens);
+        if (out.pages < 1 && out.costs && options.kv_memory_bytes == 0)
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "%s has %lld bytes of memory, of which weights and a step's buffers leave "
+                         "%lld for keys and values: less than one page of %lld",
+                         out.costs->costs().name.c_str(),
+                         static_cast<long long>(out.costs->costs().memory_bytes),
+                         static_cast<long long>(memory),
+                         static_cast<long long>(out.slot_bytes * out.page_tokens));
         if (out.pages < 1)
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "kv_memory_bytes %lld is less than one page of %lld bytes",

@@ -3,7 +3,8 @@
 //
 //   key                 default        meaning
 //   page_tokens         16             KV slots a page
-//   pages               by memory      KV pages; else kv_memory_bytes (or 64 GiB) less the states' / page_bytes
+//   pages               by memory      KV pages; else kv_memory_bytes (or 64 GiB, or what `device` has left) less the
+//                                        states' / page_bytes
 //   state_slots         by memory      slots for states, in a model with delta nets
 //   state_type          f32            type of their matrices; or bf16
 //   kv_type             auto           two bytes an element of keys and values; or fp8: one
@@ -66,8 +67,9 @@ struct SimOptions {
         int64_t token_bytes = 0;
     };
     std::vector<GroupShape> kv_groups;
-    std::optional<StepCost> costs; // of `device`
-    int64_t slot_bytes = 0;        // that a page has for it: the groups' most
+    std::optional<StepCost> costs;               // of `device`
+    int64_t slot_bytes = 0;                      // that a page has for it: the groups' most
+    int64_t kv_memory_bytes = int64_t{64} << 30; // where options do not say
     StateOptions states;
     int64_t state_bytes = 0; // of a state slot; 0: the model has none
 };

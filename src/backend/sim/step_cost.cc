@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "backend/batch_rows.h"
+#include "backend/gated_product.h"
+#include "backend/step_buffers.h"
 #include "plan/plan.h"
 
 namespace batchllm {
@@ -34,13 +36,6 @@ double element_seconds(const std::vector<DeviceCosts::Product> &known, double ro
     return cost(*below) + part * (cost(*above) - cost(*below));
 }
 
-// Whether the backend has a product of this layer's gate and up with the activation in it (cuda/gated/gated.h).
-bool takes_gated(const FeedForward &feed) {
-    const bool biased = feed.gate.bias || feed.up.bias;
-    return feed.gate && !biased && feed.activation != Activation::clamped_swiglu &&
-           feed.gate.columns() % 64 == 0 && feed.width % 128 == 0;
-}
-
 double rounded_up(double value, double to) {
     return to * static_cast<double>(static_cast<int64_t>((value + to - 1) / to));
 }
@@ -61,14 +56,6 @@ StepCost::StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes)
     for (const Layer &layer : model.layers) add_layer(layer);
     head_ = static_cast<double>(model.head.rows()) * static_cast<double>(model.head.columns());
     vocabulary_ = static_cast<double>(model.head.rows());
-    for_each_tensor(model, [&](const Tensor &tensor) {
-        weight_bytes_ += static_cast<int64_t>(element) * tensor.rows * tensor.columns;
-    });
-}
-
-bool StepCost::Layers::same(const Attention &attention) const {
-    return window == attention.window && heads == attention.heads &&
-           kv_heads == attention.kv_heads && head_dim == attention.head_dim;
 }
 
 void StepCost::add_product(double elements) {
@@ -94,9 +81,12 @@ void StepCost::add_layer(const Layer &layer) {
         return static_cast<double>(weight.rows()) * static_cast<double>(weight.columns());
     };
     const Attention &a = layer.attention;
-    add_product(elements(a.q) + elements(a.k) + elements(a.v));
-    add_product(elements(a.o));
     const auto hidden = static_cast<double>(a.q.columns());
+    const bool padded = costs_.on_gpu() && a.heads > 0;
+    const int32_t head_dim = padded ? padded_head_dim(a.head_dim) : a.head_dim;
+    add_product(padded ? static_cast<double>(first_rows(layer)) * hidden
+                       : elements(a.q) + elements(a.k) + elements(a.v));
+    add_product(padded ? static_cast<double>(last_columns(layer)) * hidden : elements(a.o));
     const FeedForward &feed = layer.feed_forward;
     add_product(elements(feed.gate) + elements(feed.up));
     add_product(elements(feed.down));
@@ -117,11 +107,14 @@ void StepCost::add_layer(const Layer &layer) {
     const auto heads = static_cast<double>(a.q_size() + 2 * a.kv_size());
     elementwise_bytes_ +=
         norms * norm_bytes * hidden + activation_bytes * feed.width + rope_bytes * heads;
-    if (takes_gated(feed)) gated_bytes_ += activation_bytes * feed.width;
-    const auto same = [&](const Layers &layers) { return layers.same(a); };
+    if (takes_gated(DType::bf16, feed)) gated_bytes_ += activation_bytes * feed.width;
+    const auto same = [&](const Layers &layers) {
+        return layers.window == a.window && layers.heads == a.heads &&
+               layers.kv_heads == a.kv_heads && layers.head_dim == head_dim;
+    };
     auto at = std::find_if(layers_.begin(), layers_.end(), same);
     if (at == layers_.end()) {
-        at = layers_.insert(at, Layers{a.window, a.heads, a.kv_heads, a.head_dim, 0});
+        at = layers_.insert(at, Layers{a.window, a.heads, a.kv_heads, head_dim, 0});
     }
     at->count += 1;
 }
@@ -253,17 +246,6 @@ double head_cost(const StepCost &cost) {
 double StepCost::host_seconds(const TokenBatch &batch) const {
     return (costs_.host_us + costs_.host_token_us * static_cast<double>(batch.tokens.size())) *
            1e-6;
-}
-
-int64_t StepCost::bytes_beside_pages() const {
-    constexpr int64_t workspaces = int64_t{2} << 30; // buffers of a step, the driver's own
-    return weight_bytes_ + workspaces;
-}
-
-int64_t StepCost::kv_bytes(double fraction) const {
-    const int64_t left = std::max<int64_t>(costs_.memory_bytes - bytes_beside_pages(), 0);
-    return static_cast<int64_t>(static_cast<double>(left) *
-                                (fraction > 0 ? fraction : costs_.kv_fraction));
 }
 
 } // namespace batchllm

@@ -38,11 +38,6 @@ class StepCost {
     StepSeconds seconds(const TokenBatch &batch) const;
     // Of the host between two batches.
     double host_seconds(const TokenBatch &batch) const;
-    // Weights, and what a backend takes for its work.
-    int64_t bytes_beside_pages() const;
-    // KV memory of a device with nothing on it but this model: `fraction` of what its weights leave; 0: the
-    // device's default.
-    int64_t kv_bytes(double fraction) const;
     // Of a query whose keys are in one node more than before, in all layers; and of a token of a prompt, in a step
     // that has 4,096 of them, or 8,192 with experts, or what fits.
     double merge_seconds() const;
@@ -66,7 +61,6 @@ class StepCost {
     struct Layers {
         int32_t window = 0, heads = 0, kv_heads = 0, head_dim = 0;
         double count = 0;
-        bool same(const Attention &attention) const;
     };
     void add_layer(const Layer &layer);
     void add_product(double elements);
@@ -86,7 +80,6 @@ class StepCost {
     double routed_ = 0;            // experts of a token, in all layers
     double routings_ = 0;          // layers with experts
     double head_ = 0, vocabulary_ = 0;
-    int64_t weight_bytes_ = 0;
 };
 
 // PlanOptions::head_cost: what each token below a head pays for it, another merge, in tokens of a prompt; and a

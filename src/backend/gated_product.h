@@ -1,0 +1,26 @@
+// Which feed-forwards the CUDA backend computes gate, up and activation of in one launch (cuda/gated), and from how many
+// tokens on. Here, and not there, since predictions go by it too.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "model/model.h"
+
+namespace batchllm {
+
+// With fewer cuBLASLt's product and a launch for the activation are as fast.
+inline constexpr int64_t least_gated_tokens = 1024;
+
+// Whether there is such a product of [columns] with gate and up of [width, columns].
+constexpr bool takes_gated(DType element, Activation kind, int64_t columns, int64_t width) {
+    return (element == DType::bf16 || element == DType::f16) &&
+           kind != Activation::clamped_swiglu && columns % 64 == 0 && width % 128 == 0;
+}
+
+inline bool takes_gated(DType element, const FeedForward &feed) {
+    return feed.gate && !feed.gate.bias && !feed.up.bias &&
+           takes_gated(element, feed.activation, feed.gate.columns(), feed.width);
+}
+
+} // namespace batchllm

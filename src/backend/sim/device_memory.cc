@@ -1,0 +1,55 @@
+#include "backend/sim/device_memory.h"
+
+#include <algorithm>
+
+namespace batchllm {
+namespace {
+
+// Of an H200, by the pages that were left there (docs/lab/engine.md): the context, kernels, and what the driver keeps.
+constexpr int64_t driver_bytes = int64_t{1151} << 20;
+// On a CPU it only has to be the same when a device is measured and when a job is predicted.
+constexpr int64_t cpu_bytes = int64_t{2} << 30;
+
+int64_t weight_bytes(const DeviceCosts &costs, const Model &model, DType element) {
+    int64_t elements = 0;
+    for_each_tensor(model, [&](const Tensor &tensor) { elements += tensor.rows * tensor.columns; });
+    for (const Layer &layer : model.layers) {
+        if (!costs.on_gpu() || layer.delta) continue;
+        const Attention &a = layer.attention; // heads are padded
+        const int64_t rows = a.q.rows() + a.k.rows() + a.v.rows();
+        elements += (first_rows(layer) - rows + last_columns(layer) - a.q_size()) * model.hidden;
+    }
+    return elements * dtype_bytes(element);
+}
+
+} // namespace
+
+StepForm form_on_gpu(const Model &model, const std::string &compute_type) {
+    const bool any = compute_type.empty() || compute_type == "auto";
+    StepForm form;
+    if (compute_type == "f32") form.element = DType::f32;
+    if (compute_type == "f16" || (any && model.dtype == DType::f16)) form.element = DType::f16;
+    form.residual = residual_type(form.element);
+    return form;
+}
+
+int64_t step_tokens_on(const DeviceCosts &costs, const Model &model, const StepForm &form) {
+    const bool sparse = std::any_of(model.layers.begin(), model.layers.end(),
+                                    [](const Layer &layer) { return bool(layer.experts); });
+    const int64_t described = costs.tokens_of_step(sparse);
+    if (sparse || !costs.on_gpu()) return described;
+    return std::min(described, default_step_tokens(model, form, costs.memory_bytes));
+}
+
+int64_t bytes_beside_pages(const DeviceCosts &costs, const Model &model, const StepForm &form,
+                           int64_t step_tokens, bool kv_e4m3) {
+    const int64_t weights = weight_bytes(costs, model, form.element);
+    if (!costs.on_gpu()) return weights + cpu_bytes;
+    int64_t widened = 0; // as on compute capability 9.0, the one that has such kernels
+    for (const AttentionShape &shape : attention_shapes(model).all) {
+        if (kv_e4m3 && shape.head_dim <= 256) widened = std::max(widened, widened_bytes(shape));
+    }
+    return weights + step_buffers(model, form, step_tokens).total() + widened + driver_bytes;
+}
+
+} // namespace batchllm
