@@ -1,4 +1,4 @@
-// The size of a pool's memory, options for the states of layers, and how memory is divided between states and keys and values.
+// The size of a pool's memory, options for layers' states, and how memory is divided between states, and keys and values.
 #pragma once
 
 #include <cstdint>
@@ -25,25 +25,25 @@ struct MemoryShares {
     int64_t bytes_left = 0; // for keys and values
 };
 
-// slots: that many; 0: for each slot, the memory of a request of some hundred own tokens is left
-// for pages, and there are at most twice as many slots as tokens in a step, because more requests
-// than that never run. An error if the memory is not enough for the slots, or for one.
+// slots: how many; 0: as many as leave, for each slot, the pages of a request of some hundred own
+// tokens, but at most twice as many as a step has tokens, because more requests than that never run.
+// An error if the memory is not enough for the slots, or for one.
 Result<MemoryShares> share_memory(int64_t bytes, const MemoryNeeds &needs, int64_t slots);
 
 struct StateOptions {
     int64_t slots = 0;       // 0: by memory
-    DType type = DType::f32; // in which a state is kept between steps; or bf16
+    DType type = DType::f32; // or bf16: how a state is kept between steps
 };
 
-// The backend options state_slots=VALUE and state_type=VALUE; false: the key is neither of them. has_states: the
-// model's layers.
+// Reads the backend options state_slots=VALUE and state_type=VALUE; false: the key is neither. has_states: whether
+// the model's layers have states.
 Result<bool> read_state_option(const std::string &key, const std::string &value, bool has_states,
                                StateOptions *out);
 
 // For BackendInfo::compute_type: "", or ", states in bf16".
 std::string name_of_states(const StateOptions &options);
 
-// Rounding at the end of each step makes a row's bits depend on where steps end.
+// Refuses states in bf16: they are rounded at the end of each step, so a row's bits depend on where steps end.
 Status check_reproducible(const StateOptions &options);
 
 } // namespace batchllm

@@ -2,11 +2,11 @@
 // range is an error that names it.
 //
 //   key                 default        meaning
-//   page_tokens         16             KV slots a page
-//   pages               by memory      KV pages; else kv_memory_bytes (or 64 GiB) less the states' / page_bytes
+//   page_tokens         16             KV slots in a page
+//   pages               by memory      KV pages; by memory: (kv_memory_bytes or 64 GiB, less the states) / page_bytes
 //   state_slots         by memory      slots for states, in a model with delta nets
 //   state_type          f32            type of their matrices; or bf16
-//   kv_type             auto           two bytes an element of keys and values; or fp8: one
+//   kv_type             auto           an element of keys and values has two bytes; with fp8 one
 //   vocabulary          the model's    ids are drawn from [0, vocabulary)
 //   eos_token           the model's    id that ends a row; -1: none, every row runs to max_tokens
 //   min_length          1              with max_length: a row's output length, the EOS included, is
@@ -15,18 +15,18 @@
 //   tokens_per_second   40000          rate of the linear layers when there are many tokens
 //   step_floor_us       4000           least time of the linear layers: reading the weights
 //   kv_bandwidth        4e12           bytes a second at which attention reads keys and values
-//   step_overhead_us    0              of each batch, whatever is in it
-//   host_us             0              of the host between two batches
+//   step_overhead_us    0              added to each batch, whatever is in it
+//   host_us             0              the host's time between two batches
 //   overlap             0              1: two batches in flight, the second with tokens that the first
 //                                        samples
 //   device              none           a description of a device (device_costs.h): "h200", or a file's
-//                                        path. Then seconds are StepCost's, of the model's shape, the host's
-//                                        included; pages, page_tokens and the tokens of a step are as on that
-//                                        device, unless given. Not with tokens_per_second, step_floor_us,
-//                                        kv_bandwidth, step_overhead_us and host_us; needs a model
+//                                        path. StepCost then gives the seconds, the host's too, from the
+//                                        model's shape; pages, page_tokens and the tokens of a step are as on
+//                                        that device, unless given. Not with tokens_per_second, step_floor_us,
+//                                        kv_bandwidth, step_overhead_us or host_us; needs a model
 //   head_cost           the device's   what a head costs (PlanOptions::head_cost); 0: not known
-//   fails_after         -1 (never)     the device fails once it has computed so many batches
-//   failing_device      -1 (each)      only that one of the devices does
+//   fails_after         -1 (never)     the device fails once it has computed this many batches
+//   failing_device      -1 (each)      only this one of the devices fails
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ namespace batchllm {
 
 struct SimOptions {
     int32_t page_tokens = 16;
-    int64_t step_tokens = 2048; // where the engine's options do not say
+    int64_t step_tokens = 2048; // unless the engine's options set it
     int64_t pages = 0;
     int32_t vocabulary = 128256;
     int32_t hidden = 64;
@@ -67,12 +67,12 @@ struct SimOptions {
     };
     std::vector<GroupShape> kv_groups;
     std::optional<StepCost> costs; // of `device`
-    int64_t slot_bytes = 0;        // that a page has for it: the groups' most
+    int64_t slot_bytes = 0;        // of a token in a page: the most of any group
     StateOptions states;
     int64_t state_bytes = 0; // of a state slot; 0: the model has none
 };
 
-// model may be null: the shape of Llama-3-8B. device: as the option of that name gives one.
+// model may be null: the shape of Llama-3-8B. device: what the option of that name would name.
 Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &options,
                                     std::optional<DeviceCosts> device = std::nullopt);
 
