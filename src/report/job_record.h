@@ -91,7 +91,7 @@ class JobRecord {
     void add_results(const batchllm_results &results) noexcept;
     void set_stats(const batchllm_stats &now) noexcept; // of the engine since it was created
 
-    // Before the record is read: words for what has none.
+    // To be called before the record is read: decodes the words that are still missing.
     void decode_words();
 
     // What there is to show.

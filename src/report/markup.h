@@ -12,8 +12,8 @@ namespace batchllm {
 // the direction of the text after them, become U+FFFD.
 std::string escaped(std::string_view text);
 
-// The same of so much as fits into `columns` columns of a fixed-width font, of which a wide character
-// takes two; "..." for what does not.
+// The same, truncated to `columns` columns of a fixed-width font, of which a wide character takes two;
+// "..." stands for what does not fit.
 std::string escaped_within(std::string_view text, int columns);
 
 std::string short_count(double value);            // 950, 12.3K, 4.5M
