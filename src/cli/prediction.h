@@ -10,7 +10,7 @@
 
 namespace batchllm::cli {
 
-// The strings are the options' own.
+// The result's strings belong to the options.
 batchllm_engine_options engine_options_of(const InputOptions &in, const EngineChoice &choice);
 batchllm_engine_options engine_options_of(const InputOptions &in, EngineChoice &&choice) = delete;
 
