@@ -1,4 +1,4 @@
-// The size of a pool's memory, options for layers' states, and how memory is divided between states, and keys and values.
+// The size of a pool's memory, how it is divided between states and KV pages, and the options for states.
 #pragma once
 
 #include <cstdint>

@@ -84,7 +84,7 @@ class OutputFile {
     const LineSet &done() const { return done_; } // by earlier runs
     int64_t resumed_rows() const { return resumed_rows_; }
     int64_t resumed_failed() const { return resumed_failed_; }
-    int64_t surplus_lines() const { return surplus_lines_; } // dropped: not in the state, or damaged
+    int64_t surplus_lines() const { return surplus_lines_; } // dropped: not in the state, or lost
     int64_t rows_written() const { return rows_written_; }   // by this run
     int64_t rows_failed() const { return rows_failed_; }
     bool started() const { return started_; }

@@ -57,7 +57,7 @@ class TableRenderer {
     std::map<std::string, uint32_t, std::less<>> names_;
     std::vector<char> seen_;       // [names] whether a line has had the key
     bool all_seen_ = false;        // lines may have had any key
-    std::set<std::string> others_; // a few keys that the template does not name, for an error's text
+    std::set<std::string> others_; // a few keys that the template does not name, for error texts
 };
 
 } // namespace batchllm::cli

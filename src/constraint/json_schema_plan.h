@@ -13,8 +13,8 @@ namespace batchllm {
 struct ObjectPlan {
     std::vector<ObjectSet::Named> named;    // each can be met
     std::vector<ObjectSet::Region> regions; // of names not in `taken`; each can be met
-    std::vector<std::string> taken;         // names that are not free: the named and the absent ones
-    bool one_free = false;                  // at least one member with a free name
+    std::vector<std::string> taken; // names that are not free: the named and the absent ones
+    bool one_free = false;          // at least one member with a free name
     int64_t least = 0;
     int64_t greatest = Automaton::kUnbounded;
 };

@@ -22,7 +22,7 @@ class TokenTrie {
   public:
     struct Node {
         int32_t children; // index of the first
-        int32_t tokens;   // first token with this spelling, in token_ids(); the last one is before the next node's
+        int32_t tokens;   // first with this spelling, in token_ids(); they end at the next node's
         uint16_t child_count;
         uint8_t byte;
     };

@@ -25,7 +25,7 @@ struct RopeConfig {
     bool truncate = true; // the two bounds to whole pairs
 
     std::vector<float> factors = {}; // longrope: [dims / 2] one for each pair
-    double part = 1; // proportional: this share of the pairs, the first ones, turn; the others do not
+    double part = 1; // proportional: the share of pairs that turn, the first ones; the rest do not
 };
 
 // A rope as a backend needs it.

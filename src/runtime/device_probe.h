@@ -28,7 +28,7 @@ Result<DeviceCosts> costs_here(const EngineOptions &options);
 // The measurement itself, on a backend for probe_model(). It does not matter what the pages hold.
 Result<DeviceCosts> measure_device(Backend *backend, const Model &model);
 
-// Four layers of Llama 3 8B's shape, or for a CPU two of a tenth of it; all weights come from one matrix of random numbers.
+// Four layers of Llama 3 8B's shape, or for a CPU two of a tenth of it, all with weights from one random matrix.
 struct ProbeModel {
     Model model;
     std::vector<uint16_t> values;

@@ -55,10 +55,10 @@ struct Sequence : Request {
     TokenLogprobs logprobs;            // of `output`, where asked
     TokenLogprobs prompt_logprobs;     // generate: of `targets`, as they arrive
     std::vector<float> score_logprobs; // [targets], as they arrive
-    std::vector<float> hidden; // embedded: the sum so far; once done, the row's vector
-    int32_t pooled = 0;        // positions in that sum
-    LabelScores labels;        // classified, once done
-    std::unique_ptr<StopFinder> stop;         // only with stop strings
+    std::vector<float> hidden;         // embedded: the sum so far; once done, the row's vector
+    int32_t pooled = 0;                // positions in that sum
+    LabelScores labels;                // classified, once done
+    std::unique_ptr<StopFinder> stop;  // only with stop strings
     std::unique_ptr<Constrained> constrained; // only with a constraint
     int32_t text_tokens = -1;                 // tokens of `output` that are text; -1: all
     int32_t finish = 0;                       // BATCHLLM_FINISH_, once done

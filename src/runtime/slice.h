@@ -43,7 +43,7 @@ class Slice {
     int32_t length_of(int32_t prefix) const;
     int32_t new_prefix_tokens(int32_t prefix) const;
 
-    // For Scheduler::add: asks it to keep the prefixes for which `lasts` is true, so that later slices can continue them.
+    // For Scheduler::add: asks it to keep the prefixes for which `lasts` is true, for later slices to continue.
     std::vector<KeptPrefix> kept(const std::function<bool(int32_t)> &lasts) const;
     // Stores what Scheduler::add returned in `kept` by the plan's prefixes.
     void put_kept(std::span<const KeptPrefix> kept,

@@ -34,7 +34,7 @@ struct ScheduledPrefix {
     int32_t start = 0;    // position of its first token
     int32_t length = 0;   // its own tokens: those beyond the parent's
     int32_t computed = 0; // how many of them are stored, or will be by a batch in flight
-    int32_t highest = 0;  // the most that were ever stored: computing tokens below it is recomputation
+    int32_t highest = 0;  // the most that were ever stored: below it tokens are recomputed
     int32_t chunk = 0;    // in the batch that is being built
     int32_t pending = 0;
     int32_t live = 0;

@@ -113,8 +113,8 @@ struct StepCounts {
     int64_t own_tokens = 0;        // prompt tokens of single requests, and all that they recompute
     int64_t prefix_tokens = 0;     // prompt tokens of shared prefixes
     int64_t recomputed_tokens = 0; // of own and prefix tokens, computed before and lost
-    int64_t prompt_tokens = 0; // of own and prefix tokens, those computed for the first time
-    int64_t requests = 0;      // with tokens in the batch
+    int64_t prompt_tokens = 0;     // of own and prefix tokens, those computed for the first time
+    int64_t requests = 0;          // with tokens in the batch
     int64_t pages_used = 0;
     int64_t preemptions = 0; // decided in this step
 };

@@ -30,7 +30,7 @@ struct TableColumn {
 // One field of the rows that are put in order.
 struct CellColumn {
     std::vector<int32_t> codes;   // [rows] from 0, as the values first appear
-    std::vector<int64_t> lengths; // [values] bytes in a prompt, including the text of the value's line
+    std::vector<int64_t> lengths; // [values] bytes in a prompt, with the text of the value's line
 
     int32_t values() const { return static_cast<int32_t>(lengths.size()); }
     int64_t length(int32_t row) const {

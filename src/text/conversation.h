@@ -16,8 +16,8 @@ struct Conversation {
     jinja::Value tools = jinja::Value::none();
     jinja::Value documents = jinja::Value::none();
     std::optional<bool> add_generation_prompt;
-    std::string continued; // the field of the last message that the model continues; "": none
-    std::string_view final_text;        // that field's text, as it was given
+    std::string continued;       // the field of the last message that the model continues; "": none
+    std::string_view final_text; // that field's text, as it was given
     std::optional<JsonValue> arguments; // "chat_template_kwargs"
 };
 

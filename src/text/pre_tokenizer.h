@@ -16,7 +16,7 @@ struct PreTokenizerStep {
         split,        // into the words of a pattern
         prefix_space, // a space before each piece that does not start with one
         metaspace,    // spaces to mark; mark before the piece; cut before each mark
-        split_at,     // at each occurrence of a string, which is kept or not according to `behavior`
+        split_at,     // at each occurrence of a string, which is kept as `behavior` says
     };
     enum class Prepend : uint8_t { always, first, never };
     enum class Behavior : uint8_t { removed, isolated, with_previous, with_next, contiguous };
