@@ -135,7 +135,7 @@ RowError read_unsupported(std::string_view key, JsonView value, bool *known) {
     return {};
 }
 
-// A body of the OpenAI interface says by its url what is wanted, whatever the rows' default is.
+// The url of an OpenAI request determines the task, whatever the default of rows is.
 void set_task(int32_t task, ParameterReader *parameters) {
     if (parameters->task() != task) parameters->own().task = task;
 }
@@ -328,7 +328,7 @@ RowError read_batch(const JsonMembers &members, const RowReaderOptions &options,
                         "\"/v1/embeddings\"");
 }
 
-// Of a line with a number that no type can hold.
+// For a line with a number that no type can hold.
 void set_own_id(const LineId &found, bool batch, Row *row) {
     if (batch) row->record.format = RowFormat::batch_unknown;
     const std::string &id = batch ? found.custom_id : found.id;

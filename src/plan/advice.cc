@@ -87,8 +87,7 @@ template <typename Use> void for_each_run(const TokenRow &row, Use use) {
 
 struct SampledRow {
     int64_t row;
-    int32_t
-        shared; // tokens that it shares, or with which another row of the sample begins too
+    int32_t shared; // tokens that it shares, or that another row of the sample begins with
 };
 
 std::vector<SampledRow> take_sample(std::span<const TokenRow> rows, const Plan &plan) {
@@ -138,8 +137,7 @@ struct Found {
     int64_t row = -1;   // with the longest stretch
     int64_t begin = 0;
     int64_t end = 0;
-    int64_t early_rows =
-        0; // rows whose first stretch comes early, and that differ again after it
+    int64_t early_rows = 0; // rows whose first stretch comes early and that differ again after it
 };
 
 // What is covered, after the shared part, by runs that at least this many rows have.

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t most_file_bytes = size_t{1} << 20;
 constexpr size_t most_products = 256;
 
-// Fitted to the jobs of bench/throughput and the cases of bench_attention as docs/performance.md has them.
+// Fitted to the jobs of bench/throughput and the cases of bench_attention in docs/performance.md.
 DeviceCosts h200() {
     DeviceCosts costs;
     costs.name = "NVIDIA H200";
@@ -86,7 +86,7 @@ Result<std::vector<DeviceCosts::Product>> read_products(const JsonValue &value) 
     return products;
 }
 
-// Descriptions made before there were such keys have none.
+// Reads keys that older descriptions do not have.
 Status read_later_keys(const JsonValue &root, DeviceCosts *costs) {
     if (const auto fraction = root.given("kv_fraction")) {
         ASSIGN_OR_RETURN(costs->kv_fraction, fraction->number(0.01, 1));
@@ -196,7 +196,7 @@ Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file
 
 std::string device_costs_text(const DeviceCosts &costs) {
     std::string text = "{\n  \"name\": \"";
-    for (const char c : costs.name) { // of a device: what JSON would escape becomes a blank
+    for (const char c : costs.name) { // characters that JSON would escape become blanks
         const bool plain = c >= ' ' && c != '"' && c != '\\' && c != '\x7f';
         text += plain ? c : ' ';
     }

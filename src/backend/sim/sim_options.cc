@@ -97,7 +97,7 @@ void shape_keys_and_values(const Model *model, int64_t element, SimOptions *out)
     out->slot_bytes = largest * model->kv_planes();
 }
 
-// In float but for S, which has a type of its own.
+// All in float except S, which has a type of its own.
 int64_t state_bytes(const Model &model, DType type) {
     constexpr auto number = static_cast<int64_t>(sizeof(float));
     int64_t bytes = model.state_size() * number;
@@ -107,7 +107,7 @@ int64_t state_bytes(const Model &model, DType type) {
     return bytes;
 }
 
-// The description that the options ask for; none where they do not.
+// The description that the options name, if any.
 Result<std::optional<DeviceCosts>> read_device(const BackendOptions &options) {
     const std::string *device = nullptr;
     for (const auto &[key, value] : options.extra) {
@@ -124,7 +124,7 @@ Result<std::optional<DeviceCosts>> read_device(const BackendOptions &options) {
     return std::optional<DeviceCosts>(std::move(costs));
 }
 
-// What follows from a description for options that are not given.
+// Sets options that are not given from a description.
 Status take_device(const Model *model, DeviceCosts costs, int64_t kv_bytes, SimOptions *out) {
     if (model == nullptr) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
@@ -144,7 +144,7 @@ Status take_device(const Model *model, DeviceCosts costs, int64_t kv_bytes, SimO
     return {};
 }
 
-// KV memory where neither pages nor kv_memory_bytes say it.
+// KV memory if neither pages nor kv_memory_bytes set it.
 int64_t default_kv_memory(const SimOptions &out, const BackendOptions &options) {
     if (!out.costs) return int64_t{64} << 30;
     return out.costs->kv_bytes(options.kv_memory_fraction);
@@ -195,7 +195,7 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
     const MemoryNeeds needs{out.state_bytes,
                             out.slot_bytes * static_cast<int64_t>(out.kv_groups.size()),
                             options.step_tokens > 0 ? options.step_tokens : out.step_tokens};
-    // Pages that are given are not of this memory.
+    // Pages that are given do not count against this memory.
     if (out.states.slots == 0 || out.pages == 0) {
         ASSIGN_OR_RETURN(const MemoryShares shares, share_memory(memory, needs, out.states.slots));
         out.states.slots = shares.state_slots;
