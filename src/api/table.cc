@@ -51,7 +51,7 @@ Result<TableOptions> read_options(const batchllm_table_options *options) {
     if (known.system != nullptr) read.system = known.system;
     if (!read.system.empty() && !read.chat) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                     "system is given without chat: a text has no system's message");
+                     "system is given without chat: plain text has no system message");
     }
     return read;
 }

@@ -30,9 +30,9 @@ class SmallerPool {
     // "" for a pool of the planned size.
     std::string warning() const {
         if (!smaller()) return {};
-        return "a smaller pool of KV pages, " + std::to_string(pages_) + " for " +
-               std::to_string(planned_) + " of " + std::to_string(page_bytes_) +
-               " bytes: memory was taken by others meanwhile";
+        return "a smaller pool of KV pages: " + std::to_string(pages_) + " instead of " +
+               std::to_string(planned_) + ", of " + std::to_string(page_bytes_) +
+               " bytes each: others have taken memory meanwhile";
     }
 
   private:

@@ -239,12 +239,12 @@ std::string PlanAdvice::text(const std::string &row_name) const {
     const std::string common = std::to_string(common_tokens);
     if (kind == BATCHLLM_ADVICE_EARLY_DIFFERENCE) {
         return std::string(figures) +
-               ": rows differ near their head (a time or an id?) before about " + common +
+               ": rows differ near their beginning (a time or an id?) before about " + common +
                " tokens that they have in common (" + example +
-               "). Put what differs behind what rows have in common.";
+               "). Put what differs after what rows have in common.";
     }
     return std::string(figures) + ": rows have about " + common +
-           " tokens in common behind text in which they differ (" + example +
+           " tokens in common after text in which they differ (" + example +
            "). Put what rows have in common first, and what differs last.";
 }
 

@@ -110,7 +110,7 @@ Result<Plan> read_plan(std::span<const std::byte> file) {
 
     const auto frame = header.take(header.left());
     const uint64_t size = ZSTD_getFrameContentSize(frame.data(), frame.size());
-    if (size == ZSTD_CONTENTSIZE_ERROR) return error(bad, "no zstd frame behind the header");
+    if (size == ZSTD_CONTENTSIZE_ERROR) return error(bad, "no zstd frame after the header");
     if (size == ZSTD_CONTENTSIZE_UNKNOWN)
         return error(bad, "the zstd frame does not declare its size");
     // The descriptor behind the frame's magic number (RFC 8878, 3.1.1.1.1): bit 2 is the checksum's,

@@ -393,7 +393,7 @@ Result<Plan> read_plan_sections(std::span<const std::byte> bytes, uint32_t flags
         RETURN_IF_ERROR(close_section(section, section_advice));
     }
     if (!sections.at_end()) RETURN_IF_ERROR(open_section(sections, section_padding).status());
-    if (!sections.at_end()) return error(bad, "%zu bytes behind the last section", sections.left());
+    if (!sections.at_end()) return error(bad, "%zu bytes after the last section", sections.left());
     return plan;
 }
 

@@ -91,7 +91,7 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
         if (options.backend == "cuda" || cuda.status().code() == BATCHLLM_ERROR_INVALID_ARGUMENT) {
             return std::move(cuda).status();
         }
-        options.log(BATCHLLM_LOG_INFO, "backend auto: cpu, for " + cuda.status().message());
+        options.log(BATCHLLM_LOG_INFO, "backend auto: cpu, because: " + cuda.status().message());
     }
     RETURN_IF_ERROR(check_cpu_devices(options));
     ASSIGN_OR_RETURN(auto cpu, make_cpu_backend(*loaded.model, options_of_device(options, 0)));

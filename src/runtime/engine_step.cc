@@ -22,7 +22,7 @@ constexpr const char *submitting = "handing a batch to device";
 constexpr const char *sampling = "making masks, and sampling, on device";
 constexpr const char *waiting = "waiting for device";
 constexpr const char *waiting_for_any = "waiting for all devices, among them device";
-constexpr const char *finishing = "taking over what came of device";
+constexpr const char *finishing = "processing the results of device";
 
 // Adds the time between its construction and destruction.
 class Stopwatch {

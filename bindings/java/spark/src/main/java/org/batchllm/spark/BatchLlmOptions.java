@@ -297,7 +297,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     }
 
     /**
-     * A row's results are the same bits in any company, so that of a task that runs again, too. Backends "cpu" and "sim".
+     * A row's results are the same bits whatever rows run with it, and so also when a task runs again.
      */
     public BatchLlmOptions reproducible(boolean value) {
         reproducible = value;
@@ -502,7 +502,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    /** None of the first so many tokens ends a row; at most maxTokens. */
+    /** This many tokens come before the end of a row; at most maxTokens. */
     public BatchLlmOptions minTokens(int count) {
         minTokens = count;
         return this;
