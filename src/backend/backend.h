@@ -138,8 +138,8 @@ struct BackendInfo {
     int64_t step_tokens = 0;               // maximum tokens of a batch
     int32_t eos_token = -1;                // sim without a model: the id that ends a row, if any
     bool reproducible =
-        false; // a row's results are the same bits whatever batches it is computed in
-    int32_t batches_in_flight = 1; // maximum batches gone forward and not collected
+        false; // a row's results are the same bits in whatever batches it is computed
+    int32_t batches_in_flight = 1; // most batches gone forward and not collected
     std::string warning;           // to be logged once; or ""
 };
 

@@ -25,18 +25,18 @@ struct MemoryShares {
     int64_t bytes_left = 0; // for keys and values
 };
 
-// slots: how many; 0: as many as leave, for each slot, the pages of a request of some hundred own
-// tokens, but at most twice as many as a step has tokens, because more requests than that never run.
-// An error if the memory is not enough for the slots, or for one.
+// slots: that many; 0: for each slot, the memory of a request of some hundred own tokens is left
+// for pages, and there are at most twice as many slots as tokens in a step, because more requests
+// than that never run. An error if the memory is not enough for the slots, or for one.
 Result<MemoryShares> share_memory(int64_t bytes, const MemoryNeeds &needs, int64_t slots);
 
 struct StateOptions {
     int64_t slots = 0;       // 0: by memory
-    DType type = DType::f32; // or bf16: how a state is kept between steps
+    DType type = DType::f32; // in which a state is kept between steps; or bf16
 };
 
-// Reads the backend options state_slots=VALUE and state_type=VALUE; false: the key is neither. has_states: whether
-// the model's layers have states.
+// The backend options state_slots=VALUE and state_type=VALUE; false: the key is neither of them. has_states: the
+// model's layers.
 Result<bool> read_state_option(const std::string &key, const std::string &value, bool has_states,
                                StateOptions *out);
 

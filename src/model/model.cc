@@ -73,7 +73,7 @@ std::vector<LayerKind> kinds_of_layers(const Model &model) {
     for (size_t i = 0; i < model.layers.size(); ++i) {
         const Attention &a = model.layers[i].attention;
         if (a.kv_layer >= 0 || model.layers[i].delta) continue;
-        // A window that no request outgrows has no effect.
+        // One that no request outgrows is none.
         const int32_t window = a.window < model.max_positions ? a.window : 0;
         auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const LayerKind &known) {
             return known.window == window && known.kv_heads == a.kv_heads &&

@@ -221,7 +221,7 @@ Result<std::unique_ptr<Backend>> make_probed(const EngineOptions &options, const
     return make_cuda_backend(model, own);
 }
 
-// Finds the result of an earlier measurement, if the file exists and is plausible.
+// As measured at some earlier time, where there is such a file and it can be believed.
 bool find_kept(const std::string &path, DeviceCosts *costs) {
     if (path.empty()) return false;
     const Result<bool> there = file_exists(path);

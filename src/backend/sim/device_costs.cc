@@ -86,7 +86,7 @@ Result<std::vector<DeviceCosts::Product>> read_products(const JsonValue &value) 
     return products;
 }
 
-// Reads keys that older descriptions do not have.
+// Descriptions made before there were such keys have none.
 Status read_later_keys(const JsonValue &root, DeviceCosts *costs) {
     if (const auto fraction = root.given("kv_fraction")) {
         ASSIGN_OR_RETURN(costs->kv_fraction, fraction->number(0.01, 1));
@@ -196,7 +196,7 @@ Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file
 
 std::string device_costs_text(const DeviceCosts &costs) {
     std::string text = "{\n  \"name\": \"";
-    for (const char c : costs.name) { // characters that JSON would escape become blanks
+    for (const char c : costs.name) { // of a device: what JSON would escape becomes a blank
         const bool plain = c >= ' ' && c != '"' && c != '\\' && c != '\x7f';
         text += plain ? c : ' ';
     }

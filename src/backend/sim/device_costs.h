@@ -1,7 +1,7 @@
 // What the parts of a step cost on a device: measured once on the device and kept in a file, or one of the
 // descriptions that the library knows by name. StepCost (step_cost.h) turns the numbers into seconds.
 //
-// A file is JSON with exactly these keys; kv_fraction, gated_tokens and the keys of experts may be absent:
+// A file is JSON, with every key, and no other; kv_fraction, gated_tokens and those of experts may be absent:
 //
 //     {"name": "NVIDIA H200", "memory_bytes": 150754820096, "kv_fraction": 0.9, "page_tokens": 64, "step_tokens": 16384,
 //      "batches_in_flight": 2, "products": [[32, 7.1e13], [128, 2.7e14], ...], "product_us": 2, "memory_bandwidth": 3e12,
@@ -21,7 +21,7 @@
 
 namespace batchllm {
 
-// Weights and activations are assumed to have two bytes an element.
+// Of elements of two bytes.
 struct DeviceCosts {
     // A product of `rows` rows with a matrix, without the time of its launch.
     struct Product {

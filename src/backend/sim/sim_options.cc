@@ -97,7 +97,7 @@ void shape_keys_and_values(const Model *model, int64_t element, SimOptions *out)
     out->slot_bytes = largest * model->kv_planes();
 }
 
-// All in float except S, which has a type of its own.
+// In float but for S, which has a type of its own.
 int64_t state_bytes(const Model &model, DType type) {
     constexpr auto number = static_cast<int64_t>(sizeof(float));
     int64_t bytes = model.state_size() * number;
@@ -124,7 +124,7 @@ Result<std::optional<DeviceCosts>> read_device(const BackendOptions &options) {
     return std::optional<DeviceCosts>(std::move(costs));
 }
 
-// Sets options that are not given from a description.
+// What follows from a description for options that are not given.
 Status take_device(const Model *model, DeviceCosts costs, int64_t kv_bytes, SimOptions *out) {
     if (model == nullptr) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
@@ -144,7 +144,7 @@ Status take_device(const Model *model, DeviceCosts costs, int64_t kv_bytes, SimO
     return {};
 }
 
-// KV memory if neither pages nor kv_memory_bytes set it.
+// KV memory where neither pages nor kv_memory_bytes say it.
 int64_t default_kv_memory(const SimOptions &out, const BackendOptions &options) {
     if (!out.costs) return int64_t{64} << 30;
     return out.costs->kv_bytes(options.kv_memory_fraction);

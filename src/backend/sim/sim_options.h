@@ -2,8 +2,8 @@
 // range is an error that names it.
 //
 //   key                 default        meaning
-//   page_tokens         16             KV slots in a page
-//   pages               by memory      KV pages; by memory: (kv_memory_bytes or 64 GiB, less the states) / page_bytes
+//   page_tokens         16             KV slots a page
+//   pages               by memory      KV pages; else kv_memory_bytes (or 64 GiB) less the states' / page_bytes
 //   state_slots         by memory      slots for states, in a model with delta nets
 //   state_type          f32            type of their matrices; or bf16
 //   kv_type             auto           an element of keys and values has two bytes; with fp8 one
@@ -67,7 +67,7 @@ struct SimOptions {
     };
     std::vector<GroupShape> kv_groups;
     std::optional<StepCost> costs; // of `device`
-    int64_t slot_bytes = 0;        // of a token in a page: the most of any group
+    int64_t slot_bytes = 0;        // that a page has for it: the groups' most
     StateOptions states;
     int64_t state_bytes = 0; // of a state slot; 0: the model has none
 };

@@ -33,7 +33,7 @@ double element_seconds(const std::vector<DeviceCosts::Product> &known, double ro
     return cost(*below) + part * (cost(*above) - cost(*below));
 }
 
-// Whether the backend has a product of this layer's gate and up that includes the activation (cuda/gated/gated.h).
+// Whether the backend has a product of this layer's gate and up with the activation in it (cuda/gated/gated.h).
 bool takes_gated(const FeedForward &feed) {
     const bool biased = feed.gate.bias || feed.up.bias;
     return feed.gate && !biased && feed.activation != Activation::clamped_swiglu &&

@@ -38,13 +38,13 @@ class StepCost {
     StepSeconds seconds(const TokenBatch &batch) const;
     // The host's time between two batches.
     double host_seconds(const TokenBatch &batch) const;
-    // Weights and a backend's working memory.
+    // Weights, and what a backend takes for its work.
     int64_t bytes_beside_pages() const;
-    // KV memory on a device that holds only this model: `fraction` of what the weights leave; 0: the
-    // device's default fraction.
+    // KV memory of a device with nothing on it but this model: `fraction` of what its weights leave; 0: the
+    // device's default.
     int64_t kv_bytes(double fraction) const;
-    // What a query costs in all layers if its keys are in one more node; and what a prompt's token costs in a step
-    // of 4,096 of them, or 8,192 with experts, or fewer if no more fit.
+    // Of a query whose keys are in one node more than before, in all layers; and of a token of a prompt, in a step
+    // that has 4,096 of them, or 8,192 with experts, or what fits.
     double merge_seconds() const;
     double token_seconds() const;
 

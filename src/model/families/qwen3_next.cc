@@ -7,8 +7,8 @@
 namespace batchllm {
 namespace {
 
-// For each key head one tensor has its query, its key, the values of its value heads and their gates z; the other
-// has their b and a.
+// Of each key head: its query, its key, the values of its value heads, their gates z; and in the other tensor
+// their b and a.
 void set_input(const std::string &prefix, int64_t hidden, DeltaNet *delta) {
     const int64_t ratio = delta->value_heads / delta->key_heads;
     const int64_t key = delta->key_dim, value = ratio * delta->value_dim;

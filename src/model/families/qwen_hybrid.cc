@@ -65,7 +65,7 @@ Result<DeltaNet> read_delta_net(const JsonValue &config, size_t layers) {
     return delta;
 }
 
-// A vector without ".weight" after its name.
+// A vector without ".weight" behind its name.
 Tensor named_vector(std::string name, int64_t length) {
     Tensor vector;
     vector.name = std::move(name);
