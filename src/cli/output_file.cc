@@ -186,7 +186,7 @@ Status OutputFile::prepare(ExistingOutput existing, JobIdentity *identity) {
     }
     if (info.st_size > 0 && existing == ExistingOutput::refuse) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                     "%s: exists; --resume goes on with it, --force starts over", path_.c_str());
+                     "%s: exists; --resume continues it, --force starts over", path_.c_str());
     }
     if (info.st_size > 0 && existing == ExistingOutput::resume) {
         return error(BATCHLLM_ERROR_IO,
