@@ -50,7 +50,7 @@ RowError unknown_key(std::string_view key, const char *where) {
                                   "\"_\", or run with --ignore-unknown-keys");
 }
 
-// Makes the conversation, if the row is one, its prompt.
+// If the row is a conversation, makes it the row's prompt.
 RowError take_conversation(ConversationText *conversation, Row *row) {
     if (conversation->has_messages()) {
         row->is_text = true;
@@ -206,7 +206,7 @@ RowError read_body(const JsonMembers &body, const RowReaderOptions &options, Row
     return parameters.take(options.constraints, row);
 }
 
-// What the chat form of the OpenAI interface has beyond the parameters that both forms share.
+// The keys of OpenAI's chat interface other than the parameters that both interfaces share.
 class ChatBody {
   public:
     // Sets *known to whether the key is one of these.
