@@ -188,7 +188,7 @@ Status RunJob::add_window(Window window) {
     if (window.number == 1 && window.plan_unused) {
         display_.note("batchllm: " + options_.plan +
                       ": none of the first rows is in a group of this plan, so they are planned "
-                      "again. Was it made from other rows, or with another --template, --fields or "
+                      "again. Was it made of other rows, or with another --template, --fields or "
                       "--enlarge?\n");
     }
     RETURN_IF_ERROR(predict(window));
