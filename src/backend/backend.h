@@ -7,11 +7,11 @@
 // A node has pages of its own in each of the model's KV groups; pages that have fallen out of the
 // group's window are not kept.
 //
-// A model with delta nets has state slots as well as pages: one slot of a fixed size for every node. After a
-// batch has run, the slot holds the state after the node's last token. A node whose first token is in the
-// batch starts from its complete parent's state, or from zeros if it has no parent; every other node
-// continues in its own slot. So a prefix's slot is its snapshot: it is written only while the prefix is
-// computed, and every node that continues the prefix reads it once.
+// A model with delta nets has, beside pages, state slots of one fixed size: one for every node. What the slot
+// holds once a batch has run is the state behind the node's last token. A node whose first token is in the
+// batch starts from its parent's state as that is when the parent is complete, or from zeros where there is no
+// parent; every other node goes on in its own slot. So a prefix's slot is its snapshot: it is written only
+// while the prefix is computed, and every node that continues it reads it once.
 //
 // A batch token attends to all positions of its node's ancestors, and to those of its own node up
 // to itself; both limited to the layer's sliding window. The keys and values of all of a batch's
