@@ -304,7 +304,7 @@ Result<ValueSet> SchemaMeaning::dependent_required(SchemaId id, bool negated, bo
         if (json == nullptr) continue;
         if (!json->is_object()) return invalid(id, keyword, "not an object");
         for (const auto &[name, needed] : json->members) {
-            // Draft 3 had a single name here.
+            // Draft 3 had one name alone here.
             if (!needed.is_array()) {
                 if (keyword == Keyword::dependencies && !needed.is_string()) continue;
                 return invalid(id, keyword, "not a list of names");

@@ -26,8 +26,8 @@ EngineOptions options_on_sim(const EngineOptions &options, const Plan &plan) {
     return own;
 }
 
-// The CUDA backend computes fp8 weights in fp8, which takes a different time than a description says. On other
-// backends, and with four bits on all, weights are widened at load and cost as much as those of 16 bits.
+// The CUDA backend computes what is in fp8 in fp8, which takes another time than a description says. Elsewhere, and
+// of four bits everywhere, weights are widened when they are loaded, and take what those of 16 bits take.
 Status refuse_fp8(const Model &model, const EngineOptions &options, const DeviceCosts &costs) {
     std::string quantize = "stored"; // as the CUDA backend has it by default
     for (const auto &[key, value] : options.backend_options.extra) {
