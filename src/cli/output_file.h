@@ -74,8 +74,8 @@ class OutputFile {
     // Empties the file, or cuts off what an earlier run left unfinished; call once before append().
     Status start();
 
-    // Writes the batch. On an error (a full disk) the whole lines that fit are kept. The counts match
-    // what is written even if memory runs out here.
+    // Writes the batch. On an error (a full disk) the lines that fit are kept, whole.
+    // What is written and what is counted agree even when memory runs out here.
     Status append(const OutputBatch &batch);
 
     // Syncs to the disk: what was written survives a crash of the machine.
