@@ -41,9 +41,9 @@
  * Structs.   Each options or out struct starts with `struct_size`, set by its _init function or by
  *            the caller for out structs, and only ever grows at its end. Fields beyond the caller's
  *            struct_size take their defaults, or are not written. A caller compiled against a later
- *            header may leave fields that this library does not know at zero; one that is set is
- *            UNSUPPORTED. `reserved` fields keep the alignment: 0 in options, where anything else is
- *            INVALID_ARGUMENT, and without meaning in what is handed out.
+ *            header may leave fields that this library does not know at zero; setting one is
+ *            UNSUPPORTED. `reserved` fields keep the alignment. In options they must be 0
+ *            (INVALID_ARGUMENT otherwise); in out structs they have no meaning.
  * NULL.      A pointer that a function needs and that is NULL is INVALID_ARGUMENT. Where NULL is
  *            allowed, the declaration says what it stands for. For a NULL handle
  *            batchllm_interrupt does nothing, and functions without a status return 0, NULL or "".
@@ -73,7 +73,7 @@ extern "C" {
 #define BATCHLLM_VERSION_MAJOR 0
 #define BATCHLLM_VERSION_MINOR 1
 #define BATCHLLM_VERSION_PATCH 0
-/* Of this header, as batchllm_version() has it of the library: for #if BATCHLLM_VERSION >= ... */
+/* The version of this header, for #if BATCHLLM_VERSION >= ...; batchllm_version() is the library's. */
 #define BATCHLLM_VERSION                                                                           \
     ((BATCHLLM_VERSION_MAJOR << 16) | (BATCHLLM_VERSION_MINOR << 8) | BATCHLLM_VERSION_PATCH)
 
@@ -133,8 +133,8 @@ BATCHLLM_API const char *batchllm_last_error(void);
 #define BATCHLLM_LOG_INFO 2
 #define BATCHLLM_LOG_DEBUG 3
 
-/* message: UTF-8, one line without a line feed, valid during the call. May be called from any thread
- * of the library; must not call back into it. */
+/* message: UTF-8, one line without a line feed, valid during the call. The library may call it from any
+ * of its threads. It must not call back into the library. */
 typedef void (*batchllm_log_function)(void *user, int32_t level, const char *message);
 
 typedef struct batchllm_engine_options {
@@ -173,10 +173,11 @@ typedef struct batchllm_engine_options {
     int32_t reproducible; /* 1: a row's tokens, log-probabilities, scores, labels, vectors are the
                              same bits whatever rows are computed with it, shared or not, at any
                              step_tokens, KV memory and number of threads and of devices, with one
-                             version, type of processor or GPU, backend and compute_type. cuda in
-                             types other than f32: where its shared prefix ends at the same place
-                             (other rows can move it; not with ENLARGE_NONE). UNSUPPORTED: a product
-                             has no such form. 0 (default): last bits may differ */
+                             version, type of processor or GPU, backend and compute_type. On cuda
+                             in types other than f32 only if the row's shared prefix ends at the
+                             same place (other rows can move it; not with ENLARGE_NONE).
+                             UNSUPPORTED if a matrix product cannot be computed in this way.
+                             0 (default): last bits may differ */
 } batchllm_engine_options;
 
 /* Fills in the defaults. struct_size: sizeof(batchllm_engine_options) as the caller compiled it. */
@@ -241,11 +242,11 @@ typedef struct batchllm_params {
     const batchllm_constraint
         *constraint; /* made for the engine that the rows are added to; NULL: none */
     /* For generated rows; the four below have no effect with another task. */
-    int32_t min_tokens; /* >= 0 and <= max_tokens, default 0: none of the first so many tokens is an
-                           EOS id or stop token, and stop strings count only after them. If a
+    int32_t min_tokens; /* >= 0 and <= max_tokens; default 0. This many tokens come before any EOS
+                           id or stop token, and stop strings count only after them. If a
                            constraint allows nothing else, the row is ROW_NOT_A_NUMBER */
     int32_t prompt_logprobs; /* log-probabilities of the prompt's own tokens: -1 (default): none; 0:
-                                of the tokens; n: and of the n likeliest in their places; at most
+                                of the tokens; n: also of the n likeliest in their places; at most
                                 20. Such a row computes its whole prompt itself and shares no prefix
                                 with other rows. Its samples still share its prompt, and equal
                                 greedy rows are computed once */
@@ -275,9 +276,9 @@ BATCHLLM_API int64_t batchllm_engine_label_count(const batchllm_engine *engine);
 /* Name of label `label`, from 0; UTF-8, valid while the engine lives. NULL if there is none. */
 BATCHLLM_API const char *batchllm_engine_label(const batchllm_engine *engine, int64_t label);
 
-/* Whether rows with these parameters can be run at all, whatever their prompts: ROW_INVALID_PARAMETER,
- * with the text that each row would have, when they cannot. For a job whose rows all have the same, before
- * any is added. Errors: as for batchllm_add_tokens too. */
+/* Checks whether rows with these parameters can run at all, whatever their prompts. If not, it fails with
+ * ROW_INVALID_PARAMETER and the error text that each row would get. For jobs whose rows all have the same
+ * parameters, before any row is added. Other errors as for batchllm_add_tokens. */
 BATCHLLM_API int32_t batchllm_engine_check_params(batchllm_engine *engine,
                                                   const batchllm_params *params);
 
@@ -446,8 +447,8 @@ typedef struct batchllm_progress {
 } batchllm_progress;
 
 /* Runs one iteration: takes one batch's outputs from a device while all devices work. progress
- * may be NULL. Returns OK with rows_waiting + rows_running = 0 when there is nothing (left) to do.
- * A failure is one of the whole engine; results so far can still be polled. */
+ * may be NULL. Returns OK with rows_waiting + rows_running = 0 if nothing is left to do. A failure
+ * is one of the whole engine; finished results can still be polled. */
 BATCHLLM_API int32_t batchllm_step(batchllm_engine *engine, batchllm_progress *progress);
 
 /* Called after each step. Nonzero: stop. It may call any function on the engine except batchllm_step and
@@ -493,7 +494,7 @@ typedef struct batchllm_results {
     const int32_t *finish_reasons;  /* [count] BATCHLLM_FINISH_ */
     const int32_t *samples;         /* [count] which of the row's samples, from 0 */
     const int64_t *prompt_tokens;   /* [count] tokens of the prompt */
-    const int64_t *shared_tokens;   /* [count] those of them not computed for this result alone */
+    const int64_t *shared_tokens;   /* [count] how many of them were not computed for it alone */
     const int64_t *token_offsets;   /* [count + 1] */
     const int32_t *tokens;          /* [token_offsets[count]] generated */
     const int64_t *text_offsets;    /* [count + 1] bytes */
@@ -517,8 +518,8 @@ typedef struct batchllm_results {
     const float *label_probabilities;   /* the same shape. By the model's problem_type: softmax over
                                            the labels; sigmoid of each, also for a single label;
                                            regression: the logits */
-    /* Of rows that asked for prompt_logprobs, in their sample 0: their prompt's tokens from the second
-     * on, as nothing stands before the first. */
+    /* For rows that asked for prompt_logprobs, in their sample 0: their prompt's tokens from the second
+     * on, since nothing comes before the first. */
     const int64_t *prompt_logprob_offsets; /* [count + 1] */
     const float *prompt_logprobs;          /* [prompt_logprob_offsets[count]] */
     const int64_t *prompt_top_offsets;     /* [prompt_logprob_offsets[count] + 1] per such token */
@@ -615,8 +616,8 @@ typedef struct batchllm_plan_options {
     int32_t order;                  /* BATCHLLM_ORDER_ of the groups */
     int32_t min_prefix_tokens;      /* shorter prefixes are not shared; 0: 16 */
     double
-        head_cost; /* with levels 0: what each token below a head pays for it, in computed tokens, as
-                         batchllm_info has it; 0: not known, then no head is shared */
+        head_cost; /* with levels 0: what each token below a head pays for it, in computed tokens:
+                         batchllm_info.head_cost; 0: not known, so no head is shared */
 } batchllm_plan_options;
 
 BATCHLLM_API void batchllm_plan_options_init(batchllm_plan_options *options, size_t struct_size);
@@ -661,7 +662,7 @@ typedef struct batchllm_plan_group_info {
     uint32_t struct_size;
     int32_t reserved;
     int64_t prefix_tokens; /* length of the shared prefix; 0: a row that shares nothing */
-    int64_t head_tokens;   /* those of them that other groups share too (not with levels 1) */
+    int64_t head_tokens;   /* how many of them other groups share too (0 with levels 1) */
     int64_t row_count;
     const int64_t *rows; /* [row_count] row numbers; borrowed from the plan */
 } batchllm_plan_group_info;
@@ -679,8 +680,8 @@ typedef struct batchllm_plan_advice {
     uint32_t struct_size;
     int32_t kind;          /* BATCHLLM_ADVICE_; NONE: the fields below mean nothing, text is "" */
     int64_t rows;          /* in the sample */
-    int64_t common_tokens; /* tokens that a row has in common with most or many others and that are
-                              not shared; the mean over the sample */
+    int64_t common_tokens; /* tokens that a row has in common with many others but that are not
+                              shared; the mean over the sample */
     int64_t row;           /* an example: its row number in the plan, */
     int64_t begin;         /* and the tokens [begin, end) of its longest such stretch */
     int64_t end;
@@ -705,10 +706,10 @@ BATCHLLM_API int32_t batchllm_plan_group(const batchllm_plan *plan, int64_t grou
 /* The next batchllm_build_groups (or first step) uses this plan for the rows added since the last
  * one. A plan of exactly these rows in this order, made with the engine's options, is used as it is:
  * its groups run in their order, after earlier groups that have not started. It may contain rows that failed
- * when they were added. From any other plan groups are kept: rows are matched by their tokens, at any
+ * when they were added. From any other plan, groups are kept: rows are matched by their tokens, at any
  * position, and the plan may have more, fewer or other rows. Rows whose tokens the plan does not have
  * are planned again. The plan is copied.
- * PLAN_MISMATCH when the tokenizer's fingerprint differs. */
+ * PLAN_MISMATCH if the tokenizer's fingerprint differs. */
 BATCHLLM_API int32_t batchllm_engine_use_plan(batchllm_engine *engine, const batchllm_plan *plan);
 
 /* Returns the plan of the rows taken by the last batchllm_build_groups, for saving. */
@@ -893,7 +894,7 @@ typedef struct batchllm_predict_options {
     const char *device; /* the name of a built-in description, "h200", or the path of a description
                            file, which has a slash or ends in .json. NULL (default) or "":
                            the first of the engine options' devices on this machine. It is measured
-                           the first time, for a second on a GPU, and kept in the user's cache:
+                           the first time, for some seconds, and kept in the user's cache:
                            $XDG_CACHE_HOME/batchllm or ~/.cache/batchllm */
     int64_t expected_tokens; /* generated by a row that the model may end; 0 (default): its
                                 max_tokens */
@@ -967,7 +968,7 @@ typedef struct batchllm_report_options {
     uint32_t struct_size;
     int32_t reserved;  /* 0, else INVALID_ARGUMENT */
     const char *title; /* UTF-8, zero-terminated; NULL (default): "batchllm" */
-    double seconds;    /* the whole job took, for rows per second; 0 (default): those in steps */
+    double seconds;    /* of the whole job, for rows per second; 0 (default): those in steps */
     double tokenize_seconds; /* spent outside the engine: added to its own; default 0 */
     double plan_seconds;     /* likewise */
 } batchllm_report_options;
@@ -996,8 +997,9 @@ BATCHLLM_API int32_t batchllm_report_add_plan(batchllm_report *report, const bat
                                               const int32_t *tokens, const int64_t *offsets,
                                               const batchllm_tokenizer *tokenizer);
 
-/* Adds a prediction, which the page shows beside the achieved figures. For several, which are parts of a
- * job that run one after another, it shows the sums. prediction->struct_size says how many fields are set. */
+/* Adds a prediction, which the page shows beside the achieved figures. Several are taken as parts of a job
+ * that run one after another, and the page shows their sums. prediction->struct_size says how many fields
+ * are set. */
 BATCHLLM_API int32_t batchllm_report_add_prediction(batchllm_report *report,
                                                     const batchllm_prediction *prediction);
 

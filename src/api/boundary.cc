@@ -37,7 +37,7 @@ Status copy_out(const char *name, const void *from, size_t size, void *to) {
                      "%s->struct_size is %" PRIu32 ": set it to sizeof *%s before the call", name,
                      theirs, name);
     }
-    // What a newer caller knows beyond this library reads as 0.
+    // Fields of a newer caller that this library does not know are set to 0.
     if (theirs > size) std::memset(static_cast<char *>(to) + size, 0, theirs - size);
     std::memcpy(to, from, std::min<size_t>(theirs, size));
     std::memcpy(to, &theirs, sizeof theirs);

@@ -12,8 +12,8 @@
 
 namespace batchllm::api {
 
-// The calling thread's last failure. Kept in a fixed buffer, so that telling of an empty memory needs
-// none; a longer text is cut at a character.
+// The calling thread's last failure. It is kept in a fixed buffer, so that reporting an out-of-memory
+// error allocates nothing; a longer text is cut between characters.
 int32_t set_last_error(int32_t status, std::string_view text) noexcept;
 int32_t set_last_error(const Status &status) noexcept;
 const char *last_error() noexcept;
@@ -44,7 +44,7 @@ inline Status need(const char *name, const void *pointer) {
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s is NULL", name);
 }
 
-// A field that a later version may give a meaning.
+// Checks a field to which a later version may give a meaning.
 inline Status need_zero(const char *name, int32_t value) {
     if (value == 0) return {};
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s is %d: it must be 0", name, value);

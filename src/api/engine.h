@@ -1,4 +1,4 @@
-// What batchllm.h's batchllm_engine is.
+// The handle of an engine: batchllm.h's batchllm_engine.
 #pragma once
 
 #include <memory>

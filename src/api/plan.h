@@ -1,4 +1,4 @@
-// The handle of a plan, which engines take and give.
+// The handle of a plan, which engines take and return.
 #pragma once
 
 #include <memory>
@@ -22,13 +22,13 @@ inline std::unique_ptr<batchllm_plan> make_plan_handle(Plan plan) {
     return handle;
 }
 
-// A plan's rows as a column, of what the plan or the caller holds.
+// A plan's rows as a column, from the plan's memory or the caller's.
 struct PlanRows {
     Column<int32_t> column;
-    std::vector<int64_t> kept_offsets; // where the caller gives none
+    std::vector<int64_t> kept_offsets; // if the caller gives none
 };
 
-// The caller's rows, or those that a self-contained plan keeps. Nothing: there are neither.
+// The caller's rows, or those in a self-contained plan. Nothing if there are neither.
 Result<std::optional<PlanRows>> rows_of(const Plan &plan, const int32_t *tokens,
                                         const int64_t *offsets);
 

@@ -18,7 +18,7 @@ using api::need;
 
 struct batchllm_report {
     std::shared_ptr<JobRecord> record = std::make_shared<JobRecord>();
-    std::string html; // the last that was given out
+    std::string html; // the last one returned
 };
 
 namespace {

@@ -51,7 +51,7 @@ Result<TableOptions> read_options(const batchllm_table_options *options) {
     if (known.system != nullptr) read.system = known.system;
     if (!read.system.empty() && !read.chat) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                     "system is given without chat: a text has no system's message");
+                     "system is given without chat: plain text has no system message");
     }
     return read;
 }
@@ -70,7 +70,7 @@ Result<std::vector<TableColumn>> read_columns(int64_t n, const batchllm_table_co
         const std::byte *at = bytes + i * int64_t{columns->struct_size};
         uint32_t size = 0;
         std::memcpy(&size, at, sizeof size);
-        // Before any size is believed: one of its own could reach beyond the array.
+        // Before any struct_size is trusted: a wrong one could reach beyond the array.
         if (size != columns->struct_size || !possible_struct_size(size)) {
             return error(
                 BATCHLLM_ERROR_INVALID_ARGUMENT,

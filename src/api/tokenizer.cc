@@ -37,15 +37,15 @@ Status check_threads(int32_t threads) {
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "threads is %d: it cannot be negative", threads);
 }
 
-// One item is not worth a thread, and none gets more than one.
+// No more threads than items, and none for a single item.
 int32_t threads_for(int64_t items, int32_t threads) {
     if (items <= 1) return 1;
     const auto most = static_cast<int32_t>(std::min<int64_t>(items, ThreadPool::most_threads));
     return threads == 0 ? std::min(most, ThreadPool::available()) : std::min(threads, most);
 }
 
-// Runs convert(i, &item) -> Status for n items over threads, in blocks, and joins the items. An item
-// that fails is empty and has its status.
+// Runs convert(i, &item) -> Status for n items on threads, in blocks, and joins the items. An item that
+// fails is empty and has its status.
 template <typename Item, typename Convert> std::unique_ptr<ColumnBatch>
 convert_column(int64_t n, int32_t threads, Item ColumnBatch::*joined, Convert convert) {
     constexpr int64_t block_items = 4096;
@@ -67,7 +67,7 @@ convert_column(int64_t n, int32_t threads, Item ColumnBatch::*joined, Convert co
             error.clear();
             const Status status = convert(begin + i, &item);
             if (status.ok()) return;
-            // Of the whole call: the item has nothing to do with it.
+            // A failure of the whole call, not of the item.
             if (status.code() == BATCHLLM_ERROR_OUT_OF_MEMORY) throw std::bad_alloc();
             item.clear();
             error = status.message();

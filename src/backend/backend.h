@@ -4,7 +4,7 @@
 // stored together: a shared prefix, or one request's own tokens. A node may continue another (its
 // parent): a request's own tokens continue its group's prefix, which may continue a common head. A
 // node's tokens start on a page of their own, so a prefix may end anywhere and nothing is copied.
-// Each of the model's KV groups has pages of its own for a node; those that have fallen out of the
+// A node has pages of its own in each of the model's KV groups; pages that have fallen out of the
 // group's window are not kept.
 //
 // A model with delta nets has, beside pages, state slots of one fixed size: one for every node. What the slot
@@ -37,16 +37,16 @@ struct ContextNode {
     int32_t parent;      // index into TokenBatch::nodes, less than this node's own; or -1
     int32_t start;       // position of the node's first token: parent's start + length, or 0
     int32_t length;      // its tokens whose keys and values are stored once this batch has run
-    int32_t token_begin; // the last token_count of them are computed in this batch and stand at
+    int32_t token_begin; // the last token_count of them are computed in this batch, and are in
     int32_t token_count; // TokenBatch::tokens[token_begin, token_begin + token_count); may be 0
     bool shared;         // a prefix, as opposed to one request's own tokens
     int32_t state = -1;  // its state slot; -1: the model has none
 };
 
-// A node's pages in a KV group's list: column i, which has tokens [i, i + 1) * page_tokens of the node, is
+// A node's pages in a KV group's list. Column i holds tokens [i, i + 1) * page_tokens of the node and is
 // list[begin + i]. Columns before `first` are not in the list: no query of the batch sees them.
 struct NodePages {
-    int32_t begin; // may be negative: that of column `first`, less `first`
+    int32_t begin; // index of column `first`, minus `first`: may be negative
     int32_t first;
 };
 
@@ -60,28 +60,28 @@ struct GroupPages {
     }
 };
 
-// What a row of the data set wants, and so what a request wants of the tokens that it computes.
+// What a row of the data set asks for, and so what a request needs from the tokens that it computes.
 enum class Task : uint8_t {
     generate, // a token, sampled from the logits
     score,    // log-probabilities of given tokens
     embed,    // the hidden state, after the last norm
-    classify, // the same: the head that it goes through is small and is the runtime's
+    classify, // the same: the classification head is small, and the runtime computes it
 };
 constexpr bool embedded(Task task) { return task == Task::embed || task == Task::classify; }
 
-// A token of the batch whose result is wanted.
+// A result that is wanted of a batch's token.
 struct OutputRow {
     int32_t token; // index into TokenBatch::tokens
     Task task = Task::generate;
-    int32_t count = 1;                // embed: the sum over so many tokens, from `token` on
-    SampleInput sample{};             // generate; of score, how many of the likeliest to list
+    int32_t count = 1;                // embed: the sum over this many tokens, from `token` on
+    SampleInput sample{};             // generate; with score only the number of likeliest tokens
     std::span<const int32_t> targets; // score: these token ids
 
     int32_t likeliest() const { return sample.params ? sample.params->prompt_logprobs : 0; }
 };
 
-// A token that the batch before this one samples and that is not known yet (Backend::forward): stands in
-// TokenBatch::tokens for the sample of that batch's output row `row`.
+// A token that is not known yet, because the previous batch samples it (Backend::forward). In
+// TokenBatch::tokens it stands for the sample of that batch's output row `row`.
 constexpr int32_t fed_token(int32_t row) { return -1 - row; }
 
 struct TokenBatch {
@@ -104,8 +104,8 @@ struct TokenBatch {
 };
 
 struct BatchOutput {
-    std::vector<SampleOutput> samples;  // [TokenBatch::outputs]; token -1 but for generate, and
-                                        // of score only `finite` and `top`
+    std::vector<SampleOutput> samples;  // [TokenBatch::outputs]; token is -1 unless generate;
+                                        // with score only `finite` and `top` are set
     std::vector<float> target_logprobs; // scored rows' targets, one row after the other
     std::vector<float> hidden;          // [embedded rows, BackendInfo::hidden]
 };
@@ -126,7 +126,7 @@ struct BackendOptions {
 struct BackendInfo {
     std::string name;         // "cpu", "cuda", "sim"
     std::string compute_type; // "bf16", "f32", ...
-    std::string device;       // for people: processor or GPU, and what is used of it
+    std::string device;       // for display: processor or GPU, and what is used of it
     int32_t vocabulary = 0;
     int32_t hidden = 0; // size of a hidden state
     int32_t page_tokens = 0;
@@ -135,7 +135,7 @@ struct BackendInfo {
     std::vector<int32_t> kv_windows = {0}; // of each KV group; 0: a token sees all positions
     int64_t state_slots = 0;               // 0: the model has no state
     int64_t state_bytes = 0;               // of a slot
-    int64_t step_tokens = 0;               // most tokens that one batch may hold
+    int64_t step_tokens = 0;               // maximum tokens of a batch
     int32_t eos_token = -1;                // sim without a model: the id that ends a row, if any
     bool reproducible =
         false; // a row's results are the same bits in whatever batches it is computed
@@ -148,36 +148,36 @@ struct BackendInfo {
 
 // A batch takes three calls: forward, sample, collect. Between forward and sample the caller may make
 // masks while the device computes. Batches are computed one after another, in the order of forward; each
-// is sampled before the next goes forward. An error is final: the backend is not used again, but to be
+// is sampled before the next goes forward. An error is final: the backend is not used again, only
 // destroyed.
 class Backend {
   public:
     virtual ~Backend() = default;
     virtual const BackendInfo &info() const = 0;
 
-    // Starts to compute the batch, behind those in flight, of which there are fewer than
-    // info().batches_in_flight. The batch is read before this returns, but for what the spans and pointers of
-    // its rows lead to: that stays as it is until sample() returns. Its pages may be those that a
-    // batch in flight reads or writes.
+    // Starts to compute the batch, after those in flight, which must be fewer than
+    // info().batches_in_flight. The batch is read before this returns, except for what the spans and
+    // pointers of its rows refer to: that must stay unchanged until sample() returns. It may use pages
+    // that a batch in flight reads or writes.
     virtual Status forward(const TokenBatch &batch) = 0;
 
-    // Starts to take what its rows want from the batch that went forward last. masks: [rows], of which
-    // those of rows that generate count, read before this returns; or none at all.
+    // Starts to compute the rows' results from the batch that went forward last. masks: [rows], read
+    // before this returns, and used only for rows that generate; or empty.
     virtual Status sample(std::span<const TokenMask> masks) = 0;
 
     // The output of the oldest batch in flight; waits for it.
     virtual Status collect(BatchOutput *output) = 0;
 
-    // collect() would not wait.
+    // Whether collect() would return without waiting.
     virtual bool ready() const { return true; }
 
-    // The sample of such a row can be a fed_token() of the next batch. Never where one batch is in
-    // flight at a time.
+    // Whether the sample of such a row can be a fed_token() of the next batch. Never if only one batch is
+    // in flight at a time.
     virtual bool feeds(const SampleInput &) const { return false; }
 
     // Seconds of the batch collected last, on the backend's own clock: modelled time for sim.
     virtual double last_run_seconds() const = 0;
-    // Of those, how long the device stood still between a forward's end and the masks.
+    // How many of them the device waited for masks after the end of forward.
     virtual double last_wait_seconds() const { return 0; }
 
     Status run(const TokenBatch &batch, BatchOutput *output) {
@@ -187,10 +187,10 @@ class Backend {
     }
 };
 
-// Each takes its KV memory at once. model is borrowed and must outlive the backend.
+// Each allocates its KV memory at once. model is borrowed and must outlive the backend.
 Result<std::unique_ptr<Backend>> make_cpu_backend(const Model &model,
                                                   const BackendOptions &options);
-// model, of which only the description counts, may be null: the shape of Llama-3-8B then. Options: src/backend/sim/sim_backend.h.
+// Uses only the model's description; null: the shape of Llama-3-8B. Options: src/backend/sim/sim_options.h.
 Result<std::unique_ptr<Backend>> make_sim_backend(const Model *model,
                                                   const BackendOptions &options);
 

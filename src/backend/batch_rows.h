@@ -1,5 +1,5 @@
-// Shared by backends for reading a token batch: checks that it is well formed, and finds which of
-// its tokens each of its rows wants.
+// How backends read a token batch: checks that it is well formed, and finds the tokens whose results
+// its rows want.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace batchllm {
 
-// Checks only what would otherwise read or write out of bounds; the rest is trusted to the
-// scheduler. feedable: whether a fed_token() may stand for that row of the previous batch; null:
-// none may.
+// Checks only what would otherwise be read or written out of bounds; for the rest the scheduler is
+// trusted. feedable: whether a fed_token() may stand for that row of the previous batch; null: no
+// fed_token() is allowed.
 Status check_batch(const TokenBatch &batch, const BackendInfo &info,
                    const std::function<bool(int32_t row)> &feedable);
 
@@ -30,9 +30,9 @@ class BatchRows {
         return std::span(by_token_).subspan(
             begin, static_cast<size_t>(begin_[static_cast<size_t>(i) + 1]) - begin);
     }
-    // The index of a wanted token in tokens(); those of one row follow each other there.
+    // The index of a wanted token in tokens(); the tokens of one row are adjacent there.
     int64_t place(int32_t token) const;
-    // Into BatchOutput::target_logprobs, of row `number`; targets() of all rows.
+    // Where row `number` begins in BatchOutput::target_logprobs; targets(): the number for all rows.
     int64_t target_begin(int32_t number) const {
         return target_begin_[static_cast<size_t>(number)];
     }

@@ -5,7 +5,7 @@
 
 namespace batchllm {
 
-// In a model with a state every node has a slot of its own. The nodes themselves have been checked.
+// In a model with a state every node must have a slot of its own. The nodes themselves have been checked.
 Status check_states(const TokenBatch &batch, const BackendInfo &info);
 
 } // namespace batchllm

@@ -1,6 +1,6 @@
-// The only function of libbatchllm_cuda.so. The core's C++ types are private to both libraries, so
-// both must come from one build of one tree: the caller passes its build's name, and any other is
-// refused.
+// The only function of libbatchllm_cuda.so. Both libraries use the core's private C++ types, so both
+// must come from builds of the same headers: the caller passes a hash of its own, and the library
+// refuses any other.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 #include "backend/backend.h"
 
-// Changes when batchllm_cuda_layout or the function does.
+// Changed whenever batchllm_cuda_layout or the function changes.
 #define BATCHLLM_CUDA_INTERFACE "batchllm cuda backend, interface 3"
 
-// What both libraries must agree on. Its first member stays as it is, for a library of another version.
+// What both libraries must agree on. Its first member never changes, so that other versions can read it.
 struct batchllm_cuda_layout {
     const char *interface_text; // BATCHLLM_CUDA_INTERFACE
     uint64_t version;           // of batchllm.h
@@ -35,7 +35,7 @@ namespace batchllm {
 
 using CudaBackendCreate = decltype(&batchllm_cuda_backend_create_v1);
 
-// Of the core that the caller is linked with. Each of the two libraries has a core of its own.
+// The layout of the core that the caller is linked with. Each of the two libraries has a core of its own.
 batchllm_cuda_layout cuda_layout();
 
 } // namespace batchllm

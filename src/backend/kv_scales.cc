@@ -9,7 +9,7 @@
 namespace batchllm {
 namespace {
 
-constexpr int most_exponent = 60; // a key of such a scale, and its inverse, are finite
+constexpr int most_exponent = 60; // a key with such a scale, and its inverse, are finite
 
 std::vector<float> numbers(const Tensor &tensor) {
     std::vector<float> values(static_cast<size_t>(tensor.rows * tensor.columns));
@@ -17,7 +17,7 @@ std::vector<float> numbers(const Tensor &tensor) {
     return values;
 }
 
-// What a norm's result is multiplied with; ones where it has no weight.
+// The factors of a norm's result; ones if it has no weight.
 std::vector<float> gains(const Norm &norm, int64_t length) {
     std::vector<float> weight = numbers(norm.weight);
     for (float &w : weight) w += norm.offset;
@@ -29,11 +29,11 @@ double at(const std::vector<float> &values, int64_t i) {
     return values.empty() ? 0 : static_cast<double>(values[static_cast<size_t>(i)]);
 }
 
-// Of a head's rows [first, first + count) of a projection whose input a norm has made.
+// For a head's rows [first, first + count) of a projection whose input is normed.
 double size_of_projection(const Weight &weight, const Norm &norm, int64_t first, int64_t count) {
     const std::vector<float> gain = gains(norm, weight.columns());
     const std::vector<float> norm_bias = numbers(norm.bias), bias = numbers(weight.bias);
-    // At once: the formats that store columns one after another are slow to read row by row.
+    // All rows at once: formats that store columns one after another are slow to read row by row.
     std::vector<float> rows(static_cast<size_t>(count * weight.columns()));
     read_rows(weight.values, first, count, DType::f32, rows.data());
     double squares = 0, largest = 0;
@@ -50,7 +50,7 @@ double size_of_projection(const Weight &weight, const Norm &norm, int64_t first,
     return std::sqrt(squares / static_cast<double>(count)) + largest;
 }
 
-// Of the elements [first, first + count) that a norm makes.
+// For the elements [first, first + count) that a norm makes.
 double size_of_normed(const Norm &norm, int64_t first, int64_t count) {
     const std::vector<float> gain = gains(norm, first + count), bias = numbers(norm.bias);
     double squares = 0, largest = 0;

@@ -1,14 +1,14 @@
-// A model's weights -> the scales of its keys and values in e4m3: a stored element times its head's scale is
-// the key's or the value's.
+// A model's weights -> the scales of its keys and values in e4m3. A stored element times its head's scale is
+// the element of the key or value.
 //
-// Where the checkpoint has scales they are taken as they are. Else a head's is made of its weights: with an
-// input of a root mean square of 1, and elements that do not depend on each other, an element of the head
-// has a root mean square of
+// If the checkpoint has scales, they are used as they are. Otherwise a head's scale is made from its weights.
+// If the input has a root mean square of 1 and independent elements, an element of the head has a root mean
+// square of
 //     sqrt(mean over the head's rows i of the sum over columns j of (w_ij * norm_weight_j)^2)
-// plus the largest bias; behind a norm of its own it has that of the norm's weight. The scale is the power of two
-// that brings this to 1 or above, and below 2. From there e4m3 has room for 224 times as much before
-// it is full, and all its bits down to a 64th: what a real input does to some channels matters less than
-// that no key is cut off. Powers of two round nothing by themselves.
+// plus the largest bias. If the head has a norm of its own, it is that of the norm's weight. The scale is the
+// power of two that brings this to at least 1 and below 2. From there e4m3 can hold numbers up to 224 times as
+// large, and keeps all its bits down to a 64th. Some channels of real inputs are much larger, and it matters
+// most that none of their keys is clipped. Scaling by a power of two does not round.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@
 namespace batchllm {
 
 struct KvScales {
-    std::vector<float> k, v; // [kv_heads]; of a layer without keys and values: none
+    std::vector<float> k, v; // [kv_heads]; empty in a layer without keys and values
 };
 
-// [layers]. A layer that attends to an earlier one's keys and values has its scales.
+// [layers]. A layer that attends to an earlier layer's keys and values has that layer's scales.
 std::vector<KvScales> kv_scales(const Model &model, int32_t threads);
 
 } // namespace batchllm

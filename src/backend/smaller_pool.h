@@ -3,7 +3,7 @@
 // size; a much smaller pool would refuse rows that fit the one the caller expects.
 //
 //     SmallerPool pool(pages, page_bytes);
-//     while (<pool.pages() cannot be had> && pool.next()) ..
+//     while (<pool.pages() cannot be allocated> && pool.next()) ..
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class SmallerPool {
     int64_t pages() const { return pages_; }
     bool smaller() const { return pages_ < planned_; }
 
-    // The next smaller size; false when there is none.
+    // Goes to the next smaller size; false if there is none.
     bool next() {
         const int64_t pages = pages_ - (planned_ + 15) / 16;
         if (pages < 1 || pages < planned_ / 2) return false;
@@ -27,12 +27,12 @@ class SmallerPool {
         return true;
     }
 
-    // "" for a pool as it was planned.
+    // "" for a pool of the planned size.
     std::string warning() const {
         if (!smaller()) return {};
-        return "a smaller pool of KV pages, " + std::to_string(pages_) + " for " +
-               std::to_string(planned_) + " of " + std::to_string(page_bytes_) +
-               " bytes: memory was taken by others meanwhile";
+        return "a smaller pool of KV pages: " + std::to_string(pages_) + " instead of " +
+               std::to_string(planned_) + ", of " + std::to_string(page_bytes_) +
+               " bytes each: others have taken memory meanwhile";
     }
 
   private:

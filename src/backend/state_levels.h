@@ -1,4 +1,4 @@
-// A token batch -> in which order the states of its nodes can be computed, and from what.
+// A token batch -> the order in which its nodes' states can be computed, and what each starts from.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace batchllm {
 
-// [nodes] A node's first token starts from its parent's state, which the same batch may still be computing. So nodes
-// with tokens go in levels, from 0 on: those of one level need no state that is made in it. Mostly there are one or
-// two. -1: the node has no tokens.
+// [nodes] A node's first token starts from its parent's state, which the same batch may still have to compute. So
+// nodes with tokens are divided into levels, from 0 on: no node needs a state that is computed on its own level. Mostly
+// there are one or two. -1: the node has no tokens.
 std::vector<int32_t> state_levels(const TokenBatch &batch);
 
 // The slot of the state before the node's first token of the batch; -1: zeros.

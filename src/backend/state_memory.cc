@@ -9,7 +9,7 @@
 namespace batchllm {
 namespace {
 
-// Own tokens of a request, and its part of its group's prefix.
+// The pages left for a slot: a request's own tokens and its share of its group's prefix.
 constexpr int64_t tokens_of_slot = 512;
 
 } // namespace

@@ -1,4 +1,4 @@
-// The size of a pool's memory, options for the states of layers, and how memory is divided between states and keys and values.
+// The size of a pool's memory, how it is divided between states and KV pages, and the options for states.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ Result<bool> read_state_option(const std::string &key, const std::string &value,
 // For BackendInfo::compute_type: "", or ", states in bf16".
 std::string name_of_states(const StateOptions &options);
 
-// Rounding at the end of each step makes a row's bits depend on where steps end.
+// Refuses states in bf16: they are rounded at the end of each step, so a row's bits depend on where steps end.
 Status check_reproducible(const StateOptions &options);
 
 } // namespace batchllm

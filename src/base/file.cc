@@ -100,16 +100,16 @@ Result<std::string> read_file(const std::string &path, size_t limit) {
 Status write_file(const std::string &path, std::string_view bytes) {
     struct stat info;
     const bool there = ::stat(path.c_str(), &info) == 0;
-    // Where it cannot be told what the target is, it is not renamed over.
+    // If it cannot be determined what the target is, it is not replaced.
     if (!there && errno != ENOENT) return io_error(path, "cannot stat");
     if (there && !S_ISREG(info.st_mode)) {
-        // A pipe or a device is written to; renamed over, it would be gone. Of a directory the
-        // open tells.
+        // A pipe or a device is written to: a rename would replace it. For a directory the open
+        // fails.
         FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
         if (fd.get() < 0) return io_error(path, "cannot open");
         return write_all(fd.get(), path, bytes);
     }
-    // A name that nobody has: another thread may be writing to the same path.
+    // An unused name: another thread may be writing to the same path.
     std::string temporary;
     int raw = -1;
     for (int number = 0; raw < 0; ++number) {
@@ -140,10 +140,10 @@ Status sync_directory_of(const std::string &path) {
                                   : slash == 0               ? "/"
                                                              : path.substr(0, slash);
     const FileDescriptor fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    // One that may be written to and not read: nothing can be done about it.
+    // A directory that may be written but not read cannot be synced.
     if (fd.get() < 0 && errno == EACCES) return {};
     if (fd.get() < 0) return io_error(directory, "cannot open");
-    // EINVAL: a file system without such a thing.
+    // EINVAL: the file system does not support it.
     if (::fsync(fd.get()) != 0 && errno != EINVAL) return io_error(directory, "cannot sync");
     return {};
 }

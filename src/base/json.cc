@@ -8,7 +8,7 @@ namespace batchllm {
 
 namespace {
 
-// A number as it is best read: 4096, 0.5, 1e-06.
+// A number in its most readable form: 4096, 0.5, 1e-06.
 std::string plain(double value) {
     char buffer[40];
     std::snprintf(buffer, sizeof buffer, "%.17g", value);
@@ -29,7 +29,7 @@ Status JsonValue::unsupported(const std::string &what) const {
 }
 
 Status JsonValue::refuse(int32_t code, const std::string &problem) const {
-    // Minifying walks the whole value: only scalars and what is short are shown.
+    // Minifying walks the whole value, so only scalars and short values are shown.
     std::string shown;
     if (view_.is_object()) {
         shown = "an object";
@@ -67,7 +67,7 @@ Result<int64_t> JsonValue::integer(int64_t least, int64_t most) const {
 
 Result<double> JsonValue::number(double least, double most) const {
     const std::optional<double> value = view_.number();
-    // Comparisons that a NaN fails.
+    // Written so that a NaN fails.
     if (!value.has_value() || !(*value >= least) || !(*value <= most)) {
         return fail("must be a number from " + plain(least) + " to " + plain(most));
     }
@@ -77,7 +77,7 @@ Result<double> JsonValue::number(double least, double most) const {
 Result<std::string> JsonValue::string() const {
     const std::optional<std::string_view> value = view_.string();
     if (!value.has_value()) return fail("must be a string");
-    // The escape of half a character gets through the parser.
+    // The parser accepts escapes of unpaired surrogates.
     if (!is_utf8(*value)) return fail("must be valid Unicode");
     return std::string(*value);
 }

@@ -52,7 +52,7 @@ class TreeReader {
         : text_(text), name_(name), numbers_(numbers) {}
 
     Result<JsonTree> read() {
-        // In a list of its own, as the parser tells a value inside from a whole document.
+        // Inside a list, because the parser treats a value in a document differently from a whole document.
         std::string listed;
         listed.reserve(text_.size() + 2 + json_padding);
         listed.append("[").append(text_).append("]");
@@ -127,7 +127,7 @@ class TreeReader {
         std::string_view text;
         uint8_t *to_here = strings_.data();
         RETURN_IF_BROKEN(parser_.unescape(raw, to_here).get(text));
-        // The escape of half a character gets through the parser.
+        // The parser accepts escapes of unpaired surrogates.
         if (!is_utf8(text)) return broken("half of a surrogate pair");
         *to = text;
         return {};
@@ -181,7 +181,7 @@ class TreeReader {
     const std::string &name_;
     JsonNumbers numbers_;
     const char *begin_ = nullptr;
-    // Of one string at a time: the parser does not look whether it got memory for a buffer of its own.
+    // For one string at a time: the parser does not check whether it got memory for a buffer of its own.
     std::vector<uint8_t> strings_;
     ondemand::parser parser_;
     ondemand::document document_;

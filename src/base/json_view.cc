@@ -9,7 +9,7 @@
 namespace batchllm {
 namespace {
 
-// Objects of up to so many members, nearly all there are, are looked at without taking memory.
+// Objects of up to this many members, nearly all objects, are checked without allocating memory.
 constexpr size_t few_members = 16;
 
 bool holds_values(JsonView value) { return value.is_array() || value.is_object(); }
@@ -123,7 +123,7 @@ JsonFault JsonParser::parse(std::string_view text, bool padded, JsonView *root) 
         *root = JsonView(parsed);
         return {};
     case simdjson::MEMALLOC:
-        return {JsonFault::Kind::memory, ""}; // text would take some
+        return {JsonFault::Kind::memory, ""}; // a text would need memory
     case simdjson::UTF8_ERROR:
         return {JsonFault::Kind::utf8, "the text is not valid UTF-8"};
     case simdjson::NUMBER_ERROR:

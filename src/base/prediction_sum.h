@@ -5,11 +5,11 @@
 
 namespace batchllm {
 
-// The first figure that is below 0, or not finite: its name. Null: none is.
+// The name of the first figure that is below 0 or not finite; null if there is none.
 const char *wrong_figure(const batchllm_prediction &of);
 
 // Adds a part to the sum of those before it, whose device and pool stay. A sum without rows becomes the part.
-// A count that outgrows 64 bits stays at the most.
+// A count that exceeds 64 bits stays at their maximum.
 void add_up(const batchllm_prediction &of, batchllm_prediction *sum);
 
 } // namespace batchllm

@@ -17,7 +17,7 @@ std::string printable(std::string_view text, size_t limit) {
         }
     }
     if (text.size() > limit) {
-        // Not half a character at the cut.
+        // Removes an incomplete character at the cut.
         while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xc0) == 0x80) {
             out.pop_back();
         }

@@ -1,5 +1,5 @@
-// The library's C interface as the program uses it: handles that free themselves, and the numbers
-// of its functions as Status.
+// The library's C interface as the program uses it: handles that free themselves, and status numbers
+// as Status.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ inline Status call_status(int32_t status) {
     return status == BATCHLLM_OK ? Status() : Status(status, batchllm_last_error());
 }
 
-// Of two things that were both tried: what is wrong with either.
+// The outcome of two things that were both tried: the errors of both.
 inline Status both(const Status &one, const Status &other) {
     if (one.ok() || other.ok()) return one.ok() ? other : one;
     return Status(one.code(), one.message() + "\nbatchllm: " + other.message());

@@ -60,7 +60,7 @@ void add_template(CLI::App *app, TemplateOptions *prompt, std::vector<NamedPath>
         ->type_name("TEXT");
 }
 
-// An empty name is most often a variable of the shell that is not set.
+// An empty name is usually an unset shell variable.
 CLI::Option *named_file(CLI::Option *option) {
     return option->type_name("FILE")->check([](const std::string &path) {
         return path.empty() ? std::string("no file is named") : std::string();
@@ -219,7 +219,7 @@ std::string version_text() {
 } // namespace
 
 int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted) {
-    // CLI11 copies names and arguments in functions that it declares to throw nothing.
+    // CLI11 copies names and arguments in functions that it declares noexcept.
     std::optional<TerminateGuard> guard(std::in_place);
     CLI::App app("Runs a language model over a whole data set at once.", "batchllm");
     app.set_version_flag("--version", version_text());
@@ -243,11 +243,11 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError &failure) {
-        // An option that is missing is often one that is misspelt.
+        // A missing option has often been misspelt.
         const bool failed = failure.get_exit_code() != 0;
         const std::string unknown = failed ? unknown_option(app) : std::string();
         if (!unknown.empty()) return report(unknown);
-        // --help and --version come here too, and are no failures.
+        // --help and --version come here too, and are not failures.
         return app.exit(failure) == 0 ? exit_ok : exit_fatal;
     }
     for (const InputOptions *in : {&run_options.in, &plan_options.in}) {

@@ -1,4 +1,4 @@
-// The program's commands: options in, exit code out. What goes wrong is on stderr.
+// The program's commands: options in, exit code out. Errors go to stderr.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ struct InputOptions {
     std::string model; // directory; empty: none
     SamplingOptions sampling;
     TemplateOptions prompt;
-    std::vector<NamedPath> files; // whose text options are: a template, a schema
+    std::vector<NamedPath> files; // those that options read their text from: a template, a schema
     bool ignore_unknown_keys = false;
     int64_t max_line_bytes = int64_t{256} << 20;
     int32_t threads = 0;
@@ -38,7 +38,7 @@ struct EngineChoice {
     std::string backend_options;
     std::string devices;
     std::string compute_type = "auto";
-    std::string quantize, kv_type; // more of the backend's options, as their keys have it
+    std::string quantize, kv_type; // values of the backend options of these names
     int64_t kv_memory_bytes = 0;
     double kv_memory_fraction = 0;
     int64_t step_tokens = 0;
@@ -47,7 +47,7 @@ struct EngineChoice {
     bool reproducible = false;
 };
 
-// Of what device time is predicted.
+// The device for which time is predicted.
 struct PredictionChoice {
     std::string device; // "h200", a file, "here": this machine's; empty: none
     int64_t expected_tokens = 0;
@@ -75,7 +75,7 @@ struct RunOptions {
 
 struct PlanOptions {
     InputOptions in;
-    EngineChoice engine; // that would run the rows
+    EngineChoice engine; // the one that would run the rows
     PredictionChoice prediction;
     std::string output;
     std::string stats;
@@ -90,7 +90,7 @@ struct InspectOptions {
     PredictionChoice prediction;
     int32_t max_tokens = 128; // of each row, for the prediction
     bool json = false;
-    int64_t groups = 10; // the largest so many are listed
+    int64_t groups = 10; // how many are listed, largest first
     std::string report;
     std::string model; // directory or tokenizer.json, for the report's words; empty: none
 };
@@ -114,7 +114,7 @@ int tokenize_command(const TokenizeOptions &options, const std::atomic<bool> &in
 // Prints "batchllm: message" on stderr and returns exit_fatal.
 int report(const std::string &message);
 
-// Of the exception being handled. Takes no memory: there may be none.
+// The same for the exception being handled. It allocates nothing: memory may have run out.
 int report_exception() noexcept;
 
 } // namespace batchllm::cli

@@ -1,4 +1,4 @@
-// What rows ask of their output -> the library's constraints, each made once.
+// Constraints as rows write them -> the library's constraints, each made once.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct ConstraintText {
     bool loose = false;
 
     bool operator==(const ConstraintText &) const = default;
-    std::string key() const; // another one for another constraint
+    std::string key() const; // differs between different constraints
 };
 
 using SharedConstraint = std::shared_ptr<const batchllm_constraint>;
@@ -31,16 +31,16 @@ using SharedConstraint = std::shared_ptr<const batchllm_constraint>;
 // Used by one thread at a time.
 class ConstraintCache {
   public:
-    // The engine's log says what a loose schema was widened by.
+    // The engine's log says what a loose schema does not enforce.
     explicit ConstraintCache(batchllm_engine *engine) : engine_(engine) {}
 
-    // A wrong one fails each time with the same text.
+    // An invalid constraint fails with the same text each time.
     Result<SharedConstraint> get(const ConstraintText &wanted);
 
   private:
     Result<SharedConstraint> make(const ConstraintText &wanted) const;
 
-    static constexpr size_t most_entries = 4096; // all are forgotten then: rows keep what they use
+    static constexpr size_t most_entries = 4096; // beyond that all are dropped; rows keep theirs
     struct Entry {
         Status status;
         SharedConstraint constraint;

@@ -10,11 +10,11 @@ namespace batchllm::cli {
 
 class ConversationText {
   public:
-    // Takes the member when its key is one of a conversation's.
+    // Takes the member if its key belongs to a conversation.
     bool take(std::string_view key, JsonView value);
 
     bool has_messages() const { return has_messages_; }
-    // A key that was given and means nothing without "messages"; empty: none.
+    // A key that was given but has no meaning without "messages"; empty: none.
     std::string_view other_key() const { return other_key_; }
     std::string json() { return std::move(text_) + "}"; }
 

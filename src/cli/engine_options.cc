@@ -51,7 +51,8 @@ void add_engine(CLI::App *app, EngineChoice *choice) {
              "maximum length of prompt plus output");
     add_size(app, "--max-requests", &choice->max_requests, 0,
              "maximum number of rows running at once (0: as memory allows)");
-    app->add_flag("--reproducible", choice->reproducible, "the same bits for a row in any company");
+    app->add_flag("--reproducible", choice->reproducible,
+                  "a row's results are the same bits whatever rows run with it");
 }
 
 void add_prediction(CLI::App *app, PredictionChoice *choice) {

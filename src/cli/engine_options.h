@@ -1,4 +1,4 @@
-// Options that several commands have of the engine that runs rows, or would run them.
+// Options of several commands for the engine that runs the rows, or would run them.
 #pragma once
 
 #include <CLI/CLI.hpp>

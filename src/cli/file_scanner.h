@@ -1,4 +1,4 @@
-// A file read front to back through one buffer: pieces up to a byte, or of a size.
+// A file read front to back through one buffer, in pieces that end with a given byte or have a given size.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace batchllm::cli {
 
 class FileScanner {
   public:
-    // The descriptor is the caller's, and stays open as long; its own offset is left alone.
+    // The descriptor is borrowed; its own offset does not change.
     FileScanner(int fd, std::string path, int64_t offset)
         : fd_(fd), path_(std::move(path)), offset_(offset) {}
 

@@ -120,7 +120,7 @@ Status add_model_parts(JobIdentity *identity, const std::string &model_dir) {
         }
         identity->add(std::string("model ") + name, value);
     }
-    // Those that few models have; a job without them reads as it did before there were any.
+    // Files that few models have. A job without them has the same identity as before these were added.
     for (const char *name : {"special_tokens_map.json", "chat_template.jinja", "chat_template.json",
                              "additional_chat_templates/tool_use.jinja"}) {
         const std::string path = model_dir + "/" + name;

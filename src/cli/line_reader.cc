@@ -20,7 +20,7 @@ const char *find_line_end(const char *begin, const char *end) {
     return static_cast<const char *>(std::memchr(begin, '\n', static_cast<size_t>(end - begin)));
 }
 
-// A file of another kind would be an error for each of its lines.
+// Refuses a file of another kind, each line of which would be an error.
 Status check_kind(int fd, const std::string &path) {
     struct Kind {
         std::string_view begin;
@@ -63,8 +63,8 @@ Result<LineReader> LineReader::open(const std::string &path, int64_t max_line_by
     if (path == "-") {
         reader.fd_ = STDIN_FILENO;
     } else {
-        // A named pipe is opened without its writer, who is waited for as for any bytes: with an eye
-        // on the flag.
+        // A named pipe is opened without waiting for its writer. The wait is like that for bytes, and
+        // checks the flag.
         reader.fd_ =
             ::open(path.c_str(), O_RDONLY | O_CLOEXEC | (stop != nullptr ? O_NONBLOCK : 0));
         reader.owned_ = true;
@@ -116,7 +116,7 @@ Result<bool> LineReader::fill() {
     if (end_of_file_) return false;
     const size_t unread = end_ - begin_;
     if (capacity_ > 8 * read_bytes && unread < read_bytes) {
-        reserve(2 * read_bytes); // a long line is over
+        reserve(2 * read_bytes); // after a long line
     } else if (capacity_ - end_ < read_bytes) {
         reserve(capacity_ - unread < read_bytes ? 2 * capacity_ : capacity_);
     }
@@ -144,7 +144,7 @@ Result<bool> LineReader::fill() {
     }
 }
 
-// The unread bytes are the front of a line that is too long: drops it up to its end.
+// The unread bytes are the beginning of a line that is too long: drops the whole line.
 Result<bool> LineReader::skip_long_line(Line *line) {
     while (true) {
         const char *begin = buffer_.get() + begin_;

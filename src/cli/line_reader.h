@@ -2,7 +2,7 @@
 //
 // Lines count from 1 and include blank ones. A line ends with LF or CRLF or at the end of the file;
 // a UTF-8 byte order mark at the start of the file is dropped. A line longer than the limit is
-// passed over without being held in memory, and reported as too long.
+// skipped without being held in memory, and reported as too long.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@ namespace batchllm::cli {
 
 struct Line {
     int64_t number = 0;
-    // Without its end. Valid until the next call; at least 64 more bytes may be read behind it, as
-    // a parser of JSON wants it.
+    // Without its line end. Valid until the next call; at least 64 more bytes after it are readable,
+    // as the JSON parser requires.
     std::string_view text;
     bool too_long = false; // text is empty then
     bool blank() const;    // nothing but spaces and tabs
@@ -26,8 +26,8 @@ struct Line {
 
 class LineReader {
   public:
-    // "-" is stdin. stop: when set by another thread or a signal, a read that waits for a pipe (for
-    // its writer too, where it has a name) gives up and next() reports the end; may be null.
+    // "-" is stdin. stop: once set by another thread or a signal, a read that waits for a pipe (or for
+    // the writer of a named one) gives up and next() reports the end; may be null.
     static Result<LineReader> open(const std::string &path, int64_t max_line_bytes,
                                    const std::atomic<bool> *stop);
     LineReader(LineReader &&other) noexcept;
@@ -37,18 +37,18 @@ class LineReader {
     // False at the end. An error names the file.
     Result<bool> next(Line *line);
 
-    // Another flag than open()'s, not null where that was not.
+    // Replaces open()'s flag; not null if that was not.
     void stop_at(const std::atomic<bool> *stop) { stop_ = stop; }
 
     // Whether next() has a whole line at hand, and need not read.
     bool line_buffered() const;
-    int64_t bytes_read() const { return consumed_; } // up to the end of the last line given out
+    int64_t bytes_read() const { return consumed_; } // up to the end of the last line returned
     bool regular() const { return regular_; }
     int64_t file_bytes() const { return file_bytes_; } // -1: not a regular file
 
   private:
     LineReader() = default;
-    Result<bool> fill(); // reads more behind end_; false at the end of the file
+    Result<bool> fill(); // reads more after end_; false at the end of the file
     Result<bool> skip_long_line(Line *line);
     void reserve(size_t capacity);
 
@@ -58,7 +58,7 @@ class LineReader {
     bool regular_ = false;
     bool end_of_file_ = false;
     bool started_ = false;
-    bool stopped_ = false; // what is left in the buffer may be half a line: dropped
+    bool stopped_ = false; // the rest of the buffer may be half a line, and is dropped
     int64_t file_bytes_ = -1;
     size_t max_line_bytes_ = 0;
     const std::atomic<bool> *stop_ = nullptr;

@@ -18,22 +18,22 @@ static_assert(std::atomic<bool>::is_always_lock_free, "set by a signal handler")
 
 void on_signal(int) { interrupted.store(true, std::memory_order_relaxed); }
 
-// The first SIGINT or SIGTERM lets the command finish its step; the second ends the program, whose
-// output can be resumed even then.
+// The first SIGINT or SIGTERM lets the command finish its step; the second ends the program. The output
+// can be resumed even then.
 void handle_signals() {
     struct sigaction action = {};
     action.sa_handler = on_signal;
     action.sa_flags = static_cast<int>(SA_RESETHAND);
     ::sigaction(SIGINT, &action, nullptr);
     ::sigaction(SIGTERM, &action, nullptr);
-    // A closed pipe or a file at its size limit is an error of the write, not the end.
+    // A closed pipe, or a file at its size limit, fails the write instead of ending the program.
     ::signal(SIGPIPE, SIG_IGN);
     ::signal(SIGXFSZ, SIG_IGN);
 }
 
-// A descriptor 0, 1 or 2 that was closed at the start (by a daemon, by cron) would go to the first file
-// that is opened, and what is printed would end in it. /dev/null takes its place, opened so that reading
-// from stdin and writing to stdout and stderr fail as they did.
+// If descriptor 0, 1 or 2 is closed at the start (by a daemon, by cron), the first file that is opened would
+// get it, and printed text would end up in that file. So /dev/null takes its place, opened so that reading
+// from stdin and writing to stdout and stderr fail as before.
 bool keep_standard_descriptors() {
     for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
         if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;

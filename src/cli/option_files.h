@@ -1,4 +1,4 @@
-// Files that an option names and whose text it is: a template, a schema, a grammar.
+// Files whose text is the value of an option: a template, a schema, a grammar.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@
 
 namespace batchllm::cli {
 
-// The whole of it. A pipe is read to its end: on the command line it is the user's own, as with <(command).
+// The whole file. A pipe is read to its end: on the command line it is the user's own, as with <(command).
 Result<std::string> read_option_file(const std::string &path);
 
 // The same within an option's callback: an error is the option's. The path is added to *read.

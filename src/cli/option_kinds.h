@@ -1,5 +1,5 @@
-// Kinds of option of the program: names, sizes, numbers. Each says what is wrong with a value that it
-// does not take.
+// The program's kinds of options: names, sizes, numbers. For a value that it does not take, each says
+// what is wrong.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ void add_named(CLI::App *app, const std::string &name, int32_t *value,
 void add_size(CLI::App *app, const std::string &name, int64_t *value, int64_t least,
               const std::string &help);
 
-// A number in a range; NaN is in none.
+// A number in a range; NaN is refused.
 void add_number(CLI::App *app, const std::string &name, float *value, float least, float most,
                 bool least_excluded, const std::string &help);
 
-// A whole number from `least` on.
+// A whole number of at least `least`.
 void add_whole(CLI::App *app, const std::string &name, int32_t *value, int32_t least,
                const std::string &help);
 

@@ -35,7 +35,7 @@ Status io_error(const std::string &path, const char *what, int code = errno) {
     return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(code));
 }
 
-// Writes all, or tells how much went out before the error, whose number it returns.
+// Writes everything, or sets *written to what was written before the error, and returns the error's number.
 int write_all(int fd, std::string_view bytes, size_t *written) noexcept {
     *written = 0;
     while (*written < bytes.size()) {
@@ -120,7 +120,7 @@ Status OutputFile::open_file(const std::string &input_path, ExistingOutput exist
     const char *path = path_.c_str();
     while (true) {
         struct stat info;
-        // A pipe opened for reading too would never tell that its reader has gone.
+        // A pipe that is also opened for reading would never report that its reader is gone.
         const bool there = ::stat(path, &info) == 0;
         if (!there && errno != ENOENT) return io_error(path_, "cannot stat");
         bool created = false;
@@ -130,7 +130,7 @@ Status OutputFile::open_file(const std::string &input_path, ExistingOutput exist
             fd_ = ::open(path, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
             created = fd_ >= 0;
             if (!created && errno != EEXIST) return io_error(path_, "cannot create");
-            // Behind a link that leads to nothing yet the file is made, but not ours to remove.
+            // For a dangling link the file is created, but it is not ours to remove.
             const bool link = ::lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
             if (!created) {
                 fd_ = ::open(path, O_RDWR | (link ? O_CREAT : 0) | O_APPEND | O_CLOEXEC, 0666);
@@ -148,7 +148,7 @@ Status OutputFile::open_file(const std::string &input_path, ExistingOutput exist
                          input_path != "-" ? same_file(fd_, input_path) : Result<bool>(false));
         if (is_input) return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: is the input", path);
         RETURN_IF_ERROR(lock_file());
-        // Between the opening and the lock another run may have done its whole job.
+        // Between open and lock another run may have completed its whole job.
         if (::fstat(fd_, &info) != 0) return io_error(path_, "cannot stat");
         created_ = created && info.st_size == 0;
         if (still_named()) return {};
@@ -170,7 +170,7 @@ bool OutputFile::still_named() const {
            own.st_dev == named.st_dev && own.st_ino == named.st_ino;
 }
 
-// Decides what is to become of a regular output file that may hold something.
+// Decides what to do with a regular output file that may not be empty.
 Status OutputFile::prepare(ExistingOutput existing, JobIdentity *identity) {
     struct stat info;
     if (::fstat(fd_, &info) != 0) return io_error(path_, "cannot stat");
@@ -186,7 +186,7 @@ Status OutputFile::prepare(ExistingOutput existing, JobIdentity *identity) {
     }
     if (info.st_size > 0 && existing == ExistingOutput::refuse) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                     "%s: exists; --resume goes on with it, --force starts over", path_.c_str());
+                     "%s: exists; --resume continues it, --force starts over", path_.c_str());
     }
     if (info.st_size > 0 && existing == ExistingOutput::resume) {
         return error(BATCHLLM_ERROR_IO,
@@ -208,7 +208,7 @@ Status OutputFile::start() {
         return sync();
     }
     if (::ftruncate(fd_, 0) != 0) return io_error(path_, "cannot empty");
-    // What comes after must not reach the disk before this.
+    // What is written later must not reach the disk before this.
     RETURN_IF_ERROR(sync());
     RETURN_IF_ERROR(sync_directory_of(path_));
     if (!state_header_.empty()) return start_state();
@@ -233,7 +233,7 @@ Status OutputFile::resume_state(JobIdentity *identity) {
     bool whole = false;
     ASSIGN_OR_RETURN(const std::string_view first, scanner.until('\n', &whole));
     const auto records_begin = static_cast<uint64_t>(first.size());
-    // A first line that does not end would take what is written next for its own.
+    // If the first line has no end, whatever is written next would become part of it.
     ASSIGN_OR_RETURN(const JobIdentity earlier,
                      JobIdentity::from_json(state_path_, whole ? first : std::string_view("")));
     const std::string differences = identity->differences(earlier);
@@ -246,7 +246,7 @@ Status OutputFile::resume_state(JobIdentity *identity) {
     return match_lines(records_begin);
 }
 
-// Pairs the output's lines with the state's records; what has no partner is for start() to cut off.
+// Pairs the output's lines with the state's records; start() cuts off those without a partner.
 Status OutputFile::match_lines(uint64_t records_begin) {
     FileScanner lines(fd_, path_, 0);
     FileScanner records(state_fd_, state_path_, static_cast<int64_t>(records_begin));

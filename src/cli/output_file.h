@@ -1,12 +1,12 @@
-// Output lines -> an append-only file that a killed job can be resumed from.
+// Output lines -> an append-only file from which a killed job can be resumed.
 //
-// Beside OUTPUT stands OUTPUT.state: one line of JSON that says what job this is (JobIdentity),
-// then for each line of the output, in its order, a record of 16 bytes: which input line it answers
-// and a hash of the output line. The record is written before the line. So at any moment the state
-// holds at least the records of all lines in the output, and a job killed anywhere is resumed by
-// dropping a torn last line and the records that have no line. A machine that goes down may lose any
-// of what was written since the last sync, and leave zeros in its place: from the first such place on
-// the rows are run again. docs/formats.md has the layout.
+// Beside OUTPUT there is OUTPUT.state: one line of JSON that identifies the job (JobIdentity), then a
+// record of 16 bytes for each line of the output, in order: which input line it answers, and a hash of
+// the output line. The record is written before the line. So at any moment the state holds at least
+// the records of all lines in the output, and a job killed anywhere is resumed by dropping a torn last
+// line and the records that have no line. A machine that goes down may lose anything written since the
+// last sync, and leave zeros in its place: from the first such place on the rows are run again.
+// docs/formats.md has the layout.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class LineSet {
         const auto word = static_cast<size_t>(line >> 6);
         return word < words_.size() && (words_[word] >> (line & 63) & 1) != 0;
     }
-    // False when it was there already.
+    // False if it was there already.
     bool insert(int64_t line);
 
   private:
@@ -35,15 +35,15 @@ class LineSet {
 
 enum class ExistingOutput : uint8_t { refuse, resume, overwrite };
 
-// Lines made ready to be written together.
+// Lines to be written together.
 class OutputBatch {
   public:
-    // The buffer to append one whole line to, LF included; then commit it.
+    // The buffer: append one whole line, with its LF, then commit it.
     std::string *text() { return &text_; }
-    // The line is all there when memory runs out here, or not there at all.
+    // If memory runs out here, the line is there as a whole or not at all.
     void commit_line(int64_t input_line, bool failed);
 
-    // Drops what was appended since the last line: half a line, when memory ran out.
+    // Drops what was appended since the last commit: half a line, if memory ran out.
     void drop_uncommitted() { text_.resize(ends_.empty() ? 0 : ends_.back()); }
 
     const std::string &lines() const { return text_; }
@@ -63,22 +63,22 @@ class OutputBatch {
 class OutputFile {
   public:
     // "-" is stdout. The file is locked against other runs until it is closed. identity null: the
-    // job cannot be resumed (its input is a pipe), so no state is kept. input_path: refused when it
-    // is the same file. Nothing that exists is changed before start().
+    // job cannot be resumed (its input is a pipe), so no state is kept. input_path: refused if it is
+    // the same file. Nothing that exists is changed before start().
     static Result<OutputFile> open(const std::string &path, const std::string &input_path,
                                    ExistingOutput existing, JobIdentity *identity);
     OutputFile(OutputFile &&other) noexcept;
     OutputFile &operator=(OutputFile &&) = delete;
     ~OutputFile();
 
-    // Empties the file, or cuts off what an earlier run left half done; call once before append().
+    // Empties the file, or cuts off what an earlier run left unfinished; call once before append().
     Status start();
 
     // Writes the batch. On an error (a full disk) the lines that fit are kept, whole.
     // What is written and what is counted agree even when memory runs out here.
     Status append(const OutputBatch &batch);
 
-    // To the disk itself: what was written outlives the machine.
+    // Syncs to the disk: what was written survives a crash of the machine.
     Status sync();
 
     const LineSet &done() const { return done_; } // by earlier runs

@@ -18,7 +18,7 @@ Status io_error(const std::string &path, const char *what) {
     return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(errno));
 }
 
-// A link that leads to nothing is a file to be made.
+// A dangling link counts as a file that will be created.
 Result<bool> exists(const std::string &path, struct stat *info) {
     if (::stat(path.c_str(), info) == 0) return true;
     if (errno == ENOENT || errno == ENOTDIR) return false;
@@ -47,7 +47,7 @@ Status check_directory(const NamedPath &output) {
                  std::strerror(errno));
 }
 
-// Whether a model's directory has its files under such names; others there are somebody's own.
+// Whether a model has files with such names; other files in its directory may be the user's own.
 bool names_model_file(std::string_view name) {
     constexpr std::string_view suffixes[] = {
         ".safetensors",   ".jinja",        ".bin",      ".model",      "config.json",
@@ -57,11 +57,11 @@ bool names_model_file(std::string_view name) {
                        [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
-// Whether `path` is a model's file in `directory`, or so many levels of directories below it. Not by
-// <filesystem>, whose iterators end the process where memory fails.
+// Whether `path` is a model's file in `directory`, or up to this many levels below it. Does not use
+// <filesystem>, whose iterators end the process if memory runs out.
 Result<bool> has_model_file(const std::string &directory, const std::string &path, int levels) {
     const std::unique_ptr<DIR, int (*)(DIR *)> entries(::opendir(directory.c_str()), ::closedir);
-    if (entries == nullptr) return false; // no directory; one that cannot be read is told elsewhere
+    if (entries == nullptr) return false; // no directory; an unreadable one is reported elsewhere
     while (const dirent *entry = ::readdir(entries.get())) {
         const std::string_view name = entry->d_name;
         if (name == "." || name == "..") continue;

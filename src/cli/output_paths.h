@@ -1,5 +1,5 @@
-// The files that a command is to write -> whether they can be what they are named: found out before
-// hours of work, and before any of them is touched.
+// The files that a command is to write -> whether it can write them: checked before hours of work, and
+// before any of them is touched.
 #pragma once
 
 #include <span>
@@ -14,7 +14,7 @@ struct NamedPath {
     std::string path;   // empty: not given; "-": a standard stream
 };
 
-// What a command reads or keeps, and no output may replace.
+// What a command reads or keeps, and what no output may replace.
 struct KeptPaths {
     std::string input;
     std::string model;                  // directory or file; empty: none
@@ -22,8 +22,8 @@ struct KeptPaths {
     std::string state; // of --output; empty: none. It need not be possible to make it
 };
 
-// An error when one of the outputs is a file that is kept or another output, or when its directory is not
-// there or cannot be written to. A pipe or a device may be named several times.
+// An error if one of the outputs is also a kept file or another output, or if its directory does not
+// exist or cannot be written to. A pipe or a device may be named several times.
 Status check_output_paths(const KeptPaths &kept, std::span<const NamedPath> outputs);
 
 } // namespace batchllm::cli

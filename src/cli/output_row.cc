@@ -32,7 +32,7 @@ void append_top(std::string *out, const LogprobView &logprobs, int64_t i) {
     *out += ']';
 }
 
-// The two members of log-probabilities, where the row asked for them.
+// The two members of log-probabilities, if the row asked for them.
 void append_logprobs(JsonObject *object, std::string *out, const LogprobView &logprobs, int64_t i,
                      const char *name, const char *top_name) {
     if (!logprobs.any(i)) return;

@@ -11,7 +11,7 @@
 
 namespace batchllm::cli {
 
-// What the answers to OpenAI batch rows say of the job as a whole.
+// What the answers to OpenAI batch rows say about the job as a whole.
 struct OutputOptions {
     std::string model;               // for rows that name none
     int64_t created = 0;             // seconds since 1970: the start of the job
@@ -19,7 +19,7 @@ struct OutputOptions {
 };
 
 // Appends the line for results[first, first + count): one row's samples. Returns whether the row
-// failed: whether all of its samples did.
+// failed, which it did if all of its samples failed.
 bool append_result(std::string *out, const OutputOptions &options, int64_t line,
                    const RowRecord &record, const batchllm_results &results, int64_t first,
                    int64_t count);

@@ -24,12 +24,12 @@
 namespace batchllm::cli {
 namespace {
 
-// The advice with the first words of what rows have in common; "" where there is none.
+// The advice with the first words of what rows have in common; "" if there is none.
 Result<std::string> advice_of(const Window &window, const batchllm_tokenizer *tokenizer) {
     ASSIGN_OR_RETURN(const batchllm_plan_advice advice, plan_advice(window.plan.get()));
     std::string text = advice.text;
     if (advice.kind == BATCHLLM_ADVICE_NONE) return text;
-    // The library counts the plan's rows; whoever reads this has the input's lines.
+    // The library names the plan's row; the user knows the input's line.
     const std::string row = "row " + std::to_string(advice.row) + ")";
     const std::string line = std::to_string(window.lines[static_cast<size_t>(advice.row)]);
     const size_t at = text.find(row);
@@ -58,12 +58,12 @@ struct LessRow {
     }
 };
 
-// Rows whose every token's state is wanted: an engine computes each by itself, whatever prefix the plan
-// gives it, but rows that are equal once.
+// Rows that need the hidden state of every token. An engine computes each separately, whatever prefix the
+// plan gives it, except that equal rows are computed once.
 struct WholeRows {
     int64_t rows = 0;
     int64_t tokens = 0;
-    int64_t equal = 0; // to one before them, in tokens and in wishes
+    int64_t equal = 0; // to an earlier row, in tokens and parameters
 };
 
 WholeRows count_whole_rows(const Window &window) {
@@ -71,7 +71,7 @@ WholeRows count_whole_rows(const Window &window) {
     std::set<LessRow::Key, LessRow> seen;
     for (size_t i = 0; i < window.lines.size(); ++i) {
         const SamplingOptions &wish = *window.params[i];
-        if (wish.pooling != BATCHLLM_POOLING_MEAN) continue; // of rows to be embedded alone
+        if (wish.pooling != BATCHLLM_POOLING_MEAN) continue; // only set for embedded rows
         const auto begin = static_cast<size_t>(window.offsets[i]);
         const auto length = static_cast<size_t>(window.offsets[i + 1]) - begin;
         ++found.rows;
@@ -121,7 +121,7 @@ Status write_plan_report(const PlanOptions &options, const Window &window,
     return file.write("Plan: " + heading_of(options.in.input), {});
 }
 
-// A model that is named for a prediction need not have one: rows of tokens want none.
+// A model that is named for a prediction needs no tokenizer: rows of tokens do without.
 Result<TokenizerHandle> open_tokenizer(const PlanOptions &options) {
     TokenizerHandle tokenizer;
     if (options.in.model.empty()) return tokenizer;

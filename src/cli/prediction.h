@@ -10,31 +10,31 @@
 
 namespace batchllm::cli {
 
-// The strings are the options' own.
+// The result's strings belong to the options.
 batchllm_engine_options engine_options_of(const InputOptions &in, const EngineChoice &choice);
 batchllm_engine_options engine_options_of(const InputOptions &in, EngineChoice &&choice) = delete;
 
-// batchllm_plan_options.head_cost on the device that is named; without one and for "here" on an H200, where heads cost
-// most, so that a plan suits any device. 0 without a model, and for one that cannot be predicted.
+// batchllm_plan_options.head_cost on the named device; without one, and for "here", on an H200, where heads cost most,
+// so that a plan suits any device. 0 without a model, and for a model that cannot be predicted.
 Result<double> described_head_cost(const InputOptions &in, const PredictionChoice &choice);
 
-// Of a window's rows, as its plan has them. Rows that are scored count as one token after their prompts.
+// For a window's rows, as in its plan. Scored rows count as one token after their prompts.
 Result<batchllm_prediction> predict_window(const Window &window, const InputOptions &in,
                                            const EngineChoice &engine,
                                            const PredictionChoice &choice);
-// Of a plan that keeps its rows' tokens.
+// For a plan that holds its rows' tokens.
 Result<batchllm_prediction> predict_plan(const batchllm_plan *plan, const InputOptions &in,
                                          const EngineChoice &engine,
                                          const PredictionChoice &choice);
 
-// Whether there is such a device and such a model: to be known before any work. OK where nothing is to be
-// predicted. Measures "here".
+// Checks, before any work, that the device and the model exist. OK if nothing is to be predicted. Measures
+// "here".
 Status check_prediction(const InputOptions &in, const EngineChoice &engine,
                         const PredictionChoice &choice);
 
 // As the member "predicted".
 void append_prediction(JsonObject *object, std::string *out, const batchllm_prediction &of);
-// In lines, for people.
+// As lines of text, for people.
 std::string prediction_text(const batchllm_prediction &of);
 
 } // namespace batchllm::cli

@@ -15,7 +15,7 @@ namespace {
 constexpr double bar_seconds = 0.2;
 constexpr double json_seconds = 1;
 constexpr double line_seconds = 10;
-constexpr double rate_seconds = 60; // the rate is an average over so long
+constexpr double rate_seconds = 60; // the rate is an average over this time
 constexpr int bar_cells = 24;
 
 // A closed or broken stderr is no reason to stop a job.
@@ -34,7 +34,7 @@ size_t terminal_columns() {
     return size.ws_col;
 }
 
-// Tokens that rows still unread will add, by what the bytes read so far held.
+// Tokens in rows that are still unread, estimated from the bytes read so far.
 double unread_tokens(const JobProgress &progress) {
     if (progress.input_ended || progress.input_total < 0 || progress.input_bytes <= 0) return 0;
     const double unread =
@@ -122,7 +122,7 @@ void ProgressDisplay::update(const JobProgress &progress, bool last) {
         }
     }
     if (!last && now - shown_ < interval) return;
-    // A plain line before there is anything to tell would be noise.
+    // A plain line before there is anything to report would be noise.
     const bool first = shown_ < 0;
     shown_ = now;
     switch (mode_) {

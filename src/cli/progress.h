@@ -10,12 +10,12 @@ namespace batchllm::cli {
 
 enum class ProgressMode : uint8_t { none, bar, lines, json };
 
-// "auto" is bar when stderr is a terminal, else lines.
+// "auto" is bar if stderr is a terminal, else lines.
 ProgressMode progress_mode(const std::string &name);
 
 struct JobProgress {
     int64_t rows_done = 0;    // in the output, earlier runs' included
-    int64_t rows_failed = 0;  // of those
+    int64_t rows_failed = 0;  // how many of them failed
     int64_t rows_known = 0;   // read from the input so far
     bool input_ended = false; // rows_known is all there are
     int64_t input_bytes = 0;  // read so far
@@ -31,13 +31,13 @@ class ProgressDisplay {
   public:
     explicit ProgressDisplay(ProgressMode mode);
 
-    // Shows the progress when it is time to, or at once when `last`.
+    // Shows the progress if it is due, or at once if `last`.
     void update(const JobProgress &progress, bool last);
 
-    // A line of text for the reader, above the bar. Nothing in JSON mode or none.
+    // A line of text for the user, above the bar. Nothing in JSON mode and with none.
     void note(const std::string &text);
 
-    // Seconds left by the tokens that are left and the rate of late; -1: not known.
+    // Seconds left, from the tokens that are left and the recent rate; -1: not known.
     double seconds_left(const JobProgress &progress) const;
 
   private:
@@ -46,7 +46,7 @@ class ProgressDisplay {
         int64_t tokens;
     };
     double elapsed() const;
-    double rate() const; // tokens a second, of late
+    double rate() const; // recent tokens a second
     std::string bar_line(const JobProgress &progress) const;
     std::string json_line(const JobProgress &progress) const;
     void clear_bar();

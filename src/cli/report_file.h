@@ -23,8 +23,8 @@ class ReportFile {
     bool wanted() const { return handle_ != nullptr; }
     batchllm_report *handle() { return handle_.get(); }
     Status add_failure(int64_t line, const std::string &kind, const std::string &message);
-    Status add_fact(const char *name, const std::string &value); // not where the value is empty
-    // An existing file is replaced in one piece, or left as it was.
+    Status add_fact(const char *name, const std::string &value); // unless the value is empty
+    // Replaces an existing file as a whole, or leaves it as it was.
     Status write(const std::string &title, const ReportSeconds &seconds);
 
   private:

@@ -23,7 +23,7 @@ struct LogprobView {
     const float *top_logprobs;
 
     bool any(int64_t i) const { return offsets[i + 1] > offsets[i]; }
-    // Any token has likeliest ones listed.
+    // Whether likeliest tokens are listed for any token.
     bool any_top(int64_t i) const { return top_offsets[offsets[i + 1]] > top_offsets[offsets[i]]; }
 };
 LogprobView logprobs_of(const batchllm_results &results);

@@ -50,7 +50,7 @@ RowError unknown_key(std::string_view key, const char *where) {
                                   "\"_\", or run with --ignore-unknown-keys");
 }
 
-// Makes the conversation, if the row is one, its prompt.
+// If the row is a conversation, makes it the row's prompt.
 RowError take_conversation(ConversationText *conversation, Row *row) {
     if (conversation->has_messages()) {
         row->is_text = true;
@@ -135,7 +135,7 @@ RowError read_unsupported(std::string_view key, JsonView value, bool *known) {
     return {};
 }
 
-// A body of the OpenAI interface says by its url what is wanted, whatever the rows' default is.
+// The url of an OpenAI request determines the task, whatever the default of rows is.
 void set_task(int32_t task, ParameterReader *parameters) {
     if (parameters->task() != task) parameters->own().task = task;
 }
@@ -210,7 +210,7 @@ RowError read_body(const JsonMembers &body, const RowReaderOptions &options, Row
     return parameters.take(options.constraints, row);
 }
 
-// What the chat form of the OpenAI interface has beyond the parameters that both forms share.
+// The keys of OpenAI's chat interface other than the parameters that both interfaces share.
 class ChatBody {
   public:
     // Sets *known to whether the key is one of these.
@@ -322,7 +322,7 @@ RowError read_batch(const JsonMembers &members, const RowReaderOptions &options,
                         "\"/v1/embeddings\"");
 }
 
-// Of a line with a number that no type can hold.
+// For a line with a number that no type can hold.
 void set_own_id(const LineId &found, bool batch, Row *row) {
     if (batch) row->record.format = RowFormat::batch_unknown;
     const std::string &id = batch ? found.custom_id : found.id;

@@ -2,8 +2,8 @@
 //
 // Two forms are read: the program's own ({"id", "prompt" | "tokens" | "messages", parameters}) and
 // the OpenAI batch format ({"custom_id", "method", "url", "body"}). docs/formats.md lists the keys.
-// A key that is not known is an error, so that a misspelt parameter is never passed over; so is a
-// key given twice.
+// An unknown key is an error, so that a misspelt parameter is never ignored; so is a key that is given
+// twice.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@ namespace batchllm::cli {
 
 class LineParser;
 
-// batchllm_params with its arrays owned. The command line makes the defaults; a row that says
-// something else has a copy of its own.
+// batchllm_params with its arrays owned. The command line sets the defaults; a row with parameters of
+// its own has its own copy.
 struct SamplingOptions {
     int32_t max_tokens = 128;
     float temperature = 0;
@@ -50,16 +50,16 @@ struct SamplingOptions {
     std::vector<int32_t> bias_tokens;
     std::vector<float> bias_values;
 
-    // Most tokens that a row's samples may generate together.
+    // The most tokens that a row's samples may generate together.
     int64_t most_tokens() const {
         return task == BATCHLLM_TASK_GENERATE ? std::max<int64_t>(0, int64_t{max_tokens} * samples)
                                               : 0;
     }
     ConstraintText constraint_text;
-    SharedConstraint constraint; // of that text; null: none, or it was not to be made
+    SharedConstraint constraint; // made from that text; null: none, or it was not to be made
 };
 
-// What a view of the options leads to beside the options themselves.
+// What a view of the options points to besides the options themselves.
 struct TextPointers {
     std::vector<const char *> stop_strings, bad_words;
 };
@@ -69,10 +69,10 @@ batchllm_params view_params(const SamplingOptions &options, TextPointers *pointe
 
 enum class RowFormat : uint8_t { plain, completions, chat, embeddings, batch_unknown };
 
-// What of a row its answer needs, kept until the row is done.
+// What a row's answer needs, kept until the row is done.
 struct RowRecord {
     std::string id;    // JSON: a string or a number; "null" when the line could not be read
-    std::string model; // completions, chat, embeddings: as the row named it
+    std::string model; // completions, chat, embeddings: as in the row
     RowFormat format = RowFormat::plain;
     int64_t most_tokens = 0; // that its samples may generate together
 };
@@ -94,9 +94,9 @@ struct Row {
     bool score_is_text = false;
     std::vector<std::string> score_texts;
     std::vector<std::vector<int32_t>> score_tokens;
-    // With a template, until it has made the text of them: its columns by number; one that is not there is null.
+    // With a template, until the text has been made: the row's cells by column number; a missing one is null.
     std::vector<std::pair<uint32_t, std::string>> cells;
-    bool done = false; // by an earlier run, and read for the order of the others' fields
+    bool done = false; // by an earlier run; read only for the field order of other rows
 };
 
 class TableRenderer;
@@ -104,7 +104,7 @@ class TableRenderer;
 struct RowReaderOptions {
     std::shared_ptr<const SamplingOptions> defaults;
     bool ignore_unknown_keys = false;
-    ConstraintCache *constraints = nullptr; // borrowed; null: constraints are read, and not made
+    ConstraintCache *constraints = nullptr; // borrowed; null: constraints are read but not made
     std::shared_ptr<TableRenderer> table;   // null: lines bring their own prompts
 };
 
@@ -113,8 +113,8 @@ class RowReader {
     explicit RowReader(RowReaderOptions options);
     ~RowReader();
 
-    // Reads a line; 64 bytes behind it must be readable. On an error (code not empty) row->line
-    // and what is known of row->record are set all the same.
+    // Reads a line; 64 bytes after it must be readable. Even on an error (code not empty) row->line
+    // and what is known of row->record are set.
     RowError read(int64_t line, std::string_view text, Row *row);
 
   private:

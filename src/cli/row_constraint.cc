@@ -85,7 +85,7 @@ RowError read_response_format(JsonView value, ConstraintText *to,
     if (!schema.has_value()) {
         return type_error("response_format", "with its schema under \"json_schema\", \"schema\"");
     }
-    // OpenAI's words for it: a schema that is not strict is followed as far as it can be.
+    // In OpenAI's interface, a schema that is not strict is followed as far as possible.
     const std::optional<JsonView> strict = inner->find("strict");
     if (strict.has_value() && !strict->is_null()) {
         const std::optional<bool> yes = strict->boolean();

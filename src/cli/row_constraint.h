@@ -10,12 +10,12 @@
 
 namespace batchllm::cli {
 
-// Into *to, what is in it aside. value is not null.
+// Each sets its part of *to and leaves the rest. value is not null.
 RowError read_choices(JsonView value, ConstraintText *to);
 RowError read_regex(JsonView value, ConstraintText *to);
 RowError read_json_schema(JsonView value, ConstraintText *to);
 RowError read_grammar(JsonView value, ConstraintText *to);
-// OpenAI's: {"type": "text" | "json_object" | "json_schema"}. *strict_given: what it says of "strict", if anything.
+// OpenAI's: {"type": "text" | "json_object" | "json_schema"}. *strict_given: its "strict", if given.
 RowError read_response_format(JsonView value, ConstraintText *to,
                               std::optional<bool> *strict_given);
 

@@ -1,4 +1,4 @@
-// The names that rows use for their parameters, and what a misspelt one was meant to be.
+// The names that rows use for their parameters, and what a misspelt one probably means.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ enum class ParameterKey : uint8_t {
     loose_schema,
 };
 
-// The words for a parameter's numbers.
+// The names of a parameter's numbers.
 struct ParameterName {
     const char *name;
     int32_t value;
@@ -66,7 +66,7 @@ bool is_own_key(std::string_view key);
 // Keys of an OpenAI request body that do not change the answer.
 bool is_harmless_body_key(std::string_view key);
 
-// The known key that this one is a slip or a synonym of; empty: none is near.
+// The known key of which this one is a misspelling or a synonym; empty: none is close.
 std::string_view nearest_row_key(std::string_view key);
 
 // Levenshtein's distance.

@@ -183,7 +183,7 @@ RowError ParameterReader::read_bias(JsonView value) {
     return {};
 }
 
-// One key alone says it; start_after goes with any of them.
+// Only one key may set the constraint; start_after may accompany any of them.
 RowError ParameterReader::read_constraint(ParameterKey name, std::string_view key, JsonView value) {
     ConstraintText &constraint = own().constraint_text;
     if (name == ParameterKey::start_after) {
@@ -214,7 +214,7 @@ RowError ParameterReader::read_constraint(ParameterKey name, std::string_view ke
 RowError ParameterReader::take(ConstraintCache *constraints, Row *row) {
     row->params = defaults_;
     if (own_ == nullptr) return {};
-    // A request's "strict" is above loose_schema, in whichever order they came.
+    // A request's "strict" takes precedence over loose_schema, whatever their order.
     if (strict_.has_value()) own_->constraint_text.loose = !*strict_;
     const ConstraintText &text = own_->constraint_text;
     if (constraints != nullptr && text != defaults_->constraint_text) {

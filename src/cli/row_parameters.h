@@ -26,7 +26,7 @@ inline bool failed(const RowError &error) { return !error.code.empty(); }
 // Token ids of a JSON list. An id that no int32 holds is no token of any model.
 RowError read_tokens(std::string_view key, JsonView value, std::vector<int32_t> *tokens);
 
-// Reads the parameters that both forms of row know, each under its key.
+// Reads the parameters that both forms of row have, each by its key.
 class ParameterReader {
   public:
     explicit ParameterReader(std::shared_ptr<const SamplingOptions> defaults)
@@ -36,7 +36,7 @@ class ParameterReader {
     RowError read(std::string_view key, JsonView value, bool *known);
 
     int32_t task() const { return own_ == nullptr ? defaults_->task : own_->task; }
-    // The row's parameters, its constraint made, unless there is nothing to make it with.
+    // The row's parameters. Its constraint is made, if there is a cache to make it with.
     RowError take(ConstraintCache *constraints, Row *row);
     SamplingOptions &own() {
         if (own_ == nullptr) own_ = std::make_shared<SamplingOptions>(*defaults_);
@@ -57,7 +57,7 @@ class ParameterReader {
     std::shared_ptr<const SamplingOptions> defaults_;
     std::shared_ptr<SamplingOptions> own_;
     std::optional<bool> strict_; // of a response_format
-    std::string constraint_key_; // the one that said what the output must look like
+    std::string constraint_key_; // the key that gave the constraint
 };
 
 } // namespace batchllm::cli

@@ -45,7 +45,7 @@ void add_option_parts(JobIdentity *identity, const RunOptions &options) {
     add("logprobs", sampling.logprobs);
     add("parse-special", sampling.parse_special);
     add("add-special", sampling.add_special);
-    // Not where they are the defaults: a job begun before there were tasks goes on.
+    // Not if they are the defaults, so that a job from before there were tasks can be resumed.
     if (sampling.task != BATCHLLM_TASK_GENERATE) add("task", sampling.task);
     if (sampling.pooling != BATCHLLM_POOLING_MODEL) add("pooling", sampling.pooling);
     if (sampling.normalize != 0) add("normalize", sampling.normalize);
@@ -56,10 +56,10 @@ void add_option_parts(JobIdentity *identity, const RunOptions &options) {
     if (sampling.prompt_logprobs >= 0) add("prompt-logprobs", sampling.prompt_logprobs);
     if (!sampling.bad_words.empty()) add_list("bad-word", sampling.bad_words);
     if (options.engine.reproducible) add("reproducible", options.engine.reproducible);
-    // A job without one reads as it did before there were any. How JSON is written counts for rows that have schemas of
-    // their own, too.
+    // A job without a constraint has the same identity as before there were any. How JSON is written also matters for
+    // rows with schemas of their own.
     if (sampling.constraint_text != ConstraintText()) {
-        constexpr size_t longest = 200; // what has changed is told to the user
+        constexpr size_t longest = 200; // changes are shown to the user
         const std::string key = sampling.constraint_text.key();
         add("constraint",
             std::string_view(key.size() <= longest ? key
@@ -76,8 +76,8 @@ void add_option_parts(JobIdentity *identity, const RunOptions &options) {
     add("max-line-bytes", options.in.max_line_bytes);
 }
 
-// Everything that changes what the rows' results are. What only changes speed or memory does not
-// count: a job may be resumed with more threads or on another pool.
+// Everything that changes results. What only changes speed or memory does not count: a job may be
+// resumed with more threads or another pool.
 Status identify(const RunOptions &options, JobIdentity *identity) {
     identity->created = static_cast<int64_t>(std::time(nullptr));
     if (options.in.model.empty()) {

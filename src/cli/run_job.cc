@@ -15,7 +15,7 @@ namespace batchllm::cli {
 namespace {
 
 constexpr int64_t wait_milliseconds = 50;
-constexpr int64_t add_rows = 16384; // parameters are laid out for so many rows at a time
+constexpr int64_t add_rows = 16384; // parameters are laid out for this many rows at a time
 
 // user: whether a bar may stand on the line.
 void log_to_stderr(void *user, int32_t level, const char *message) {
@@ -24,8 +24,8 @@ void log_to_stderr(void *user, int32_t level, const char *message) {
     std::fprintf(stderr, "%sbatchllm: %s: %s\n", clear, names[std::clamp(level, 0, 3)], message);
 }
 
-// What body returns, or the Status of what it throws. Takes no memory of its own: both texts are short
-// enough for a std::string to hold in place.
+// The body's result, or the Status of what it throws. Allocates nothing itself: both texts are short
+// enough to be stored inside a std::string.
 template <typename Body> Status status_of(Body body) {
     try {
         return body();
@@ -71,7 +71,7 @@ Status RunJob::create_engine() {
     return call_status(batchllm_engine_set_report(engine, report_.handle()));
 }
 
-// What holds for rows that do not say: made before any of them is read.
+// Makes the command line's constraint, for rows without one, before any row is read.
 Status RunJob::make_default_constraint(SamplingOptions *defaults) {
     if (defaults->constraint_text.kind == 0) return {};
     ASSIGN_OR_RETURN(defaults->constraint, constraints_->get(defaults->constraint_text));
@@ -117,13 +117,13 @@ Status RunJob::run(LineReader input) {
                         tokenizer_.get(), &output_.done());
     ASSIGN_OR_RETURN(std::unique_ptr<Window> first, first_window(&source, whole_file));
     if (interrupted()) return {};
-    // Not before: an output is not given up for a misspelt model or template.
+    // Not earlier: a misspelt model or template must not cost an output.
     RETURN_IF_ERROR(output_.start());
     Status status = status_of([&] {
         if (first != nullptr) RETURN_IF_ERROR(add_window(std::move(*first)));
         return run_windows(&source);
     });
-    // What has finished is written, whatever happened after.
+    // Finished rows are written, whatever happened afterwards.
     if (!status.ok() && status.code() != BATCHLLM_ERROR_IO) {
         const Status written = status_of([&] { return write_results(); });
         if (!written.ok()) status = written;
@@ -133,21 +133,21 @@ Status RunJob::run(LineReader input) {
     return status.ok() ? synced : status;
 }
 
-// The first rows are read before there is an output: what is wrong with all of them, or with a template,
-// shows there. Null: the user has interrupted.
+// Reads the first rows before there is an output, to find mistakes that affect all rows, or in a template.
+// Null: the user has interrupted.
 Result<std::unique_ptr<Window>> RunJob::first_window(WindowSource *source, bool whole_file) {
     std::unique_ptr<Window> window;
     while (window == nullptr && !interrupted()) {
         ASSIGN_OR_RETURN(window, source->take(wait_milliseconds));
     }
-    // The rows of a job that goes on may have been those that could run.
+    // In a resumed job, the rows that could run may be done already.
     if (window != nullptr && output_.resumed_rows() == 0) {
         RETURN_IF_ERROR(check_first_window(*window, whole_file));
     }
     return window;
 }
 
-// Whether the engine has so few rows waiting that the next window should join them.
+// Whether so few rows wait in the engine that the next window should be added.
 bool RunJob::wants_window() const {
     return !input_ended_ && last_.rows_waiting <= window_rows_ / 8;
 }
@@ -205,7 +205,7 @@ Status RunJob::add_window(Window window) {
         RETURN_IF_ERROR(call_status(batchllm_engine_use_plan(engine_.get(), window.plan.get())));
     }
     RETURN_IF_ERROR(call_status(batchllm_build_groups(engine_.get())));
-    last_.rows_waiting += window.rows(); // until the next step says
+    last_.rows_waiting += window.rows(); // until the next step reports it
     return save_plan(window);
 }
 
@@ -254,7 +254,7 @@ Status RunJob::save_plan(const Window &window) {
 
 Status RunJob::write_batch() {
     if (batch_.empty()) return {};
-    // Cleared however it goes: no line is written twice.
+    // Cleared in any case, so that no line is written twice.
     struct Clear {
         OutputBatch *batch;
         ~Clear() { batch->clear(); }
@@ -273,7 +273,7 @@ Status RunJob::write_failed(const Window &window) {
     return write_batch();
 }
 
-// Takes out what has finished and writes it; one line a row.
+// Takes finished rows from the engine and writes them, one line each.
 Status RunJob::write_results() {
     batchllm_results *raw = nullptr;
     RETURN_IF_ERROR(call_status(batchllm_poll(engine_.get(), 0, &raw)));
@@ -301,8 +301,8 @@ Status RunJob::write_results() {
     return write_batch();
 }
 
-// The engine counts every row at the most that it may generate. Rows mostly end earlier: by as much
-// as those that have finished, we expect.
+// The engine counts for every row the most that it may generate. Most rows end earlier; the remaining ones
+// are expected to do so by as much as those that have finished.
 int64_t RunJob::expected_tokens_left() const {
     if (finished_most_tokens_ == 0) return last_.tokens_left;
     const double unused =

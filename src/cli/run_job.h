@@ -1,8 +1,8 @@
 // One run of `batchllm run`: feeds windows to the engine, writes what it finishes, keeps count.
 //
-// The next window is added once most rows of the one before have started, so that steps stay full
-// across the seam. A row's tag is its line number: its random numbers are the same whatever window
-// it falls into and however often the job is resumed.
+// The next window is added once most rows of the previous one have started, so that steps stay full
+// from one window to the next. A row's tag is its line number, so its random numbers are the same
+// whatever window it is in and however often the job is resumed.
 #pragma once
 
 #include <atomic>
@@ -27,10 +27,10 @@ class RunJob {
     RunJob(const RunOptions &options, OutputOptions output_options, OutputFile output,
            const std::atomic<bool> *interrupted);
 
-    // Until all rows are done, the user interrupts (OK too: see finish) or something fails.
+    // Runs until all rows are done, the user interrupts (also OK: see finish) or something fails.
     Status run(LineReader input);
 
-    // Writes statistics and the last words; gives the exit code.
+    // Writes statistics and the final messages; returns the exit code.
     int finish(Status status);
 
   private:
@@ -59,7 +59,7 @@ class RunJob {
     OutputFile output_;
     const std::atomic<bool> *interrupted_;
     ProgressDisplay display_;
-    bool bar_; // display_ draws one
+    bool bar_; // display_ draws a bar
     std::chrono::steady_clock::time_point start_;
 
     ReportFile report_;
@@ -73,12 +73,12 @@ class RunJob {
     bool input_ended_ = false; // the last window has been added
     int64_t windows_ = 0;
     int64_t window_rows_ = 0; // of the window added last
-    int64_t rows_known_ = 0;  // earlier runs' included
+    int64_t rows_known_ = 0;  // including those of earlier runs
     int64_t input_bytes_ = 0;
     int64_t reused_rows_ = 0;
     int64_t completion_tokens_ = 0;    // of finished rows
-    int64_t finished_most_tokens_ = 0; // that they might have generated
-    int64_t open_most_tokens_ = 0;     // that the rows in the engine may generate
+    int64_t finished_most_tokens_ = 0; // the most that they might have generated
+    int64_t open_most_tokens_ = 0;     // the most that the rows in the engine may generate
     batchllm_prediction predicted_ = {};
     double tokenize_seconds_ = 0;
     double plan_seconds_ = 0;

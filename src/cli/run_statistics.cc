@@ -19,7 +19,7 @@ int64_t peak_resident_bytes() {
 
 } // namespace
 
-// A window's rows before they are run. One without a plan of its own has nothing to predict by.
+// Predicts a window's rows before they run. A window without a plan of its own cannot be predicted.
 Status RunJob::predict(const Window &window) {
     if (options_.prediction.device.empty() || window.plan == nullptr) return {};
     ASSIGN_OR_RETURN(const batchllm_prediction predicted,

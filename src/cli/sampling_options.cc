@@ -20,15 +20,17 @@ const std::map<std::string, int32_t> task_options = by_name(task_names);
 const std::map<std::string, int32_t> pooling_options = by_name(pooling_names);
 
 void add_task(CLI::App *app, SamplingOptions *sampling) {
-    add_named(app, "--task", &sampling->task, task_options, "what rows' results are (generate)");
+    add_named(app, "--task", &sampling->task, task_options,
+              "the kind of result of each row (generate)");
     add_named(app, "--pooling", &sampling->pooling, pooling_options,
-              "of embedded rows (as the model's files say)");
+              "for embedded rows (as the model's files say)");
     app->add_flag_callback(
         "--normalize", [sampling] { sampling->normalize = 1; },
         "vectors of length 1 (as the model's files say)");
     app->add_flag_callback(
         "--no-normalize", [sampling] { sampling->normalize = -1; }, "vectors as they are");
-    add_whole(app, "--dimensions", &sampling->dimensions, 1, "the first so many of each vector");
+    add_whole(app, "--dimensions", &sampling->dimensions, 1,
+              "keep this many dimensions of each vector");
 }
 
 // May be given several times, and is never empty.
@@ -87,12 +89,14 @@ void add_tokenizing(CLI::App *app, SamplingOptions *sampling) {
         "do not add the tokenizer's BOS and the like");
     app->add_flag_callback(
         "--no-parse-special", [sampling] { sampling->parse_special = false; },
-        "special tokens written in prompts are plain text: for text from strangers");
+        "special tokens written in prompts are plain text: for untrusted text");
 }
 
 void add_sampling(CLI::App *app, SamplingOptions *sampling) {
-    CLI::App *defaults = app->add_option_group("Defaults for rows", "a row's own keys go first");
-    add_whole(defaults, "--max-tokens", &sampling->max_tokens, 1, "most tokens generated (128)");
+    CLI::App *defaults =
+        app->add_option_group("Defaults for rows", "a row's own keys take precedence");
+    add_whole(defaults, "--max-tokens", &sampling->max_tokens, 1,
+              "maximum tokens to generate (128)");
     add_number(defaults, "--temperature", &sampling->temperature, 0, 3.4e38f, false,
                "0 is greedy (0)");
     add_number(defaults, "--top-p", &sampling->top_p, 0, 1, true, "nucleus sampling (1: off)");
@@ -102,7 +106,7 @@ void add_sampling(CLI::App *app, SamplingOptions *sampling) {
                "(1: off)");
     add_number(defaults, "--presence-penalty", &sampling->presence_penalty, -2, 2, false, "(0)");
     add_number(defaults, "--frequency-penalty", &sampling->frequency_penalty, -2, 2, false, "(0)");
-    add_whole(defaults, "--n", &sampling->samples, 1, "results a row (1)");
+    add_whole(defaults, "--n", &sampling->samples, 1, "results per row (1)");
     add_texts(defaults, "--stop", &sampling->stop_strings,
               "text that ends a row; may be given several times");
     defaults->add_option("--stop-token", sampling->stop_tokens, "token id that ends a row")
@@ -113,9 +117,9 @@ void add_sampling(CLI::App *app, SamplingOptions *sampling) {
     add_logprobs(defaults, "--logprobs", &sampling->logprobs,
                  "log-probabilities of the chosen tokens, and of the N likeliest");
     add_logprobs(defaults, "--prompt-logprobs", &sampling->prompt_logprobs,
-                 "the same of the prompt's tokens; such rows share no prefix");
+                 "the same for the prompt's tokens; such rows share no prefix");
     add_whole(defaults, "--min-tokens", &sampling->min_tokens, 0,
-              "no EOS and nothing else ends a row before so many (0)");
+              "neither EOS nor a stop ends a row before this many (0)");
     add_texts(defaults, "--bad-word", &sampling->bad_words,
               "text that is not generated; may be given several times");
     add_tokenizing(defaults, sampling);
@@ -124,13 +128,13 @@ void add_sampling(CLI::App *app, SamplingOptions *sampling) {
 
 void add_constraints(CLI::App *app, ConstraintText *constraint, std::vector<NamedPath> *read) {
     CLI::App *kinds = app->add_option_group("What the output of rows must look like",
-                                            "a row's own keys go first");
+                                            "a row's own keys take precedence");
     const auto always = [](int32_t kind) { return [kind](const std::string &) { return kind; }; };
     CLI::App *one = kinds->add_option_group("One of");
     add_constraint(one, "--json-schema", "FILE", "JSON of this schema", constraint, read,
                    always(BATCHLLM_CONSTRAINT_JSON_SCHEMA));
-    add_constraint(one, "--regex", "EXPRESSION", "a match of it, from end to end", constraint, read,
-                   always(BATCHLLM_CONSTRAINT_REGEX));
+    add_constraint(one, "--regex", "EXPRESSION", "text that matches it as a whole", constraint,
+                   read, always(BATCHLLM_CONSTRAINT_REGEX));
     add_constraint(one, "--grammar", "FILE", "a text of this grammar: Lark in a .lark, else GBNF",
                    constraint, read, [](const std::string &path) {
                        return path.ends_with(".lark") ? BATCHLLM_CONSTRAINT_LARK
@@ -148,7 +152,8 @@ void add_constraints(CLI::App *app, ConstraintText *constraint, std::vector<Name
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     one->require_option(0, 1);
     kinds
-        ->add_option("--start-after", constraint->start_after, "only behind this text, as </think>")
+        ->add_option("--start-after", constraint->start_after,
+                     "only after this text, such as </think>")
         ->type_name("TEXT");
     kinds->add_flag("--flexible-whitespace", constraint->flexible_whitespace,
                     "JSON may have spaces and line ends");
@@ -157,7 +162,7 @@ void add_constraints(CLI::App *app, ConstraintText *constraint, std::vector<Name
     kinds->add_flag("--any-numbers", constraint->any_numbers,
                     "JSON numbers may be 12.0 for 12, and have exponents");
     kinds->add_flag("--loose-schema", constraint->loose,
-                    "what a schema asks that cannot be enforced is passed over, with a warning");
+                    "ignore what a schema requires but cannot be enforced, with a warning");
 }
 
 } // namespace batchllm::cli

@@ -10,9 +10,9 @@
 
 namespace batchllm::cli {
 
-// What a row may say for itself; these hold for rows that do not.
+// Parameters that a row may set itself; these options are the defaults.
 void add_sampling(CLI::App *app, SamplingOptions *sampling);
-// Of them, those that change how prompts become tokens.
+// Only those that change how prompts become tokens.
 void add_tokenizing(CLI::App *app, SamplingOptions *sampling);
 
 // read: the files that they name are added.

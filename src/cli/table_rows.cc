@@ -5,14 +5,14 @@
 namespace batchllm::cli {
 namespace {
 
-// Null: the cell is.
+// Nothing: the cell is null.
 std::optional<std::string> cell_text(const JsonView &value) {
     if (value.is_null()) return std::nullopt;
     const std::optional<std::string_view> text = value.string();
     return text.has_value() ? std::string(*text) : value.text();
 }
 
-// A column of all rows: what a row does not have is null.
+// A column of all rows; a cell that a row lacks is null.
 struct CellColumnText {
     std::string text;
     std::vector<int64_t> offsets = {0};
@@ -28,7 +28,7 @@ struct CellColumnText {
     }
 };
 
-// Keys told in an error, of those that the template does not name: lines may all have keys of their own.
+// How many keys that the template does not name are kept for an error: every line may have keys of its own.
 constexpr size_t most_others = 64;
 
 } // namespace
@@ -47,7 +47,7 @@ void TableRenderer::read_cells(const JsonMembers &members, Row *row) {
     for (const auto [key, value] : members) {
         const auto name = names_.find(key);
         if (name == names_.end()) {
-            // The library's names end at a zero byte: such a key would stand for another one.
+            // Names end at a zero byte in the library, so such a key would be taken for another one.
             if (others_.size() < most_others && key.find('\0') == std::string_view::npos) {
                 others_.emplace(key);
             }
@@ -105,7 +105,7 @@ Status TableRenderer::render(std::vector<Row> *rows, std::vector<RowError> *erro
         call_status(batchllm_table_create(static_cast<int64_t>(rows->size()), columns.data(),
                                           static_cast<int64_t>(columns.size()), &options, &made)));
     const TableHandle table(made);
-    std::vector<CellColumnText>().swap(texts); // the cells stand in the prompts now
+    std::vector<CellColumnText>().swap(texts); // the prompts have the cells now
     const batchllm_column &prompts = *batchllm_table_prompts(made);
     for (size_t i = 0; i < rows->size(); ++i) {
         Row &row = (*rows)[i];

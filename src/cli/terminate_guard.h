@@ -1,5 +1,5 @@
-// While one lives, an exception that leaves a noexcept function ends the program as one that reaches main()
-// does: with a word on stderr and an exit code.
+// While one exists, an exception that leaves a noexcept function ends the program like one that reaches main():
+// with a message on stderr and an exit code.
 #pragma once
 
 #include <cstdlib>

@@ -92,7 +92,7 @@ class ItemReader {
         for (const JsonView entry : *list) {
             const std::optional<int64_t> token = entry.integer();
             if (!token.has_value()) return false;
-            // No vocabulary has it: the library says so of -1.
+            // No vocabulary has such a token: the library reports -1 as unknown.
             item->tokens.push_back(*token < 0 || *token > INT32_MAX ? -1
                                                                     : static_cast<int32_t>(*token));
         }
@@ -148,7 +148,7 @@ Status apply_chat_template(const batchllm_tokenizer *tokenizer, const TokenizeOp
     return {};
 }
 
-// Encodes or decodes the items that are sound and of this kind; an item's failure becomes its error.
+// Encodes or decodes the valid items of this kind; an item's failure becomes its error.
 Status convert(const batchllm_tokenizer *tokenizer, const TokenizeOptions &options, bool chat,
                std::vector<Item> *items) {
     std::vector<Item *> sound;

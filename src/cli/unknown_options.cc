@@ -7,7 +7,7 @@
 namespace batchllm::cli {
 namespace {
 
-// Those of option groups too, which CLI11 has as subcommands without names.
+// Includes those of option groups, which are subcommands without names in CLI11.
 std::vector<std::string> option_names(const CLI::App &command) {
     std::vector<std::string> names;
     for (const CLI::Option *option : command.get_options()) {

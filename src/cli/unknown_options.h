@@ -7,7 +7,7 @@
 
 namespace batchllm::cli {
 
-// The first argument of a parsed command line that looks like an option but is none, with the option that was
+// The first argument of a parsed command line that looks like an option but is not one, with the option that was
 // probably meant; "" if there is no such argument.
 std::string unknown_option(const CLI::App &app);
 

@@ -11,7 +11,7 @@
 namespace batchllm::cli {
 namespace {
 
-// Read and tokenized at a time: enough for every core, little beside a window.
+// How much is read and tokenized at a time: enough for every core, little compared with a window.
 constexpr size_t chunk_bytes = size_t{4} << 20;
 constexpr size_t chunk_rows = 16384;
 
@@ -49,7 +49,7 @@ WindowBuilder::WindowBuilder(LineReader *input, RowReaderOptions row_options, Wi
     : input_(input), rows_(row_options), table_(row_options.table), options_(std::move(options)),
       tokenizer_(tokenizer), done_(done), stop_(stop) {}
 
-// Reads a chunk of rows into chunk_; what cannot be read goes to failed_.
+// Reads a chunk of rows into chunk_; rows that cannot be read go to failed_.
 Status WindowBuilder::read_rows() {
     const bool together = table_ != nullptr && table_->reorders();
     const size_t most_bytes = together ? table_bytes : chunk_bytes;
@@ -88,7 +88,7 @@ Status WindowBuilder::read_rows() {
     return {};
 }
 
-// Makes the prompts of rows that are a table's.
+// Makes the prompts of rows that belong to a table.
 Status WindowBuilder::render_rows() {
     if (table_ == nullptr) return {};
     std::vector<RowError> errors;
@@ -147,7 +147,7 @@ Status WindowBuilder::tokenize_with(uint32_t flags, std::vector<Row> *rows) {
     TextColumn texts;
     std::vector<Row *> wanted;
     for (Row &row : *rows) {
-        // A chat template writes its own special tokens, all of them.
+        // A chat template writes all special tokens itself.
         const bool adds = row.params->add_special && !row.is_chat;
         const bool parses = row.params->parse_special || row.is_chat;
         const uint32_t own = (adds ? BATCHLLM_ENCODE_ADD_SPECIAL : 0u) |
@@ -327,7 +327,7 @@ Result<PlanHandle> load_previous_plan(const std::string &path,
     return plan;
 }
 
-// F for the first window; F.2, F.3, ... for the others where there are such files, else F.
+// F for the first window; F.2, F.3, ... for the others if these files exist, else F.
 Result<const batchllm_plan *> WindowBuilder::previous_plan(int64_t number) {
     if (options_.previous_plan.empty()) return static_cast<const batchllm_plan *>(nullptr);
     std::string path = options_.previous_plan;

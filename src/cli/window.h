@@ -2,7 +2,7 @@
 //
 // A window ends at a number of prompt tokens or of rows, whichever comes first, so that memory does
 // not depend on the length of the input. One thread reads, tokenizes and plans the next window
-// while the engine runs the one before; at most one finished window waits to be taken.
+// while the engine runs the previous one; at most one finished window waits to be taken.
 #pragma once
 
 #include <atomic>
@@ -35,17 +35,17 @@ struct WindowOptions {
     int32_t levels = 0;
     double head_cost = 0;      // batchllm_plan_options
     std::string previous_plan; // of --plan; empty: none
-    std::string model;         // the directory, for what is said of it; empty: none
+    std::string model;         // the directory, for error texts; empty: none
 };
 
 struct FailedRow {
     int64_t line = 0;
     RowRecord record;
     RowError error;
-    bool of_the_model = false; // which lacks what the row needs, as any row like it
+    bool of_the_model = false; // the model lacks what this row, and any like it, needs
 };
 
-// Rows [0, generated) are continued, the others scored; each by line number as its tag.
+// Rows [0, generated) are continued, the others scored. A row's tag is its line number.
 struct Window {
     int64_t number = 0; // from 1
     std::vector<int32_t> tokens;
@@ -69,7 +69,7 @@ struct Window {
     int64_t rows() const { return static_cast<int64_t>(lines.size()); }
 };
 
-// A plan file for rows of this tokenizer (null: not known). Errors name the file.
+// A plan file for rows tokenized by this tokenizer (null: not known). Errors name the file.
 Result<PlanHandle> load_previous_plan(const std::string &path, const batchllm_tokenizer *tokenizer);
 
 // Builds one window after the other. Used by one thread.
@@ -112,7 +112,7 @@ class WindowBuilder {
     std::string previous_path_;
 };
 
-// The thread around a builder. Where none can be started, the caller of take() does the work.
+// A thread around a builder. If none can be started, the caller of take() does the work.
 class WindowSource {
   public:
     // input is owned; the rest as for WindowBuilder.
@@ -120,10 +120,10 @@ class WindowSource {
                  const batchllm_tokenizer *tokenizer, const LineSet *done);
     WindowSource(const WindowSource &) = delete;
     WindowSource &operator=(const WindowSource &) = delete;
-    ~WindowSource(); // stops the thread after the piece of work at hand
+    ~WindowSource(); // stops the thread after its current piece of work
 
-    // The next window: null when it is not ready within the milliseconds, or after the last one. What
-    // the builder threw is thrown here.
+    // The next window; null if it is not ready within this time, or after the last one. Throws what the
+    // builder threw.
     Result<std::unique_ptr<Window>> take(int64_t milliseconds);
     int64_t input_file_bytes() const { return input_.file_bytes(); }
     std::atomic<bool> &stop() { return stop_; }

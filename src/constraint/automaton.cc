@@ -12,8 +12,8 @@ namespace {
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
-// The pairs of states that one text leads to. Where b has no way any more its state is kDead;
-// where a has none, neither goes on.
+// The pairs of states to which a text leads. If b cannot continue, its state is kDead; if a cannot continue,
+// neither does.
 Result<Automaton> product(const Automaton &a, const Automaton &b, bool both, Budget *budget) {
     DfaTable table;
     bool splits[256] = {};
@@ -155,8 +155,8 @@ bool Automaton::matches(std::string_view bytes) const {
     return accepting(state);
 }
 
-// Lengths of the shortest and the longest way from each state to the end of a string, found from the
-// last states backwards. A state on a cycle never has all its successors done.
+// The length of the longest way from each state to the end of a string, found backwards from the last states.
+// A state on a cycle never has all its successors done.
 int64_t Automaton::greatest_bytes() const {
     const int32_t n = states();
     std::vector<int32_t> open(at(n), 0); // edges to states that are not done

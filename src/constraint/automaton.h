@@ -24,13 +24,13 @@ namespace batchllm {
 
 class Automaton {
   public:
-    static constexpr int32_t kDead = -1;      // no string of the language goes this way
-    static constexpr int64_t kUnbounded = -1; // as a greatest count
+    static constexpr int32_t kDead = -1;      // no string of the language continues this way
+    static constexpr int64_t kUnbounded = -1; // as a greatest count: none
 
     Automaton() = default; // no string at all
     static Automaton empty_string();
     static Automaton literal(std::string_view bytes);
-    // Any of these strings: the trie of them, made minimal.
+    // Any of these strings: their trie, minimised.
     static Result<Automaton> strings(std::vector<std::string> strings, Budget *budget);
     // One byte out of [first, last].
     static Automaton byte_range(uint8_t first, uint8_t last);
@@ -96,8 +96,8 @@ Result<Automaton> subtract(const Automaton &a, const Automaton &b, Budget *budge
 Result<Automaton> complement(const Automaton &a, Budget *budget);
 // Whether each string of a is in b.
 Result<bool> included(const Automaton &a, const Automaton &b, Budget *budget);
-// All prefixes of the strings of a, including the strings themselves: what a reader may have seen
-// of one.
+// All prefixes of the strings of a, including the strings themselves: what may have been read of one
+// so far.
 Result<Automaton> prefixes(const Automaton &a, Budget *budget);
 
 } // namespace batchllm

@@ -1,4 +1,4 @@
-// A set of code points, as a regular expression's class makes it, and Unicode's general categories.
+// A set of code points, such as a class in a regular expression, and Unicode's general categories.
 #pragma once
 
 #include <cstdint>

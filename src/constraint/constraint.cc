@@ -21,7 +21,7 @@ Status too_ambiguous() {
         "the constraint is too ambiguous: there are too many ways to read the text so far");
 }
 
-// The bytes at the end that begin a character and do not complete it.
+// The number of bytes at the end that begin a character without completing it.
 size_t cut_character(std::string_view text) {
     for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
         const char c = text[text.size() - back];
@@ -183,7 +183,7 @@ ConstraintState::ConstraintState(std::shared_ptr<const Constraint> constraint)
     place_.state = place_.graph->start();
 }
 
-// Moves into the constraint's graph of today when this one is full or no longer it.
+// Moves into the constraint's current graph if this one is full or has been replaced.
 void ConstraintState::follow_graph(Place *place) const {
     const Constraint &constraint = *constraint_;
     if (!constraint.retired_->empty()) constraint.retired_->free_some(place->graph->bytes());

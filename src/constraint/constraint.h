@@ -49,9 +49,9 @@ struct ConstraintOptions {
     // Memory in bytes for states and masks. When it is used up they are dropped and made again; a
     // single mask may exceed it.
     int64_t cache_bytes = int64_t{64} << 20;
-    // Memory in bytes for those of all constraints of the process. While it is used up, each
-    // constraint drops its own as soon as they exceed an equal share, so together they take at most
-    // twice as much.
+    // Memory in bytes for the states and masks of all constraints of the process. While it is used
+    // up, each constraint drops its own as soon as they exceed an equal share, so all together take
+    // at most twice as much.
     int64_t all_cache_bytes = int64_t{1} << 30;
     Budget budget = Budget(); // for making it
 };
@@ -59,10 +59,10 @@ struct ConstraintOptions {
 // The tokens that may come next: bit t % 32 of words[t / 32] is token t's, for t below the
 // vocabulary's size; other bits are 0.
 struct AllowedTokens {
-    const uint32_t *words; // [TokenVocabulary::words()]; until the state's next call, or it goes
+    const uint32_t *words; // [TokenVocabulary::words()]; valid until the state's next call or end
     int32_t count;         // how many are allowed
-    int32_t only;          // the one, if count is 1; else -1
-    const void *mask;      // where it is the same, so are the tokens; for as long as words hold
+    int32_t only;          // the allowed token, if count is 1; else -1
+    const void *mask;      // equal only if the tokens are equal; valid as long as words
 };
 
 class Constraint : public std::enable_shared_from_this<Constraint> {
@@ -76,8 +76,8 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
     ~Constraint();
 
     const TokenVocabulary &vocabulary() const { return *vocabulary_; }
-    int64_t masks_made() const; // so far, by all states; others were known already
-    // What the constraints of the process have cached, about.
+    int64_t masks_made() const; // so far, for all states; masks that are reused do not count
+    // About how many bytes all constraints of the process have cached.
     static int64_t all_cached_bytes();
 
   private:
@@ -87,11 +87,11 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
 
     bool full(const StateGraph &graph) const;
     std::shared_ptr<StateGraph> new_graph() const;
-    // The graph to go on in; another one once that is full. *generation tells them apart.
+    // The graph to continue in; a new one once that is full. *generation tells them apart.
     std::shared_ptr<StateGraph> graph(uint64_t *generation) const;
     // Allowed tokens when this many bytes of the marker have just been read. Null: too ambiguous.
     const StateMask *marker_mask(int32_t read, StateGraph *graph) const;
-    // Allowed tokens where no token has come yet: some spell less there. Null: too ambiguous.
+    // Allowed tokens at the beginning of the text, where some spell less. Null: too ambiguous.
     const StateMask *first_mask(StateGraph *graph) const;
     int32_t read_marker(int32_t read, uint8_t byte) const;
 
@@ -99,17 +99,17 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
     std::shared_ptr<const GrammarCode> code_;
     std::unique_ptr<const StateMaskMaker> masks_;
     std::string marker_;
-    std::vector<int32_t> marker_back_; // [marker] where to go on when a byte does not fit
+    std::vector<int32_t> marker_back_; // [marker] where to continue if a byte does not match
     int64_t cache_bytes_ = 0;
     int64_t all_cache_bytes_ = 0;
-    std::shared_ptr<RetiredGraphs> retired_; // also of each graph, which comes here when it goes
+    std::shared_ptr<RetiredGraphs> retired_; // each graph has it too, and goes there when retired
 
-    mutable std::mutex mutex_; // over all below, but for reading generation_
+    mutable std::mutex mutex_; // for everything below, except reading generation_
     mutable std::shared_ptr<StateGraph> graph_;
     mutable std::atomic<uint64_t> generation_ = 1;
     mutable std::vector<std::unique_ptr<const StateMask>> marker_masks_; // [marker]
     mutable std::unique_ptr<const StateMask> first_mask_;
-    mutable std::vector<int32_t> marker_tokens_; // those that may complete the marker and go on
+    mutable std::vector<int32_t> marker_tokens_; // those that may complete the marker and continue
     mutable bool marker_tokens_known_ = false;
 };
 
@@ -120,7 +120,7 @@ class ConstraintState {
     const Constraint &constraint() const { return *constraint_; }
 
     // BATCHLLM_ERROR_ROW_CONSTRAINT if the constraint is too ambiguous to continue from here. Only
-    // this row fails: others go on, even with the same constraint. advance(), advance_bytes() and
+    // this row fails; others continue, even with the same constraint. advance(), advance_bytes() and
     // forced() fail in the same way.
     Result<AllowedTokens> allowed();
     // Takes one of the allowed tokens. Any other is BATCHLLM_ERROR_INVALID_ARGUMENT and changes nothing.
@@ -128,11 +128,11 @@ class ConstraintState {
     // Takes text instead, such as forced(). On an error nothing changes.
     Status advance_bytes(std::string_view bytes);
 
-    // The text so far is one that the constraint accepts; more may be possible.
+    // Whether the constraint accepts the text so far; more may be possible.
     bool complete() const;
-    // It is, and nothing more may come but a token that ends the text.
+    // Whether it does, and only a token that ends the text may follow.
     bool exhausted();
-    // A token that ends the text was taken.
+    // Whether a token that ends the text was taken.
     bool ended() const { return ended_; }
     // Appends the longest text with which every continuation begins, in whole characters and at
     // most `limit` bytes; nothing if the text may also end here, or inside a character. Does not
@@ -140,7 +140,7 @@ class ConstraintState {
     Status forced(std::string *text, size_t limit = 4096);
 
   private:
-    // Bits for masks that are kept as lists. A copy of a state starts without.
+    // Bits for masks that are kept as lists. A copy of a state starts without them.
     class OwnWords {
       public:
         OwnWords() = default;
@@ -160,7 +160,7 @@ class ConstraintState {
         uint64_t generation = 0;
         GraphState *state = nullptr;
     };
-    // While a text is read, how often it is asked whether the graph is full.
+    // Bytes of a text that are read between two checks for a full graph.
     static constexpr size_t kBytesBetweenLooks = 16;
 
     void follow_graph(Place *place) const;
@@ -171,7 +171,7 @@ class ConstraintState {
     Place place_;
     OwnWords own_words_;
     int32_t marker_read_ = 0;      // bytes of the marker, while it is being looked for
-    int32_t inside_character_ = 0; // bytes that the text's last character lacks
+    int32_t inside_character_ = 0; // bytes that are missing from the text's last character
     bool at_first_ = false;        // the next token is the text's first, and may spell less there
     bool started_ = true;          // the marker has appeared, or there is none
     bool ended_ = false;

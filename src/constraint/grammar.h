@@ -18,7 +18,7 @@ namespace batchllm {
 using NodeId = int32_t;
 inline constexpr NodeId kNoNode = -1;
 
-// A set of elements, each at most once: what a JSON object's members are.
+// A set of elements, each at most once, like the members of a JSON object.
 struct Members {
     enum class Order : uint8_t {
         declared, // elements in the order given, then the rest
@@ -31,7 +31,7 @@ struct Members {
     std::vector<Element> elements;
     NodeId rest = kNoNode;      // further elements, as many as fit; does not match the empty string
     NodeId separator = kNoNode; // between two
-    // How many in all, those of `rest` included.
+    // How many in all, including those of `rest`.
     int64_t least = 0;
     int64_t greatest = Automaton::kUnbounded;
     Order order = Order::declared;
@@ -59,8 +59,8 @@ class Grammar {
     NodeId sequence(std::vector<NodeId> parts);
     NodeId choice(std::vector<NodeId> alternatives); // branches may overlap
     NodeId optional(NodeId item) { return repeat(item, 0, 1); }
-    // From least to greatest items, with a separator between two. Counted at run time: a large count
-    // costs no more than a small one.
+    // From least to greatest items, with a separator between two. They are counted at run time, so a large
+    // count costs no more than a small one.
     NodeId repeat(NodeId item, int64_t least, int64_t greatest = Automaton::kUnbounded,
                   NodeId separator = kNoNode);
     NodeId members(Members members);

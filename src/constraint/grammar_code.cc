@@ -10,7 +10,7 @@ namespace batchllm {
 namespace {
 
 constexpr int32_t kDeepestNodes = 2000;
-constexpr int64_t kMostCounted = int64_t{1} << 30; // larger counts are out of any text's reach
+constexpr int64_t kMostCounted = int64_t{1} << 30; // no text reaches larger counts
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
@@ -74,7 +74,7 @@ class GrammarCompiler {
             const auto [id, place] = pending_.back();
             pending_.pop_back();
             ASSIGN_OR_RETURN(const int32_t body, emit_inline(id, GrammarCode::kLeave, 0));
-            // The place of a shared body is fixed before the body is known: a call that leaves.
+            // The place of a shared body is needed before the body is known: a call that leaves.
             code_.operations_[at(place)] = {.kind = Op::call, .argument = body};
         }
         number_classes();
@@ -92,7 +92,7 @@ class GrammarCompiler {
     bool productive(NodeId id) const { return facts_.productive[at(id)] != 0; }
     bool empty(NodeId id) const { return facts_.empty[at(id)] != 0; }
 
-    // The place where the node's text begins, after which things go on at next.
+    // The place where the node's text begins; after it comes `next`.
     Result<int32_t> emit(NodeId id, int32_t next, int32_t depth) {
         const Grammar::Node &node = grammar_.node(id);
         RETURN_IF_ERROR(budget_->spend_states(1));
@@ -142,7 +142,7 @@ class GrammarCompiler {
         if (fresh) {
             RETURN_IF_ERROR(budget_->spend_states(static_cast<int64_t>(literal.size())));
             for (const char c : literal) {
-                // The byte for now, its class once classes are numbered.
+                // The byte; replaced by its class once classes are numbered.
                 code_.texts_.push_back({-1, static_cast<uint8_t>(c), false, true});
                 splits_[static_cast<uint8_t>(c)] = true;
             }
@@ -154,7 +154,7 @@ class GrammarCompiler {
     Result<int32_t> emit_automaton(const Automaton &automaton, int32_t next) {
         if (automaton.states() == 1 && automaton.classes() == 1 &&
             automaton.next(0, 0) == Automaton::kDead)
-            return next; // the empty string alone
+            return next; // only the empty string
         for (const auto &[known, base] : automata_) {
             if (known == automaton) return terminal(automaton, base, next);
         }
@@ -187,7 +187,7 @@ class GrammarCompiler {
                     .argument = base});
     }
 
-    // Literals that stand side by side become one.
+    // Adjacent literals become one.
     Result<int32_t> emit_sequence(const Grammar::Node &node, int32_t next, int32_t depth) {
         int32_t place = next;
         for (size_t i = node.children.size(); i > 0;) {
@@ -252,7 +252,7 @@ class GrammarCompiler {
         repeat.separated = node.separator != kNoNode;
         repeat.least = std::min(node.least, kMostCounted);
         repeat.greatest = node.greatest > kMostCounted ? Automaton::kUnbounded : node.greatest;
-        // Empty items fill any count up.
+        // Empty items can make up any count.
         if (empty(item) && !repeat.separated) repeat.least = 0;
         if (repeat.separated && !productive(node.separator)) repeat.greatest = 1;
         if (repeat.greatest == 1 && repeat.least == 1) return emit(item, next, depth + 1);
@@ -308,7 +308,7 @@ class GrammarCompiler {
                     .argument = static_cast<int32_t>(code_.member_sets_.size()) - 1});
     }
 
-    // Bytes that no terminal tells apart get one class.
+    // Bytes that no terminal distinguishes get one class.
     void number_classes() {
         std::vector<int32_t> numbers(256, 0);
         const auto refine = [&](auto &&key_of) {

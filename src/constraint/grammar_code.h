@@ -1,8 +1,8 @@
 // A Grammar -> its code: what may come next at each place, in the form that a matcher needs.
 //
-// The code is a machine with a stack. A terminal reads bytes and goes on at `next`; a call pushes
-// `next` and runs a body that ends in `leave`, which pops. Counters and sets of members seen live in the
-// frames of the stack.
+// The code is a machine with a stack. A terminal reads bytes and continues at `next`; a call pushes
+// `next` and runs a body that ends in `leave`, which pops. Counters, and the sets of members seen so far,
+// are in the frames of the stack.
 //
 // Invariants: from every place some string can be completed (other places are removed); no body
 // reaches itself without reading a byte.
@@ -30,7 +30,7 @@ class GrammarCode {
     struct Operation {
         Kind kind;
         bool empty = false;       // terminal, call: what it runs matches the empty string
-        int32_t next = kLeave;    // where to go on; all but choice
+        int32_t next = kLeave;    // where to continue; all but choice
         int32_t argument = kNone; // terminal: place in text; call: place of the body; else an index
     };
     struct Repeat {
@@ -39,7 +39,7 @@ class GrammarCode {
         bool empty = false;    // an item may be empty, and there is a separator
         int64_t least = 0;
         int64_t greatest = 0;    // Automaton::kUnbounded
-        int64_t count_limit = 0; // counts are not told apart from here on; unbounded only
+        int64_t count_limit = 0; // from here on counts are not distinguished; unbounded only
         bool separated = false;
     };
     struct Member {
@@ -53,7 +53,7 @@ class GrammarCode {
         int64_t least = 0;
         int64_t greatest = 0; // Automaton::kUnbounded
         bool any_order = false;
-        std::vector<int32_t> required_from; // [elements + 1] required ones from here on
+        std::vector<int32_t> required_from; // [elements + 1] required ones from there on
     };
 
     // Errors name the rule; BATCHLLM_ERROR_UNSUPPORTED for left recursion, for a grammar that
@@ -76,9 +76,9 @@ class GrammarCode {
         return member_sets_[static_cast<size_t>(operation.argument)];
     }
     int32_t start() const { return start_; }
-    bool counts() const { return counts_; } // whether any repeat has a bound that is worth counting
+    bool counts() const { return counts_; } // whether any repeat has a bound to count up to
 
-    // Bytes of one class are alike everywhere in the grammar.
+    // Bytes of one class are interchangeable everywhere in the grammar.
     int32_t classes() const { return classes_; }
     uint8_t class_of(uint8_t byte) const { return class_of_[byte]; }
     const uint8_t *class_table() const { return class_of_; }

@@ -10,7 +10,7 @@
 
 namespace batchllm {
 
-// The text outlives the reader. A copy is a place to come back to.
+// The text outlives the reader. A copy marks a place to return to.
 class GrammarReader {
   public:
     static constexpr size_t kLongestText = size_t{1} << 20;
@@ -52,7 +52,7 @@ class GrammarReader {
     size_t place_ = 0;
 };
 
-// The text is UTF-8 and not too long.
+// Checks that the text is UTF-8 and not too long.
 Status check_grammar_text(std::string_view text);
 
 // Rules that begin with themselves, "a: a x | y", become "a: y x*". Others are left as they are.

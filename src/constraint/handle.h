@@ -1,4 +1,4 @@
-// What batchllm.h's batchllm_constraint is.
+// The handle of a constraint: batchllm.h's batchllm_constraint.
 #pragma once
 
 #include <memory>
@@ -9,5 +9,5 @@
 
 struct batchllm_constraint {
     std::shared_ptr<const batchllm::Constraint> constraint;
-    std::string warnings; // a line each
+    std::string warnings; // one line each
 };

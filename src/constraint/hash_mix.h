@@ -1,4 +1,4 @@
-// One more value into the hash of a table's key. Not stable across versions: never written to a file.
+// Mixes one more value into the hash of a table's key. Not stable across versions: never written to a file.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A JSON schema (draft 7 and 2020-12) -> the grammar of the JSON texts that it accepts.
+// A JSON schema (drafts 4, 6, 7, 2019-09 and 2020-12) -> the grammar of the JSON texts that it accepts.
 //
 // Exact: every text of the grammar is a value that the schema accepts, and every accepted value can
 // be written in the spelling below. A keyword without such a grammar is an error that names it and
@@ -7,12 +7,12 @@
 // Spelling:
 //   whitespace  compact: none. flexible: after { [ , and before } ] nothing, one space, or a line feed
 //               with up to 64 spaces or tabs; after : nothing or one space.
-//   members     Each name once, but for names that the schema does not name: a grammar can not tell
-//               whether such a name came before. Order::declared: first what the schema's own
-//               `properties` name, then its `required`, then in the same way what dependentRequired,
+//   members     Each name once, except for names that the schema does not mention: a grammar cannot tell
+//               whether such a name came before. Order::declared: first the names in the schema's own
+//               `properties`, then those in its `required`, then likewise those that dependentRequired,
 //               dependentSchemas, dependencies, $ref, allOf, anyOf, oneOf, not and if lead to, each in
-//               the order of its text, a branch that does not hold left out; where schemas of several
-//               places apply, the first place first. Then all others. Order::any: as it comes.
+//               the order of its text, without branches that do not hold; if schemas of several places
+//               apply, those of the first place come first. Then all others. Order::any: any order.
 //   strings     json_schema_string.h. numbers: json_schema_number.h.
 #pragma once
 
@@ -30,13 +30,13 @@ struct JsonSchemaOptions {
     Spacing spacing = Spacing::compact;
     Members::Order order = Members::Order::declared;
     NumberStyle numbers = NumberStyle::any;
-    bool formats = true; // whether `format` is enforced, or says nothing
+    bool formats = true; // whether `format` is enforced; false: it has no effect
     bool loose = false;
 };
 
 struct JsonSchemaGrammar {
     Grammar grammar;
-    std::vector<std::string> warnings; // what was widened
+    std::vector<std::string> warnings; // what is not enforced
 };
 
 // BATCHLLM_ERROR_INVALID_ARGUMENT for an invalid schema, or one that no value satisfies;

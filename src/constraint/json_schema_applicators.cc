@@ -89,7 +89,7 @@ Result<ValueSet> SchemaMeaning::any_of_these(const std::vector<SchemaId> &schema
         unite(&set, *part);
     }
     if (!track || schemas.size() < 2) return set;
-    // A value of several branches has what each of them evaluates.
+    // For a value of several branches, what each of them evaluates counts.
     if (schemas.size() > kMostTrackedBranches) {
         RETURN_IF_ERROR(refuse({id, keyword}, "too many schemas below one of unevaluated.."));
         return anything(track);
@@ -142,7 +142,7 @@ Result<ValueSet> SchemaMeaning::one_of(SchemaId id, bool negated, bool track) {
         ASSIGN_OR_RETURN(const ValueSet *set, of_schema(schema, false, track));
         alone.push_back(*set);
     }
-    // Where two may hold at once, each must hold without the other.
+    // If two may hold at once, each must hold without the other.
     for (size_t i = 0; i < schemas.size(); ++i) {
         for (size_t j = 0; j < i; ++j) {
             ASSIGN_OR_RETURN(const ValueSet *first, of_schema(schemas[i], false, track));

@@ -1,4 +1,4 @@
-// What is asked of arrays.
+// Keywords for arrays.
 #include <algorithm>
 
 #include "constraint/json_schema_meaning.h"
@@ -23,7 +23,7 @@ ValueSet arrays_and_others(ArraySet set) {
     return out;
 }
 
-// Items before it are anything, the one at the index meets `what`.
+// The item at the index must meet `what`; those before it may be anything.
 ArraySet with_item(int64_t index, RequirementId what) {
     ArraySet set;
     set.prefix.assign(static_cast<size_t>(index), kAnything);

@@ -83,7 +83,7 @@ Result<SchemaId> SchemaDocument::add(const JsonTree *json, SchemaId parent, std:
 Status SchemaDocument::choose_dialect(Schema *schema) const {
     const JsonTree *named = schema->json->find("$schema");
     if (named == nullptr || !named->is_string()) return Status();
-    // Below the root it counts only where an identifier begins a resource.
+    // Below the root it counts only if an identifier begins a resource.
     if (schema->parent >= 0 && schema->json->find("$id") == nullptr) return Status();
     std::string_view uri = named->text;
     if (!uri.empty() && uri.back() == '#') uri.remove_suffix(1);
@@ -115,7 +115,7 @@ void SchemaDocument::find_keywords(Schema *schema) const {
             schema->keywords[static_cast<size_t>(*keyword)] = &value;
         }
     }
-    // Up to draft 7 a reference hides whatever stands beside it.
+    // Up to draft 7 a reference hides the keywords beside it.
     if (schema->dialect <= SchemaDialect::draft7 && schema->find(Keyword::ref) != nullptr) {
         const JsonTree *ref = schema->find(Keyword::ref);
         if (!ref->is_string()) return;
@@ -126,7 +126,7 @@ void SchemaDocument::find_keywords(Schema *schema) const {
     }
 }
 
-// Enters the schema's `$id` and anchors.
+// Registers the schema's `$id` and anchors.
 Status SchemaDocument::add_names(SchemaId id) {
     Schema &schema = schemas_[static_cast<size_t>(id)];
     const JsonTree *name = schema.find(Keyword::id);
@@ -251,7 +251,7 @@ Result<SchemaId> SchemaDocument::follow_pointer(const Resource &resource, std::s
     }
     if (step.empty()) return nearest;
     if (!is_schema(*place)) return unresolved(reference);
-    // Under a keyword that is unknown here: a schema all the same, since it is referred to.
+    // It is in an unknown keyword, but is a schema because a reference names it.
     ASSIGN_OR_RETURN(const SchemaId id, add(place, nearest, step));
     RETURN_IF_ERROR(walk(id));
     return id;
@@ -263,7 +263,7 @@ bool SchemaDocument::one_dynamic_anchor(const std::string &name) const {
 }
 
 SchemaId SchemaDocument::make_value(const JsonTree *value, SchemaId parent) {
-    // Under a key of its own: the same place may be a schema too, where a reference says so.
+    // Not entered in by_place_: a reference may make a schema of the same place.
     const SchemaId id = static_cast<SchemaId>(schemas_.size());
     static const JsonTree nothing{JsonTree::Kind::object, false, {}, {}, {}};
     Schema &schema = schemas_.emplace_back();

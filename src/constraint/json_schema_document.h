@@ -20,11 +20,11 @@ using SchemaId = int32_t;
 
 struct Schema {
     const JsonTree *json; // an object or a boolean
-    SchemaId parent;      // -1: a root, or made below
+    SchemaId parent;      // -1: the root
     std::string step;     // from the parent: "properties/a", escaped as a JSON pointer
     SchemaDialect dialect;
     std::string base; // the URI that references are resolved against
-    // Null: absent, or not of this dialect.
+    // Null: absent, or not a keyword of this dialect.
     std::array<const JsonTree *, static_cast<size_t>(SchemaKeyword::count)> keywords;
     // Made by the compiler, not found in the text: any of these schemas, or exactly this value.
     std::vector<SchemaId> alternatives;
@@ -41,7 +41,7 @@ class SchemaDocument {
     static Result<std::unique_ptr<SchemaDocument>> load(std::string_view text);
 
     SchemaId root() const { return 0; }
-    // Valid until the document goes.
+    // Valid as long as the document.
     const Schema &at(SchemaId id) const { return schemas_[static_cast<size_t>(id)]; }
     // The schema that stands at this place under `parent`.
     Result<SchemaId> child(SchemaId parent, const JsonTree *json, SchemaKeyword keyword,

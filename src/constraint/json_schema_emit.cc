@@ -12,7 +12,7 @@ namespace {
 constexpr int32_t kMostNodes = 2'000'000;
 constexpr int kMostIndentation = 64;
 
-// What may stand after an opening mark or a comma, or before a closing mark.
+// The whitespace allowed after an opening mark or a comma, or before a closing mark.
 Automaton flexible_mark(char byte) {
     Nfa nfa;
     const int32_t start = nfa.add_state(), end = nfa.add_state();
@@ -261,7 +261,7 @@ NodeId SchemaEmitter::items_by_state(const ArrayPlan &plan) {
 
 Result<NodeId> SchemaEmitter::distinct_items(SchemaId owner, const ArrayPlan &plan) {
     std::vector<NodeId> values;
-    // Each by itself, for each is an element.
+    // Each separately, because each is an element.
     const auto add = [&](ValueSet one) { return add_scalars(one, owner, &values); };
     ValueSet words;
     words.null = plan.values.null;

@@ -18,11 +18,11 @@ class SchemaEmitter {
                   const JsonSchemaOptions &options, Grammar *grammar)
         : meaning_(*meaning), planner_(*planner), options_(options), grammar_(*grammar) {}
 
-    // Makes the grammar of the requirement, which is possible.
+    // Makes the grammar of the requirement, which some value must satisfy.
     Status emit(RequirementId root);
 
   private:
-    // The node of a requirement; what is behind it is made later.
+    // The node of a requirement; its body is made later.
     NodeId node_of(RequirementId id);
     Result<NodeId> value(RequirementId id, const ValuePlan &plan);
     // owner: for errors.

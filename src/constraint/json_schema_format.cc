@@ -110,7 +110,7 @@ constexpr const char *kIriPrivate =
     "\\u{e000}-\\u{f8ff}\\u{f0000}-\\u{ffffd}\\u{100000}-\\u{10fffd}";
 
 // RFC 1123: labels of up to 63 characters, the whole of up to 253. Labels of internationalised names
-// (xn--..) are left out: which of them decode to a name is beyond an automaton.
+// (xn--..) are left out: an automaton cannot decide which of them decode to a name.
 std::string hostname() {
     const std::string any = "[a-zA-Z0-9]", inner = "[a-zA-Z0-9-]";
     const std::string third = "(?:-[a-zA-Z0-9]|[a-zA-Z0-9]" + inner + ")"; // and fourth
@@ -184,7 +184,7 @@ Result<FormatAutomata> make(std::string_view name) {
 template <size_t index> const FormatAutomata &kept() {
     static const FormatAutomata automata = [] {
         auto made = make(kNames[index]);
-        return made.ok() ? std::move(*made) : FormatAutomata(); // never: tests ask for each
+        return made.ok() ? std::move(*made) : FormatAutomata(); // never: tests cover each format
     }();
     return automata;
 }

@@ -8,9 +8,9 @@
 namespace batchllm {
 
 enum class FormatKind : uint8_t {
-    unknown,   // an annotation, whatever it says
+    unknown,   // only an annotation
     language,  // decided by an automaton
-    undecided, // known, and beyond what an automaton can tell
+    undecided, // known, but no automaton can decide it
 };
 
 FormatKind format_kind(std::string_view name);

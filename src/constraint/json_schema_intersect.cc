@@ -1,4 +1,4 @@
-// What is in two sets at once.
+// Intersections of sets.
 #include <algorithm>
 
 #include "constraint/json_schema_meaning.h"
@@ -88,7 +88,7 @@ Result<ValueSet> SchemaMeaning::intersect(const ValueSet &a, const ValueSet &b) 
     return out;
 }
 
-// Whether what meets `narrow` meets `wide`, as far as their schemas tell.
+// Whether everything that meets `narrow` is known to meet `wide`, judging by their schemas.
 bool SchemaMeaning::implies(RequirementId narrow, RequirementId wide) const {
     if (narrow == kNothing || wide == kAnything || narrow == wide) return true;
     if (wide == kNothing) return false;
@@ -142,8 +142,8 @@ bool SchemaMeaning::covers(const ObjectSet &wide, const ObjectSet &narrow) const
     return true;
 }
 
-// Sets that others cover are left out: without it, every keyword that asks the same in another way would
-// double them.
+// Leaves out sets that others cover: otherwise every keyword that repeats a requirement in another form would
+// double their number.
 void SchemaMeaning::add_uncovered(std::vector<ObjectSet> *sets, ObjectSet set) const {
     constexpr size_t most_compared = 100;
     const size_t compared = std::min(sets->size(), most_compared);
@@ -208,7 +208,7 @@ bool SchemaMeaning::tidy(ArraySet *set) {
             set->unique.reset();
         }
     }
-    // What can not be asked of an item is never there.
+    // Removes requirements that no item can meet; false if some item must meet one.
     for (size_t i = 0; i < set->contains.size();) {
         ArraySet::Contains &entry = set->contains[i];
         const bool out_of_reach = set->greatest != kUnbounded && entry.from >= set->greatest;

@@ -1,4 +1,4 @@
-// The keywords of JSON Schema: which draft defines which, and which of them hold schemas.
+// The keywords of JSON Schema: which draft defines which, and which of them contain schemas.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace batchllm {
 
-// Of older drafts, what they share with draft 7 is supported. `unnamed`: a schema without a draft
+// Drafts older than 7 are supported as far as they agree with draft 7. `unnamed`: a schema without a draft
 // is read as 2020-12, and keywords that only older drafts define (`dependencies`, a list as
 // `items`, a boolean as `exclusiveMinimum`) keep their meaning from those.
 enum class SchemaDialect : uint8_t { draft4, draft6, draft7, draft2019, draft2020, unnamed };
@@ -71,7 +71,7 @@ std::optional<SchemaKeyword> keyword_of(std::string_view name);
 // Whether the dialect knows the keyword. `$ref`, `$id` and `definitions` are known to all.
 bool is_known(SchemaDialect dialect, SchemaKeyword keyword);
 
-// How a keyword's value holds schemas.
+// How a keyword's value contains schemas.
 enum class SchemasHeld : uint8_t { none, one, list, one_or_list, map };
 SchemasHeld schemas_held(SchemaKeyword keyword);
 

@@ -29,7 +29,7 @@ bool only_reference(const Schema &schema) {
     return schema.find(Keyword::ref) != nullptr && schema.find(Keyword::ref)->is_string();
 }
 
-// Whether nothing in the schema asks for anything.
+// Whether no keyword of the schema restricts anything.
 bool asks_nothing(const Schema &schema) {
     if (schema.value != nullptr || !schema.alternatives.empty()) return false;
     for (size_t i = 0; i < schema.keywords.size(); ++i) {
@@ -47,7 +47,7 @@ bool asks_nothing(const Schema &schema) {
 } // namespace
 
 Result<RequirementId> SchemaMeaning::requirement(SchemaId id, bool negated) {
-    // What only refers to another schema is that schema.
+    // A schema that only refers to another one is that schema.
     for (int hops = 0; only_reference(document_.at(id)); ++hops) {
         auto target = document_.resolve(id, document_.at(id).find(Keyword::ref)->text);
         if (!target.ok()) {
@@ -133,7 +133,7 @@ bool SchemaMeaning::seen_empty(RequirementId id) {
     if (id == kNothing) return true;
     if (id == kAnything || requirements_being_made_.count(id) > 0) return false;
     if (requirements_being_made_.size() > kMostLookahead) return false;
-    // An error comes back to whoever needs the set.
+    // An error is returned again when the set is needed.
     const auto set = set_of(id);
     return set.ok() && (*set)->empty();
 }
@@ -184,7 +184,7 @@ Result<ValueSet> SchemaMeaning::of_parts(SchemaId id, bool negated, bool track) 
         Part part;
         std::initializer_list<Keyword> keywords;
     };
-    // The cheap and telling ones first.
+    // Cheap and selective groups first.
     static const Group groups[] = {
         {&SchemaMeaning::type, {Keyword::type}},
         {&SchemaMeaning::constant, {Keyword::const_}},
@@ -215,7 +215,7 @@ Result<ValueSet> SchemaMeaning::of_parts(SchemaId id, bool negated, bool track) 
         {&SchemaMeaning::negation, {Keyword::not_}},
         {&SchemaMeaning::condition, {Keyword::if_}},
     };
-    // `true` is no wish; anything else is.
+    // Anything but `true` is a restriction.
     const auto asks = [](const JsonTree *json) {
         return json != nullptr && !(json->is_boolean() && json->boolean);
     };
@@ -315,7 +315,7 @@ Result<std::optional<int64_t>> SchemaMeaning::count(SchemaId id, Keyword keyword
     if (value->negative || !value->integer()) {
         return invalid(id, keyword, "not a count");
     }
-    // Longer than any text that will ever be written.
+    // Longer than any text.
     constexpr int64_t most = int64_t{1} << 50;
     const auto small = small_integer(*value);
     return std::optional<int64_t>(small ? std::min(*small, most) : most);

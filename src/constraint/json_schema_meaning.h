@@ -1,5 +1,5 @@
-// Schemas -> sets of values (json_schema_sets.h). Exact: where a keyword has no exact set, it is an
-// error that names it, or, for SchemaOptions::loose, a larger set and a warning.
+// Schemas -> sets of values (json_schema_sets.h). Exact: a keyword without an exact set is an error that
+// names it or, with SchemaMeaningOptions::loose, a larger set and a warning.
 //
 // Works on demand and one level at a time: the sets of members and items are requirements, whose
 // own sets are made when needed. So recursion through references terminates, and equal requirements
@@ -31,34 +31,34 @@ class SchemaMeaning {
     SchemaDocument &document() { return document_; }
     Budget *budget() { return budget_; }
     const std::vector<std::string> &warnings() const { return warnings_; }
-    const std::set<std::string> &formats() const { return formats_; } // met so far
+    const std::set<std::string> &formats() const { return formats_; } // found so far
 
-    // That the schema holds, or does not.
+    // The requirement that the schema holds, or that it does not.
     Result<RequirementId> requirement(SchemaId id, bool negated = false);
-    // Valid until the object goes.
+    // Valid as long as this object.
     Result<const ValueSet *> set_of(RequirementId id);
     // Whether it is certain that no value meets it.
     bool seen_empty(RequirementId id);
 
     Result<ValueSet> intersect(const ValueSet &a, const ValueSet &b);
-    // Of one pair; nothing when no value is in both.
+    // For one pair; nothing if no value is in both.
     Result<std::optional<ObjectSet>> intersect(const ObjectSet &a, const ObjectSet &b);
     Result<std::optional<ArraySet>> intersect(const ArraySet &a, const ArraySet &b);
-    // Takes out what can not be; false when nothing is left.
+    // Removes what cannot occur; false if nothing is left.
     bool tidy(ObjectSet *set);
     bool tidy(ArraySet *set);
-    // What a name that is not among those named must meet.
+    // What the member of a name that is not in set.named must meet.
     RequirementId region_of(const ObjectSet &set, NameId name) const;
 
-    // An error, or, for `loose`, a warning. Whoever goes on widens: by anything().
+    // An error or, with `loose`, a warning; the caller then widens the set, by anything().
     Status refuse(const SchemaOrigin &origin, const std::string &problem);
-    // The same of an error that has its place. One that says that something is wrong stays.
+    // The same for an error that already names its place. An error about an invalid schema stays an error.
     Status pass_over(Status status);
     // The error with its place in front.
     Status placed(Status status, SchemaId id, SchemaKeyword keyword) const;
 
   private:
-    // All values, of whose parts, if that is tracked, all may have been evaluated.
+    // All values; if evaluation is tracked, all of their parts may have been evaluated.
     static ValueSet anything(bool track);
     static void mark_evaluated(ValueSet *set);
     bool implies(RequirementId narrow, RequirementId wide) const;
@@ -66,13 +66,13 @@ class SchemaMeaning {
     void add_uncovered(std::vector<ObjectSet> *sets, ObjectSet set) const;
 
     using Part = Result<ValueSet> (SchemaMeaning::*)(SchemaId, bool, bool);
-    // A set for each group of keywords. `negated`: the values that violate it. `track`: records
-    // what is evaluated.
+    // The set of each group of keywords. `negated`: the values that violate it. `track`: records what
+    // is evaluated.
     Result<const ValueSet *> of_schema(SchemaId id, bool negated, bool track);
     Result<ValueSet> make_of_schema(SchemaId id, bool negated, bool track);
     Result<ValueSet> of_parts(SchemaId id, bool negated, bool track);
     Result<ValueSet> make_set_of(RequirementId id);
-    // Of any value that is one; `many` of them are merged where they can be.
+    // The set of one value, and of several, which are merged if possible.
     Result<ValueSet> of_value(const JsonTree &value, SchemaId origin, bool negated);
     Result<ValueSet> of_values(const std::vector<const JsonTree *> &values, SchemaId origin,
                                SchemaKeyword keyword, bool negated);
@@ -81,7 +81,7 @@ class SchemaMeaning {
     ValueSet of_array_value(const JsonTree &value, SchemaId origin, bool negated);
     Result<ValueSet> of_object_value(const JsonTree &value, SchemaId origin, bool negated);
 
-    // The first schema that says the same, if it says nothing of other schemas.
+    // The first schema with the same text, if it contains no other schemas.
     SchemaId first_alike(SchemaId id);
 
     // json_schema_scalars.cc
@@ -136,7 +136,7 @@ class SchemaMeaning {
     Result<ValueSet> all_of_these(const std::vector<SchemaId> &schemas, bool negated, bool track);
     Result<SchemaId> child(SchemaId id, SchemaKeyword keyword);
 
-    // What a keyword says in numbers.
+    // The numeric value of a keyword.
     Result<std::optional<int64_t>> count(SchemaId id, SchemaKeyword keyword);
     Result<std::optional<Decimal>> number(SchemaId id, SchemaKeyword keyword);
     Status invalid(SchemaId id, SchemaKeyword keyword, const std::string &problem) const;
@@ -156,7 +156,7 @@ class SchemaMeaning {
     std::vector<std::string> warnings_;
     int64_t simple_sets_ = 0; // made so far
     int64_t pairs_ = 0;       // intersected so far
-    bool too_large_ = false;  // the schema as a whole: nothing is passed over any more
+    bool too_large_ = false;  // the schema as a whole: `loose` no longer applies
 };
 
 } // namespace batchllm

@@ -155,7 +155,7 @@ bool NumberSet::seen_empty() const {
             if (first && last && *first > *last) return true;
         }
     }
-    // A multiple of what it must not be a multiple of.
+    // All are multiples of a number of which they must not be multiples.
     for (const Divisor &by : not_multiple_of) {
         if (multiple_of && common_multiple(*multiple_of, by) == multiple_of) return true;
     }

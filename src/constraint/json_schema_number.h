@@ -35,10 +35,10 @@ struct Decimal {
     bool operator==(const Decimal &) const = default;
 };
 
-// A number as JSON writes it. Nothing when its exponent is beyond 1000.
+// A number in JSON's notation. Nothing if its exponent is beyond 1000.
 std::optional<Decimal> decimal(std::string_view text);
 
-// Nothing when it is no integer that fits.
+// Nothing if it is not an integer that fits.
 std::optional<int64_t> small_integer(const Decimal &number);
 
 // units / 10^places, units > 0: what numbers are multiples of.
@@ -47,9 +47,9 @@ struct Divisor {
     int places = 0;
     bool operator==(const Divisor &) const = default;
 };
-// Nothing for what is not above zero or has too many digits.
+// Nothing if it is not above zero or has too many digits.
 std::optional<Divisor> divisor(const Decimal &number);
-// What is a multiple of both is one of this. Nothing when it is too large.
+// A multiple of both is a multiple of this. Nothing if it is too large.
 std::optional<Divisor> common_multiple(const Divisor &a, const Divisor &b);
 
 struct NumberSet {
@@ -68,18 +68,18 @@ struct NumberSet {
         return least && greatest && least->inclusive && greatest->inclusive &&
                least->value == greatest->value;
     }
-    // Whether it holds no number, as far as that is plain to see.
+    // Whether it is obvious that the set holds no number.
     bool seen_empty() const;
     bool contains(const Decimal &number) const;
     bool operator==(const NumberSet &) const = default;
 };
 
-// Nothing when a common multiple is too large.
+// Nothing if a common multiple is too large.
 std::optional<NumberSet> intersect(const NumberSet &a, const NumberSet &b);
 
 enum class NumberStyle : uint8_t { any, plain };
 
-// Texts of the numbers in the set. An error when a bound or a divisor is too large.
+// The texts of the numbers in the set. An error if a bound or a divisor is too large.
 Result<Automaton> number_texts(const NumberSet &set, NumberStyle style, Budget *budget);
 
 } // namespace batchllm

@@ -1,5 +1,5 @@
-// Machines that read a number's text from the left. A state is how the digits so far compare with each
-// bound of a NumberSet, and their remainder by each divisor. One machine reads plain texts, one
+// Machines that read a number's text from the left. A state holds how the digits so far compare with each
+// bound of a NumberSet, and their remainder for each divisor. One machine reads plain texts, the other
 // exponential ones.
 #pragma once
 
@@ -19,7 +19,7 @@ inline constexpr int kLeastExponent = 16;      // of an integer's exponential te
 inline constexpr int kMostMantissaPlaces = 16; // of its mantissa
 inline constexpr int kMostExponentSeen = 99;   // larger ones count as this
 
-// A bound's magnitude, as a plain and as an exponential text would have it.
+// The digits of a bound's magnitude, in plain and in exponential notation.
 struct BoundDigits {
     bool given = false;
     bool inclusive = true;
@@ -56,10 +56,10 @@ inline BoundDigits digits_of(const std::optional<NumberSet::Bound> &bound, bool 
     return out;
 }
 
-// How the digits met so far compare with a bound's.
+// How the digits read so far compare with a bound's.
 struct DigitsCompared {
     int8_t order = 0;
-    int16_t count = 0; // of digits met, up to one more than the bound has
+    int16_t count = 0; // of digits read, up to one more than the bound has
     auto operator<=>(const DigitsCompared &) const = default;
 
     void digit(char digit, const std::string &digits) {
@@ -68,7 +68,7 @@ struct DigitsCompared {
         if (order == 0) order = static_cast<int8_t>(digit < other ? -1 : (digit > other ? 1 : 0));
         if (at <= digits.size()) ++count;
     }
-    // As integers: more digits, more. None at all is zero.
+    // As integers: more digits make a larger number, and no digits are zero.
     int as_integers(const std::string &digits) const {
         const size_t met = static_cast<size_t>(count);
         if (met == 0) return digits == "0" ? 0 : -1;
@@ -91,14 +91,14 @@ struct NumberState {
     uint8_t exponent = 0;    // so far, up to kMostExponentSeen
     std::array<DigitsCompared, 2> bounds = {};
     std::array<DigitsCompared, 2> powers = {};
-    std::vector<int32_t> remainders; // -1: no multiple, whatever follows
+    std::vector<int32_t> remainders; // -1: not a multiple, whatever follows
     auto operator<=>(const NumberState &) const = default;
 };
 
 class NumberMachine {
   public:
     NumberMachine(const NumberSet &set, NumberStyle style) : style_(style) {
-        // [1]: of the magnitudes of negative numbers.
+        // [1]: for the magnitudes of negative numbers.
         bounds_[0] = {digits_of(set.least, false), digits_of(set.greatest, false)};
         bounds_[1] = {digits_of(set.greatest, true), digits_of(set.least, true)};
         wanted_ = set.multiple_of.has_value();
@@ -133,7 +133,7 @@ class NumberMachine {
     const BoundDigits &bound(const NumberState &state, size_t which) const {
         return bounds_[state.negative ? 1 : 0][which];
     }
-    // order: of the number's magnitude and the bound's.
+    // order: how the number's magnitude compares with the bound's.
     bool within(const NumberState &state, size_t which, int order) const {
         const BoundDigits &other = bound(state, which);
         if (!other.given) return true;
@@ -202,7 +202,7 @@ class PlainMachine final : public NumberMachine {
         }
     }
     std::optional<NumberState> place(NumberState state, char byte) const {
-        // Of multiples, no place beyond the divisor's own but the 0 in 5.0.
+        // A multiple has no more places than its divisor, except for the 0 in 5.0.
         if (wanted_ && state.place_count >= std::max(divisors_[0].places, 1)) return std::nullopt;
         if (integer_ && byte != '0') return std::nullopt;
         state.phase = NumberPhase::places;
@@ -246,7 +246,7 @@ class ExponentialMachine final : public NumberMachine {
             for (; factors.coprime % 2 == 0; factors.coprime /= 2) ++twos;
             for (; factors.coprime % 5 == 0; factors.coprime /= 5) ++fives;
             factors.zeros = std::max(0, std::max(twos, fives) - by.places);
-            // The divisor is at least 10^(digits - 1 - places): what is below is no multiple.
+            // The divisor is at least 10^(digits - 1 - places): smaller numbers are not multiples.
             const int digits = static_cast<int>(std::to_string(by.units).size());
             factors.least_down = std::max(1, by.places + 2 - digits);
             most_told_ =
@@ -301,14 +301,14 @@ class ExponentialMachine final : public NumberMachine {
     }
 
   private:
-    // What is left of a divisor when the number is an integer with enough zeros at its end.
+    // A divisor's factors, for integers that end in zeros.
     struct Factors {
         int64_t coprime = 1; // to ten
-        int zeros = 0;       // that many zeros make up for the rest of it
-        int least_down = 1;  // with an exponent below minus that much a number is less than it
+        int zeros = 0;       // this many zeros at the end are a multiple of the rest
+        int least_down = 1;  // numbers with an exponent of -least_down or below are less than it
     };
 
-    // Whether the number is a multiple; nothing where the exponent leaves it open.
+    // Whether the number is a multiple; nothing if the exponent does not decide it.
     std::optional<bool> multiple(const NumberState &state, size_t divisor) const {
         const Factors &factors = factors_[divisor];
         if (state.down && state.exponent > 0) {
@@ -337,7 +337,7 @@ class ExponentialMachine final : public NumberMachine {
         if (state.phase == NumberPhase::start) {
             state.phase = NumberPhase::whole;
         } else {
-            // With divisors, zeros of the exponent have to make up for every place.
+            // With divisors, the exponent must add a zero for every place.
             if (!divisors_.empty() && state.place_count >= kMostMantissaPlaces) return std::nullopt;
             if (!divisors_.empty()) ++state.place_count;
             state.phase = NumberPhase::places;
@@ -359,7 +359,7 @@ class ExponentialMachine final : public NumberMachine {
         for (size_t i = 0; i < 2; ++i) {
             if (bound(state, i).given) state.powers[i].digit(byte, bound(state, i).power);
         }
-        // Only what is compared below needs to be told apart.
+        // Larger exponents need not be distinguished.
         if (state.exponent >= std::max(most_told_, 1)) {
             state.exponent = kMostExponentSeen;
         }
@@ -367,7 +367,7 @@ class ExponentialMachine final : public NumberMachine {
     }
 
     std::vector<Factors> factors_; // [divisors]
-    int most_told_ = 0;            // larger exponents are alike
+    int most_told_ = 0;            // larger exponents are treated alike
     bool counts_places_ = false;
 };
 

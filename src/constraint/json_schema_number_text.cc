@@ -45,7 +45,7 @@ Status add_machine(const NumberMachine &machine, bool negative, Nfa *nfa, int32_
     return Status();
 }
 
-// All that JSON takes as a number.
+// All numbers in JSON's syntax.
 Automaton all_numbers(NumberStyle style) {
     Nfa nfa;
     const int32_t start = nfa.add_state(), minus = nfa.add_state(), zero = nfa.add_state(),

@@ -1,4 +1,4 @@
-// What is asked of objects.
+// Keywords for objects.
 #include <algorithm>
 
 #include "constraint/json_schema_meaning.h"
@@ -43,7 +43,7 @@ struct SchemaMeaning::MemberKeywords {
     std::vector<std::pair<LanguageId, SchemaId>> patterns;
     std::optional<SchemaId> additional;
     std::vector<NameId> required;
-    bool unknown_names = false; // a pattern was passed over: any name may be one of its
+    bool unknown_names = false; // a pattern was dropped, and may match any name
 };
 
 Status SchemaMeaning::read_members(SchemaId id, MemberKeywords *out) {
@@ -74,7 +74,7 @@ Status SchemaMeaning::read_members(SchemaId id, MemberKeywords *out) {
         ASSIGN_OR_RETURN(out->additional, child(id, Keyword::additionalProperties));
     }
     if (const JsonTree *json = schema.find(Keyword::required)) {
-        // Draft 3's boolean says nothing to later drafts' readers.
+        // A boolean, as in draft 3, has no meaning in later drafts.
         if (json->is_boolean() && schema.dialect != SchemaDialect::draft2020) return Status();
         if (!json->is_array()) return invalid(id, Keyword::required, "not a list");
         for (const JsonTree &name : json->items) {
@@ -124,7 +124,7 @@ Result<ValueSet> SchemaMeaning::members(SchemaId id, bool negated, bool track) {
     MemberKeywords keywords;
     RETURN_IF_ERROR(placed(read_members(id, &keywords), id, Keyword::properties));
     if (negated) {
-        // Objects alone break any of these keywords.
+        // Only objects can violate these keywords.
         if (keywords.unknown_names) return only_objects({ObjectSet()});
         return negated_members(id, keywords);
     }
@@ -232,8 +232,8 @@ Result<ValueSet> SchemaMeaning::member_counts(SchemaId id, bool negated, bool) {
 
 Result<ValueSet> SchemaMeaning::property_names(SchemaId id, bool negated, bool) {
     ASSIGN_OR_RETURN(const SchemaId schema, child(id, Keyword::propertyNames));
-    // Negated, the schema's own negation: a loose schema is widened by both, and the complement of what
-    // was widened would be narrower than what was asked for.
+    // If negated, the requirement is the schema's own negation. With a loose schema both are widened, and the
+    // complement of a widened set would be too narrow.
     ASSIGN_OR_RETURN(const RequirementId what, requirement(schema, negated));
     ASSIGN_OR_RETURN(const ValueSet *names, set_of(what));
     const auto one_of = [&](LanguageId broken) {

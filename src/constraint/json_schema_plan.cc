@@ -25,7 +25,7 @@ Status SchemaPlanner::plan(RequirementId root) {
         }
         RETURN_IF_ERROR(add(order_[i]));
     }
-    // What can be met, from the leaves up; what recursion never ends is left out.
+    // Finds what can be met, from the leaves up; endless recursion cannot.
     for (bool changed = true; changed;) {
         changed = false;
         for (size_t i = order_.size(); i > 0; --i) {
@@ -63,8 +63,8 @@ Status SchemaPlanner::add(RequirementId id) {
     return Status();
 }
 
-// Each wish for "some member that .." is kept by one of the members that are named, or by a free one:
-// one set for each way.
+// Each requirement of "some member that .." is met by one of the named members, or by a free one: one set
+// for each way.
 Result<std::vector<SchemaPlanner::Way>> SchemaPlanner::without_exists(ObjectSet set) {
     SchemaNumbers &numbers = meaning_.numbers();
     std::vector<Way> sets = {{std::move(set), false}};
@@ -83,7 +83,7 @@ Result<std::vector<SchemaPlanner::Way>> SchemaPlanner::without_exists(ObjectSet 
                 if (meaning_.tidy(&way)) next.push_back({std::move(way), one_free});
             }
             bool may_be_free = false;
-            bool only_these = true; // every free member keeps the wish
+            bool only_these = true; // every free member meets the requirement
             for (const ObjectSet::Region &region : whole.regions) {
                 if (region.what == kNothing) continue;
                 ASSIGN_OR_RETURN(const LanguageId in,
@@ -118,7 +118,7 @@ Result<std::vector<SchemaPlanner::Way>> SchemaPlanner::without_exists(ObjectSet 
     return sets;
 }
 
-// Names of a language that has few become names like others. False when it has many.
+// If a language has few names, they become named members. False if it has many.
 bool SchemaPlanner::spread(LanguageId names, RequirementId what, ObjectSet *set) {
     SchemaNumbers &numbers = meaning_.numbers();
     const Automaton &language = numbers.language(names);
@@ -146,7 +146,7 @@ void SchemaPlanner::spread_finite_regions(ObjectSet *set) {
     }
 }
 
-// The few names that are free and yet not in the language are named, so that all others are in it.
+// Names the few free names that are not in the language, so that all other free names are in it.
 Status SchemaPlanner::spread_all_but(LanguageId names, ObjectSet *set) {
     for (const ObjectSet::Region &region : set->regions) {
         if (region.what == kNothing) continue;
@@ -157,7 +157,7 @@ Status SchemaPlanner::spread_all_but(LanguageId names, ObjectSet *set) {
     return Status();
 }
 
-// Free names are what the named ones leave of each region.
+// Free names are those of each region that are not named.
 void SchemaPlanner::add_free(const ObjectSet &set, ObjectPlan *plan) {
     SchemaNumbers &numbers = meaning_.numbers();
     for (const ObjectSet::Region &region : set.regions) {
@@ -220,7 +220,7 @@ Status SchemaPlanner::add_object(const ObjectSet &whole, std::vector<ObjectPlan>
         const int64_t required = required_of(set);
         if (plan.least <= required) plan.least = 0;
         if (plan.least > required + 1 && !plan.regions.empty()) {
-            // The same free name might come twice, and count twice.
+            // The same free name might occur twice, and be counted twice.
             const SchemaOrigin origin =
                 set.count_origin.value_or(SchemaOrigin{0, SchemaKeyword::minProperties});
             RETURN_IF_ERROR(meaning_.refuse(
@@ -234,7 +234,7 @@ Status SchemaPlanner::add_object(const ObjectSet &whole, std::vector<ObjectPlan>
 RequirementId SchemaPlanner::negated(RequirementId id) {
     if (id == kAnything) return kNothing;
     if (id == kNothing) return kAnything;
-    // Wishes are made of one schema each.
+    // Each of these requirements consists of one schema.
     const auto &literals = meaning_.numbers().literals(id);
     return literals.size() == 1 ? meaning_.numbers().requirement({literals[0] ^ 1}) : kAnything;
 }

@@ -1,5 +1,5 @@
-// Sets of values -> what to write, requirement by requirement: objects and arrays all of whose
-// conditions a grammar can enforce, and requirements that some value satisfies.
+// Sets of values -> what to write, requirement by requirement: objects and arrays whose conditions a
+// grammar can enforce, and requirements that some value satisfies.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,20 @@ namespace batchllm {
 
 struct ObjectPlan {
     std::vector<ObjectSet::Named> named;    // each can be met
-    std::vector<ObjectSet::Region> regions; // of names but those in `taken`; each can be met
-    std::vector<std::string> taken;         // names that are not free: those above and absent ones
-    bool one_free = false;                  // at least one member with a free name
+    std::vector<ObjectSet::Region> regions; // of names not in `taken`; each can be met
+    std::vector<std::string> taken; // names that are not free: the named and the absent ones
+    bool one_free = false;          // at least one member with a free name
     int64_t least = 0;
     int64_t greatest = Automaton::kUnbounded;
 };
 
 struct ArrayPlan {
-    // Without states: first `prefix`, then `rest`, from least to greatest in all.
+    // Without `states`: first `prefix`, then `rest`, from least to greatest in all.
     std::vector<RequirementId> prefix;
     RequirementId rest = kAnything;
     int64_t least = 0;
     int64_t greatest = Automaton::kUnbounded;
-    // With: an automaton of items, which has no cycle but states that lead to themselves. Starts in 0.
+    // With `states`: an automaton of items that starts in 0. Its only cycles are states that lead to themselves.
     struct Edge {
         RequirementId item;
         int32_t to;
@@ -35,7 +35,7 @@ struct ArrayPlan {
         std::vector<Edge> edges;
     };
     std::vector<State> states;
-    // Each value at most once, from least to greatest; nothing above holds then.
+    // If set: each of `values` at most once, from least to greatest; prefix, rest and states are unused.
     bool distinct = false;
     ValueSet values;
 };
@@ -44,7 +44,7 @@ struct ValuePlan {
     const ValueSet *set = nullptr; // for all but objects and arrays
     std::vector<ObjectPlan> objects;
     std::vector<ArrayPlan> arrays;
-    bool possible = false; // whether any value is in it
+    bool possible = false; // whether it has any value
 };
 
 class SchemaPlanner {
@@ -84,7 +84,7 @@ class SchemaPlanner {
 
     SchemaMeaning &meaning_;
     std::unordered_map<RequirementId, ValuePlan> plans_;
-    std::vector<RequirementId> order_; // of plans_, as they were needed
+    std::vector<RequirementId> order_; // of plans_, by when they were needed
 };
 
 } // namespace batchllm

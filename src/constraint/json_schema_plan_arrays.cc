@@ -55,7 +55,7 @@ Status SchemaPlanner::add_array(const ArraySet &set, std::vector<ArrayPlan> *out
     return Status();
 }
 
-// Whether `uniqueItems` is kept: by the items' being different anyway, or by a plan of its own.
+// Whether `uniqueItems` can be enforced: because the items differ anyway, or by a plan of its own.
 Result<bool> SchemaPlanner::plan_distinct(const ArraySet &set, ArrayPlan *plan) {
     const int64_t prefix = static_cast<int64_t>(set.prefix.size());
     if (set.greatest != kUnbounded && set.greatest <= std::min<int64_t>(prefix + 1, 32)) {
@@ -97,8 +97,8 @@ Result<bool> SchemaPlanner::plan_distinct(const ArraySet &set, ArrayPlan *plan) 
     return true;
 }
 
-// An automaton over items, whose state is how many there were and how many of them each `contains` has
-// matched. False when it would be too large.
+// An automaton over items. A state is the number of items so far, and how many of them each `contains` has
+// matched. False if it would be too large.
 Result<bool> SchemaPlanner::plan_contains(const ArraySet &set, ArrayPlan *plan) {
     SchemaNumbers &numbers = meaning_.numbers();
     int64_t last = std::max<int64_t>(1, static_cast<int64_t>(set.prefix.size()));

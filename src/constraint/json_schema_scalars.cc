@@ -1,4 +1,4 @@
-// type, enum, const, and what is asked of numbers and strings.
+// type, enum, const, and keywords for numbers and strings.
 #include <algorithm>
 
 #include "base/printable.h"
@@ -95,7 +95,7 @@ Result<ValueSet> SchemaMeaning::number_bounds(SchemaId id, bool negated, bool) {
         const Keyword strict = least ? Keyword::exclusiveMinimum : Keyword::exclusiveMaximum;
         const JsonTree *strict_json = document_.at(id).find(strict);
         const SchemaDialect dialect = document_.at(id).dialect;
-        // Up to draft 4 a boolean, which changes what stands beside it.
+        // Up to draft 4 it is a boolean that modifies the bound beside it.
         const bool old = strict_json != nullptr && strict_json->is_boolean() &&
                          (dialect == SchemaDialect::draft4 || dialect == SchemaDialect::unnamed);
         std::vector<NumberSet::Bound> bounds;
@@ -267,7 +267,7 @@ Result<ValueSet> SchemaMeaning::of_scalars(const std::vector<const JsonTree *> &
         set.null = !set.null;
         set.yes = !set.yes;
         set.no = !set.no;
-        // Between one number and the next.
+        // The gap between one number and the next.
         NumberSet gap;
         for (const Decimal &number : numbers) {
             gap.greatest = NumberSet::Bound{number, false};

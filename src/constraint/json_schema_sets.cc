@@ -73,7 +73,7 @@ void unite(ValueSet *a, ValueSet b) {
             [](const ArraySet &x, const ArraySet &y) { return same(x, y); });
     add_all(&a->objects, std::move(b.objects),
             [](const ObjectSet &x, const ObjectSet &y) { return same(x, y); });
-    // All values of a kind make the others of it idle.
+    // A set of all values of a kind makes the kind's other sets redundant.
     for (const NumberSet &set : a->numbers) {
         if (set.all()) {
             a->numbers = {NumberSet()};
@@ -114,7 +114,7 @@ size_t SchemaNumbers::LiteralsHash::operator()(const std::vector<Literal> &liter
 }
 
 SchemaNumbers::SchemaNumbers() {
-    requirements_.resize(2); // kAnything; kNothing, which is never looked into
+    requirements_.resize(2); // kAnything; kNothing, whose literals are never read
     requirement_ids_[{}] = kAnything;
     languages_.push_back(Automaton::any_text());
     language_ids_.emplace(languages_[0].hash(), kAllNames);
@@ -124,7 +124,7 @@ RequirementId SchemaNumbers::requirement(std::vector<Literal> literals) {
     std::sort(literals.begin(), literals.end());
     literals.erase(std::unique(literals.begin(), literals.end()), literals.end());
     for (size_t i = 1; i < literals.size(); ++i) {
-        // A schema that must hold and must not.
+        // A schema that both must and must not hold.
         if ((literals[i] ^ literals[i - 1]) == 1 && literals[i - 1] % 2 == 0) return kNothing;
     }
     const auto [place, fresh] =

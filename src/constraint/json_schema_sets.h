@@ -46,7 +46,7 @@ struct ArraySet {
     std::vector<Contains> contains;
     std::optional<SchemaOrigin> unique;  // no two items are equal
     std::optional<SchemaOrigin> repeats; // two items are
-    // What `unevaluatedItems` need not look at; only where it is asked for.
+    // What `unevaluatedItems` need not look at; only if tracked.
     bool all_evaluated = false;
     int64_t evaluated = 0;
     std::vector<RequirementId> evaluated_matches;
@@ -63,7 +63,7 @@ struct ObjectSet {
         RequirementId what; // kNothing: absent
         bool required;
         int32_t place = 0;                          // in the declared order
-        bool operator==(const Named &other) const { // wherever it stands
+        bool operator==(const Named &other) const { // regardless of the place
             return name == other.name && what == other.what && required == other.required;
         }
     };
@@ -79,13 +79,13 @@ struct ObjectSet {
         SchemaOrigin origin;
     };
     std::vector<Named> named; // by name
-    // Of names that are not among `named`: disjoint languages, together all names.
+    // For names that are not in `named`: disjoint languages that together have all names.
     std::vector<Region> regions = {{kAllNames, kAnything}};
     int64_t least = 0;
     int64_t greatest = Automaton::kUnbounded;
     std::optional<SchemaOrigin> count_origin;
     std::vector<Exists> exists;
-    // What `unevaluatedProperties` need not look at; only where it is asked for.
+    // What `unevaluatedProperties` need not look at; only if tracked.
     bool all_evaluated = false;
     std::vector<NameId> evaluated_names;
     std::vector<LanguageId> evaluated_languages;
@@ -107,7 +107,7 @@ struct ValueSet {
     }
 };
 
-// Whether the set is all values of its kind, and nothing is recorded as evaluated.
+// Whether the set has all values of its kind, and nothing is recorded as evaluated.
 bool unconstrained(const ArraySet &set);
 bool unconstrained(const ObjectSet &set);
 bool same(const ArraySet &a, const ArraySet &b);

@@ -30,18 +30,18 @@ struct StringSet {
 };
 
 Result<StringSet> intersect(const StringSet &a, const StringSet &b, Budget *budget);
-// Strings that are not in the set: those of any of what is given back.
+// The strings that are not in the set: the union of the returned sets.
 Result<std::vector<StringSet>> complement(const StringSet &set, Budget *budget);
 // The set as a language.
 Result<Automaton> language_of(const StringSet &set, Budget *budget);
 
-// What is between the quotation marks.
+// The text between the quotation marks.
 std::string json_escaped(std::string_view text);
-// Marks included, and then `after`. The names in `without`, if any, are left out.
+// The language's strings in quotation marks, each followed by `after`. Those in `without` are left out.
 Result<Automaton> json_quoted(const Automaton &language, std::string_view after,
                               const std::vector<std::string> &without, Budget *budget);
 
-// With the quotation marks and every escape.
+// Any string, with its quotation marks, in every spelling.
 const Automaton &any_json_string();
 const Automaton &any_json_character(); // one, without the marks
 

@@ -119,7 +119,7 @@ class EscapedNfa {
     }
     Nfa &nfa() { return nfa_; }
 
-    // From `from` what leads on from the language's state, but for bytes in `except`.
+    // Adds to `from` the edges that leave the language's state, except for bytes in `except`.
     void add_characters(int32_t state, int32_t from, std::string_view except = {}) {
         const auto raw = [&](int byte) {
             return byte >= 0x20 && byte != '"' && byte != '\\' &&
@@ -139,7 +139,7 @@ class EscapedNfa {
         }
     }
 
-    // The same for what is escaped; `except`: characters.
+    // The same for escaped characters; `except`: characters.
     int32_t add_escapes(int32_t state, int32_t from, std::string_view except = {}) {
         int32_t escape = -1;          // after the backslash
         int32_t fourth[2] = {-1, -1}; // before the last digit of \u000x, \u001x
@@ -198,8 +198,8 @@ class EscapedNfa {
     std::vector<int32_t> escapes_; // [states of the language] -1: none
 };
 
-// From `first` on, the language without the words: a trie of them, which whatever leaves it leaves for
-// the language's own states. Adds accepting states.
+// Adds, from `first` on, the language without the words: a trie of the words, where every other way leads
+// to the language's own states. Adds accepting states.
 void add_without(EscapedNfa *nfa, const Automaton &language, int32_t first,
                  std::vector<std::string_view> words, std::vector<int32_t> *accepting) {
     std::sort(words.begin(), words.end());

@@ -82,7 +82,7 @@ std::string resolve_uri(std::string_view base_uri, std::string_view reference) {
     std::string path;
     std::string query(given.query);
     if (!given.scheme.empty()) {
-        // urn:..: what follows has no path to be merged or cleaned.
+        // urn:..: the rest has no path to merge or normalise.
         if (given.authority.empty() && given.path.substr(0, 1) != "/")
             return std::string(reference);
         scheme = given.scheme;

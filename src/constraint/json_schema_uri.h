@@ -9,10 +9,10 @@ namespace batchllm {
 
 std::string resolve_uri(std::string_view base, std::string_view reference);
 
-// Before the first '#', and after it ("" where there is none).
+// The parts before and after the first '#'; the second is "" if there is none.
 std::pair<std::string_view, std::string_view> split_fragment(std::string_view uri);
 
-// %41 -> A. What is no such escape stays.
+// %41 -> A. Anything that is not such an escape stays.
 std::string percent_decoded(std::string_view text);
 
 } // namespace batchllm

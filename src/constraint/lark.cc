@@ -69,7 +69,7 @@ class LarkParser {
             .first->second;
     }
 
-    // What a rule holds of a terminal: itself, and what may be ignored after it.
+    // A terminal as it occurs in a rule: followed by what may be ignored.
     NodeId in_rule(NodeId terminal) {
         return ignores_ ? grammar_.sequence({terminal, ignored_}) : terminal;
     }
@@ -276,7 +276,7 @@ class LarkParser {
 
     Result<NodeId> repeated(NodeId part) {
         for (;;) {
-            // A ~ may stand apart.
+            // There may be space before a ~.
             const GrammarReader end = reader_;
             skip(false);
             if (reader_.peek() != '~') reader_ = end;
@@ -302,7 +302,7 @@ class LarkParser {
         }
     }
 
-    // The automaton of a terminal's body. Terminals may name others, in no circle.
+    // The automaton of a terminal's body. Terminals may name others, but not in a circle.
     Result<Automaton> automaton_of(NodeId id) {
         RETURN_IF_ERROR(budget_->spend_states(1));
         const Grammar::Node node = grammar_.node(id);

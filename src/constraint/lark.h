@@ -8,8 +8,8 @@
 //
 // Rules in lower case, TERMINALS in upper case; "text", "text"i, "a".."z", /expressions/ of Python's re with
 // the flags i and s; groups, [optional], ? * + ~n ~n..m, alternatives (also on lines that begin with |),
-// comments (// and #). What only shapes a tree is read and ignored: ?rule, !rule, -> alias, .priority.
-// %ignore allows what it names between terminals, at the start and at the end. %import takes from
+// comments (// and #). What only shapes a parse tree is read and ignored: ?rule, !rule, -> alias, .priority.
+// %ignore allows its terminal between other terminals, at the start and at the end. %import takes from
 // `common`: DIGIT HEXDIGIT INT SIGNED_INT DECIMAL FLOAT SIGNED_FLOAT NUMBER SIGNED_NUMBER ESCAPED_STRING
 // LCASE_LETTER UCASE_LETTER LETTER WORD CNAME WS_INLINE WS CR LF NEWLINE SH_COMMENT CPP_COMMENT C_COMMENT.
 //

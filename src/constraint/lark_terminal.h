@@ -10,16 +10,16 @@
 
 namespace batchllm {
 
-// TERMINALS are in upper case, rules in lower case; leading underscores do not count.
+// Whether it is a TERMINAL (in upper case) or a rule (in lower case), whatever the leading underscores.
 bool is_lark_terminal(std::string_view name);
 
 // The regular expression of `%import common.NAME`, null if `common` has no such name.
 const char *lark_common_terminal(std::string_view name);
 
-// "a".."z": nothing unless both are one character and the first is not above the last.
+// "a".."z". Nothing unless both are one character and the first is not above the last.
 std::optional<Automaton> characters_between(const std::string &first, const std::string &last);
 
-// "text"i. Only ASCII's letters have two cases.
+// "text"i. Only ASCII letters have two cases.
 Result<Automaton> ignoring_case(const std::string &text, Budget *budget);
 
 } // namespace batchllm

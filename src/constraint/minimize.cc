@@ -88,8 +88,8 @@ class Partition {
     }
 
   private:
-    std::vector<int32_t> elements_; // those of one set stand together, marked ones first
-    std::vector<int32_t> place_;    // where an element stands
+    std::vector<int32_t> elements_; // those of one set are adjacent, marked ones first
+    std::vector<int32_t> place_;    // the index of an element in elements_
     std::vector<int32_t> set_of_;
     std::vector<int32_t> first_; // [sets]
     std::vector<int32_t> end_;   // [sets]
@@ -129,8 +129,8 @@ Transitions transitions_of(const DfaTable &table) {
     return found;
 }
 
-// The states that are reached and can be completed, numbered anew, the start first. Without any
-// state when the start cannot be completed.
+// The states that can be reached and completed, renumbered, the start first. It has no state if the start
+// cannot be completed.
 DfaTable trimmed(const DfaTable &table) {
     const int32_t n = table.states();
     std::vector<uint8_t> live(at(n), 0);
@@ -174,7 +174,7 @@ DfaTable trimmed(const DfaTable &table) {
     return kept;
 }
 
-// States that no string tells apart, as one.
+// Merges states that no string distinguishes.
 DfaTable merged(const DfaTable &table) {
     const Transitions transitions = transitions_of(table);
     Partition blocks(table.states());

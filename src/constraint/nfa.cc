@@ -18,7 +18,7 @@ bool is_word(int32_t byte) {
            (byte >= '0' && byte <= '9') || byte == '_';
 }
 
-// What stands before or after a place in the text.
+// What is before or after a place in the text.
 enum class Side : int32_t { edge, other, word };
 
 struct SetHash {
@@ -52,7 +52,7 @@ void Nfa::add_code_points(int32_t from, uint32_t first, uint32_t last, int32_t t
     constexpr uint32_t starts[] = {0, 0x80, 0x800, 0xE000, 0x10000};
     constexpr int32_t more_bytes[] = {0, 1, 2, 2, 3};
     constexpr uint32_t leads[] = {0, 0xC0, 0xE0, 0xE0, 0xF0};
-    // The last `more` bytes of low .. high, whose bits above are equal; from is where those led.
+    // Leads low .. high from `state` to target: a byte with the bits of `lead`, then `more` further bytes.
     const auto add_tail = [this](auto &&self, int32_t state, uint32_t lead, int32_t more,
                                  uint32_t low, uint32_t high, int32_t target) -> void {
         const auto byte = [&](uint32_t point) {
@@ -164,7 +164,7 @@ class NfaDeterminizer {
         return false;
     }
 
-    // Only states that something can come of are kept.
+    // Only states from which something can follow are kept.
     bool matters(int32_t state) const {
         const Nfa::Edges &edges = nfa_.edges_[at(state)];
         if (!edges.bytes.empty() || accepting_[at(state)]) return true;
@@ -265,7 +265,7 @@ class NfaDeterminizer {
     const Nfa &nfa_;
     Budget *budget_;
     std::vector<uint8_t> accepting_;
-    std::vector<int32_t> seen_; // round in which a state was last met
+    std::vector<int32_t> seen_; // round in which a state was last seen
     int32_t round_ = 0;
     int64_t work_ = 0;
     DfaTable table_;

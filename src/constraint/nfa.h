@@ -11,7 +11,7 @@ namespace batchllm {
 
 class Nfa {
   public:
-    // What must hold for an edge that reads nothing. Words are of ASCII letters, digits and '_'.
+    // The condition of an edge that reads nothing. Words consist of ASCII letters, digits and '_'.
     enum class Assertion : uint8_t { none, text_start, text_end, word_boundary, no_word_boundary };
 
     int32_t add_state();

@@ -1,5 +1,5 @@
-// Without lookaheads, the tree becomes one nondeterministic automaton. With them, it is worked off from
-// its end: `tail` is the set of what may follow, which a lookahead cuts down to what it allows.
+// Without lookaheads, the tree becomes one nondeterministic automaton. With them, it is processed from its
+// end: `tail` is the set of texts that may follow, which a lookahead reduces to those that it allows.
 #include "constraint/regex.h"
 
 #include <algorithm>
@@ -64,7 +64,7 @@ class RegexCompiler {
         }
         case Kind::alternate:
             for (const int32_t child : here.children) {
-                // States of its own, as what loops on a state would leak into the other branches.
+                // States of its own, since a loop on a shared state would affect the other branches.
                 const int32_t first = nfa->add_state();
                 nfa->add_empty(from, first);
                 RETURN_IF_ERROR(add(nfa, child, first, to));
@@ -127,7 +127,7 @@ class RegexCompiler {
         return unite(at_start, moved, budget_);
     }
 
-    // Texts that begin with a match of the node and go on with one of `after`.
+    // Texts that begin with a match of the node and continue with a text of `after`.
     Result<Automaton> tail(int32_t id, const Automaton &after, Where where) {
         const RegexNode &here = node(id);
         RETURN_IF_ERROR(budget_->spend_states(1));
@@ -209,7 +209,7 @@ class RegexCompiler {
         return nfa.determinize(start, {end}, budget_);
     }
 
-    // Least and greatest number of characters, the latter no more than "some".
+    // The least and greatest number of characters, each capped at 1.
     std::pair<int64_t, int64_t> length(int32_t id) const {
         const RegexNode &here = node(id);
         switch (here.kind) {

@@ -147,7 +147,7 @@ Status RegexReader::property(bool negative, Escape *found) {
     if (name.starts_with("^")) return start.invalid("no such property");
     const auto set = unicode_property(name);
     if (!set) {
-        // A script, or a property that exists nowhere: both are named.
+        // A script or an unknown property: the error names it.
         return start.unsupported("the property " + in_quotes(name));
     }
     found->is_set = true;

@@ -12,7 +12,7 @@
 
 namespace batchllm {
 
-// The text is valid UTF-8 and outlives the reader. A copy is a place to come back to.
+// The text is valid UTF-8 and outlives the reader. A copy marks a place to return to.
 class RegexReader {
   public:
     struct Escape {
@@ -43,7 +43,7 @@ class RegexReader {
 
     // An escape that stands for characters, from its \ on.
     Status escape(RegexDialect dialect, bool in_class, Escape *found);
-    // Reads * + ? {m} {m,} {m,n}, in Python's dialect {,n} too. False: something else stands here.
+    // Reads * + ? {m} {m,} {m,n}, in Python's dialect also {,n}. False: there is none here.
     Result<bool> count(bool python, Count *count);
 
     int64_t position() const; // of the next character, from 1

@@ -133,7 +133,7 @@ class RegexParser {
         return add({.kind = Kind::concat, .children = std::move(parts)});
     }
 
-    // What * + ? or a count make of it.
+    // Applies * + ? or a count to it.
     Result<int32_t> repeated(int32_t part, const RegexReader &start) {
         RegexReader::Count count;
         ASSIGN_OR_RETURN(const bool found, reader_.count(python(), &count));
@@ -248,7 +248,7 @@ class RegexParser {
                     .has_lookahead = true});
     }
 
-    // A group of one assertion may be repeated, unlike the assertion alone.
+    // A group of one assertion may be repeated, unlike the assertion itself.
     int32_t body_as_group(int32_t body) {
         if (tree_.nodes[static_cast<size_t>(body)].kind != Kind::assertion) return body;
         return add({.kind = Kind::concat, .children = {body}});

@@ -1,4 +1,4 @@
-// A regular expression's text -> the tree of it, with flags, escapes and classes resolved.
+// A regular expression's text -> its tree, with flags, escapes and classes resolved.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@ struct RegexNode {
     int64_t greatest = 0;                            // repeat; Automaton::kUnbounded
     Nfa::Assertion assertion = Nfa::Assertion::none; // assertion
     bool negative = false;                           // lookahead
-    int64_t position = 0; // lookahead: where it stands, in characters from 1
+    int64_t position = 0; // lookahead: its place in the text, in characters from 1
     // Of the node and all below it.
     bool has_lookahead = false;
-    bool looks_back = false; // ^, \b, \B: what stands before matters
+    bool looks_back = false; // ^, \b, \B: the text before matters
 };
 
 struct RegexTree {

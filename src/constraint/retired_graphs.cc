@@ -14,7 +14,7 @@ void RetiredGraphs::add(std::unique_ptr<StateGraph> graph) {
 void RetiredGraphs::free_some(int64_t today) {
     if (empty()) return;
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock() || !graph_) return; // another thread is at it
+    if (!lock.owns_lock() || !graph_) return; // another thread is freeing it
     const int64_t piece = std::clamp(today - std::exchange(last_today_, today), kLeast, kMost);
     graph_->free_some(piece);
     if (graph_->bytes() > 0) return;

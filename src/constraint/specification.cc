@@ -73,7 +73,7 @@ Result<Grammar> grammar_of(const ConstraintSpecification &wanted, Budget *budget
 Result<SpecifiedConstraint> make_constraint(const ConstraintSpecification &specification,
                                             std::shared_ptr<const TokenVocabulary> vocabulary) {
     SpecifiedConstraint made;
-    // One budget for the front end and for what is made of it.
+    // One budget for the front end and for compiling its result.
     ConstraintOptions options = specification.options;
     const std::string kind = name_of(specification.kind);
     auto grammar = grammar_of(specification, &options.budget, &made.warnings);

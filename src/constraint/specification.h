@@ -27,10 +27,10 @@ struct ConstraintSpecification {
 
 struct SpecifiedConstraint {
     std::shared_ptr<const Constraint> constraint;
-    std::vector<std::string> warnings; // what a loose schema was widened by
+    std::vector<std::string> warnings; // what a loose schema does not enforce
 };
 
-// Errors are those of the parts, after what kind it is: "regex: character 3: ..".
+// Errors are those of the parts, with the kind in front: "regex: character 3: ..".
 Result<SpecifiedConstraint> make_constraint(const ConstraintSpecification &specification,
                                             std::shared_ptr<const TokenVocabulary> vocabulary);
 

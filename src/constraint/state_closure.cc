@@ -41,7 +41,7 @@ bool StateGraph::Closure::add(const Item &item) {
     return true;
 }
 
-// Runs the body with `place` to come after it.
+// Enters the body; `place` comes after it.
 void StateGraph::Closure::enter(int32_t body, int32_t place, int32_t count, const Item &from) {
     if (place == GrammarCode::kLeave)
         add({body, 0, from.stack, from.fresh});
@@ -113,7 +113,7 @@ void StateGraph::Closure::visit_members(const Item &item, const GrammarCode::Ope
     const auto n = static_cast<int32_t>(set.elements.size());
     if (!graph_.spend_work(set.elements.size())) return;
     const bool unbounded = set.greatest == Automaton::kUnbounded;
-    // Number 0 of the sets of members seen is not one: the count of a fresh place is 0.
+    // A fresh place has count 0, which is not the number of a set of members.
     Seen seen;
     if (item.count > 0)
         seen = graph_.seen_[at(item.count)];
@@ -132,7 +132,7 @@ void StateGraph::Closure::visit_members(const Item &item, const GrammarCode::Ope
     }
     const bool rest = set.rest.first != GrammarCode::kNone;
     if (required == 0 && seen.count >= set.least) add({operation.next, 0, item.stack, item.fresh});
-    // Whether a member may come, if after it these are required and available.
+    // Whether a member may come, given how many are then required and available.
     const auto fits = [&](int64_t required_after, int64_t available_after) {
         const int64_t count = seen.count + 1;
         if (!unbounded && count + required_after > set.greatest) return false;
@@ -158,7 +158,7 @@ void StateGraph::Closure::visit_members(const Item &item, const GrammarCode::Ope
                 after.seen[0] = static_cast<uint64_t>(i) + 1;
             take(member, std::move(after));
         }
-        if (!set.any_order && member.required) return; // nothing may pass it by
+        if (!set.any_order && member.required) return; // it must not be skipped
     }
     if (!rest || !fits(required, available)) return;
     Seen after = seen;

@@ -1,4 +1,4 @@
-// A stack, or a place with a stack below -> the places in terminals that can be reached without
+// A stack, or a place with a stack below it -> the places in terminals that can be reached without
 // reading a byte, and whether the text may end there. StateGraph makes its states from these.
 #pragma once
 
@@ -17,8 +17,8 @@ class StateGraph::Closure {
     // Adds stacks to the graph, whose lock the caller holds.
     explicit Closure(StateGraph *graph) : graph_(*graph), code_(*graph->code_) {}
 
-    // `fresh`: the top of the stack was pushed within this closure. Leaving such a frame at once
-    // means that it matched the empty string, which the code that pushed it has handled.
+    // `fresh`: the top of the stack was pushed within this closure. If such a frame is left at once, it
+    // has matched the empty string, and the code that pushed it has handled that.
     void expand(int32_t place, int32_t count, int32_t stack, bool fresh);
     void leave(int32_t stack);
 

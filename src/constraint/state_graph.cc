@@ -86,8 +86,8 @@ void StateGraph::add_bytes(int64_t bytes) {
 int64_t StateGraph::free_some(int64_t wanted) {
     const std::lock_guard lock(mutex_);
     int64_t freed = 0;
-    // Members of a kind from the last to the first, until it is enough. Those that point come before those
-    // that they point to.
+    // Frees members of a kind from the last to the first, until enough is freed. Those with pointers go before
+    // those that they point to.
     const auto from_back = [&](auto *members, const auto &bytes_of) {
         for (; freed < wanted && !members->empty(); members->pop_back())
             freed += bytes_of(members->back());
@@ -113,7 +113,7 @@ int64_t StateGraph::free_some(int64_t wanted) {
     from_map(&seen_numbers_, [](const auto &) { return kSeenBytes / 2; });
     from_back(&seen_,
               [](const Seen &seen) { return vector_bytes(seen.seen.size(), 16, kSeenBytes / 2); });
-    // Less than asked for: nothing is left.
+    // If less than requested was freed, nothing is left.
     add_bytes(freed < wanted ? -bytes() : -std::min(freed, bytes() - 1));
     return freed;
 }
@@ -166,7 +166,7 @@ bool StateGraph::spend_work(size_t count) {
     return !too_ambiguous_;
 }
 
-// Where a byte leads that takes each place of the state to its target.
+// The state reached by a byte that takes each place of the state to its target.
 GraphState *StateGraph::step(const GraphState &state, const std::vector<int32_t> &targets) {
     std::vector<GraphState::Config> configs;
     bool complete = false;
@@ -217,7 +217,7 @@ GraphState *const *StateGraph::make_row(GraphState *state, int64_t *work_left) {
     }
     if (work_left) *work_left -= most - work_left_;
     if (too_ambiguous_) {
-        // Not if the caller alone is at an end.
+        // Not if only the caller's budget is spent.
         if (most == kMostWork) state->too_ambiguous.store(true, std::memory_order_relaxed);
         return nullptr;
     }

@@ -1,4 +1,4 @@
-// Code of a grammar -> the states that a text leads to, made when they are first reached.
+// A grammar's code -> the states to which a text leads, made when they are first reached.
 //
 // A state is a set of places in terminals, each with a stack of what comes after. Stacks share their
 // tails, and the stacks of one place are merged into one whose top is a set of frames: the number of
@@ -6,11 +6,11 @@
 // exist once, so that a state's transitions and token mask are computed once.
 //
 // The bound on frames may be as large as the numbers in a grammar. So the work for one row of
-// transitions is counted, and a state that needs too much gets no row: only text that reaches it
-// fails.
+// transitions is counted, and a state that needs too much gets no row: only texts that reach it
+// fail.
 //
 // Any number of threads may read and extend one graph: a finished row of transitions is read without a
-// lock, a new one is made under the graph's own. States are never freed before the graph is.
+// lock, a new one is made under the graph's lock. States live as long as the graph.
 #pragma once
 
 #include <atomic>
@@ -35,15 +35,15 @@ struct GraphState {
         auto operator<=>(const Config &) const = default;
     };
 
-    std::vector<Config> configs;             // sorted, one for a place
+    std::vector<Config> configs;             // sorted, one for each place
     bool complete = false;                   // the text so far is in the language
-    std::atomic<bool> too_ambiguous = false; // its row was tried: there is none
-    // [classes of the code] where a byte leads; null: nowhere. Null until it is asked for.
+    std::atomic<bool> too_ambiguous = false; // making its row was tried, and failed
+    // [classes of the code] where a byte leads; null: nowhere. Null until first needed.
     std::atomic<GraphState *const *> row = nullptr;
     std::atomic<const StateMask *> mask = nullptr; // set by StateMaskMaker
-    // [horizons] the state with the same continuations up to a length; null until it is asked for.
+    // [horizons] the state with the same continuations up to a length; null until first needed.
     std::atomic<GraphState *> near[2] = {};
-    // [slices] what StateMaskMaker knows of a step by one character of a class.
+    // [slices] what StateMaskMaker knows about a step by one character of a class.
     static constexpr size_t kMostSlices = 4;
     std::atomic<GraphState *> character_step[kMostSlices] = {};
 };
@@ -73,22 +73,22 @@ class StateGraph {
         GraphState *const *known = row(state);
         return known ? known[code_->class_of(byte)] : nullptr;
     }
-    // A state that takes the same strings of up to as many bytes as the horizon says.
+    // A state that accepts the same strings, up to the horizon's number of bytes.
     GraphState *near(GraphState *state, Horizon horizon);
     // A state of another graph of the same code, in this one.
     GraphState *import(const StateGraph &other, const GraphState &state);
 
-    // Memory in bytes, masks included, about.
+    // Memory in bytes, approximate, masks included.
     int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
-    // Of all graphs of the process, but for a few KiB of each.
+    // The same for all graphs of the process, except for a few KiB of each.
     static int64_t all_bytes();
     static int64_t count(); // graphs of the process
 
-    // Frees about this many bytes, and returns how many; 0 when nothing is left. After it, only
-    // this and bytes() may be called.
+    // Frees about this many bytes and returns how many; 0 if nothing is left. Afterwards only this and
+    // bytes() may be called.
     int64_t free_some(int64_t bytes);
-    // Whether it is time for a new one. Imported states count as needed; otherwise a state larger
-    // than the limit would move at each step.
+    // Whether it is time for a new graph. Imported states are needed and do not count; otherwise a
+    // state larger than the limit would move at each step.
     bool full(int64_t limit) const {
         return bytes() > limit + 2 * imported_bytes_.load(std::memory_order_relaxed);
     }
@@ -109,7 +109,7 @@ class StateGraph {
         bool operator==(const Frame &) const = default;
         auto operator<=>(const Frame &) const = default;
     };
-    using Stack = std::vector<Frame>; // sorted, one for a place and count
+    using Stack = std::vector<Frame>; // sorted, one for each place and count
     // Which members were seen. In declared order: elements before seen[0] are past.
     struct Seen {
         std::vector<uint64_t> seen;
@@ -133,7 +133,7 @@ class StateGraph {
         size_t operator()(const Stacks &stacks) const;
     };
 
-    // What a member takes, with what finds it.
+    // Bytes that each takes, including its entry in the table that finds it.
     static constexpr int64_t kStackBytes = 120, kStateBytes = 160, kSeenBytes = 100,
                              kMergedBytes = 80;
     static int64_t vector_bytes(size_t size, size_t of_one, int64_t around) {
@@ -141,7 +141,7 @@ class StateGraph {
     }
     static int64_t mask_bytes(const StateMask &mask);
     void add_bytes(int64_t bytes);
-    // What is made once too_ambiguous_ is set is not whole: it is no answer, and nobody may find it again.
+    // Anything made after too_ambiguous_ is set is incomplete: it must be neither used nor kept for reuse.
     void begin_work(int64_t most = kMostWork);
     bool spend_work(size_t count); // false: too_ambiguous_
     GraphState *const *make_row(GraphState *state, int64_t *work_left);
@@ -162,7 +162,7 @@ class StateGraph {
 
     std::shared_ptr<const GrammarCode> code_;
     int64_t horizons_[2];
-    mutable std::mutex mutex_; // over all below
+    mutable std::mutex mutex_; // for everything below
     std::vector<std::unique_ptr<Stack>> stacks_;
     std::vector<GraphState *> after_; // [stacks] null: not yet known
     std::vector<int32_t> near_[2];    // [stacks] -1: not yet known
@@ -175,7 +175,7 @@ class StateGraph {
     std::vector<std::unique_ptr<GraphState *[]>> rows_;
     std::vector<std::unique_ptr<const StateMask>> masks_;
     std::atomic<int64_t> bytes_ = 0;
-    int64_t told_bytes_ = 0; // those of bytes_ that all_bytes() has
+    int64_t told_bytes_ = 0; // those of bytes_ that all_bytes() counts
     std::atomic<int64_t> imported_bytes_ = 0;
     int64_t work_left_ = 0;
     bool too_ambiguous_ = false; // since begin_work()

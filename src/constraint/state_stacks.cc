@@ -34,8 +34,8 @@ int32_t StateGraph::push(int32_t place, int32_t count, int32_t rest) {
     return intern_stack({{place, count, rest}});
 }
 
-// Makes one frame of those that differ only below, where their rests are merged already. False: they
-// are not all, *open has gained those that are missing, and the frames are as they were.
+// Joins frames that differ only in the rest below, if those rests are merged already. False: some are not; they
+// are added to *open, and the frames are unchanged.
 bool StateGraph::join_frames(Stack *frames, std::vector<Stacks> *open) const {
     std::sort(frames->begin(), frames->end());
     Stack joined;
@@ -64,7 +64,7 @@ bool StateGraph::join_frames(Stack *frames, std::vector<Stacks> *open) const {
     return true;
 }
 
-// From the bottom up, as stacks may be deep. Stops when all are in merged_, or the work is spent.
+// Works from the bottom up, as stacks may be deep. Stops when all are in merged_, or the work is spent.
 void StateGraph::merge_all(std::vector<Stacks> *open) {
     while (!open->empty()) {
         if (merged_.contains(open->back())) {
@@ -113,7 +113,7 @@ void StateGraph::sort_configs(std::vector<GraphState::Config> *configs) {
     configs->resize(kept);
 }
 
-// A count with the same way to its bounds, as far as `horizon` items go.
+// A count that cannot be distinguished from this one within `horizon` items.
 int32_t StateGraph::near_count(const Frame &frame, int64_t horizon) const {
     const GrammarCode::Operation &operation = code_->operation(frame.place);
     if (operation.kind != GrammarCode::Kind::repeat) return frame.count;
@@ -129,7 +129,7 @@ int32_t StateGraph::near_count(const Frame &frame, int64_t horizon) const {
 
 int32_t StateGraph::near_stack(int32_t stack, Horizon horizon) {
     std::vector<int32_t> &known = near_[horizon];
-    // From the bottom up, as stacks may be deep. A stack's rests have smaller numbers.
+    // Works from the bottom up, as stacks may be deep. A stack's rests have smaller numbers.
     std::vector<int32_t> open{stack};
     while (!open.empty()) {
         const int32_t top = open.back();

@@ -58,7 +58,7 @@ StateMaskMaker::StateMaskMaker(const TokenVocabulary &vocabulary, const GrammarC
     for (const TokenSlice &slice : vocabulary.slices()) {
         std::vector<uint8_t> samples;
         std::vector<uint8_t> met(256 * 256, 0);
-        // Letters first: where no text may come, most often the first of them says so.
+        // Letters first: if no text may come, the first letter usually shows it.
         for (int32_t i = 0; i < 256; ++i) {
             const auto byte = static_cast<uint8_t>('a' + i);
             uint8_t &here = met[at(code.class_of(byte)) * 256 + slice.characters.class_of(byte)];
@@ -126,7 +126,7 @@ StateMaskMaker::Reach StateMaskMaker::reach(Steps *steps, GraphState *state, siz
     return {TokenSlice::kMostCharacters, false, false};
 }
 
-// The same by pairs of states, level by level: those of level n are met after n characters and up to
+// The same for pairs of states, level by level: those of level n are reached after n characters and up to
 // three bytes of the next. The first level with a failure is the nearest.
 StateMaskMaker::Reach StateMaskMaker::reach_through_many(Steps *steps, GraphState *state,
                                                          size_t slice, int32_t most) const {
@@ -134,7 +134,7 @@ StateMaskMaker::Reach StateMaskMaker::reach_through_many(Steps *steps, GraphStat
     const uint8_t *class_of = code_.class_table();
     std::vector<Pair> pairs{{0, state}};
     size_t begin = 0;         // of the level
-    bool levels_apart = true; // no pair was met again on a later level
+    bool levels_apart = true; // no pair was reached again on a later level
     for (int32_t level = 0; level < most; ++level) {
         std::vector<Pair> next_level;
         bool some = false;
@@ -148,7 +148,7 @@ StateMaskMaker::Reach StateMaskMaker::reach_through_many(Steps *steps, GraphStat
                 if (next_class == Automaton::kDead) continue;
                 GraphState *const next = row[class_of[byte]];
                 (next ? some : all) = next != nullptr;
-                // Neither all nor none: nothing more is learnt here.
+                // Neither all nor none: going on would give no more.
                 if (some && !all) return {level, false, false};
                 if (!next) continue;
                 const Pair found{next_class, next};
@@ -169,7 +169,7 @@ StateMaskMaker::Reach StateMaskMaker::reach_through_many(Steps *steps, GraphStat
             else
                 levels_apart = false;
         }
-        if (begin == pairs.size()) break; // all that may come was met
+        if (begin == pairs.size()) break; // all that may come was reached
     }
     return {most, false, false};
 }
@@ -206,8 +206,7 @@ template <typename Sink> bool StateMaskMaker::walk(Steps *steps, GraphState *sta
     }
 }
 
-// Whether every string of the class, up to the length of a slice's tokens, may come, as far as single
-// steps tell.
+// Whether every string of the class, up to the length of a slice's tokens, may come, judging by single steps.
 bool StateMaskMaker::plainly_whole(Steps *steps, GraphState *state, size_t slice) const {
     for (int32_t level = 0; level < TokenSlice::kMostCharacters; ++level) {
         GraphState *const next = character_step(steps, state, slice);
@@ -218,8 +217,8 @@ bool StateMaskMaker::plainly_whole(Steps *steps, GraphState *state, size_t slice
     return true;
 }
 
-// walk() over a slice's trie. Where all of the class may come, what is below is taken whole; and where
-// most of it may, as behind a quote before which names are known, tokens are taken away, not added.
+// walk() over a slice's trie. If the whole class may come, everything below is added at once. If most of it may,
+// for example after the quotation mark before a free name, tokens are removed instead of added.
 bool StateMaskMaker::walk_slice(Steps *steps, GraphState *state, size_t slice_number,
                                 StateMask *mask) const {
     struct Level {
@@ -279,9 +278,9 @@ bool StateMaskMaker::walk_slice(Steps *steps, GraphState *state, size_t slice_nu
 bool StateMaskMaker::fill(Steps *steps, GraphState *state, StateMask *mask) const {
     if (state->complete)
         for (const int32_t id : vocabulary_.eos_ids()) allow(mask, id);
-    // The largest class first: what takes all of it takes the smaller ones too.
+    // The largest class first: a state that accepts all of it accepts the smaller ones too.
     const auto slices = vocabulary_.slices();
-    bool whole = false; // takes a larger class whole
+    bool whole = false; // accepts all of a larger class
     for (size_t i = slices.size(); i > 0; --i) {
         const TokenSlice &slice = slices[i - 1];
         Reach found{TokenSlice::kMostCharacters, false, false};
@@ -301,7 +300,7 @@ bool StateMaskMaker::fill(Steps *steps, GraphState *state, StateMask *mask) cons
     return walk(steps, state, vocabulary_.others(), mask);
 }
 
-// The near state's mask, but for the tokens that are long enough to tell the two apart.
+// The near state's mask, except for tokens that are long enough to distinguish the two states.
 const StateMask *StateMaskMaker::with_long_tokens(Steps *steps, GraphState *state,
                                                   const StateMask &near) const {
     StateMask found;
@@ -338,7 +337,7 @@ const StateMask *StateMaskMaker::kept(StateGraph *graph, GraphState *state,
 
 const StateMask *StateMaskMaker::mask(StateGraph *graph, GraphState *state) const {
     if (const StateMask *known = state->mask.load(std::memory_order_acquire)) return known;
-    // No token is so long that it could tell a state from its far one.
+    // No token is long enough to distinguish a state from its far one.
     if (GraphState *const far = graph->near(state, StateGraph::kLong); far != state) {
         const StateMask *const same = mask(graph, far);
         if (same) state->mask.store(same, std::memory_order_release);

@@ -11,8 +11,8 @@
 
 namespace batchllm {
 
-// A few tokens as a list, more as bits: most states of a grammar allow only a few, and new memory
-// for all bits costs more than finding those.
+// A few tokens as a list, more as bits: most states of a grammar allow only a few tokens, and allocating
+// all the bits costs more than finding these.
 struct StateMask {
     static constexpr size_t kFew = 128;
 
@@ -20,33 +20,33 @@ struct StateMask {
     std::vector<int32_t> long_ones; // those in TokenVocabulary::long_tokens()
     // [vocabulary's words] bit t % 32 of word t / 32: token t is allowed
     std::vector<uint32_t> words;
-    int32_t allowed = 0; // how many are
-    int32_t only = -1;   // the one, if one is
+    int32_t allowed = 0; // how many are allowed
+    int32_t only = -1;   // the allowed token, if there is one
 
     bool dense() const { return !words.empty(); }
-    // Makes it bits, this many words of them.
+    // Turns the list into this many words of bits.
     void make_dense(int32_t word_count);
     bool operator==(const StateMask &) const = default;
 };
 
-// Stateless but for what it knows of the code and the vocabulary: any number of threads may use one.
+// Immutable, except for a counter: any number of threads may use one.
 class StateMaskMaker {
   public:
-    // Both outlive it.
+    // Both must outlive it.
     StateMaskMaker(const TokenVocabulary &vocabulary, const GrammarCode &code);
 
     // A mask that takes more work than this, as StateGraph counts it, is not made: a second or two
     // and some hundred MiB. What was found until then is kept with the graph.
     static constexpr int64_t kMostWork = 4 * StateGraph::kMostWork;
 
-    // The mask of the state, made now unless it is known; kept by the graph. Null when the grammar is
-    // too ambiguous at this place.
+    // The state's mask, made now unless it is known; kept by the graph. Null if the grammar is too
+    // ambiguous at this place.
     const StateMask *mask(StateGraph *graph, GraphState *state) const;
 
     int64_t made() const { return made_.load(std::memory_order_relaxed); } // masks, so far
 
   private:
-    // A graph, as far as the work for one mask goes.
+    // A graph with the work that is left for one mask.
     struct Steps {
         StateGraph *graph;
         int64_t work_left = kMostWork;
@@ -56,10 +56,10 @@ class StateMaskMaker {
     // How many characters of a class may follow.
     struct Reach {
         int32_t characters = 0;   // any of the class, this many in a row
-        bool none_beyond = false; // and no string of the class that is longer
+        bool none_beyond = false; // no longer string of the class may follow
         bool failed = false;      // too ambiguous
     };
-    // What character_step() finds in place of a state.
+    // What character_step() may find instead of a state.
     enum Mark : size_t {
         kDead,   // no character of the class may come
         kMixed,  // some may, some may not
@@ -88,7 +88,7 @@ class StateMaskMaker {
 
     const TokenVocabulary &vocabulary_;
     const GrammarCode &code_;
-    // [slices] bytes that stand for all others: of one class both of the code and of the slice.
+    // [slices] one byte for each set of bytes that share a class both in the code and in the slice.
     std::vector<std::vector<uint8_t>> sample_bytes_;
     mutable std::atomic<int64_t> made_ = 0;
     std::unique_ptr<GraphState[]> marks_; // [kMarks] known by their address alone

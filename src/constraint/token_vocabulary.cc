@@ -12,7 +12,7 @@ size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 using Ranges = std::vector<std::pair<uint32_t, uint32_t>>;
 
-// Each class holds those before it. The last is what a JSON string may hold unescaped, less DEL.
+// Each class contains the previous ones. The last has the characters that need no escape in a JSON string, without DEL.
 const std::vector<Ranges> &slice_classes() {
     static const std::vector<Ranges> classes = {
         {{'a', 'z'}},

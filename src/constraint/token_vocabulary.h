@@ -1,4 +1,4 @@
-// A model's tokens as bytes, in tries that a mask is made from. Made once for a model, shared by all
+// A model's tokens as bytes, in tries from which masks are made. Made once for a model, shared by all
 // constraints.
 #pragma once
 
@@ -22,7 +22,7 @@ class TokenTrie {
   public:
     struct Node {
         int32_t children; // index of the first
-        int32_t tokens;   // first of those spelled so, in token_ids(); they end at the next node's
+        int32_t tokens;   // first with this spelling, in token_ids(); they end at the next node's
         uint16_t child_count;
         uint8_t byte;
     };
@@ -31,10 +31,10 @@ class TokenTrie {
     // Spellings, not empty and not longer than kLongestToken, with their tokens.
     void build(std::vector<std::pair<std::string_view, int32_t>> tokens);
 
-    // The root comes first. What is below a node stands from its `children` on, up to the `children` of
-    // the next node of the same parent; the tokens of all that stand together likewise.
+    // The root comes first. The nodes below a node are adjacent: from its `children` up to the `children` of
+    // the next node of the same parent. Their tokens are adjacent likewise.
     const Node *nodes() const { return nodes_.data(); }
-    // Node number node_count() is not one: it ends the tokens of the one before.
+    // nodes()[node_count()] is not a node: it marks the end of the last node's tokens.
     int32_t node_count() const { return static_cast<int32_t>(nodes_.size()) - 1; }
     std::span<const int32_t> token_ids() const { return token_ids_; }
 

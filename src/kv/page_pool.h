@@ -29,20 +29,20 @@
 
 namespace batchllm {
 
-// Pages that so many tokens of one node fill.
+// Pages that this many tokens of one node fill.
 constexpr int64_t pages_for(int64_t tokens, int32_t page_tokens) {
     return (tokens + page_tokens - 1) / page_tokens;
 }
 
-// A node's pages in one KV group: of columns [first, first + pages.size()).
+// A node's pages in one KV group, those of columns [first, first + pages.size()).
 struct GroupPageTable {
     int32_t first = 0;
     std::vector<int32_t> pages;
 };
 
-// A node's pages. Most models have one KV group: its table is at hand.
+// A node's pages. Most models have one KV group, whose table is stored in place.
 struct PageTable {
-    int32_t columns = 0; // ever taken: there is room for so many pages' tokens
+    int32_t columns = 0; // ever taken: the pages have room for columns * page_tokens tokens
     GroupPageTable first_group;
     std::vector<GroupPageTable> other_groups; // none before the first column
     int32_t state = -1;                       // slot; -1 before the first column
@@ -59,7 +59,7 @@ struct PageTable {
     }
 };
 
-// KV groups with the same window: they keep and give back the same columns.
+// KV groups with the same window: they keep and release the same columns.
 struct KvWindow {
     int32_t window; // positions that a token sees, itself included; 0: all
     int32_t groups;
@@ -67,17 +67,17 @@ struct KvWindow {
 
 class PagePool {
   public:
-    // windows: of each KV group; 0: a token sees all positions. state_slots: 0 where the model has no state.
+    // windows: of each KV group; 0: a token sees all positions. state_slots: 0 if the model has no state.
     PagePool(int64_t pages, int32_t page_tokens, const std::vector<int32_t> &windows = {0},
              int64_t state_slots = 0);
 
     // Appends a column to the table: a free page for each group, and with the first column a state
     // slot. Returns false, and does nothing, if there are not enough.
     bool take(PageTable *table);
-    // A table without a column could take one.
+    // Whether a table without columns could take one.
     bool has_room() const { return free() >= groups() && (!has_states() || slots_.free() > 0); }
 
-    // Gives back the pages whose tokens lie before the window of every token from `stored` on.
+    // Releases the pages whose tokens lie before the window of every token from `stored` on.
     void slide(PageTable *table, int64_t stored) {
         if (slides_) slide_groups(table, stored);
     }
@@ -87,7 +87,7 @@ class PagePool {
     // boundary reports.
     void give(PageTable *table);
 
-    // Pages of a node of which `stored` tokens are computed, after slide.
+    // Pages, after slide, of a node of which `stored` tokens are computed.
     int64_t pages_kept(int64_t stored) const;
     // The maximum number of tokens of one node, computed one after another, that the whole pool can
     // hold: INT64_MAX if windows bound the pages in use.
@@ -97,7 +97,7 @@ class PagePool {
     int32_t groups() const { return static_cast<int32_t>(windows_.size()); }
     // Different windows, in the order of their first groups.
     const std::vector<KvWindow> &windows() const { return distinct_; }
-    // Some group gives pages back before its node is done.
+    // Whether some group releases pages before its node is done.
     bool slides() const { return slides_; }
     int64_t total() const { return total_; }
     bool has_states() const { return slots_.total() > 0; }

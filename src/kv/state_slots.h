@@ -1,4 +1,4 @@
-// Slots for the states of context nodes: which are free.
+// The slots for states of context nodes, and which of them are free.
 //
 // Always: a slot that was ever taken is free or belongs to one page table. Taking and releasing are
 // O(1) amortised, and the object's own memory grows with the peak number of slots in use.
@@ -19,9 +19,9 @@ class StateSlots {
     int64_t free() const { return total_ - used(); }
     int64_t peak() const { return static_cast<int64_t>(held_.size()); } // most ever used at once
 
-    // There is a free one. Throws, with nothing done, where memory runs out.
+    // There must be a free one. If memory runs out it throws, with nothing done.
     int32_t take();
-    // Throws std::logic_error on a slot that is not held: a fault of the library.
+    // Throws std::logic_error on a slot that is not in use: a bug in the library.
     void give(int32_t slot);
 
   private:

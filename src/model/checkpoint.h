@@ -26,13 +26,13 @@ class Checkpoint {
     std::unordered_map<std::string, Located> tensors;
 
     Status add_file(const std::string &path);
-    // Gives the tensors the names of the description, and drops those that it passes over.
+    // Gives the tensors the names in the description, and drops those that it skips.
     Status rename(const Model &model);
 };
 
 Result<Checkpoint> open_checkpoint(const std::string &model_dir);
 
-// Of no use to any model, and no reason to refuse a file: see weights.cc.
+// Whether a tensor is of no use to any model, and no reason to refuse a file: see weights.cc.
 bool is_ignored_tensor(const std::string &name);
 
 } // namespace batchllm

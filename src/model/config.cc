@@ -34,7 +34,7 @@ Status read_heads(const JsonValue &config, const ConfigDefaults &defaults, int32
                   DecoderShape *shape) {
     ASSIGN_OR_RETURN(shape->heads,
                      read_count(config, "num_attention_heads", defaults.heads, 1 << 14));
-    // Absent is the class's default; null is as many as heads.
+    // If absent, the class's default; if null, as many as heads.
     const bool absent = !config.find("num_key_value_heads");
     ASSIGN_OR_RETURN(shape->kv_heads,
                      read_count(config, "num_key_value_heads",
@@ -59,7 +59,7 @@ Status read_heads(const JsonValue &config, const ConfigDefaults &defaults, int32
     return {};
 }
 
-// A default that the vocabulary does not hold is nobody's token.
+// A default outside the vocabulary is no token.
 Status read_special_tokens(const JsonValue &config, const ConfigDefaults &defaults, Model *model) {
     if (const auto bos = config.given("bos_token_id")) {
         ASSIGN_OR_RETURN(const int64_t token, bos->integer(0, model->vocabulary - 1));

@@ -34,7 +34,7 @@ struct ConfigDefaults {
     bool per_layer = false; // "per_layer_config" is known
 };
 
-// The numbers that shape a decoder, beside those that Model itself holds.
+// The numbers that determine a decoder's shape, other than those in Model itself.
 struct DecoderShape {
     int32_t intermediate = 0;
     int32_t layers = 0;
@@ -44,7 +44,7 @@ struct DecoderShape {
     float epsilon = 0;
 };
 
-// A number from 1 to most; a flag; a number. `otherwise` where the key is absent or null.
+// A number from 1 to most; a flag; a number. `otherwise` if the key is absent or null.
 Result<int32_t> read_count(const JsonValue &config, std::string_view key, int32_t otherwise,
                            int32_t most);
 Result<bool> read_flag(const JsonValue &config, std::string_view key, bool otherwise);
@@ -58,22 +58,22 @@ Result<Activation> read_activation(const JsonValue &config, std::string_view key
 Result<DecoderShape> read_shape(const JsonValue &config, const ConfigDefaults &defaults,
                                 Model *model);
 
-// "dtype" or "torch_dtype", where one of them is given.
+// "dtype" or "torch_dtype", if one of them is given.
 Status read_dtype(const JsonValue &config, Model *model);
 // A token id, or a list of them; each must be below vocabulary.
 Status read_tokens(const JsonValue &value, int32_t vocabulary, std::vector<int32_t> *tokens);
 
 // "sliding_window", or 0 when it is null; `otherwise` when it is absent.
 Result<int32_t> read_window(const JsonValue &config, int32_t otherwise);
-// Sets the window of the layers that are sliding_attention in "layer_types"; without that key, of
+// Sets the window of the layers that are sliding_attention in "layer_types" or, without that key, of
 // those that `otherwise` selects. A window of 0: none.
 Status set_windows(const JsonValue &config, int32_t window,
                    const std::function<bool(size_t layer)> &otherwise, Model *model);
-// The same where the key of a pattern N makes every N-th layer one of full attention.
+// The same for families in which pattern_key holds an N, and every N-th layer has full attention.
 Status set_windows_but_every(const JsonValue &config, int32_t window, const char *pattern_key,
                              int32_t pattern, Model *model);
 
-// What the keys of a rope are in a family.
+// The keys of a rope in a family, and their defaults.
 struct RopeDefaults {
     double theta = 10000;
     double part = 1;           // of a head that rotates
@@ -91,7 +91,7 @@ struct RopeDefaults {
 // ("rope_parameters").
 Result<Rope> read_rope(const JsonValue &config, const Model &model, int32_t head_dim,
                        const RopeDefaults &defaults);
-// Its index in the model's list, which it is added to unless it is there.
+// The rope's index in the model's list, to which it is added if it is not there.
 int32_t add_rope(Model *model, Rope rope);
 Status set_rope(const JsonValue &config, const RopeDefaults &defaults, Model *model);
 
@@ -130,12 +130,12 @@ struct ExpertsShape {
 };
 void set_experts(const std::string &prefix, const ExpertsShape &shape, Router router,
                  int64_t hidden, Layer *layer);
-// How many experts a layer has, and how many of them a token goes through ("num_experts_per_tok").
+// How many experts a layer has, and how many each token goes through ("num_experts_per_tok").
 struct ExpertCounts {
     int32_t all = 0;
     int32_t chosen = 0;
 };
-// Under the first of the keys that is given. After the layers are made.
+// Reads the first of the keys that is given. Call it after the layers are made.
 Result<ExpertCounts> read_expert_counts(const JsonValue &config,
                                         std::initializer_list<std::string_view> keys, int32_t all,
                                         int32_t chosen, const Model &model);
@@ -155,7 +155,7 @@ void fuse_gate_up(Model *model);
 // Norms after attention and feed-forward, none before: "post_attention_layernorm" and
 // "post_feedforward_layernorm".
 void set_norms_after(Model *model);
-// The norms of x / sqrt(..) * (1 + weight).
+// Makes the norms x / sqrt(..) * (offset + weight).
 void set_norm_offsets(float offset, Model *model);
 
 // The model that "text_config" describes, in a checkpoint that also has a vision tower: `describe`
@@ -168,7 +168,7 @@ Status describe_text_part(const JsonValue &config,
 // The names of the text model's tensors in such a checkpoint, as published and as transformers 5
 // saves them. Tensors of the tower and of its projector are skipped.
 void pass_over_vision(Model *model);
-// Tensors whose names begin with `part`, with or without "model." before it.
+// Skips the tensors whose names begin with `part`, with or without "model." before it.
 void pass_over(const std::string &part, Model *model);
 
 } // namespace batchllm

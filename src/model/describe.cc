@@ -54,7 +54,7 @@ Result<FoundFamily> find_family(const JsonValue &config) {
     return found;
 }
 
-// Under the key that it has, or under the one that older checkpoints of compressed-tensors have.
+// By its usual key, or by that of older checkpoints of compressed-tensors.
 Status read_quantization(const JsonValue &config, Model *model) {
     auto value = config.given("quantization_config");
     if (!value) value = config.given("compression_config");
@@ -123,7 +123,7 @@ Result<Model> describe(const JsonValue &config) {
     return model;
 }
 
-// The tokens that end a row, where generation_config.json names them.
+// The tokens that end a row, if generation_config.json names them.
 Status read_generation_config(const std::string &path, Model *model) {
     ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::load(path, file_limit, code));
     if (!document.root().is_object()) return document.root().fail("must be an object");
@@ -137,7 +137,7 @@ Status read_generation_config(const std::string &path, Model *model) {
 
 namespace {
 
-// A file of ModelOpt's, for checkpoints whose config.json does not say it.
+// A file of ModelOpt, for checkpoints whose config.json does not describe the quantisation.
 Status read_quantization_file(const std::string &path, Model *model) {
     if (model->quantization != nullptr) return {};
     ASSIGN_OR_RETURN(const bool given, file_exists(path));

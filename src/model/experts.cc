@@ -1,14 +1,14 @@
-// What families with experts share in describing them.
+// How families with experts describe them.
 #include "model/config.h"
 
 namespace batchllm {
 namespace {
 
 constexpr int32_t most_experts = 1024;
-// Of all layers: each is a kilobyte or so of the description, which a short file can ask for.
+// In all layers together. Each takes about a kilobyte of the description, and a short file can ask for many.
 constexpr size_t most_experts_in_all = 1 << 17;
 
-// The key that asks for more than that.
+// Refuses more, naming the key.
 Status check_all(const JsonValue &config, std::initializer_list<std::string_view> keys,
                  int32_t experts, size_t layers) {
     if (layers * static_cast<size_t>(experts) <= most_experts_in_all) return {};

@@ -1,4 +1,4 @@
-// The tensors of the files that together are one in four bits, found and checked.
+// Finds and checks the stored tensors that together make up one tensor in four bits.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -21,7 +21,7 @@ uint32_t word_at(const std::byte *words, int64_t index) {
     return word;
 }
 
-// A described tensor, its scheme, and what becomes of them.
+// A described tensor, its scheme, and the result.
 class Finder {
   public:
     Finder(const Tensor &tensor, const ScaleScheme &scheme, const FindPart &find)
@@ -78,7 +78,7 @@ class Finder {
         return *found;
     }
 
-    // Where eight of them share a word.
+    // For values of which eight share a word.
     Status check_eights(int64_t count, const char *what) const {
         if (count % 8 == 0) return {};
         const std::string name = four_bits_name(tensor_, scheme_);
@@ -112,8 +112,7 @@ class Finder {
         return part_of.is_new ? check_scales(part_of) : Status();
     }
 
-    // A scale is a number with which the largest element is still one. Below zero they may be: AutoRound
-    // writes such.
+    // The largest element must stay finite with its scale. Scales may be negative: AutoRound writes such.
     Status check_scales(const StoredPart &scales) const {
         Tensor column;
         column.dtype = found_.scale_type;
@@ -140,8 +139,8 @@ class Finder {
                      static_cast<double>(scale), must);
     }
 
-    // Each column's group. in_order_by_minus_one: a -1 among them says that all are in order, as
-    // compressed-tensors has it.
+    // Each column's group. in_order_by_minus_one: as in compressed-tensors, a -1 among them means that all are
+    // in order.
     Status take_groups(const std::string &name, bool in_order_by_minus_one) {
         ASSIGN_OR_RETURN(const StoredPart groups, part(name, "I32", {found_.columns}));
         for (int64_t c = 0; c < found_.columns; ++c) {
@@ -205,7 +204,7 @@ class Finder {
         RETURN_IF_ERROR(take_scales(module_ + ".scales", true));
         RETURN_IF_ERROR(take_zeros(module_ + ".qzeros", FourBits::Zeros::by_group,
                                    {found_.groups, found_.rows / 8}));
-        // The first version stores one less; of whole words, as its writers take it off.
+        // The first version stores one less, subtracted from whole words, as its writers do.
         if (!scheme_.second_version) found_.add_to_zeros = 0x11111111;
         if (scheme_.symmetric && all_zeros_are_middle()) found_.zeros = FourBits::Zeros::one;
         const std::string groups = module_ + ".g_idx";
@@ -213,8 +212,8 @@ class Finder {
         return take_groups(groups, false);
     }
 
-    // Files that say the first version may have the zeros of the second: where all are the middle of either,
-    // they are 8.
+    // Files that state the first version may have the zero points of the second. If all are the middle by either
+    // version, they are 8.
     bool all_zeros_are_middle() const {
         const uint32_t first = word_at(found_.zero_words, 0);
         if (first != 0x77777777 && first != 0x88888888) return false;
@@ -224,8 +223,8 @@ class Finder {
         return true;
     }
 
-    // By the name of published experts, or by compressed-tensors': [.., columns / 32, 16] or [.., columns / 2]
-    // bytes, and a scale for each 32 columns.
+    // By the names of published experts or of compressed-tensors: [.., columns / 32, 16] or [.., columns / 2]
+    // bytes, with a scale for each 32 columns.
     Status find_mxfp4() {
         const bool experts = scheme_.four_bits == FourBitForm::mxfp4_experts;
         const std::string name = four_bits_name(tensor_, scheme_);
@@ -250,7 +249,7 @@ class Finder {
         found_.row_bytes = found_.columns / 2;
         found_.codes = blocks.data;
         found_.scales = scales.data;
-        // 6 is the largest of e2m1: times 2^126 it is no float any more.
+        // The largest number in e2m1 is 6; times 2^126 it exceeds a float.
         for (int64_t i = 0; scales.is_new && i < found_.rows * found_.groups; ++i) {
             const auto exponent = std::to_integer<uint8_t>(scales.data[i]);
             if (exponent <= 252) continue;

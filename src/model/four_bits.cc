@@ -12,13 +12,13 @@
 namespace batchllm {
 namespace {
 
-constexpr int64_t block_rows = 128;   // as many as fill a cache line of Packing::eight
+constexpr int64_t block_rows = 128;   // fills a cache line of Packing::eight
 constexpr int64_t block_columns = 64; // a multiple of 8
 
 // Which four bits of a word are those of element i of its eight.
 constexpr int64_t eight_place[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
-// Of the four bits of e2m1: a sign, two bits of exponent (bias 1), one of fraction.
+// The four bits of e2m1: a sign, two bits of exponent (bias 1), one of fraction.
 constexpr float e2m1_floats[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
                                    -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
 
@@ -44,7 +44,7 @@ uint64_t spread(uint32_t word) {
     return (x | x << 4) & 0x0F0F0F0F0F0F0F0F;
 }
 
-// Of columns that eight does not divide the last word is whole all the same, in the file and in a block.
+// If eight does not divide the columns, the last word is still whole, in the file and in a block.
 void unpack_row(const FourBits &from, Block *block) {
     for (int64_t r = 0; r < block->rows; ++r) {
         const std::byte *words =
@@ -121,7 +121,7 @@ void read_scales(const FourBits &from, Block *block) {
 void put(float x, float *out) { *out = x; }
 void put(float x, uint16_t *out) { *out = float_to_bfloat16(x); }
 
-// Columns of a group that stand together.
+// Adjacent columns of a group.
 template <typename T> void write_run(const FourBits &from, const uint8_t *codes, int64_t count,
                                      float scale, float zero, T *out) {
     if (from.floats) {
@@ -133,7 +133,7 @@ template <typename T> void write_run(const FourBits &from, const uint8_t *codes,
     }
 }
 
-// out: of the block's first element, rows `stride` apart.
+// out: where the block's first element goes; rows are `stride` apart.
 template <typename T> void write(const FourBits &from, const Block &block, int64_t stride, T *out) {
     for (int64_t r = 0; r < block.rows; ++r) {
         const float *scales = block.scales.data() + r * from.groups;

@@ -1,9 +1,9 @@
-// A tensor whose elements have four bits, as it lies in the files: integers with scales and zero points by
-// group (AWQ, GPTQ, compressed-tensors), or e2m1 with powers of two (MXFP4). Nothing of it is copied:
-// read_rows() of model.h makes rows of elements of it.
+// A tensor whose elements have four bits, as it is stored in the files: integers with scales and zero points
+// by group (AWQ, GPTQ, compressed-tensors), or e2m1 with powers of two (MXFP4). Nothing is copied:
+// read_rows() of model.h turns it into rows of elements.
 //
-// An element of row r and column c is (code - zero(r, g)) * scale(r, g), where g is the group of column c;
-// of e2m1 value(code) * scale(r, g).
+// The element in row r and column c is (code - zero(r, g)) * scale(r, g), where g is the group of column c;
+// in e2m1 it is value(code) * scale(r, g).
 #pragma once
 
 #include <cstddef>
@@ -27,9 +27,9 @@ struct FourBits {
         column, // [columns / 8, rows] words: eight columns of a row, lowest bits first
         eight,  // [columns, rows / 8] words: eight rows of a column, in AWQ's order
     };
-    // Of zero points: words of eight rows, lowest bits first or in AWQ's order.
+    // How zero points are stored: words of eight rows, lowest bits first or in AWQ's order.
     enum class Zeros : uint8_t {
-        one,      // `zero` is everybody's
+        one,      // `zero` for all elements
         by_row,   // [ceil(rows / 8), groups]
         by_group, // [groups, rows / 8]
         eight,    // the same, in AWQ's order
@@ -42,7 +42,7 @@ struct FourBits {
     const std::byte *codes = nullptr;
 
     int64_t groups = 0;
-    int64_t group_columns = 0;           // of all groups but the last
+    int64_t group_columns = 0;           // in each group but the last
     const std::byte *group_of = nullptr; // [columns] of int32; null: column / group_columns
 
     DType scale_type = DType::f32;
@@ -51,25 +51,25 @@ struct FourBits {
 
     Zeros zeros = Zeros::one;
     float zero = 8;
-    uint32_t add_to_zeros = 0; // to each word of them
+    uint32_t add_to_zeros = 0; // added to each word of zero points
     const std::byte *zero_words = nullptr;
 };
 
-// Where a tensor of the files is.
+// Where a tensor is in the files.
 struct StoredPart {
     const StoredTensor *stored;
     const std::byte *data;
     const char *file;
-    bool is_new; // nobody asked for it before
+    bool is_new; // found for the first time
 };
-// Nothing: there is none of that name. The second time it is not new any more.
+// Nothing: there is no tensor of that name.
 using FindPart = std::function<std::optional<StoredPart>(const std::string &name)>;
 
-// The tensor that holds a described tensor's elements in four bits, where the scheme has it so.
+// The name of the stored tensor that holds a described tensor's elements in four bits by this scheme.
 std::string four_bits_name(const Tensor &tensor, const ScaleScheme &scheme);
 
-// Finds what belongs to a tensor in four bits and checks it: types, shapes, the scales that are asked for
-// the first time, the groups of columns. The tensor four_bits_name() must be there.
+// Finds what belongs to a tensor in four bits and checks it: types, shapes, the groups of columns, and scales
+// that are found for the first time. The tensor four_bits_name() must exist.
 Result<std::shared_ptr<const FourBits>>
 find_four_bits(const Tensor &tensor, const ScaleScheme &scheme, const FindPart &find);
 

@@ -25,7 +25,7 @@ template <typename F, typename Visit> void visit_feed_forward(F *feed_forward, c
 template <typename M, typename Visit> void visit_tensors(M *model, const Visit &visit) {
     visit(&model->embedding);
     if (!model->tied) visit(&model->head.values);
-    visit(&model->head.bias); // a tied head's is its own
+    visit(&model->head.bias); // not shared even if the head is tied
     visit(&model->layer_inputs.embedding);
     visit_weight(&model->layer_inputs.projection, visit);
     visit_norm(&model->layer_inputs.norm, visit);
@@ -88,8 +88,8 @@ std::vector<LayerKind> kinds_of_layers(const Model &model) {
     return kinds;
 }
 
-// Planes of a page, for which a request of 8,192 tokens takes the least memory; of equal ones the most,
-// for fewer groups are less to keep books of.
+// The number of planes of a page with which a request of 8,192 tokens takes the least memory; of equals the
+// largest, since it makes fewer groups.
 size_t choose_planes(const std::vector<LayerKind> &kinds, int32_t max_positions) {
     constexpr size_t most_groups = 16;
     const int64_t tokens = std::min(max_positions, 8192);

@@ -4,9 +4,9 @@
 // Supported are weights in e4m3 with scales: compressed-tensors (float-quantized and
 // naive-quantized), "fp8" (by blocks, or of a tensor) and ModelOpt's FP8, FP8_PER_CHANNEL_PER_TOKEN
 // and FP8_PB_WO; and those of four bits: AWQ, GPTQ, compressed-tensors (pack-quantized,
-// mxfp4-pack-quantized) and "mxfp4". Everything else is refused by key and value. The quantisation
-// of activations is only checked to be in fp8; otherwise it is up to the backend, like that of keys and
-// values, whose scales are read if they are of e4m3.
+// mxfp4-pack-quantized) and "mxfp4". Everything else is refused by key and value. The quantisation of
+// activations is only checked to be in fp8; what happens to them is up to the backend. So it is with
+// keys and values, whose scales are read if they are for e4m3.
 #pragma once
 
 #include <algorithm>
@@ -24,12 +24,12 @@
 
 namespace batchllm {
 
-// What one scale is of.
+// What one scale applies to.
 enum class ScaleKind : uint8_t {
     tensor,
     channel,         // a row
     block,           // block_rows x block_columns
-    block_or_tensor, // one number for a tensor is that tensor's
+    block_or_tensor, // blocks; but a single number applies to its whole tensor
 };
 
 // Which tensors hold a matrix of four bits: find_four_bits.cc.
@@ -58,7 +58,7 @@ class ModuleNames {
   public:
     enum class Kind : uint8_t {
         compressed, // a whole name, "re:" and an expression that a name begins with, "Linear" for all
-        parts,      // a whole name, or what of it stands before a point or after one
+        parts,      // a whole name, or the part of it before or after some point
         wildcards, // a whole name with * and ?
     };
 
@@ -83,10 +83,10 @@ class Quantization {
     // The whole of hf_quant_config.json.
     static Result<std::shared_ptr<const Quantization>> read_modelopt(const JsonValue &file);
 
-    // Nothing: its weight is not quantised.
+    // Nothing: the module's weight is not quantised.
     std::optional<ScaleScheme> scheme_of(std::string_view module) const;
 
-    // Some weights are e4m3.
+    // Whether some weights are in e4m3.
     bool has_fp8() const {
         const auto is_fp8 = [](const ScaleScheme &s) { return s.four_bits == FourBitForm::none; };
         return (all_ && is_fp8(*all_)) ||
@@ -94,9 +94,9 @@ class Quantization {
                            [&](const Group &group) { return is_fp8(group.scheme); });
     }
 
-    // Whether scales of keys and values that the files have are of e4m3.
+    // Whether the files' scales of keys and values, if any, are for e4m3.
     bool kv_in_e4m3() const { return kv_in_e4m3_; }
-    // What counts where they have none; 0: nothing.
+    // The scale to use if they have none; 0: no such scale is given.
     float absent_kv_scale() const { return absent_kv_scale_; }
 
   private:
@@ -110,7 +110,7 @@ class Quantization {
     Status read_modelopt_keys(const JsonValue &config, const char *excluded, Budget *budget);
 
     std::vector<Group> groups_;
-    std::optional<ScaleScheme> all_; // where there are no groups
+    std::optional<ScaleScheme> all_; // if there are no groups
     ModuleNames ignored_;
     bool kv_in_e4m3_ = true;
     float absent_kv_scale_ = 0;

@@ -32,7 +32,7 @@ Result<int64_t> read_group_size(const std::optional<JsonValue> &size, int64_t ot
     return std::max<int64_t>(columns, 0);
 }
 
-// As one_of(), whatever the case of its letters.
+// Like one_of(), ignoring case.
 Status one_of_words(const JsonValue &config, std::string_view key,
                     std::initializer_list<std::string_view> known, const std::string &what) {
     const auto value = config.given(key);
@@ -44,7 +44,7 @@ Status one_of_words(const JsonValue &config, std::string_view key,
     return value->unsupported(what);
 }
 
-// "dynamic": expressions of modules, and what they have otherwise. "-:" are those that stay as they are.
+// "dynamic": expressions for modules with different values. "-:" marks modules that are not quantised.
 Status check_exceptions(const JsonValue &config) {
     const auto exceptions = config.given("dynamic");
     if (!exceptions || !exceptions->is_object()) return {};

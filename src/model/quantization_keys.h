@@ -11,17 +11,17 @@
 
 namespace batchllm {
 
-// The value of the key, `otherwise` where it is not given.
+// The value of the key, or `otherwise` if it is not given.
 Result<std::string> text_of(const JsonValue &object, std::string_view key,
                             const std::string &otherwise);
-// Refuses a value that is none of these, as not supported.
+// Refuses a value that is not one of these, as unsupported.
 Status one_of(const JsonValue &object, std::string_view key, const std::string &otherwise,
               std::initializer_list<std::string_view> known, const std::string &what);
 
-// "quant_method" awq and gptq: how every matrix is stored that has the tensors of it.
+// "quant_method" awq and gptq: how a matrix is stored if it has that method's tensors.
 Result<ScaleScheme> read_awq(const JsonValue &config);
 Result<ScaleScheme> read_gptq(const JsonValue &config);
-// "weights" of a group of compressed-tensors, where they have four bits.
+// "weights" of a group of compressed-tensors, if they have four bits.
 Result<ScaleScheme> read_four_bit_weights(const JsonValue &weights);
 
 } // namespace batchllm

@@ -1,6 +1,6 @@
-// Rotary position embedding's frequencies. The arithmetic is float32, operation by operation as
-// transformers does it with float32 tensors, so that both come to the same angles: a last-bit
-// difference in a frequency is a visible one in the angle at position 100,000.
+// Rotary position embedding's frequencies. The arithmetic is float32 with the same operations as in
+// transformers, so that both get the same angles: a difference in a frequency's last bit is visible in
+// the angle at position 100,000.
 #include <algorithm>
 #include <cmath>
 
@@ -9,7 +9,7 @@
 namespace batchllm {
 namespace {
 
-// The part of a pair's frequency that yarn leaves as it is: 1 for fast pairs, 0 for slow ones.
+// How much of a pair's frequency yarn leaves unchanged: 1 for fast pairs, 0 for slow ones.
 class YarnRamp {
   public:
     YarnRamp(const RopeConfig &rope, int32_t dims) {
@@ -32,7 +32,7 @@ class YarnRamp {
     }
 
   private:
-    // Index, with a fraction, of the pair that turns so many times in the original length.
+    // Index, with a fraction, of the pair that turns this many times within the original length.
     static double pair_that_turns(double times, const RopeConfig &rope, int32_t dims) {
         const double length = static_cast<double>(rope.original_max_positions);
         return dims * std::log(length / (times * 2 * M_PI)) / (2 * std::log(rope.theta));

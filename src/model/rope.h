@@ -9,7 +9,7 @@ namespace batchllm {
 
 enum class RopeKind : uint8_t { plain, linear, llama3, yarn, longrope, proportional };
 
-// What a configuration says of it.
+// A rope as a configuration describes it.
 struct RopeConfig {
     RopeKind kind = RopeKind::plain;
     double theta = 10000;
@@ -18,17 +18,17 @@ struct RopeConfig {
     double high_freq_factor = 4;
     int64_t original_max_positions = 8192; // llama3, yarn, longrope
 
-    // yarn: pairs that turn more than beta_fast times in the original length stay as they are, those
-    // that turn less than beta_slow times are slowed by the factor.
+    // yarn: pairs that turn more than beta_fast times within the original length stay as they are;
+    // those that turn less than beta_slow times are slowed by the factor.
     double beta_fast = 32;
     double beta_slow = 1;
     bool truncate = true; // the two bounds to whole pairs
 
     std::vector<float> factors = {}; // longrope: [dims / 2] one for each pair
-    double part = 1; // proportional: of the pairs, the first; those after it do not turn
+    double part = 1; // proportional: the share of pairs that turn, the first ones; the rest do not
 };
 
-// What a backend needs of it.
+// A rope as a backend needs it.
 struct Rope {
     std::vector<float> frequencies; // [dims / 2]
     float scale = 1;                // of cosine and sine

@@ -10,7 +10,7 @@ namespace {
 constexpr double theta_most = 1e18;
 constexpr double factor_most = 1e6;
 
-// The value of one of two spellings of the same thing; an error when they disagree.
+// The value of either of two spellings of a key; an error if they disagree.
 Result<std::optional<std::string>> rope_type(const JsonValue &rope) {
     std::optional<std::string> found;
     for (const char *key : {"rope_type", "type"}) {
@@ -25,7 +25,7 @@ Result<std::optional<std::string>> rope_type(const JsonValue &rope) {
     return found;
 }
 
-// One rope's keys: those of the object, and of those at the top what may stand there too.
+// One rope's keys: those of the object, and those that may be at the top level instead.
 class RopeReader {
   public:
     RopeReader(const Model &model, int32_t head_dim, const RopeDefaults &defaults)
@@ -34,7 +34,7 @@ class RopeReader {
         part_ = defaults.part;
     }
 
-    // The keys of the whole configuration, before those of the object.
+    // Reads the keys of the whole configuration, before those of the object.
     Status read_top(const JsonValue &config) {
         top_theta_ = config.given("rope_theta");
         if (top_theta_) {
@@ -98,7 +98,7 @@ class RopeReader {
         return check_dims(*value);
     }
 
-    // transformers lets the one at the top win, and falls back on the longest request.
+    // As in transformers, the top level wins, and the longest request is the default.
     Status read_original(const JsonValue &object) {
         auto original = top_original_;
         if (!original && defaults_.original_positions == 0) {
@@ -139,7 +139,7 @@ class RopeReader {
             .unsupported("only default, linear, llama3, yarn and longrope are supported");
     }
 
-    // The part is of the pairs, all of which stand in the table.
+    // The part is a share of the pairs, all of which are in the table.
     Status read_proportional(const JsonValue &object) {
         config_.kind = RopeKind::proportional;
         ASSIGN_OR_RETURN(config_.part, read_number(object, "partial_rotary_factor", 1, 0, 1));
@@ -160,7 +160,7 @@ class RopeReader {
         return read_original(object);
     }
 
-    // 1 unless the factor lengthens: the growth of scores that the slower angles call for.
+    // By how much scores must grow to make up for slower angles; 1 unless the factor is above 1.
     static double yarn_scale(double factor, double weight) {
         return factor <= 1 ? 1 : 0.1 * weight * std::log(factor) + 1;
     }
@@ -264,7 +264,7 @@ Result<Rope> read_rope(const JsonValue &config, const Model &model, int32_t head
 
 namespace {
 
-// Of the layers with a window, or of those without; where there are none, of the first.
+// The head_dim of layers with a window, or of those without; if there are none, of the first layer.
 int32_t head_dim_of(const Model &model, bool windowed) {
     const auto found =
         std::find_if(model.layers.begin(), model.layers.end(),
@@ -295,7 +295,7 @@ Result<LayerRopes> read_layer_ropes(const JsonValue &config, const Model &model,
     } else {
         RETURN_IF_ERROR(full_reader.read_top(config));
         if (object) {
-            // transformers' classes with two ropes ignore a scaling under the older key in silence.
+            // transformers' classes with two ropes silently ignore a scaling in the older key.
             const auto type = object->given("type");
             if (type && !object->given("rope_type")) {
                 return type->unsupported("this architecture calls it rope_type");

@@ -25,7 +25,7 @@ constexpr StoredType stored_types[] = {
     {"I64", 64},        {"U64", 64},
 };
 
-// Bytes of a tensor of this shape, or an error when the product does not fit or ends within a byte.
+// Bytes of a tensor of this shape, or an error if the product does not fit or ends within a byte.
 Result<int64_t> tensor_bytes(const JsonValue &info, const std::vector<int64_t> &shape,
                              int64_t bits) {
     int64_t total = bits;

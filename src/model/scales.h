@@ -1,5 +1,5 @@
 // The scales of a quantised tensor, as stored -> floats in blocks. Each is checked to be a number
-// above zero with which the largest element is still finite.
+// above zero that leaves the largest element finite.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace batchllm {
 
-// How the scales of a tensor of rows x columns lie, all but their data. file: named in errors.
+// The layout of the scales of a tensor of rows x columns, without their data. file: named in errors.
 Result<Scales> lay_out_scales(const StoredTensor &stored, const ScaleScheme &scheme, int64_t rows,
                               int64_t columns, const std::string &file);
 
@@ -21,7 +21,7 @@ Result<Scales> lay_out_scales(const StoredTensor &stored, const ScaleScheme &sch
 Result<std::vector<float>> read_scales(const StoredTensor &stored, const std::byte *bytes,
                                        const std::string &file);
 
-// Of a layer's keys or values: [kv_heads], of one for all heads or one for each.
+// For a layer's keys or values: [kv_heads], from one number for all heads or one for each.
 Result<std::vector<float>> read_kv_scales(const StoredTensor &stored, const std::byte *bytes,
                                           int32_t kv_heads, const std::string &file);
 

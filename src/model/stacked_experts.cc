@@ -5,7 +5,7 @@
 namespace batchllm {
 namespace {
 
-// Matrix `index` of a stack, of whose `stored` rows it has those from `first` on.
+// Matrix `index` of a stack, with the rows from `first` on of the `stored` ones.
 void stack(const std::string &name, size_t count, size_t index, int64_t stored, int64_t first,
            Tensor *tensor) {
     tensor->name = name;

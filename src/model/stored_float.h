@@ -1,4 +1,4 @@
-// A number as the files hold it -> float.
+// A number as stored in the files -> float.
 #pragma once
 
 #include <cstddef>

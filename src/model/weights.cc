@@ -1,12 +1,13 @@
 // Files of a model directory -> the Model's tensors: which file holds which tensor, and each
 // tensor's type and shape against the configuration.
 //
-// Tensors that no model of the configuration has are an error, since a checkpoint that carries a
-// bias or a norm which is not computed would run and answer wrongly. Four are let pass: the parts of
-// a checkpoint that the description passes over (a vision tower), the rotary frequencies that old
-// checkpoints store (they follow from the configuration), and an lm_head beside tied embeddings. There, as in
-// transformers 5, equal ones are tied, different ones are not, and an lm_head without an embedding is both.
-// And a bias of zeros beside a matrix of GPTQ, which some of its writers put there.
+// Tensors that the configured model does not have are an error: a checkpoint with a bias or a norm that is
+// not computed would run and give wrong answers. There are four exceptions:
+//   - parts of a checkpoint that the description skips (a vision tower);
+//   - the rotary frequencies in old checkpoints, which follow from the configuration;
+//   - an lm_head beside tied embeddings. As in transformers 5, the two are tied if they are equal and not
+//     if they differ, and an lm_head without an embedding serves as both;
+//   - an all-zero bias beside a GPTQ matrix, which some writers add.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -30,7 +31,7 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
 
-// Takes tensors out of a checkpoint, and tells at the end what nobody took.
+// Takes tensors out of a checkpoint, and reports at the end those that were not taken.
 class Taker {
   public:
     Taker(Checkpoint *checkpoint, Model *model) : checkpoint_(*checkpoint), model_(*model) {}
@@ -76,7 +77,7 @@ class Taker {
         return take_scales(*scheme_of(*tensor, stored), tensor);
     }
 
-    // Of the layer's own keys and values, under the names that the formats' writers have for them.
+    // Scales of the layer's own keys and values, by the names that the formats' writers use.
     Status take_kv_scales(Attention *attention) {
         if (model_.quantization == nullptr || !model_.quantization->kv_in_e4m3()) return {};
         if (!attention->k) return {};
@@ -132,22 +133,22 @@ class Taker {
         return shape;
     }
 
-    // Of the tensor in the file.
+    // Its place in the file's tensor.
     static int64_t first_element(const Tensor &tensor) {
         if (!tensor.stored_transposed) return tensor.first_row * tensor.columns;
         const int64_t of_stack = tensor.first_row / tensor.stored_rows * tensor.stored_rows;
         return of_stack * tensor.columns + tensor.first_row - of_stack;
     }
 
-    // Of a tensor that stands in the file under `stored`, without the end of its name.
+    // The scheme of a tensor that is named `stored` in the file, without the end of its name.
     std::optional<ScaleScheme> scheme_of(std::string_view module, std::string_view stored) const {
         if (model_.quantization == nullptr) return std::nullopt;
         const auto scheme = model_.quantization->scheme_of(stored);
-        // Under the name that newer files have, or under that of published ones.
+        // By its name in newer files, or in published ones.
         return scheme ? scheme : model_.quantization->scheme_of(module);
     }
 
-    // Of a matrix of eight bits; nothing where no tensor of its name is quantised to them.
+    // The scheme of a matrix of eight bits; nothing if no tensor of its name is quantised to eight bits.
     std::optional<ScaleScheme> scheme_of(const Tensor &tensor, const StoredTensor &stored) const {
         constexpr std::string_view ending = ".weight";
         if (tensor.columns == 1 || tensor.stored_stack > 0 || !stored.name.ends_with(ending) ||
@@ -161,7 +162,7 @@ class Taker {
         return scheme && scheme->four_bits == FourBitForm::none ? scheme : std::nullopt;
     }
 
-    // Of a matrix of four bits: where the checkpoint has its elements under the name that they have then.
+    // The scheme of a matrix of four bits, if the checkpoint has its elements by the name that they then have.
     std::optional<ScaleScheme> four_bit_scheme_of(const Tensor &tensor) const {
         if (tensor.columns == 1) return std::nullopt;
         const std::string module = tensor.name.substr(0, tensor.name.rfind(".weight"));
@@ -180,7 +181,7 @@ class Taker {
         return std::nullopt;
     }
 
-    // Null: the checkpoint has no such tensor either.
+    // Null: the checkpoint does not have it in four bits either.
     Result<std::shared_ptr<const FourBits>> find_in_four_bits(const Tensor &tensor) {
         const auto scheme = four_bit_scheme_of(tensor);
         if (!scheme) return std::shared_ptr<const FourBits>();
@@ -229,8 +230,8 @@ class Taker {
         return {};
     }
 
-    // Scales of what backends quantise in their own way, or not at all: activations; keys and values, where
-    // take_kv_scales has not read them.
+    // Scales of things that backends quantise in their own way, or not at all: activations, and keys and values
+    // whose scales take_kv_scales has not read.
     bool is_other_scale(const std::string &name) const {
         if (model_.quantization == nullptr) return false;
         for (const char *ending : {".input_scale", ".activation_scale", ".k_scale", ".v_scale",
@@ -240,7 +241,7 @@ class Taker {
         return false;
     }
 
-    // As some writers of GPTQ put one beside every matrix.
+    // Some writers of GPTQ add one to every matrix.
     bool is_bias_of_zeros(const std::string &name, const Located &located) const {
         constexpr std::string_view ending = ".bias";
         if (model_.quantization == nullptr || !name.ends_with(ending)) return false;
@@ -256,16 +257,15 @@ class Taker {
     std::unordered_map<std::string, const float *> scales_; // by name, those that are read
 };
 
-// A checkpoint of the model without its head, as embedding models are published: there is nothing to
-// generate with.
+// For a checkpoint without a head, as embedding models are published: the model cannot generate.
 void drop_missing_head(const Taker &taker, bool base_names, Model *model) {
     if (base_names && !model->tied && model->head && !taker.has(model->head.values.name)) {
         model->head = {};
     }
 }
 
-// The head of a model with tied embeddings is the embedding, whichever of the two the checkpoint has.
-// With both, they are tied only if they are equal.
+// The head of a model with tied embeddings is the embedding, whichever of the two the checkpoint has. If it
+// has both, they are tied only if they are equal.
 Status take_head(Taker *taker, Model *model) {
     if (!model->tied) return {};
     const bool has_head = taker->has(model->head.values.name);

@@ -1,8 +1,8 @@
 // What rows have in common that their plan does not share.
 //
-// A sample of rows is cut into overlapping runs of a least prefix's length. A run that most rows of
-// the sample have, or that a good part of them has, is common wherever it stands; what common runs
-// cover of a row, behind what it shares already, could be shared if it stood first.
+// A sample of rows is cut into overlapping runs, each as long as the shortest prefix. A run that most rows
+// of the sample have, or a good part of them, is common, wherever it is in a row. What common runs cover of
+// a row, after the part that is shared already, could be shared if it came first.
 #include <algorithm>
 #include <cstdio>
 
@@ -11,7 +11,7 @@
 namespace batchllm {
 namespace {
 
-constexpr size_t least_rows = 32; // of a job that is worth a word
+constexpr size_t least_rows = 32; // smaller jobs get no advice
 constexpr size_t most_rows = 128; // looked at
 constexpr int32_t most_end =
     1024; // tokens of a row's beginning, and of its end, that are looked at
@@ -20,11 +20,11 @@ constexpr int64_t least_common = 32; // mean a row
 constexpr double least_gain = 0.1;   // of all prompt tokens
 constexpr double most_rows_share = 0.9;
 constexpr double some_rows_share = 0.1;
-// An early difference: it begins this near to what rows share, and so much of the row's own follows.
+// An early difference begins at most this far after what rows share, and this much of the row follows it.
 constexpr int64_t most_early = 40;
 constexpr int64_t least_behind = 4;
 
-// Runs -> how many rows have them. Open addressing; the hash stands for the run.
+// Runs -> how many rows have them. Open addressing; a run is identified by its hash.
 class RunCounts {
   public:
     explicit RunCounts(size_t runs) {
@@ -87,15 +87,14 @@ template <typename Use> void for_each_run(const TokenRow &row, Use use) {
 
 struct SampledRow {
     int64_t row;
-    int32_t
-        shared; // tokens that it shares, or that it begins with as another one of the sample does
+    int32_t shared; // tokens that it shares, or that another row of the sample begins with
 };
 
 std::vector<SampledRow> take_sample(std::span<const TokenRow> rows, const Plan &plan) {
     std::vector<SampledRow> sample;
     const size_t count = std::min(most_rows, rows.size());
     for (size_t i = 0; i < count; ++i) {
-        // One of each stretch of rows, not always the first: rows may come in a rhythm.
+        // One from each stretch of rows, not always the first: rows may repeat in a pattern.
         const size_t begin = i * rows.size() / count;
         const size_t end = (i + 1) * rows.size() / count;
         const size_t row = begin + mixed(i + 1) % (end - begin);
@@ -138,17 +137,16 @@ struct Found {
     int64_t row = -1;   // with the longest stretch
     int64_t begin = 0;
     int64_t end = 0;
-    int64_t early_rows =
-        0; // where the first stretch comes early, and the row differs again behind it
+    int64_t early_rows = 0; // rows whose first stretch comes early and that differ again after it
 };
 
-// What runs that so many rows have cover, behind what is shared.
+// What is covered, after the shared part, by runs that at least this many rows have.
 Found find_common(std::span<const TokenRow> rows, const std::vector<SampledRow> &sample,
                   RunCounts *counts, int32_t threshold) {
     Found found;
     for (const SampledRow &sampled : sample) {
         const TokenRow &row = rows[static_cast<size_t>(sampled.row)];
-        int64_t begin = -1, end = sampled.shared; // of the stretch at hand
+        int64_t begin = -1, end = sampled.shared; // of the current stretch
         int64_t first_begin = -1, longest = 0, last_end = 0;
         const auto close = [&] {
             if (begin < 0) return;
@@ -186,7 +184,7 @@ PlanAdvice advise(std::span<const TokenRow> rows, const Plan &plan) {
         return advice;
     }
     const std::vector<SampledRow> sample = take_sample(rows, plan);
-    // Rows of different salts share nothing, whatever stands first in them.
+    // Rows with different salts share nothing, whatever they begin with.
     const auto salted = [&](const SampledRow &sampled) {
         return rows[static_cast<size_t>(sampled.row)].salt != 0;
     };
@@ -207,7 +205,7 @@ PlanAdvice advise(std::span<const TokenRow> rows, const Plan &plan) {
     const auto threshold = [&](double share) {
         return std::max(8, static_cast<int32_t>(share * static_cast<double>(sample.size())));
     };
-    // What nearly all rows have can be put before everything without parting what is shared now.
+    // What nearly all rows have can be put first without breaking up what is shared now.
     Found found = find_common(rows, sample, &counts, threshold(most_rows_share));
     double possible = saving + static_cast<double>(found.common) / static_cast<double>(total);
     const Found some = find_common(rows, sample, &counts, threshold(some_rows_share));
@@ -241,12 +239,12 @@ std::string PlanAdvice::text(const std::string &row_name) const {
     const std::string common = std::to_string(common_tokens);
     if (kind == BATCHLLM_ADVICE_EARLY_DIFFERENCE) {
         return std::string(figures) +
-               ": rows differ near their head (a time or an id?) before about " + common +
+               ": rows differ near their beginning (a time or an id?) before about " + common +
                " tokens that they have in common (" + example +
-               "). Put what differs behind what rows have in common.";
+               "). Put what differs after what rows have in common.";
     }
     return std::string(figures) + ": rows have about " + common +
-           " tokens in common behind text in which they differ (" + example +
+           " tokens in common after text in which they differ (" + example +
            "). Put what rows have in common first, and what differs last.";
 }
 

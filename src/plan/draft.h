@@ -15,7 +15,7 @@ namespace batchllm {
 constexpr uint32_t no_group = UINT32_MAX;
 constexpr int32_t max_plan_levels = 64;
 
-// Groups without an order. Group g's prefix is prefixes[g]; heads of prefixes are no group's.
+// Groups without an order. Group g's prefix is prefixes[g]; heads of prefixes belong to no group.
 struct Draft {
     std::vector<PlanPrefix> prefixes;
     std::vector<uint32_t> group_of; // [rows] or no_group
@@ -26,14 +26,14 @@ struct Draft {
 std::vector<int64_t> match_rows(const Plan &previous, std::span<const uint64_t> fingerprints,
                                 std::span<const int32_t> lengths);
 
-// [plan's rows] whether each shares nothing.
+// [plan's rows] true for rows that share nothing.
 std::vector<bool> rows_alone(const Plan &plan);
 
-// Adds the previous plan's groups of which at least two rows are left.
+// Adds the groups of the previous plan that still have at least two rows.
 void keep_groups(const Plan &previous, std::span<const int64_t> previous_rows,
                  std::span<const TokenRow> rows, Draft &draft);
 
-// Groups the rows that are in no group yet, or adds them to one that is there already.
+// Groups the rows that are in no group yet, or adds them to existing groups.
 void group_rest(std::span<const TokenRow> rows, const PlanOptions &options, Draft &draft);
 
 // Tokens that a row is expected to generate; `lengths` empty: all equal.
@@ -41,7 +41,7 @@ inline int32_t decode_length(std::span<const int32_t> lengths, size_t row) {
     return lengths.empty() ? 1 : std::max(lengths[row], 0);
 }
 
-// Adds the heads that the groups' prefixes share, behind them.
+// Adds the heads that the groups' prefixes share, after those prefixes.
 void share_heads(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
                  const PlanOptions &options, Draft &draft);
 

@@ -1,8 +1,8 @@
 // Groups -> the order in which they are scheduled.
 //
-// BatchLLM, Eq. 4: groups with much to decode for what there is to prefill go first, so that
-// their decoding fills up the steps in which later groups prefill. A group's ratio is the expected
-// decode tokens of its rows to the prompt tokens that are computed for it (its prefix once).
+// BatchLLM, Eq. 4: groups that decode many tokens per prompt token go first, so that their decoding
+// fills the steps in which later groups prefill. A group's ratio is the expected decode tokens of its
+// rows, divided by the prompt tokens that are computed for it (its prefix once).
 #include <algorithm>
 
 #include "plan/draft.h"
@@ -10,12 +10,12 @@
 namespace batchllm {
 namespace {
 
-// A group of the draft, or a row alone.
+// A group of the draft, or a single row.
 struct Candidate {
     double ratio;
     uint32_t first_row;
     uint32_t group; // or no_group
-    // Of all groups below its head; its own where it has none.
+    // The ratio of all groups below its head; its own if it has none.
     double head_ratio = ratio;
     uint32_t head_row = first_row;
 };
@@ -36,7 +36,7 @@ class Emitter {
     Emitter(std::span<const PlanPrefix> prefixes, Plan &plan)
         : prefixes_(prefixes), plan_(plan), number_(prefixes.size(), -1) {}
 
-    // The plan's number of a prefix of the draft; its parents are put in before it.
+    // The plan's number of a draft's prefix. Adds its parents before it.
     int32_t emit(int32_t prefix, uint32_t first_row) {
         const auto i = static_cast<size_t>(prefix);
         if (number_[i] < 0) {
@@ -55,8 +55,8 @@ class Emitter {
     std::vector<int32_t> number_;
 };
 
-// Groups below a head that was chosen because it pays follow each other: where memory is short, a head
-// that is left and taken up again would be computed again.
+// Groups below a head that was chosen because it pays run one after another: if memory is short, a head
+// that is needed again later would be computed again.
 void keep_heads_together(const Draft &draft, const std::vector<Total> &totals,
                          std::vector<Candidate> *candidates) {
     const auto head_of = [&](uint32_t group) {

@@ -76,7 +76,7 @@ Status check_groups(const Plan &plan) {
             }
             seen[static_cast<size_t>(row)] = true;
             if (plan.lengths[static_cast<size_t>(row)] <= shared) {
-                return error(bad, "group %zu: row %lld of %d tokens has no own token behind %d", i,
+                return error(bad, "group %zu: row %lld of %d tokens has no own token after %d", i,
                              static_cast<long long>(row), plan.lengths[static_cast<size_t>(row)],
                              shared);
             }

@@ -18,14 +18,14 @@ constexpr char magic[] = "BLLMPLAN";
 constexpr size_t magic_bytes = sizeof magic - 1;
 constexpr int compression_level = 3;
 
-// zstd's own word for what went wrong; it runs out of memory as anything else does.
+// zstd's own text for an error. If zstd ran out of memory, it is that error.
 Status zstd_error(size_t result, int32_t code) {
     if (ZSTD_getErrorCode(result) == ZSTD_error_memory_allocation) throw std::bad_alloc();
     return error(code, "zstd: %s", ZSTD_getErrorName(result));
 }
 
-// The most that a frame of so many bytes may hold: no plan compresses better (writers see to that),
-// so a small file cannot make a reader take much memory.
+// The most that a frame of this many bytes may hold: no plan compresses better (writers ensure that), so
+// a small file cannot make a reader allocate much memory.
 constexpr uint64_t most_content(uint64_t frame_bytes) {
     return (uint64_t{1} << 20) + frame_bytes * 1024;
 }
@@ -48,7 +48,7 @@ Result<std::string> compress(const std::string &sections) {
     return frame;
 }
 
-// A file that is written can be read.
+// Ensures that the written file can be read.
 Status check_size(const Plan &plan, size_t section_bytes) {
     const int64_t tokens = plan.options.self_contained ? plan.logical_tokens() : 0;
     const auto most = static_cast<uint64_t>(most_plan_bytes);
@@ -110,7 +110,7 @@ Result<Plan> read_plan(std::span<const std::byte> file) {
 
     const auto frame = header.take(header.left());
     const uint64_t size = ZSTD_getFrameContentSize(frame.data(), frame.size());
-    if (size == ZSTD_CONTENTSIZE_ERROR) return error(bad, "no zstd frame behind the header");
+    if (size == ZSTD_CONTENTSIZE_ERROR) return error(bad, "no zstd frame after the header");
     if (size == ZSTD_CONTENTSIZE_UNKNOWN)
         return error(bad, "the zstd frame does not declare its size");
     // The descriptor behind the frame's magic number (RFC 8878, 3.1.1.1.1): bit 2 is the checksum's,

@@ -16,9 +16,9 @@ namespace batchllm {
 
 constexpr uint32_t plan_format_version = 1;
 
-// What a file holds besides, by its header. A reader refuses the flags that it does not know.
+// Flags in the header: what a file holds besides. A reader refuses flags that it does not know.
 constexpr uint32_t plan_has_tokens = 1; // self-contained
-constexpr uint32_t plan_has_salts = 2;  // not without the tokens
+constexpr uint32_t plan_has_salts = 2;  // only with the tokens
 
 // Limit for the sections of a file and the rows' unfolded tokens together. A reader takes a small
 // multiple of the sections, plus the tokens.
@@ -36,11 +36,11 @@ Result<Plan> read_plan_sections(std::span<const std::byte> sections, uint32_t fl
 // well that a reader would reject it as a bomb.
 void append_padding(std::string &sections, size_t bytes);
 
-// How long the sections of a plan must be for a reader to take memory for its tokens.
+// How long a plan's sections must be for a reader to allocate memory for its tokens.
 int64_t least_section_bytes(const Plan &plan);
 
 // Checks the invariants of plan.h, as far as possible without the rows. For a self-contained plan,
-// also that the tokens match the fingerprints and share the prefixes.
+// it also checks that the tokens match the fingerprints and share the prefixes.
 Status check_plan(const Plan &plan);
 Status check_plan_structure(const Plan &plan); // all but the tokens
 

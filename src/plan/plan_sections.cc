@@ -24,7 +24,7 @@ constexpr const char *section_names[] = {"",         "options", "fingerprints", 
                                          "prefixes", "groups",  "rows",         "tokens",
                                          "padding",  "salts",   "advice"};
 
-// Tokens that a reader takes memory for, for each byte of the sections.
+// The most tokens for which a reader allocates memory, per byte of the sections.
 constexpr int64_t tokens_a_byte = 1024;
 
 class SectionWriter {
@@ -184,7 +184,7 @@ Status read_tokens(ByteReader &section, size_t sections_bytes, Plan &plan) {
         return !section.failed();
     });
     if (!read) return error(BATCHLLM_ERROR_PLAN_FORMAT, "section 'tokens' is not readable");
-    // What was stored once, now for all that share it: parents before children, prefixes before rows.
+    // Copies what was stored once to all that share it: parents before children, prefixes before rows.
     const auto copy = [&](int64_t from, int64_t to, int32_t length) {
         if (from == to) return;
         std::copy_n(plan.tokens.begin() + offsets[index(from)], length,
@@ -393,7 +393,7 @@ Result<Plan> read_plan_sections(std::span<const std::byte> bytes, uint32_t flags
         RETURN_IF_ERROR(close_section(section, section_advice));
     }
     if (!sections.at_end()) RETURN_IF_ERROR(open_section(sections, section_padding).status());
-    if (!sections.at_end()) return error(bad, "%zu bytes behind the last section", sections.left());
+    if (!sections.at_end()) return error(bad, "%zu bytes after the last section", sections.left());
     return plan;
 }
 

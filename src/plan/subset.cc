@@ -1,4 +1,4 @@
-// A plan for some of its rows, and two plans as one: how the engine takes a plan as it is.
+// A plan of some of its rows, and two plans joined: how the engine uses a plan as it is.
 #include <algorithm>
 
 #include "plan/plan.h"
@@ -6,7 +6,7 @@
 namespace batchllm {
 namespace {
 
-// Copies a prefix and those above it behind the others, each once; `row` has their tokens.
+// Appends a prefix and those above it, each once; `row` has their tokens.
 int32_t take_prefix(const Plan &from, int32_t prefix, int64_t row, std::vector<int32_t> *taken,
                     std::vector<PlanPrefix> *to) {
     std::vector<int32_t> chain;
@@ -96,7 +96,7 @@ Plan renumbered(const Plan &plan, size_t first_group, std::span<const int64_t> n
         }
         const int64_t end = out.row_count();
         if (begin == end) continue;
-        // One row alone shares nothing.
+        // A single row shares nothing.
         const int32_t prefix = end - begin == 1 ? -1
                                                 : take_prefix(plan, group.prefix, out.rows.back(),
                                                               &taken, &out.prefixes);

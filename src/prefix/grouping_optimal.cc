@@ -10,7 +10,7 @@
 //
 // Prefixes that look for heads pay for reading them. All values are then in parts of a token, and
 //     g(run, a) = max(0, gain_by_head(a))
-// is convex and never falls, too. At a run's own end it jumps, which only the node that ends there sees.
+// is also convex and never falls. At a run's own end it jumps, which matters only to the node that ends there.
 #include <algorithm>
 #include <cstddef>
 #include <map>
@@ -43,7 +43,7 @@ class Envelope {
         for (const auto &[position, bend] : child.bends_) bends_[position] += bend;
     }
 
-    // Its value at a, which no bend lies beyond.
+    // Its value at a; no bend may lie beyond a.
     int64_t at(int64_t a) const { return value_ + (slope_ + bend_sum_) * a - bend_moment_; }
 
     // Becomes max(itself, floor) on [0, depth). Returns the threshold: the smallest a at which it is not
@@ -118,8 +118,8 @@ class PayingRuns {
         }
     }
 
-    // Adds those right below the node. Returns what they gain beyond that if the node is a head: those
-    // that end there are it.
+    // Adds the runs directly below the node. Returns what they gain on top if the node is a head: runs that
+    // end there are the head itself.
     int64_t add_to(Envelope *sum, uint32_t node, int32_t depth) const {
         int64_t jump = 0;
         for (uint32_t i = first_[node]; i < first_[node + 1]; ++i) {

@@ -4,7 +4,7 @@
 // ("grandchild") that gains more by being shared in full than its child loses by being computed once
 // more is moved up beside the child, with the child's tokens put before its own:
 //     (leaves(grandchild) - 1) * tokens(grandchild) - tokens(child) > 0
-// A child that is left with one thing below it becomes that thing. In the end the root's children
+// A child with only one prefix or run left below it is replaced by that. In the end the root's children
 // are the shared prefixes.
 #include <algorithm>
 #include <cstddef>
@@ -30,8 +30,8 @@ struct Level {
     std::vector<Prefix> prefixes;
 };
 
-// Moves up into `above` what of the level below a child gains by it, and the child, if anything is
-// left of it. holder[node]: the node that the runs right below `node` are below now.
+// Moves up into `above` the prefixes below a child that gain by it, and the child itself if anything is
+// left below it. holder[node]: the node under which the runs directly below `node` are now.
 void move_up(const Level &child, int32_t child_depth, int32_t above_depth, Level &above,
              std::vector<uint32_t> &holder) {
     const auto remaining = [&](size_t prefixes) {
@@ -89,7 +89,7 @@ ChosenAbove choose_paper(const PrefixTree &tree, int32_t min_prefix_tokens) {
             open.pop_back();
         }
         level.runs += direct[node];
-        if (node == 0) break; // its prefixes are those that are shared
+        if (node == 0) break; // its prefixes are the shared ones
         const uint32_t parent = nodes[node].parent;
         if (open.empty() || open.back().node != parent) open.push_back({parent, 0, {}});
         move_up(level, nodes[node].depth, nodes[parent].depth, open.back(), holder);

@@ -16,8 +16,8 @@ struct Bucket {
     int32_t depth;
 };
 
-// A run and where it leaves the pivot: longest common prefix first, then the token after it, runs
-// that end there before all others.
+// A run and where it leaves the pivot. Ordered by common prefix, longest first, then by the token after
+// it; runs that end there come first.
 struct Departure {
     uint64_t key;
     uint32_t run;
@@ -35,14 +35,14 @@ struct Departure {
     }
 };
 
-// A number that looks random but is the same in every run of the program.
+// A pseudo-random number that is the same in every run of the program.
 uint64_t mix(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
     return x ^ (x >> 31);
 }
 
-// How far ahead rows are asked for: their tokens lie anywhere in memory.
+// How far ahead rows are prefetched: their tokens may be anywhere in memory.
 constexpr size_t prefetch_distance = 12;
 
 } // namespace
@@ -56,7 +56,7 @@ PrefixTree::PrefixTree(std::span<const TokenRun> runs) {
     link_nodes();
 }
 
-// Runs of one salt become neighbours; where all have the same, none moves.
+// Makes runs with the same salt neighbours; if all salts are the same, no run moves.
 void PrefixTree::sort_by_salt(std::span<const TokenRun> runs) {
     const auto less = [&](uint32_t a, uint32_t b) {
         return runs[a].salt != runs[b].salt ? runs[a].salt < runs[b].salt : a < b;
@@ -66,11 +66,11 @@ void PrefixTree::sort_by_salt(std::span<const TokenRun> runs) {
     }
 }
 
-// Starts with a bucket for each salt. Takes one run of a bucket as the pivot and compares all others with it, once. The nodes on the
-// pivot's path are then known: one at each depth where runs leave it. Runs that leave it at the same
-// place by the same token are a bucket of their own. As the pivot is any run with equal probability, a run's
-// bucket halves every other time, so that a run is in O(log n) buckets, however the tree is shaped;
-// and as it is compared from the bucket's depth on, no token of it is read twice.
+// Starts with a bucket for each salt. Takes one run of a bucket as the pivot and compares all others with
+// it, once. That gives the nodes on the pivot's path: one at each depth where runs leave it. Runs that leave
+// it at the same depth with the same token form a bucket of their own. The pivot is drawn uniformly, so a
+// run's bucket halves about every other time, and a run is in O(log n) buckets whatever the tree's shape.
+// Since runs are compared from the bucket's depth on, no token of a run is read twice.
 void PrefixTree::find_nodes(std::span<const TokenRun> runs) {
     std::vector<Departure> departures(runs.size());
     std::vector<Bucket> buckets;

@@ -1,5 +1,5 @@
 // Token runs -> the compact radix tree of their prefixes: one node for each prefix at which runs
-// diverge. No token is copied: a node's tokens are those of any run below it. Runs of different
+// diverge. No token is copied: a node's tokens are those of any run below it. Runs with different
 // salts have only the empty prefix in common.
 //
 // Always: node 0 is the root, of depth 0, over all runs; nodes are in depth-first order, a parent
@@ -13,7 +13,7 @@
 
 namespace batchllm {
 
-// Its identity: the tokens, and what else their keys and values depend on, as a number.
+// Identified by its tokens and a salt, a number for whatever else their keys and values depend on.
 struct TokenRun {
     std::span<const int32_t> tokens;
     uint64_t salt = 0;

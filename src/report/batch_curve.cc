@@ -6,7 +6,7 @@
 namespace batchllm {
 namespace {
 
-// The host's work between two batches is no pause.
+// Shorter gaps are the host's work between two batches, not pauses.
 constexpr double pause_seconds = 0.25;
 
 } // namespace

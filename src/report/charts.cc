@@ -119,14 +119,14 @@ struct Mapped {
 
 using Value = std::function<double(const CurvePoint &)>;
 
-// A line at the most that there can be.
+// A line at the highest possible value.
 std::string draw_limit(const Mapped &map, int64_t value, const std::string &name) {
     const double y = map.y(static_cast<double>(value)), right = map.frame.width - map.frame.right;
     return line(map.frame.left, y, right, y, "limit") +
            text_at(right, y - 6, "note end", name + ": " + format_count(value));
 }
 
-// The area between two values, in steps: a mean holds for all of its slot.
+// The area between two values, in steps: a mean applies to its whole slot.
 std::string draw_area(const Mapped &map, std::span<const CurvePoint> points, const Value &lower,
                       const Value &upper, const char *kind) {
     std::string out = "<path class=\"" + std::string(kind) + "\" d=\"";
@@ -199,7 +199,7 @@ std::string draw_lengths(const LengthCounts &lengths, const std::string &name) {
     if (lengths.count() == 0) return "";
     constexpr int bars = 36;
     const Frame frame{480, 200, 48};
-    // The last hundredth may be far away: it is one bar at the end.
+    // The last hundredth may be far away, and becomes one bar at the end.
     const auto least = static_cast<double>(lengths.least());
     const auto most = static_cast<double>(lengths.most());
     const auto usual = static_cast<double>(lengths.quantile(0.99));
@@ -208,7 +208,7 @@ std::string draw_lengths(const LengthCounts &lengths, const std::string &name) {
     const double step = std::max(1.0, nice_step(range, bars));
     double begin = std::floor(least / step) * step;
     auto count = static_cast<size_t>(std::ceil((least + range - begin) / step - 1e-9));
-    // A few lengths alone are bars among others, not the whole width.
+    // If there are only a few lengths, their bars do not fill the whole width.
     constexpr size_t least_bars = 16;
     if (count < least_bars) {
         begin = std::max(0.0, begin - step * static_cast<double>((least_bars - count) / 2));

@@ -9,13 +9,13 @@
 
 namespace batchllm {
 
-// Tokens of batches over time, decode, own and prefix one upon the other. most: of a batch; 0: not known.
+// Tokens of batches over time: decode, own and prefix, stacked. most: the maximum of a batch; 0: not known.
 std::string draw_batches(std::span<const CurvePoint> points, int64_t most);
 
 // KV pages in use over time. total: of all devices.
 std::string draw_pages(std::span<const CurvePoint> points, int64_t total);
 
-// How many rows have so many tokens. name: for readers of the page's text, as "lengths of prompts".
+// How many rows have each number of tokens. name: for screen readers, such as "lengths of prompts".
 std::string draw_lengths(const LengthCounts &lengths, const std::string &name);
 
 } // namespace batchllm

@@ -13,9 +13,9 @@ namespace {
 constexpr double width = 1000;
 constexpr double band = 46; // height of a level
 constexpr double gap = 1.5;
-constexpr double least_width = 4; // of a prefix that is drawn by itself
+constexpr double least_width = 4; // of a prefix that is drawn separately
 constexpr int most_levels = 7;
-constexpr int64_t least_length = 8; // tokens of a node that parts again
+constexpr int64_t least_length = 8; // tokens of a node that branches
 constexpr size_t most_cells = 700;
 constexpr size_t most_listed = 8;
 constexpr int listed_columns = 110;
@@ -32,7 +32,7 @@ std::string token_numbers(const std::vector<int32_t> &tokens) {
     return text + (tokens.size() > shown_numbers ? " ..]" : "]");
 }
 
-// A node as it is drawn, behind nodes that are too short for a level of their own.
+// A node as it is drawn, joined to nodes above it that are too short for a level of their own.
 struct Branch {
     const SharingNode *node;
     std::string words; // of those
@@ -106,7 +106,7 @@ class Icicle {
   private:
     static int64_t saved(const SharingNode &node) { return node.length * (node.rows - node.times); }
 
-    // All branches below a node, those that are one level apart together.
+    // Collects all branches below a node; those one level apart are drawn together.
     void collect(const SharingNode &node, std::vector<Branch> *out) const {
         std::vector<Branch> below;
         int64_t rest_rows = 0, rest_groups = 0;
@@ -163,7 +163,7 @@ class Icicle {
              title);
     }
 
-    // The branches below one. A short node that parts again is not one: its own branches are.
+    // The branches below one. A short node that branches is left out in favour of its own branches.
     void add_branches(const Branch &above, std::vector<Branch> *out, int64_t *rest_rows,
                       int64_t *rest_groups) const {
         for (const int32_t index : above.node->children) {
@@ -183,8 +183,8 @@ class Icicle {
         }
     }
 
-    // What stands below a node: its children, most rows first; those that are too many or too narrow as one, if
-    // that can be seen; nothing for the rows that go on by themselves.
+    // Draws what is below a node: its children, most rows first. Those that are too many or too narrow are drawn
+    // as one, if that is visible; nothing is drawn for rows that share no more.
     void children(const SharingNode &node, const Place &place) {
         if (place.level >= most_levels) return;
         int64_t rest_rows = node.rest_rows, rest_groups = node.rest_groups;

@@ -1,6 +1,6 @@
 // A tree of prefixes -> an icicle chart: a rectangle for each prefix, below the prefix that it
-// continues. Its width is its share of the rows; it is the darker, the more rows each of its
-// computed tokens serves.
+// continues. Its width is its share of the rows. The more rows each of its computed tokens serves,
+// the darker it is.
 #pragma once
 
 #include <string>

@@ -15,7 +15,7 @@ constexpr size_t kind_bytes = 60;
 constexpr size_t fact_bytes = 400;
 constexpr size_t end_tokens_kept = 16; // of a group, at each end
 
-// What grows as an engine works; the rest of its figures are what they are.
+// Figures that grow as an engine works; the others do not add up.
 constexpr int64_t batchllm_stats::*summed_counts[] = {
     &batchllm_stats::rows,
     &batchllm_stats::rows_done,
@@ -44,7 +44,7 @@ std::string kind_of(int32_t status) {
 
 } // namespace
 
-// Runs what takes memory; without memory the record is not complete.
+// Runs a body that allocates; if memory runs out, the record is incomplete.
 template <typename Body> void JobRecord::note(Body body) noexcept {
     try {
         body();
@@ -111,7 +111,7 @@ void JobRecord::add_plan(const Plan &plan, std::span<const TokenRow> rows,
             tree_.add_unknown(prefix.length, count, own);
             continue;
         }
-        // The tokens that no group before it has computed: behind the last prefix that one has.
+        // The tokens that no earlier group has computed: those after the last prefix that an earlier one has.
         int64_t from = 0;
         for (int32_t at = group.prefix; at >= 0;
              at = plan.prefixes[static_cast<size_t>(at)].parent) {

@@ -1,7 +1,7 @@
-// What an engine does, as it does it -> what a report shows: sums, counts, and lists of bounded length.
+// What an engine does, as it happens -> what a report shows: sums, counts, and lists of bounded length.
 //
-// An engine calls what is below "Written by an engine" in its steps. These never throw: when memory runs out,
-// what they were to note is missing, and complete() says so.
+// An engine calls the functions below "Written by an engine" in its steps. They never throw: if memory runs
+// out, what they would have recorded is missing, and complete() says so.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ namespace batchllm {
 
 using TokenDecoder = std::function<std::string(std::span<const int32_t>)>;
 
-// A group, or the part of it that one device computes, from the time that it is handed to the device.
+// A group, or the part of it that one device computes, from when it is placed on the device.
 struct GroupRun {
     double started = 0; // seconds of the engine's clock
     double seconds = 0; // until its last row had its result
@@ -34,9 +34,9 @@ struct GroupRun {
     int64_t generated = 0;
     int64_t longest_output = 0;
     int64_t unfinished = 0; // jobs
-    // Of the prefix, or of the one row: its beginning, which other groups may share, and where it ends.
+    // The beginning of the prefix (or of the only row), which other groups may share, and its end.
     std::vector<int32_t> first_tokens, last_tokens;
-    std::string words; // of these, once decoded
+    std::string words; // these tokens as text, once decoded
 };
 
 struct FailureKind {
@@ -53,7 +53,7 @@ struct EngineFacts {
     int64_t kv_pages = 0; // of all devices
     int64_t kv_page_bytes = 0;
     int32_t page_tokens = 0;
-    bool modelled = false; // seconds are a model's, not a clock's
+    bool modelled = false; // seconds are modelled, not measured
 };
 
 // Sums of the plans that no engine ran.
@@ -70,7 +70,7 @@ class JobRecord {
     static constexpr size_t failure_kinds_kept = 40;
     static constexpr size_t facts_kept = 64;
 
-    // Of rows that no engine had, and of plans that none ran. These may throw std::bad_alloc.
+    // For rows that no engine had, and plans that none ran. These may throw std::bad_alloc.
     void add_failure(uint64_t tag, const std::string &kind, const std::string &message);
     bool add_fact(const std::string &name, const std::string &value); // false: too many
     void add_prediction(const batchllm_prediction &of);               // adds it to those before
@@ -81,7 +81,7 @@ class JobRecord {
                 TokenDecoder decoder);
     void detach() { writer_ = nullptr; }
     const void *writer() const { return writer_; } // the engine; null: none
-    // row: one of the group's, whose first `shared` tokens are the prefix; of these the group computes those from
+    // row: one of the group's rows. Its first `shared` tokens are the prefix, of which the group computes those from
     // computed_from on.
     std::shared_ptr<GroupRun> start_group(std::span<const int32_t> row, int64_t shared,
                                           int64_t computed_from, const GroupRun &run) noexcept;
@@ -91,7 +91,7 @@ class JobRecord {
     void add_results(const batchllm_results &results) noexcept;
     void set_stats(const batchllm_stats &now) noexcept; // of the engine since it was created
 
-    // Before the record is read: words for what has none.
+    // To be called before the record is read: decodes the words that are still missing.
     void decode_words();
 
     // What there is to show.
@@ -104,8 +104,8 @@ class JobRecord {
     const batchllm_prediction *prediction() const { return prediction_ ? &*prediction_ : nullptr; }
     const SharingTree &tree() const { return tree_; }
     const BatchCurve &curve() const { return curve_; }
-    double mean_fill() const; // of batches: tokens by most tokens; 0 when none ran
-    int64_t small_batches() const { return small_batches_; } // of less than half of the most tokens
+    double mean_fill() const; // tokens of a batch, as a share of the maximum; 0 if none ran
+    int64_t small_batches() const { return small_batches_; } // of less than half the maximum
     const LengthCounts &prompts() const { return prompts_; }
     const LengthCounts &outputs() const { return outputs_; }
     const std::map<int32_t, int64_t> &finish_reasons() const { return finish_reasons_; }

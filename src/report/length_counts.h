@@ -18,9 +18,9 @@ class LengthCounts {
     int64_t least() const { return least_; }
     int64_t most() const { return most_; }
     double mean() const;
-    // The least length that at least this share of all are not above; exact below 1,024.
+    // The least length that at least this share of all lengths do not exceed; exact below 1,024.
     int64_t quantile(double share) const;
-    // How many are in [begin, end): where a limit cuts a count, the share of it that is inside.
+    // How many are in [begin, end). If a limit divides a count, the share of it that is inside.
     double within(double begin, double end) const;
 
   private:

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t replacement = 0xFFFD;
 
-// The next character, and its bytes; U+FFFD and one byte where there is none.
+// The next character and its length in bytes; U+FFFD and one byte if there is none.
 uint32_t next_character(std::string_view text, size_t *bytes) {
     const auto at = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
     const unsigned char first = at(0);
@@ -30,7 +30,7 @@ uint32_t next_character(std::string_view text, size_t *bytes) {
     return character;
 }
 
-// Whether the character may stand in the page as it is.
+// Whether the character may appear in the page unchanged.
 bool shown(uint32_t c) {
     if (c < 0x20 || (c >= 0x7F && c < 0xA0)) return false;
     if (c == 0x200E || c == 0x200F || c == 0x061C || c == 0xFEFF) return false;

@@ -1,5 +1,5 @@
-// Text and numbers -> HTML and SVG. Everything that comes from outside goes through escaped(): what it
-// gives is text in any element and in any quoted attribute, valid UTF-8, and well-formed XML.
+// Text and numbers -> HTML and SVG. Everything that comes from outside goes through escaped(). Its result
+// is plain text in any element and in any quoted attribute, valid UTF-8, and well-formed XML.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace batchllm {
 
-// Ends of lines are shown as arrows. What is not UTF-8, cannot be in XML, or changes the direction of what
-// follows becomes U+FFFD.
+// Ends of lines are shown as arrows. Bytes that are not UTF-8, and characters that XML forbids or that change
+// the direction of the text after them, become U+FFFD.
 std::string escaped(std::string_view text);
 
-// The same of so much as fits into `columns` columns of a fixed-width font, of which a wide character
-// takes two; "..." for what does not.
+// The same, truncated to `columns` columns of a fixed-width font, of which a wide character takes two;
+// "..." stands for what does not fit.
 std::string escaped_within(std::string_view text, int columns);
 
 std::string short_count(double value);            // 950, 12.3K, 4.5M
@@ -22,6 +22,6 @@ std::string seconds_text(double seconds);         // 0.4 ms, 12.3 s, 3 min 05 s,
 std::string percent_text(double share);           // 89.2 %
 std::string bytes_text(double bytes);             // 1.5 GiB
 std::string fixed(double value, int digits);      // 12.50, never with an exponent
-std::string coordinate(double value);             // at most two digits behind the point
+std::string coordinate(double value);             // at most two digits after the point
 
 } // namespace batchllm

@@ -10,19 +10,19 @@ namespace batchllm {
 struct PageOptions {
     std::string title = "batchllm";
     double seconds = 0;                            // of the whole job; 0: those in steps
-    double tokenize_seconds = 0, plan_seconds = 0; // beside the engine's
+    double tokenize_seconds = 0, plan_seconds = 0; // outside the engine
 };
 
 // Of bounded size, whatever the record holds.
 std::string make_page(JobRecord *record, const PageOptions &options);
 
-// page_tables.cc: sections, each "" where there is nothing to show.
+// page_tables.cc: sections, each "" if there is nothing to show.
 std::string time_section(const JobRecord &record, const PageOptions &options);
 std::string outcome_section(const JobRecord &record);
 std::string groups_section(const JobRecord &record);
 std::string figures_section(const JobRecord &record, const PageOptions &options);
 
-// prediction_section.cc: "" where nothing was predicted.
+// prediction_section.cc: "" if nothing was predicted.
 std::string prediction_section(const JobRecord &record);
 
 // style.cc

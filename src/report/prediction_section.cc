@@ -1,4 +1,4 @@
-// The page's section of what was predicted of the job, beside what it took.
+// The page's section of what was predicted for the job, beside what it took.
 #include "base/display.h"
 #include "report/markup.h"
 #include "report/page.h"

@@ -7,7 +7,7 @@
 namespace batchllm {
 namespace {
 
-constexpr size_t shown_tokens = 32; // of which a cell shows as much as it has room for
+constexpr size_t shown_tokens = 32; // a cell shows as many of them as fit
 
 uint64_t key(int32_t parent, int32_t token) {
     return static_cast<uint64_t>(static_cast<uint32_t>(parent)) << 32 |
@@ -41,7 +41,7 @@ int32_t SharingTree::child_of(int32_t parent, int32_t token) const {
     return found == by_token_.end() ? -1 : found->second;
 }
 
-// The node keeps its first `at` tokens; a child of it gets the rest, and all that is below.
+// The node keeps its first `at` tokens; a new child gets the rest, and everything below.
 void SharingTree::split(int32_t upper, int64_t at) {
     const std::vector<int32_t> behind(nodes_[static_cast<size_t>(upper)].tokens.begin() + at,
                                       nodes_[static_cast<size_t>(upper)].tokens.end());
@@ -125,7 +125,7 @@ void SharingTree::add_unknown(int64_t prefix_length, int64_t rows, int64_t own_t
     end_group(child, rows, own_tokens);
 }
 
-// Into its parent's rest. The parent's list of children still names it.
+// Moves the leaf into its parent's rest. The parent's list of children still names it.
 void SharingTree::drop(int32_t leaf) {
     SharingNode &node = nodes_[static_cast<size_t>(leaf)];
     SharingNode &parent = nodes_[static_cast<size_t>(node.parent)];

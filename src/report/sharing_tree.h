@@ -25,16 +25,16 @@ namespace batchllm {
 struct SharingNode {
     int32_t parent = -1;
     std::vector<int32_t> children;
-    std::vector<int32_t> tokens; // behind its parent's; empty where the length alone is known
-    int64_t length = 0;          // of them
-    int64_t rows = 0;            // that begin with them
-    int64_t times = 0;           // that they have been computed
-    int64_t groups = 0;          // whose prefix ends here or below
+    std::vector<int32_t> tokens; // after its parent's; empty if only the length is known
+    int64_t length = 0;          // number of tokens
+    int64_t rows = 0;            // rows that begin with them
+    int64_t times = 0;           // how often they have been computed
+    int64_t groups = 0;          // groups whose prefix ends here or below
     int64_t ending_rows = 0;     // of groups whose prefix ends here
     int64_t ending_tokens = 0;   // those rows' own
     int64_t rest_rows = 0;       // of children that were left out
     int64_t rest_groups = 0;
-    std::string words; // of the first tokens, once somebody has decoded them
+    std::string words; // the first tokens as text, once decoded
 };
 
 class SharingTree {
@@ -49,7 +49,7 @@ class SharingTree {
     // own_tokens: of all its rows, after the prefix.
     void add(std::span<const int32_t> prefix, int64_t computed_from, int64_t rows,
              int64_t own_tokens);
-    // The same of a group of which only the length of the prefix is known.
+    // The same for a group of which only the prefix's length is known.
     void add_unknown(int64_t prefix_length, int64_t rows, int64_t own_tokens);
 
     // Decodes the first words of nodes that have tokens and no words.

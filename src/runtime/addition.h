@@ -21,7 +21,7 @@ struct Intake {
     int64_t added = 0;         // rows, bad ones included: the next row's tag where none is given
     int64_t bad = 0;           // rows answered at once with an error
     int64_t prompt_tokens = 0; // of `unplanned`
-    int64_t generation = 0;    // most tokens that rows not answered may still generate
+    int64_t generation = 0;    // the most that unanswered rows may still generate, in tokens
 };
 
 class Addition {
@@ -29,7 +29,7 @@ class Addition {
     explicit Addition(Intake *intake);
     Addition(const Addition &) = delete;
     Addition &operator=(const Addition &) = delete;
-    ~Addition(); // takes everything back unless commit() was called
+    ~Addition(); // undoes everything unless commit() was called
 
     // The tag of the next row: the caller's, or its place in the order of addition.
     uint64_t next_tag(const uint64_t *tags) const {

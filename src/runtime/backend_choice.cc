@@ -42,7 +42,7 @@ Result<LoadedModel> load_sim(const EngineOptions &options) {
     return loaded;
 }
 
-// The weights go to all devices at the same time. The first device's error, if there is any.
+// Loads the weights on all devices at the same time. Returns the first device's error, if there is any.
 Result<Backends> make_cuda_backends(const Model &model, const EngineOptions &options) {
     const size_t count = options.devices.size();
     Backends backends(count);
@@ -65,7 +65,7 @@ Result<Backends> make_cuda_backends(const Model &model, const EngineOptions &opt
             try {
                 others.emplace_back(make, i);
             } catch (const std::system_error &) {
-                make(i); // the system gives no more threads
+                make(i); // the system starts no more threads
             }
         }
         make(0);
@@ -87,11 +87,11 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
             loaded.head_cost = head_cost_on(loaded.backends[0]->info(), *loaded.model);
             return loaded;
         }
-        // auto: what the device cannot do, the processor may; a wrong option stays wrong.
+        // auto: the CPU may do what the device cannot; but a wrong option is an error on both.
         if (options.backend == "cuda" || cuda.status().code() == BATCHLLM_ERROR_INVALID_ARGUMENT) {
             return std::move(cuda).status();
         }
-        options.log(BATCHLLM_LOG_INFO, "backend auto: cpu, for " + cuda.status().message());
+        options.log(BATCHLLM_LOG_INFO, "backend auto: cpu, because: " + cuda.status().message());
     }
     RETURN_IF_ERROR(check_cpu_devices(options));
     ASSIGN_OR_RETURN(auto cpu, make_cpu_backend(*loaded.model, options_of_device(options, 0)));

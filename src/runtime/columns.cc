@@ -98,7 +98,7 @@ Result<ParamsColumn> ParamsColumn::open(const batchllm_params *params, int64_t c
     column.count_ = count;
     if (count == 0) return column;
     std::memcpy(&column.stride_, column.first_, sizeof column.stride_);
-    RETURN_IF_ERROR(column.at(0).status()); // before the stride is believed
+    RETURN_IF_ERROR(column.at(0).status()); // before the stride is trusted
     for (int64_t i = 0; i < count; ++i) {
         uint32_t size;
         std::memcpy(&size, column.first_ + i * int64_t{column.stride_}, sizeof size);
@@ -147,12 +147,12 @@ Result<EmbeddingForm> ParamsReader::read_form(const batchllm_params &params) con
         return error(code, "dimensions is %d: the model's vectors have %d", params.dimensions,
                      model_.hidden);
     }
-    // All of them is not a wish of its own: equal rows are one.
+    // Asking for all dimensions equals asking for none, so that such rows count as equal.
     form.dimensions = params.dimensions == model_.hidden ? 0 : params.dimensions;
     return form;
 }
 
-// What min_tokens and bad_words are in this model's tokens.
+// Turns min_tokens and bad_words into this model's tokens.
 Status ParamsReader::read_forbidden(SamplingParams *read) const {
     constexpr int32_t code = BATCHLLM_ERROR_ROW_INVALID_PARAMETER;
     if (read->min_tokens > 0) {

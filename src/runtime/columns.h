@@ -27,8 +27,8 @@ template <typename T> struct Column {
     }
 };
 
-// Whether n + 1 offsets lead through a buffer: n >= 0, none null where something is to be read, the
-// first not negative, none below the one before it. Errors name the argument (INVALID_ARGUMENT).
+// Checks n + 1 offsets into a buffer: n >= 0, no null pointer where something is to be read, the
+// first offset not negative, none below the one before it. Errors name the argument (INVALID_ARGUMENT).
 Status check_column(const char *items_name, const void *items, const char *offsets_name,
                     const int64_t *offsets, int64_t n);
 
@@ -40,7 +40,7 @@ class ParamsColumn {
 
     // Whether row i has the same struct as row i - 1.
     bool same_as_before(int64_t i) const { return i > 0 && count_ <= 1; }
-    // Row i's struct, made whole: fields that the caller does not know hold their defaults.
+    // Row i's struct, completed: fields that the caller does not know hold their defaults.
     Result<batchllm_params> at(int64_t i) const;
 
   private:
@@ -52,22 +52,22 @@ class ParamsColumn {
 // The C struct's defaults, without a null check: batchllm_params_init of a whole struct.
 batchllm_params default_params();
 
-// Whether a caller can have compiled a struct of so many bytes: whole words, and not too many. What a
-// struct_size that was never set holds is mostly refused by this, rather than read or written past
-// the struct's end; and no pointer is ever cut in two.
+// Whether a caller can have compiled a struct of this size: whole words, and not too many. This
+// refuses most values of a struct_size that was never set, before anything is read or written past
+// the struct's end, and no pointer is ever cut in two.
 bool possible_struct_size(uint32_t size);
 
-// Copies the caller's struct over defaults of which it may know only the first part. What a newer
+// Copies the caller's struct over the defaults; an older caller's is shorter. A field that a newer
 // caller has set beyond the library's own struct is UNSUPPORTED.
 Status copy_known(const char *name, const void *from, void *to, size_t size);
 
-// Parameters of rows that are not scored, with what is derived from them once for all the rows that share
-// them. Those of sampling are the defaults where the task is not to generate.
+// Parameters of rows that are not scored, with what is derived from them once for all rows that share
+// them. Unless the task is to generate, the sampling parameters are the defaults.
 struct PreparedParams : SamplingParams {
     Task task = Task::generate;
     EmbeddingForm form;                       // embed
     std::unique_ptr<const StopStrings> stops; // null: no stop strings
-    uint64_t salt = 0; // what else than tokens the rows' keys and values depend on: nothing, so far
+    uint64_t salt = 0; // what the rows' keys and values depend on besides tokens: so far nothing
 };
 
 // What rows may ask of a model.
@@ -78,8 +78,8 @@ struct ModelTasks {
     int32_t hidden = 0;
     bool text = true;    // it has a head for text
     bool labels = false; // it has one for labels
-    EmbeddingForm form;  // as its directory says it
-    Status form_status;  // why the directory does not
+    EmbeddingForm form;  // as its directory states it
+    Status form_status;  // why the directory states none
 };
 
 // Parameter structs -> parameters, shared between rows that ask for the same.
@@ -99,7 +99,7 @@ class ParamsReader {
     std::vector<std::shared_ptr<const PreparedParams>> recent_; // most recent last
 };
 
-// Whether two rows of equal tokens get the same result where both are greedy: everything that changes what is
+// Whether two greedy rows of equal tokens get the same result. Compares everything that changes what is
 // generated, where it stops or what is reported, but not the number of samples, the seed and the
 // parameters of sampling.
 bool same_greedy_result(const PreparedParams &a, const PreparedParams &b);

@@ -31,7 +31,7 @@ struct Library {
 Result<Library> open_library() {
     std::string path = kName;
     const std::string folder = own_folder();
-    // The second is where a build folder has it.
+    // The second is its place in a build folder.
     for (const char *place : {"", "../cuda/"}) {
         const std::string beside = folder + place + kName;
         if (folder.empty()) break;

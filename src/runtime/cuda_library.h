@@ -1,5 +1,5 @@
 // libbatchllm_cuda.so -> its backend. The library is looked for beside the one that holds this
-// function, beside that one's build folder's cuda/, then by the loader's path; it is never unloaded.
+// function, in cuda/ of that one's build folder, then on the loader's path; it is never unloaded.
 #pragma once
 
 #include <memory>

@@ -31,14 +31,14 @@ std::string config_of(const std::string &sizes) {
            sizes + "}";
 }
 
-constexpr int32_t chunk = 64; // tokens of a node where attention is to be nearly nothing
-// The rate of products of more rows is that of so many, and steps that long would be most of a probe's time.
+constexpr int32_t chunk = 64; // tokens of a node if attention should take next to no time
+// With more rows products are no faster, and longer steps would take most of a probe's time.
 constexpr int64_t most_tokens = 8192;
 constexpr int repeats = 5;
 constexpr double steady_seconds = 0.2;
 constexpr size_t longest_file = size_t{1} << 20;
 
-// What a batch of these sizes is to have.
+// The sizes of a batch.
 struct ProbeBatch {
     int64_t nodes = 0;  // requests
     int32_t tokens = 1; // of each, computed
@@ -64,7 +64,7 @@ Sizes sizes_for(const BackendInfo &info) {
     return sizes;
 }
 
-// Batches on pages of a pool that nobody else uses.
+// Batches on the pages of a pool that is otherwise unused.
 class Probe {
   public:
     Probe(Backend *backend, const Model &model) : backend_(backend), model_(model) {}
@@ -88,7 +88,7 @@ class Probe {
             for (int32_t i = 0; i < count; ++i) {
                 batch.tokens.push_back((begin + i) % info().vocabulary);
                 batch.positions.push_back(start + length - count + i);
-                // Of tokens from which nothing is wanted the last layer is left out.
+                // For tokens without an output row the backend skips the last layer.
                 OutputRow row{};
                 row.token = begin + i;
                 row.sample.params = &greedy_;
@@ -102,8 +102,8 @@ class Probe {
         return batch;
     }
 
-    // Of one batch. On a CPU the shortest of a few, since what else runs there can only lengthen it. On a GPU
-    // the median once its clock has come down to what its power allows in a long job of such batches.
+    // The time of one batch. On a CPU the shortest of a few, since other programs can only lengthen it. On a
+    // GPU the median, once the clock has dropped to what the power limit allows in a long job of such batches.
     Result<double> seconds(const ProbeBatch &of) const {
         const bool cpu = info().name == "cpu";
         const TokenBatch batch = make(of);
@@ -112,7 +112,7 @@ class Probe {
         double spent = 0;
         for (int i = 0; i <= repeats || (!cpu && spent < steady_seconds); ++i) {
             RETURN_IF_ERROR(backend_->run(batch, &output));
-            if (i == 0) continue; // what is done once
+            if (i == 0) continue; // it includes work that is done only once
             times.push_back(backend_->last_run_seconds());
             spent += std::max(times.back(), 1e-5);
         }
@@ -121,8 +121,8 @@ class Probe {
         return cpu ? times.front() : times[times.size() / 2];
     }
 
-    // Keys and values as they are in a job: zeros are read faster, and take less power to compute with. Warms
-    // the device too.
+    // Fills the pages as in a job: zeros are read faster, and take less power to compute with. It also warms
+    // the device up.
     Status fill(const Sizes &sizes) const {
         const auto tokens = static_cast<int32_t>(std::min<int64_t>(chunk, step_tokens()));
         const int64_t nodes = std::max<int64_t>(1, step_tokens() / chunk);
@@ -154,7 +154,7 @@ Status measure_attention(const Probe &probe, const Model &model, DeviceCosts *co
     const Attention &attention = model.layers.front().attention;
     const auto layers = static_cast<double>(model.layers.size());
     const double key_bytes = 2.0 * static_cast<double>(attention.kv_size()) * 2;
-    // A difference of two times that noise has made nothing or less says nothing.
+    // If noise makes a difference of two times zero or negative, it means nothing.
     const auto longer_by = [](double a, double b) { return std::max(a - b, 0.02 * a); };
 
     const int64_t decodes =
@@ -181,7 +181,7 @@ Status measure_attention(const Probe &probe, const Model &model, DeviceCosts *co
     return {};
 }
 
-// What is left of a batch's time once all else is taken off is the products'.
+// The time of products is what remains of a batch's time after everything else is subtracted.
 Status measure_products(const Probe &probe, const Model &model, DeviceCosts *costs) {
     double elements = 0, products = 0;
     for (const Layer &layer : model.layers) {
@@ -236,7 +236,7 @@ bool find_kept(const std::string &path, DeviceCosts *costs) {
     return true;
 }
 
-// What a backend says of itself. It says so of a description that was kept too: defaults may have changed since.
+// Takes what the backend says about itself. A kept description is updated too: defaults may have changed since.
 void take_info(const BackendInfo &info, DeviceCosts *costs) {
     costs->name = info.device;
     costs->page_tokens = info.page_tokens;
@@ -310,10 +310,10 @@ Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
     RETURN_IF_ERROR(measure_attention(probe, model, &costs));
     const double rate = costs.products.back().flops;
     RETURN_IF_ERROR(measure_products(probe, model, &costs));
-    // Not measured: as much slower or faster than on that device as other products are.
+    // Not measured: assumed to differ from that device by the same factor as other products.
     const double ratio = costs.products.back().flops / rate;
     for (DeviceCosts::Product &product : costs.experts) product.flops *= ratio;
-    // The pool has the default share of what the probe's model leaves.
+    // The pool has the default share of the memory that the probe's model leaves.
     costs.kv_fraction = info.name == "cpu" ? cpu_kv_fraction : gpu_kv_fraction;
     costs.memory_bytes =
         bytes_beside_pages(costs, model, form_on_gpu(model, info.compute_type), info.step_tokens,
@@ -329,7 +329,7 @@ Result<ProbedDevice> probe_device(const EngineOptions &options) {
         own.backend = "cuda";
         auto backend = make_probed(own, model->model);
         if (backend.ok()) return probe_backend(std::move(backend).value().get(), model->model);
-        // auto: of the processor only where there is no device. One that is full or wrongly named is an error.
+        // auto: the CPU, but only if there is no device. A device that is full or wrongly named is an error.
         if (options.backend == "cuda" ||
             backend.status().code() != BATCHLLM_ERROR_BACKEND_UNAVAILABLE) {
             return std::move(backend).status();

@@ -16,20 +16,20 @@ namespace batchllm {
 
 struct ProbedDevice {
     DeviceCosts costs;
-    bool kept = false; // from an earlier time
+    bool kept = false; // read from the cache
 };
 
-// Of options.backend ("auto": cuda where there is one, else cpu) on the first of options.devices.
+// Measures options.backend ("auto": cuda if there is one, else cpu) on the first of options.devices.
 Result<ProbedDevice> probe_device(const EngineOptions &options);
 
-// The costs that probe_device finds, which this process then remembers: beside an engine that runs, a device
+// The costs that probe_device finds. This process remembers them, because while an engine runs, its device
 // has no memory left for another backend.
 Result<DeviceCosts> costs_here(const EngineOptions &options);
 
-// The batches alone, on a backend for probe_model(). Its pages hold what they hold.
+// The measurement itself, on a backend for probe_model(). It does not matter what the pages hold.
 Result<DeviceCosts> measure_device(Backend *backend, const Model &model);
 
-// Four layers of Llama 3 8B's shape, or for a CPU two of a tenth of it, all of one matrix of random numbers.
+// Four layers of Llama 3 8B's shape, or for a CPU two of a tenth of it, all with weights from one random matrix.
 struct ProbeModel {
     Model model;
     std::vector<uint16_t> values;

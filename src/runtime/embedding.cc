@@ -7,7 +7,7 @@
 namespace batchllm {
 namespace {
 
-// Kept away from a division by zero, as torch.nn.functional.normalize keeps away from it.
+// Prevents a division by zero, in the same way as torch.nn.functional.normalize.
 constexpr double least_length = 1e-12;
 
 double length_of(std::span<const float> values) {

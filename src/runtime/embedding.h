@@ -11,7 +11,7 @@
 
 namespace batchllm {
 
-// *sum: of the hidden states of `count` tokens. It becomes the vector, with memory of its own size.
+// *sum: the sum of the hidden states of `count` tokens. It becomes the vector, with memory of its own size.
 void finish_embedding(const EmbeddingForm &form, int64_t count, std::vector<float> *sum);
 
 struct LabelScores {

@@ -15,7 +15,7 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The longest request where no model states it: what the shape that `sim` takes then was made for.
+// The longest request if no model states one: that of the shape which `sim` then uses.
 constexpr int64_t default_max_request_tokens = 8192;
 
 } // namespace
@@ -52,7 +52,7 @@ Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
     ASSIGN_OR_RETURN(LoadedModel loaded, loader(options));
     model_ = std::move(loaded.model);
     head_cost_ = loaded.head_cost;
-    // Not before: a model that cannot be loaded must not cost an earlier run's timeline.
+    // Not earlier: if the model cannot be loaded, an earlier run's timeline must survive.
     if (!options.timeline_path.empty()) {
         ASSIGN_OR_RETURN(timeline_, Timeline::open(options.timeline_path));
     }
@@ -107,7 +107,7 @@ Result<ModelTasks> Engine::model_tasks(const BackendInfo &info) const {
     if (model_ == nullptr) return tasks;
     tasks.text = bool(model_->head);
     tasks.labels = classifier_.has_value();
-    // A model whose vectors cannot be made as its directory says may still do all else.
+    // A model whose vectors cannot be made as its directory requires can still do everything else.
     Result<EmbeddingForm> form = read_embedding_form(options_.model_dir, info.hidden);
     if (is_failure_of_process(form.status().code())) return form.status();
     tasks.form_status = form.status();
@@ -226,8 +226,8 @@ void Engine::cancel_all() {
     cancels_waiting_.store(true, std::memory_order_release);
 }
 
-// A row runs when one of its requests does. Where jobs are one row and one request each, as most
-// are, the schedulers' count is the rows'.
+// A row runs if one of its requests does. If all jobs are one row and one request, as most are, the
+// schedulers' count is the number of rows.
 int64_t Engine::rows_running() const {
     int64_t rows = 0;
     if (unusual_jobs_ == 0) {

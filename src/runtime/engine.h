@@ -1,15 +1,15 @@
 // The engine: owns model, tokenizer, backend, scheduler and rows, and runs the job a step at a time.
 //
-//     add_*  -> rows (row_store.h), checked; a bad row's result at once
+//     add_*  -> rows (row_store.h), checked; a bad row gets its result at once
 //     build_groups -> plan of all rows that have not started
 //     step   -> place: groups of the plan become jobs (job.h, slice.h) of a device's lane (lane.h)
 //               schedule: the next token batches of the lanes, put in flight
-//               post-process, of one batch: tokens and scores to their sequences, finished jobs to
-//               results
+//               post-process: one batch's tokens and scores go to their sequences, finished jobs
+//               become results
 //     poll   -> results as columns
 //
 // Always: a row is in exactly one place: to be planned, in the plan from next_group_ on,
-// in a job, or answered; so it gets exactly one result. Rows waiting + running + done = rows added.
+// in a job, or answered. So it gets exactly one result. Rows waiting + running + done = rows added.
 #pragma once
 
 #include <atomic>
@@ -50,7 +50,7 @@ template <typename T> struct ContinuationColumns {
     const int64_t *rows = nullptr; // [n + 1]
 };
 
-// Rows to cancel: those added so far, by their tag or all.
+// Rows to cancel, of those added so far: all, or those with certain tags.
 struct Cancels {
     std::unordered_map<uint64_t, int64_t> below; // tag -> rows with ids below this
     int64_t all_below = 0;
@@ -66,7 +66,7 @@ class Engine {
     using ModelLoader = std::function<Result<LoadedModel>(const EngineOptions &options)>;
 
     static Result<std::unique_ptr<Engine>> create(const EngineOptions &options);
-    // With another way to come by the backends.
+    // With another way of making the backends.
     static Result<std::unique_ptr<Engine>> create(const EngineOptions &options,
                                                   const ModelLoader &loader);
     ~Engine();
@@ -86,7 +86,7 @@ class Engine {
     // A constraint for this engine's rows. Any thread.
     Result<SpecifiedConstraint> make_constraint(const ConstraintSpecification &specification);
 
-    // Whether any row can be run with these.
+    // Fails if no row can be run with these.
     Status check_params(const batchllm_params &params);
 
     // Writes to the record from now on; null: to none.
@@ -106,10 +106,10 @@ class Engine {
     void interrupt() { interrupted_.store(true, std::memory_order_relaxed); }
 
     batchllm_stats stats() const;
-    // Of one of the devices. Any thread.
+    // About one of the devices. Any thread.
     Result<batchllm_info> info(int32_t device) const;
     MaskWork mask_work() const; // of all devices
-    // Of a model with a classification head; else empty.
+    // The labels of a model with a classification head; else empty.
     std::span<const std::string> labels() const;
 
   private:
@@ -222,9 +222,9 @@ class Engine {
         int32_t number;
         BackendInfo info;
     };
-    std::vector<Device> devices_;              // as loaded, those that have failed since too
-    std::vector<std::unique_ptr<Lane>> lanes_; // one a device that has not failed
-    std::unique_ptr<ThreadPool> pool_;         // of the tokenizer and of masks, once it is needed
+    std::vector<Device> devices_;              // as loaded, including those that have failed since
+    std::vector<std::unique_ptr<Lane>> lanes_; // one per device that has not failed
+    std::unique_ptr<ThreadPool> pool_;         // for the tokenizer and masks, once needed
     std::optional<Timeline> timeline_;
     std::optional<StepWatch> watch_;
     std::shared_ptr<JobRecord> report_; // null: none
@@ -232,7 +232,7 @@ class Engine {
     std::vector<int32_t> eos_tokens_;
     std::optional<Classifier> classifier_;
     mutable std::mutex vocabulary_mutex_;
-    std::shared_ptr<const TokenVocabulary> vocabulary_; // of constraints, once there is one
+    std::shared_ptr<const TokenVocabulary> vocabulary_; // for constraints, once there is one
     RowMasks masks_;
     int64_t max_request_tokens_ = 0;
 
@@ -243,17 +243,17 @@ class Engine {
 
     Plan plan_;
     bool planned_ = false;
-    bool advised_ = false;          // once an engine
+    bool advised_ = false;          // once per engine
     std::vector<int64_t> plan_ids_; // row of the plan -> id, or -1
     std::vector<int64_t>
-        last_group_of_;    // prefix -> last group that has it; only where some have heads
+        last_group_of_;    // prefix -> last group that has it; only if some prefix has a head
     double head_cost_ = 0; // LoadedModel::head_cost
     std::vector<char> prefix_counted_; // prefix -> its tokens are no longer in plan_tokens_left_
     int64_t next_group_ = 0;           // groups before it have been placed
 
     std::unordered_map<Job *, std::unique_ptr<Job>> jobs_;
     std::vector<Job *> finished_jobs_; // of this step
-    int64_t unusual_jobs_ = 0;         // that are not one row with one request
+    int64_t unusual_jobs_ = 0;         // jobs that are not one row with one request
     Status failed_;
     bool running_ = false; // guards against step and run called from run's own callback
 

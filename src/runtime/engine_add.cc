@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Texts tokenized between two looks at the rows: bounds the memory that is held twice.
+// Texts that are tokenized before their rows are added: limits the memory that is held twice.
 constexpr int64_t tokenize_block = 1024;
 
 struct Encoded {
@@ -20,8 +20,8 @@ struct Encoded {
     Status status;
 };
 
-// encode(i, &tokens) for each i of a block, on all threads. Running out of memory is the whole call's
-// failure: a row must not be blamed for it.
+// Calls encode(i, &tokens) for each i of a block, on all threads. If memory runs out the whole call
+// fails: it is not the error of a row.
 template <typename Encode>
 void encode_block(ThreadPool *pool, int64_t count, std::vector<Encoded> *block, Encode encode) {
     if (static_cast<int64_t>(block->size()) < count) block->resize(static_cast<size_t>(count));
@@ -33,12 +33,12 @@ void encode_block(ThreadPool *pool, int64_t count, std::vector<Encoded> *block, 
     });
 }
 
-// Tokens of row i and those that follow it, as far as a segment of the row store may want them.
+// Tokens of row i and those after it, up to the rows of one segment of the row store.
 int64_t tokens_to_come(const Column<int32_t> &prompts, int64_t i) {
     return prompts.offsets[std::min(prompts.n, i + RowStore::segment_rows)] - prompts.offsets[i];
 }
 
-// Of a row's continuations, in tokens or bytes: what a ScoreSpec can count.
+// Checks that a ScoreSpec can count a row's continuations, in tokens or bytes.
 template <typename T> Status check_size(const ContinuationColumns<T> &scored, int64_t row) {
     constexpr int64_t most = std::numeric_limits<int32_t>::max() - 1;
     const int64_t begin = scored.rows[row];
@@ -89,7 +89,7 @@ Status Engine::check_tokens(const char *what, std::span<const int32_t> tokens) c
     return {};
 }
 
-// generated: tokens that come after the prompt and are stored or sampled.
+// generated: tokens after the prompt that are stored or sampled.
 Status Engine::check_prompt(std::span<const int32_t> prompt, int64_t generated) const {
     if (prompt.empty()) return error(BATCHLLM_ERROR_ROW_EMPTY, "the prompt has no tokens");
     const int64_t length = static_cast<int64_t>(prompt.size());
@@ -102,7 +102,7 @@ Status Engine::check_prompt(std::span<const int32_t> prompt, int64_t generated) 
     return check_tokens("prompt", prompt);
 }
 
-// Any of the devices may get the row. The last token of a request is not stored, but where all are.
+// Any of the devices may get the row. The last token of a request is not stored, unless all_stored.
 Status Engine::check_pool(const char *what, int64_t tokens, bool all_stored) const {
     for (const auto &lane : lanes_) {
         if (lane->scheduler().fits(all_stored ? tokens + 1 : tokens)) continue;
@@ -114,7 +114,7 @@ Status Engine::check_pool(const char *what, int64_t tokens, bool all_stored) con
     return {};
 }
 
-// What holds for any prompt.
+// Checks that do not depend on the prompt.
 Status Engine::check_prepared(const PreparedParams &params) const {
     if (!params.stop_strings.empty() && tokenizer_ == nullptr) {
         return error(BATCHLLM_ERROR_ROW_INVALID_PARAMETER,
@@ -239,7 +239,7 @@ Status Engine::add_tokens(const Column<int32_t> &prompts, const uint64_t *tags,
     return {};
 }
 
-// n rows whose tokens encode(i, their parameters, &tokens) makes, on all threads.
+// Adds n rows whose tokens are made by encode(i, its parameters, &tokens), on all threads.
 template <typename Encode> Status Engine::add_encoded(int64_t n, const uint64_t *tags,
                                                       const ParamsColumn &params, Encode encode) {
     RETURN_IF_ERROR(failed_);
@@ -307,7 +307,7 @@ Status Engine::add_chat(const Column<char> &conversations, const uint64_t *tags,
 }
 
 Status Engine::add_table(const Table &table, const uint64_t *tags, const ParamsColumn &params) {
-    // Rows without a prompt, as a column's nulls, are answered by an engine of any kind.
+    // Rows without a prompt, such as nulls, are answered even without a tokenizer.
     const bool all_bad = std::all_of(table.statuses.begin(), table.statuses.end(),
                                      [](int32_t status) { return status != BATCHLLM_OK; });
     if (!all_bad) RETURN_IF_ERROR(need_tokenizer());

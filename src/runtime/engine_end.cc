@@ -19,7 +19,7 @@ void Engine::give(const Job &job, Job::Answer *to, bool cancelled) {
     }
 }
 
-// A job of which nothing is left to compute, and which the scheduler no longer holds.
+// Ends a job with nothing left to compute, which the scheduler no longer holds.
 void Engine::end_job(Job *job) {
     for (Job::Answer &to : job->answers) give(*job, &to, false);
     if (job->group_run != nullptr) report_end(*job);
@@ -40,13 +40,13 @@ void Engine::cancel_waiting(Row *row) {
         intake_.outcomes.push_back(std::move(outcome));
     }
     made.keep();
-    // Its memory goes when the plan comes to it.
+    // Its memory is released when the plan reaches it.
     row->state = RowState::answered;
     intake_.generation -= generation_of(*row);
     ++stats_.rows_done;
 }
 
-// Answers the job's rows with these tags. The job goes on for the others, if there are any.
+// Answers the job's rows with these tags. The job continues for the others, if there are any.
 void Engine::cancel_started(Job *job, const Cancels &cancels) {
     for (Job::Answer &to : job->answers) {
         if (cancels.name(to.tag, to.row)) give(*job, &to, true);

@@ -1,5 +1,5 @@
-// Devices that fail. What a device computes is a function of its rows alone, so another can do it again: the
-// rows that were placed on it wait as if they had never been, and are planned anew with all that waits.
+// Devices that fail. What a device computes depends only on its rows, so another device can compute it: the
+// rows that were placed on it wait again, as if they had never started, and are planned with all other waiting rows.
 #include <algorithm>
 #include <utility>
 
@@ -34,8 +34,8 @@ Status Engine::run_on_what_is_left() {
     return status;
 }
 
-// Of all rows placed on the lane, as many as have no result yet: they wait again. Its scheduler must not
-// be used any more.
+// Makes all rows on the lane that have no result wait again, and returns how many. The lane's scheduler must
+// not be used any more.
 int64_t Engine::take_back_rows(const Lane *lane) {
     std::vector<Job *> jobs;
     for (const auto &[job, owner] : jobs_) {
@@ -72,7 +72,7 @@ int64_t Engine::take_back_rows(const Lane *lane) {
     return rows;
 }
 
-// A plan of all rows that wait, whatever plan they were in.
+// Plans all waiting rows, whatever plan they were in.
 Status Engine::plan_again() {
     std::vector<int64_t> waiting, ended;
     intake_.rows.for_each([&](int64_t id, const Row &row) {
@@ -84,7 +84,7 @@ Status Engine::plan_again() {
     release_heads();
     plan_tokens_left_ = 0;
     intake_.unplanned = std::move(waiting);
-    // A plan that was given is of rows still to be added.
+    // A plan that was given is for rows that are still to be added.
     std::optional<Plan> given = std::exchange(next_plan_, std::nullopt);
     RETURN_IF_ERROR(build_groups());
     next_plan_ = std::move(given);

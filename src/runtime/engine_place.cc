@@ -1,21 +1,21 @@
 // Groups of the plan -> jobs, placed on the lanes a few at a time.
 //
-// Requests are made only when a scheduler is about to want them: a row that waits costs its Row and
-// its place in the plan. A step admits at most one request a token, so a lane with as many waiting
-// requests as a step has tokens never runs short. Neither does a lane with twice a step's prompt tokens
-// waiting, of which one step's may be in flight. That is mostly fewer requests, so with several lanes
-// it is the bound: what has not been placed can still go anywhere.
+// Requests are made only shortly before a scheduler needs them: until then a row takes only its Row and
+// its place in the plan. A step admits at most one request per token, so a lane with as many waiting
+// requests as a step has tokens never runs short. Nor does a lane with the prompt tokens of two steps
+// waiting, one of which may be in flight. That is usually fewer requests, so with several lanes it is
+// the limit: rows that have not been placed can still go to any lane.
 //
-// A group goes to the lane with the least work left, counted in tokens: prompt tokens to compute, and
-// tokens to generate as far as they are expected. So the lanes stay level however wrong a guess about
-// some row's length was, as long as there are groups to place. Near the end a group may be more than a
-// lane's fair share of all that is left. Its rows are then split between lanes if that saves more than
-// computing the prefix once more costs.
+// A group goes to the lane with the least work left, counted in tokens: prompt tokens to compute and
+// tokens that are expected to be generated. So as long as there are groups to place, the lanes stay
+// balanced even if the expected lengths are wrong. Near the end a group may be more than a lane's fair
+// share of the remaining work. Its rows are then split between lanes if that saves more than computing
+// the prefix once more costs.
 //
-// Groups below a common head prefer a lane that has it. The head is computed on another one as well as soon
-// as that one would lag behind by many times the head's tokens: so a small head stays on one lane, and one
-// with most of the rows is on all of them. A lane keeps a head until its last group has been placed, in
-// whichever call that is.
+// Groups below a common head prefer a lane that has it. Another lane computes the head as well once it
+// would otherwise lag by many times the head's tokens. So a small head stays on one lane, and a head with
+// most of the rows is on all of them. A lane keeps a head until the head's last group has been placed,
+// even in a later call.
 #include <algorithm>
 
 #include "runtime/engine.h"
@@ -25,10 +25,10 @@ namespace batchllm {
 
 namespace {
 
-// A head is computed once more where that levels so many times its tokens.
+// A head is computed once more if that balances this many times its tokens.
 constexpr double head_again = 16;
 
-// Whether a lane with so much to do can do with more.
+// Whether a lane with this much work needs more.
 bool wants_more(const Lane &lane, bool alone, int64_t waiting, int64_t prompt_tokens) {
     const int64_t enough = std::max<int64_t>(lane.info().step_tokens, 256);
     return waiting < enough && (alone || prompt_tokens < 2 * enough);
@@ -127,7 +127,7 @@ Engine::LaneShare *Engine::Placement::lane_for(const PlanGroup &group) {
     if (nearest == nullptr) return least;
     const auto head = static_cast<double>(missing - nearest->slice.new_prefix_tokens(group.prefix));
     const auto queued = static_cast<double>(2 * least->lane->info().step_tokens);
-    // Near the end what a lane gets too much of is not made up for any more.
+    // Near the end there are no more groups to make up for a lane's surplus.
     const double lag = nearest->load < fair_ ? std::max(head_again * head, queued) : head;
     return nearest->load - least->load > lag ? least : nearest;
 }
@@ -202,7 +202,7 @@ bool Engine::goes_on(int32_t prefix) const {
     return !last_group_of_.empty() && last_group_of_[static_cast<size_t>(prefix)] >= next_group_;
 }
 
-// Those that no group to be placed needs.
+// Releases the heads that no group still to be placed needs.
 void Engine::release_heads() {
     for (const auto &lane : lanes_) {
         std::erase_if(lane->kept, [&](const auto &kept) {
@@ -233,7 +233,7 @@ Status Engine::place_groups() {
     return placement.queue();
 }
 
-// The job of a row and the rows that equal it, unless all of them have been answered.
+// The job of a row and its equals; null if all of them have been answered.
 Job *Engine::start_job(int64_t id, Lane *lane) {
     std::vector<int64_t> live;
     std::vector<int64_t> ended;

@@ -40,8 +40,8 @@ Result<Plan> Engine::get_plan() const {
     return plan_;
 }
 
-// What has not been placed of the old plan, in the plan's order. Rows of it that were answered while
-// they waited are added to *ended.
+// The rows of the old plan that have not been placed, in the plan's order. Those that were answered
+// while they waited are added to *ended.
 std::vector<int64_t> Engine::rows_left(std::vector<int64_t> *ended) {
     std::vector<int64_t> rows;
     for (size_t g = static_cast<size_t>(next_group_); g < plan_.groups.size(); ++g) {
@@ -60,7 +60,7 @@ std::vector<int64_t> Engine::rows_left(std::vector<int64_t> *ended) {
     return rows;
 }
 
-// One that cannot be computed has no tokens, and its id becomes -1 when it is gone.
+// A row that cannot be computed has no tokens; if it has been released, its id becomes -1.
 TokenRow Engine::token_row(int64_t *id) {
     const Row *row = *id < 0 ? nullptr : intake_.rows.find(*id);
     if (row == nullptr) *id = -1;
@@ -79,8 +79,8 @@ PlanOptions Engine::plan_options() const {
     return options;
 }
 
-// The plan that use_plan gave, behind what is left of the old one; nothing when it is not exactly the
-// new rows' plan.
+// The plan given to use_plan, after what is left of the old one; nothing if it is not exactly the new
+// rows' plan.
 std::optional<Engine::PlannedRows> Engine::take_given_plan(const std::vector<int64_t> &left) {
     if (!next_plan_.has_value()) return std::nullopt;
     PlannedRows taken;
@@ -115,8 +115,8 @@ std::optional<Engine::PlannedRows> Engine::take_given_plan(const std::vector<int
     return taken;
 }
 
-// A plan of what is left of the old one, in the order in which it was added, and of the new rows. A
-// row that cannot be computed keeps its number in the plan, as a row without tokens.
+// Plans the rows left from the old plan, in the order in which they were added, and the new rows. A row
+// that cannot be computed keeps its number in the plan, as a row without tokens.
 Result<Engine::PlannedRows> Engine::plan_rows(const std::vector<int64_t> &left) {
     PlannedRows planned;
     for (const int64_t row : left) planned.ids.push_back(plan_ids_[static_cast<size_t>(row)]);
@@ -188,7 +188,7 @@ std::string Engine::advice_text() {
     const PlanAdvice &advice = plan_.advice;
     constexpr int64_t most_tokens = 12;
     const Row *row = intake_.rows.find(plan_ids_[static_cast<size_t>(advice.row)]);
-    // The plan's number of the row says nothing to whoever added it.
+    // The row's number in the plan means nothing to the caller, so the tag is used.
     std::string text = row == nullptr ? advice.text()
                                       : advice.text("the row with tag " + std::to_string(row->tag));
     if (tokenizer_ != nullptr && row != nullptr && advice.end <= row->computed_length()) {
@@ -200,7 +200,8 @@ std::string Engine::advice_text() {
     return text;
 }
 
-// To the log, once an engine, and to the report. A line that cannot be made is left out: the plan is good.
+// Writes the advice to the log, once per engine, and to the report. If memory runs out it is left out: the plan
+// is still good.
 void Engine::tell_advice() try {
     const PlanAdvice &advice = plan_.advice;
     if (advice.kind == BATCHLLM_ADVICE_NONE || (advised_ && report_ == nullptr)) return;
@@ -211,8 +212,8 @@ void Engine::tell_advice() try {
                                   static_cast<double>(plan_.logical_tokens()));
 } catch (const std::bad_alloc &) {}
 
-// prefix -> the last group that has it, as its prefix or above that. Where no prefix has a parent no group
-// shares with another, and the table is empty.
+// prefix -> the last group that has it, as its own prefix or above that. If no prefix has a parent, no group
+// shares with another and the table is empty.
 std::vector<int64_t> Engine::last_groups_of(const Plan &plan) {
     const auto has_parent = [](const PlanPrefix &prefix) { return prefix.parent >= 0; };
     if (std::none_of(plan.prefixes.begin(), plan.prefixes.end(), has_parent)) return {};
@@ -228,7 +229,7 @@ std::vector<int64_t> Engine::last_groups_of(const Plan &plan) {
 
 // Chains equal greedy rows behind the first of them. candidates: (fingerprint, id), sorted.
 void Engine::link_equal_rows(const std::vector<std::pair<uint64_t, int64_t>> &candidates) {
-    // Rows of equal tokens with so many different parameters are rare: the rest are computed.
+    // Equal tokens rarely come with more different parameters than this: the rest are computed.
     constexpr size_t most_heads = 16;
     std::array<Row *, most_heads> heads{};
     std::array<Row *, most_heads> tails{};

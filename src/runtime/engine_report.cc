@@ -1,4 +1,4 @@
-// What the engine does, told to a report. Nothing here can fail a step.
+// Records what the engine does in a report. Nothing here can fail a step.
 #include <algorithm>
 #include <chrono>
 
@@ -23,7 +23,7 @@ Status Engine::set_report(std::shared_ptr<JobRecord> report) {
     }
     if (report_ != nullptr) report_->detach();
     report_ = nullptr;
-    // Groups that run now began on the other report's clock: neither has them among its slowest.
+    // Groups that run now began on the other report's clock, so neither report lists them as slow.
     for (auto &[key, job] : jobs_) job->group_run = nullptr;
     if (report == nullptr) return {};
     const BackendInfo &info = devices_.front().info;
@@ -52,7 +52,7 @@ Status Engine::set_report(std::shared_ptr<JobRecord> report) {
     return {};
 }
 
-// Seconds of the engine: a clock's since its first step, or what the devices have taken by their model.
+// The engine's seconds: since its first step by the clock, or the modelled time of the devices.
 double Engine::clock_now() const {
     if (devices_.front().info.name != modelling_backend) {
         if (!first_step_) return 0;
@@ -69,8 +69,8 @@ double Engine::report_clock(const Lane &lane) const {
     return (modelled ? lane.seconds() : clock_now()) - report_start_;
 }
 
-// Jobs of one group on one lane, before they are queued. Of the `shared` tokens that all begin with, the
-// last new_tokens are computed for them.
+// Records jobs of one group on one lane, before they are queued. Of the `shared` tokens with which all
+// begin, the last new_tokens are computed for them.
 void Engine::report_group(const std::vector<Job *> &jobs, int64_t shared, int64_t new_tokens) {
     GroupRun run;
     run.started = report_clock(*jobs.front()->lane);

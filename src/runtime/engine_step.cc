@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How often devices are asked which of them is ready: short beside a batch.
+// How often devices are asked which of them is ready: short compared with a batch.
 constexpr auto poll_interval = std::chrono::microseconds(20);
 
 // What the engine may be doing (StepWatch).
@@ -22,7 +22,7 @@ constexpr const char *submitting = "handing a batch to device";
 constexpr const char *sampling = "making masks, and sampling, on device";
 constexpr const char *waiting = "waiting for device";
 constexpr const char *waiting_for_any = "waiting for all devices, among them device";
-constexpr const char *finishing = "taking over what came of device";
+constexpr const char *finishing = "processing the results of device";
 
 // Adds the time between its construction and destruction.
 class Stopwatch {
@@ -55,11 +55,11 @@ Status Engine::run_step() {
     } const leave{&*watch_};
     watch_->begin(planning);
     RETURN_IF_ERROR(build_groups());
-    // From here on a failure leaves requests half moved on: the engine stays failed.
+    // From here on a failure leaves requests half advanced, so the engine stays failed.
     try {
         failed_ = run_started_step();
     } catch (const std::bad_alloc &) {
-        // As long as a std::string holds without taking memory.
+        // Short enough for a std::string that allocates nothing.
         failed_ = Status(BATCHLLM_ERROR_OUT_OF_MEMORY, "out of memory");
     } catch (const std::exception &fault) {
         failed_ = Status(BATCHLLM_ERROR_INTERNAL, "a fault");
@@ -83,7 +83,7 @@ Status Engine::run_lanes() {
         if (lane->unsampled()) RETURN_IF_ERROR(take_from(lane.get()));
     }
     if (rows_done() < intake_.added) return {};
-    // What is in flight still belongs to rows that had ended.
+    // What is still in flight belongs to rows that have ended.
     for (const auto &lane : lanes_) {
         while (lane->in_flight() > 0) RETURN_IF_ERROR(take_from(lane.get()));
     }
@@ -104,7 +104,7 @@ Status Engine::fill(Lane *lane) {
         if (batch->tokens.empty()) break;
         watch_->begin(submitting, lane->device(), &lane->newest().counts);
         RETURN_IF_ERROR(lane->forward(*batch));
-        // Where the masks depend on the batch before, it is sampled once that one has been collected.
+        // If the masks depend on the previous batch, it is sampled once that one has been collected.
         if (lane->in_flight() == 1 || !RowMasks::wait_for_samples(lane->newest())) {
             RETURN_IF_ERROR(sample_newest(lane));
         }
@@ -121,7 +121,7 @@ Status Engine::sample_newest(Lane *lane) {
     return {};
 }
 
-// Tokens that must come next stand in place of what the batch samples.
+// Uses the tokens that must come next instead of what the batch samples.
 void Engine::take_forced(Lane *lane) {
     for (Sequence *sequence : masks_.forced()) {
         lane->scheduler().discard_sample(sequence);
@@ -138,8 +138,8 @@ void Engine::take_forced(Lane *lane) {
 
 // ---- Collect ----
 
-// The lane whose oldest batch is there, or will be first; null: nothing is in flight. Of several that
-// are ready, the one that has computed for the shortest time: so the modelled clocks of `sim` go
+// The lane whose oldest batch is ready, or will be first; null: nothing is in flight. Of several that
+// are ready, the one that has computed for the shortest time, so that the modelled clocks of `sim` stay
 // together.
 Lane *Engine::next_lane() {
     bool waits = false;
@@ -282,7 +282,7 @@ void Engine::accept_hidden(Sequence *sequence, std::span<const float> sum, int32
     }
 }
 
-// Moves the sequence's constraint on. False: it cannot go on, and the row has failed.
+// Advances the sequence's constraint. False: it cannot continue, and the row has failed.
 bool Engine::accept_constrained(Sequence *sequence, int32_t token) {
     Constrained &constrained = *sequence->constrained;
     if (constrained.failed.ok()) constrained.failed = constrained.state.advance(token);
@@ -305,7 +305,7 @@ void Engine::accept_scores(Sequence *sequence, std::span<const float> logprobs, 
     }
 }
 
-// A prompt's last ones may come in the batch that ends the row, behind its sample.
+// A prompt's last scores may come in the batch that ends the row, after its sample.
 void Engine::accept_prompt_score(Sequence *sequence, float logprob, const SampleOutput &output) {
     if (output.finite && !std::isnan(logprob)) {
         sequence->prompt_logprobs.add(logprob, output.top);
@@ -332,13 +332,13 @@ void Engine::fail(Sequence *sequence, int32_t status, std::string message) {
     finish(sequence, BATCHLLM_FINISH_ERROR);
 }
 
-// So many tokens of those that the sequence might have generated are not to come any more.
+// Counts tokens as spent: the sequence may no longer generate them.
 void Engine::spend(const Sequence &sequence, int64_t tokens) {
     intake_.generation -= tokens;
     sequence.job->lane->generation -= tokens;
 }
 
-// The timeline says once that it cannot go on.
+// Logs an error of the timeline, which reports it only once.
 void Engine::warn_once(const Status &status) {
     if (!status.ok()) log_(BATCHLLM_LOG_WARNING, status.message());
 }

@@ -9,13 +9,13 @@
 namespace batchllm {
 namespace {
 
-constexpr size_t least_bytes = 2; // shorter texts are no two tokens
+constexpr size_t least_bytes = 2; // shorter texts cannot be two tokens
 constexpr size_t longest_bytes = 4096;
-constexpr size_t context_tokens = 4; // of the output before, that the tokenizer sees
+constexpr size_t context_tokens = 4; // of the previous output, which the tokenizer sees too
 constexpr int32_t most_looked_at = 4096;
 constexpr EncodeOptions plain{false, false};
 
-// The end of the output as text, from a whole character on; "" where there is none.
+// The end of the output as text, beginning with a whole character; "" if there is none.
 std::string context_of(const Tokenizer &tokenizer, std::span<const int32_t> output) {
     std::string text;
     for (const int32_t token : output.last(std::min(output.size(), context_tokens))) {
@@ -30,8 +30,8 @@ std::string context_of(const Tokenizer &tokenizer, std::span<const int32_t> outp
     return text.substr(begin);
 }
 
-// The tokens at the end of context + text that spell the text and nothing else. Empty where the
-// tokenizer draws no line there.
+// The tokens at the end of context + text that spell exactly the text. Empty if a token of the whole
+// spans the boundary.
 std::vector<int32_t> tokens_behind(const Tokenizer &tokenizer, const std::string &context,
                                    const std::string &text) {
     std::vector<int32_t> tokens;
@@ -75,7 +75,7 @@ std::vector<int32_t> forced_tokens(const ConstraintState &state, const Tokenizer
     std::vector<int32_t> tokens = tokens_behind(tokenizer, context_of(tokenizer, output), text);
     if (tokens.empty()) tokens = tokens_behind(tokenizer, "", text);
     if (tokens.size() < 2) return {};
-    // All of the text but, where something else may stand there, its last token.
+    // All tokens of the text, without the last one if another could take its place.
     const bool whole = static_cast<int64_t>(tokens.size()) <= most;
     if (!whole) tokens.resize(static_cast<size_t>(most));
     for (size_t i = 0; i < tokens.size(); ++i) {

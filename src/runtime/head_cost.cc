@@ -5,11 +5,11 @@
 namespace batchllm {
 namespace {
 
-// Products in fp8 are so much faster, and merges are not (docs/performance.md).
+// How much faster products are in fp8; merges are not (docs/performance.md).
 constexpr double fp8_speed = 1.45;
 
-// Two cores with AVX-512 and BF16. merge_ns is what a head of a small model cost there by its break-even
-// (docs/lab/engine.md); where products are slower, so are merges.
+// Two cores with AVX-512 and BF16. merge_ns follows from the point at which heads broke even with a small
+// model there (docs/lab/engine.md). On processors with slower products, merges are slower too.
 DeviceCosts processor() {
     DeviceCosts costs;
     costs.step_tokens = 512;
@@ -24,7 +24,7 @@ DeviceCosts processor() {
 } // namespace
 
 double head_cost_on(const BackendInfo &backend, const Model &model) {
-    if (model.state_size() > 0) return 0; // nobody knows what the states of heads cost
+    if (model.state_size() > 0) return 0; // the cost of states at heads has not been measured
     if (backend.name == "cpu") return head_cost(StepCost(processor(), model));
     if (backend.name != "cuda" || backend.reproducible) return 0;
     Result<DeviceCosts> gpu = named_device_costs("h200");

@@ -6,9 +6,9 @@
 
 namespace batchllm {
 
-// On a backend that computes tensors; 0: not known, and so no heads. Of a GPU by the description of the H200: what
-// counts is the ratio of merges to products. Reproducible rows on a GPU have no heads, on which their last bits would
-// depend.
+// On a backend that computes tensors; 0: not known, and so no heads. For any GPU the description of the H200 is used:
+// what counts is the ratio of merges to products. Reproducible rows on a GPU have no heads, because their last bits
+// would depend on them.
 double head_cost_on(const BackendInfo &backend, const Model &model);
 
 } // namespace batchllm

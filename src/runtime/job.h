@@ -1,5 +1,5 @@
-// Rows -> requests. A job is one row (with the rows that equal it) being computed: a sequence for
-// each of its samples, or for each thing about it that is scored; or one for its hidden state.
+// Rows -> requests. A job computes one row, and the rows that equal it: a sequence for each of its
+// samples or scored continuations, or one sequence for its hidden state.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +29,10 @@ struct StopFinder {
 
     // True once a stop string has been found.
     bool push(int32_t token) { return scanner.push(decoder.push(token), &text); }
-    // A token whose text counts for none.
+    // Appends a token's text without looking for stop strings in it.
     void pass(int32_t token) { text += decoder.push(token); }
-    // No more tokens: true when what the decoder held back (a character cut short becomes U+FFFD)
-    // completes a stop string. Nothing may be pushed after it.
+    // There are no more tokens. True if what the decoder held back (a character cut short becomes
+    // U+FFFD) completes a stop string. Nothing may be pushed afterwards.
     bool end() { return scanner.push(decoder.finish(), &text); }
 };
 
@@ -42,10 +42,10 @@ struct Constrained {
         : state(std::move(constraint)) {}
 
     ConstraintState state; // after all of the sequence's output
-    Status failed;         // no mask could be made: what was sampled without is discarded
-    // Tokens that must come next: taken in place of a sample. Kept only until they are.
+    Status failed;         // no mask could be made: what was sampled without it is discarded
+    // Tokens that must come next: taken instead of a sample. Kept only until then.
     std::vector<int32_t> forced;
-    bool takes_forced = false; // no parameter of the row asks for each token's sample
+    bool takes_forced = false; // no parameter of the row requires every token to be sampled
 };
 
 // What the scheduler computes, with what the runtime remembers of it.
@@ -55,10 +55,10 @@ struct Sequence : Request {
     TokenLogprobs logprobs;            // of `output`, where asked
     TokenLogprobs prompt_logprobs;     // generate: of `targets`, as they arrive
     std::vector<float> score_logprobs; // [targets], as they arrive
-    std::vector<float> hidden; // embedded: the sum so far; once done, the vector that is wanted
-    int32_t pooled = 0;        // positions in that sum
-    LabelScores labels;        // classified, once done
-    std::unique_ptr<StopFinder> stop;         // only with stop strings
+    std::vector<float> hidden;         // embedded: the sum so far; once done, the row's vector
+    int32_t pooled = 0;                // positions in that sum
+    LabelScores labels;                // classified, once done
+    std::unique_ptr<StopFinder> stop;  // only with stop strings
     std::unique_ptr<Constrained> constrained; // only with a constraint
     int32_t text_tokens = -1;                 // tokens of `output` that are text; -1: all
     int32_t finish = 0;                       // BATCHLLM_FINISH_, once done
@@ -71,8 +71,8 @@ struct Job {
         int64_t row;
         uint64_t tag;
         int32_t samples;
-        int32_t prompt_length; // rows of which the first token alone counts may differ
-        bool given;            // its result has been made: cancelled before the others
+        int32_t prompt_length; // differs between rows of which only the first token counts
+        bool given;            // its result has been made: it was cancelled before the others
     };
 
     Lane *lane = nullptr;            // the device that computes all of it
@@ -90,29 +90,29 @@ struct Job {
     bool any_answer_left() const;
 };
 
-// What a row's job is to be, of rows that are all equal and waiting, the first of which lends its
-// tokens. eos etc. are not known here: only what is computed, not when it ends.
 struct JobLimits {
     int64_t max_request_tokens = 0;
     uint64_t engine_seed = 0;
     const Tokenizer *tokenizer = nullptr; // null: no text, no stop strings
-    bool sharing = true;                  // false: each sample is computed for itself
+    bool sharing = true;                  // false: each sample is computed separately
 };
+// The job of rows that are all equal and waiting; the first one lends its tokens. A job determines what
+// is computed, not where it ends: it knows no EOS ids.
 std::unique_ptr<Job> make_job(RowStore *rows, const std::vector<int64_t> &ids,
                               const JobLimits &limits);
 
-// The result that the job gives one of its rows: `samples` outcomes, or none when memory runs out. A
+// Appends the result of one of the job's rows: `samples` outcomes, or none if memory runs out. A
 // cancelled row gets what there is so far.
 void answer(const Job &job, const Job::Answer &to, bool cancelled, const Tokenizer *tokenizer,
             std::deque<Outcome> *outcomes);
 
-// Prompt tokens that computing each of the job's results for itself would take.
+// Prompt tokens that would be computed if nothing were shared between the job's results.
 int64_t logical_tokens(const Job &job);
 
-// How many of a row's samples are computed: greedy ones are all the same, so that sharing needs one.
+// How many of a row's samples are computed: with sharing one if they are greedy, since all are the same.
 int32_t computed_samples(const SamplingParams &params, bool sharing);
 
-// Most tokens that a row may generate: its max_tokens, within the longest request.
+// The most tokens that a row may generate: its max_tokens, limited by the longest request.
 int32_t clipped_max_tokens(const SamplingParams &params, int64_t prompt_length,
                            int64_t max_request_tokens);
 

@@ -3,8 +3,8 @@
 namespace batchllm {
 namespace {
 
-// Where one running request in so many would miss the next batch, for its newest token must be known
-// first, the batch in flight is waited for: a batch of few reads the weights for few.
+// If more than one in this many running requests would miss the next batch, because their newest tokens are
+// not known yet, the lane waits for the batch in flight: a small batch reads all weights for few tokens.
 constexpr int64_t held_back_one_in = 8;
 
 SchedulerOptions of_backend(SchedulerOptions options, const Backend *backend) {

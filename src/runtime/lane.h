@@ -36,11 +36,11 @@ class Lane {
     // errors of backend calls are not the device's.
     bool lost() const;
 
-    // Another batch can be put in flight, and nearly all requests can be in it.
+    // Whether another batch can be put in flight with nearly all requests in it.
     bool takes_another() const;
     const TokenBatch &next_batch() { return scheduler_.next_step(); }
     Status forward(const TokenBatch &batch);
-    // masks: as Backend::sample has them.
+    // masks: as for Backend::sample.
     Status sample(std::span<const TokenMask> masks);
     bool unsampled() const { return unsampled_; } // the newest batch in flight
 
@@ -55,9 +55,9 @@ class Lane {
     double seconds() const { return seconds_; } // of all its batches
     double waited_for_masks() const { return waited_; }
 
-    // Most tokens that its requests may still generate. The engine's.
+    // The most tokens that its requests may still generate. Set by the engine.
     int64_t generation = 0;
-    // Prefixes of the engine's plan, those that groups to come continue. The engine's.
+    // Those prefixes of the engine's plan that later groups continue. Set by the engine.
     std::unordered_map<int32_t, KeptPrefix> kept;
 
   private:

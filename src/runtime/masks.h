@@ -13,23 +13,23 @@
 
 namespace batchllm {
 
-// What masks have taken so far, in all batches that had any.
+// The work for masks so far, in all batches that had any.
 struct MaskWork {
     int64_t batches = 0;
     int64_t rows = 0;     // with a mask
-    int64_t distinct = 0; // masks that a backend is given: equal ones of a batch count once
+    int64_t distinct = 0; // masks passed to a backend: equal ones of a batch count once
     int64_t forced_tokens = 0;
     double seconds = 0; // making them, forced tokens included
     double longest = 0; // of one batch
-    double waited = 0;  // by devices: their forward had ended, and the masks were not there
+    double waited = 0;  // by devices whose forward had ended before the masks were there
 };
 
 class RowMasks {
   public:
     explicit RowMasks(const Tokenizer *tokenizer = nullptr) : tokenizer_(tokenizer) {}
 
-    // Masks of a batch's rows, made on the pool's threads, which are requested only if there are
-    // several masks to make; empty if no row has a constraint. All tokens before those that the
+    // Masks of a batch's rows, made on the pool's threads; the pool is requested only if there are
+    // several masks to make. Empty if no row has a constraint. All tokens before those that the
     // batch samples are known. Masks are valid until the rows' states advance. A row whose mask
     // cannot be made gets none, and Constrained::failed says why. A row whose next tokens are
     // forced gets none either: they are in Constrained::forced, and forced() lists those rows.
@@ -40,7 +40,7 @@ class RowMasks {
 
     const MaskWork &work() const { return work_; }
 
-    // Whether a mask depends on a token that a batch before this one, in flight, samples.
+    // Whether a mask depends on a token that an earlier batch, still in flight, samples.
     static bool wait_for_samples(const BatchRecord &record);
 
   private:

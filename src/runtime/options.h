@@ -24,7 +24,7 @@ struct EngineOptions {
     std::string model_dir; // "": none
     std::string backend = "auto";
     std::vector<int32_t> devices{0};
-    BackendOptions backend_options; // each backend's own has one of the devices
+    BackendOptions backend_options; // each backend gets a copy with its device
     int32_t threads = 0;
     int64_t max_request_tokens = 0;
     int64_t max_requests = 0;
@@ -34,7 +34,7 @@ struct EngineOptions {
     int32_t min_prefix_tokens = 0; // 0: the plan's default
     uint64_t seed = 0;
     std::string timeline_path;     // "": none
-    double long_step_seconds = 60; // StepWatch's; the tests' alone
+    double long_step_seconds = 60; // StepWatch's; only tests change it
     Log log;
 };
 

@@ -13,7 +13,7 @@
 
 namespace batchllm {
 
-// Log-probabilities of some tokens, and what was likeliest in the place of each.
+// Log-probabilities of some tokens, and the likeliest tokens in the place of each.
 struct TokenLogprobs {
     std::vector<float> values;
     std::vector<int32_t> top_counts; // [values]
@@ -26,7 +26,7 @@ struct TokenLogprobs {
     }
 };
 
-// One result: a row, or one of its samples. A row's samples follow each other, sample 0 first.
+// One result: a row, or one of its samples. A row's samples are adjacent, sample 0 first.
 struct Outcome {
     uint64_t tag = 0;
     int32_t status = BATCHLLM_OK;
@@ -71,7 +71,7 @@ struct ResultBatch : batchllm_results {
 
   private:
     ResultBatch() : batchllm_results{} {}
-    // Of tokens, a column of three levels.
+    // Log-probabilities of tokens: a column with three levels.
     struct LogprobColumns {
         std::vector<int64_t> offsets{0};
         std::vector<float> values;

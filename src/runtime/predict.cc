@@ -15,7 +15,7 @@ namespace {
 EngineOptions options_on_sim(const EngineOptions &options, const Plan &plan) {
     EngineOptions own = options;
     own.backend = "sim";
-    // sim knows of the backend's options the type of keys and values alone.
+    // Of the backend's options sim has only the type of keys and values.
     std::erase_if(own.backend_options.extra, [](const auto &o) { return o.first != "kv_type"; });
     own.timeline_path.clear();
     own.log = {};
@@ -51,14 +51,14 @@ Status refuse_types(const Model &model, const EngineOptions &options, const Devi
 }
 
 Status add_rows(Engine *engine, const Column<int32_t> &rows, const ParamsColumn &params) {
-    // One for all rows stays one.
+    // One struct for all rows stays one.
     const int64_t count = params.same_as_before(1) ? std::min<int64_t>(rows.n, 1) : rows.n;
     std::vector<batchllm_params> known;
     known.reserve(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) {
         ASSIGN_OR_RETURN(batchllm_params own, params.at(i));
-        own.constraint = nullptr; // of another engine
-        // Texts need a tokenizer, and change no length that is known before.
+        own.constraint = nullptr; // it belongs to another engine
+        // Texts need a tokenizer, and do not change the predicted length.
         own.stop_string_count = 0;
         own.bad_word_count = 0;
         known.push_back(own);
@@ -121,7 +121,7 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
     progress.rows_waiting = rows.n;
     while (progress.rows_waiting + progress.rows_running > 0) {
         RETURN_IF_ERROR(engine->step(&progress));
-        engine->poll(0); // nobody wants made-up tokens
+        engine->poll(0); // the made-up tokens are not used
     }
     prediction.stats = engine->stats();
     for (const SimBackend *device : devices) prediction.parts += device->spent();

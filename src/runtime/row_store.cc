@@ -50,8 +50,8 @@ int64_t RowStore::add(uint64_t tag, std::span<const int32_t> tokens,
     return next_id() - 1;
 }
 
-// As large as what is known to come; rows that come one by one get twice what the last ones filled, or
-// as much as a whole segment of rows like them took.
+// As large as the tokens that are known to come. For rows that come one by one, twice what the last ones
+// filled, or as much as a whole segment of similar rows took.
 int64_t RowStore::next_capacity(int64_t length, int64_t tokens_to_come) const {
     int64_t expected = std::max(tokens_to_come, least_segment_tokens);
     if (tokens_to_come <= length && !segments_.empty() && segments_.back() != nullptr) {
@@ -86,7 +86,7 @@ void RowStore::release(int64_t id) {
     Segment *segment = segment_of(id);
     if (--segment->live > 0) return;
     if (segment->open) {
-        // The last segment: its numbers go on, but its token memory is free again.
+        // The last segment: its ids continue, but its token memory is free again.
         segment->used = 0;
         return;
     }

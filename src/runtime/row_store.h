@@ -51,20 +51,20 @@ struct Row {
     const int32_t *tokens = nullptr; // [length]
     int32_t length = 0;
     RowState state = RowState::waiting;
-    bool follower = false;   // an equal row before it is computed in its stead
+    bool follower = false;   // an equal, earlier row is computed instead
     int64_t next_equal = -1; // the next row that the same computation answers
     std::shared_ptr<const PreparedParams> params;
     std::unique_ptr<const ScoreSpec> score; // null: the task is that of the parameters
 
     Task task() const { return score != nullptr ? Task::score : params->task; }
-    // Tokens that are computed: the first alone where nothing else is wanted.
+    // Tokens that are computed: only the first if the result needs no other.
     int32_t computed_length() const {
         return task() == Task::embed && params->form.pooling == Pooling::first ? 1 : length;
     }
     bool wants_prompt_logprobs() const {
         return task() == Task::generate && params->prompt_logprobs >= 0;
     }
-    // Of them, those that rows may share: none where something of each is wanted.
+    // How many of them rows may share: none if the result needs something of each token.
     int32_t shareable() const {
         const bool mean = task() == Task::embed && params->form.pooling == Pooling::mean;
         return mean || wants_prompt_logprobs() ? 0 : computed_length() - 1;
@@ -77,12 +77,12 @@ bool equal_rows(const Row &a, const Row &b);
 
 class RowStore {
   public:
-    // Most rows of a segment.
+    // The most rows in a segment.
     static constexpr int64_t segment_rows = 4096;
 
     // Copies the tokens. Strong guarantee: adds nothing when memory runs out.
-    // tokens_to_come: of this row and those that follow it at once, up to segment_rows of them, where
-    // that is known: a new segment is made as large as they are.
+    // tokens_to_come: if known, the tokens of this row and of those that follow at once, up to
+    // segment_rows rows: a new segment is made that large.
     int64_t add(uint64_t tag, std::span<const int32_t> tokens,
                 std::shared_ptr<const PreparedParams> params,
                 std::unique_ptr<const ScoreSpec> score, int64_t tokens_to_come = 0);
@@ -95,13 +95,13 @@ class RowStore {
 
     // The least id that no row has yet.
     int64_t next_id() const;
-    // Takes back the rows from `id` on, which must be the last added and all be waiting.
+    // Removes the rows from `id` on, which must be the last ones added and all be waiting.
     void take_back(int64_t id);
 
     // Calls visit(id, row) for each row that is not released, in the order of their ids.
     template <typename Visit> void for_each(Visit visit);
 
-    int64_t segments() const; // that hold memory; for tests
+    int64_t segments() const; // those that hold memory; for tests
     int64_t rows() const { return rows_; }
 
   private:

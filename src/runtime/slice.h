@@ -1,8 +1,8 @@
 // Some of a plan's groups -> a small plan of requests for the scheduler.
 //
-// The plan's rows are the caller's rows; a slice's rows are requests. A row of several requests (its
-// samples, or its continuations to score) becomes a group of its own, whose prefix is the row's
-// whole prompt but its last token and continues the prefix that the row shares with others:
+// The plan's rows are the caller's rows; a slice's rows are requests. A row with several requests (its
+// samples, or its continuations to score) becomes a group of its own. That group's prefix is the row's
+// prompt without its last token, and continues the prefix that the row shares with others:
 //
 //     plan:   P = [system prompt, document]       rows a, b, c (c wants 3 samples)
 //     slice:  P                                   requests a, b
@@ -24,14 +24,14 @@ namespace batchllm {
 
 class Slice {
   public:
-    // What of the plan is shared, and what of it there is already.
+    // What the slice shares, and which prefixes exist already.
     struct Options {
-        bool sharing = true; // false: each request is computed for itself alone
+        bool sharing = true; // false: each request is computed separately
         bool heads = false;  // some prefix has a parent
-        // A row continues its prefix in the plan even where no other row of the slice has it. On some backends
-        // its last bits depend on where that prefix ends.
+        // A row continues its prefix in the plan even if no other row of the slice has it, because on some
+        // backends its last bits depend on where that prefix ends.
         bool as_planned = false;
-        // The plan's prefixes that the scheduler kept of earlier slices.
+        // The plan's prefixes that the scheduler kept from earlier slices.
         const std::unordered_map<int32_t, KeptPrefix> *kept = nullptr;
     };
     Slice(const Plan &plan, const Options &options) : from_(plan), options_(options) {}
@@ -39,13 +39,13 @@ class Slice {
     // Adds the requests of jobs, all of the plan's group `group`. Sets the jobs' shared_tokens.
     void add_group(const PlanGroup &group, const std::vector<Job *> &jobs);
 
-    // Tokens of the plan's prefix, and those of them that no group of this slice or an earlier one has yet.
+    // Tokens of the plan's prefix, and how many of them no group of this or an earlier slice has yet.
     int32_t length_of(int32_t prefix) const;
     int32_t new_prefix_tokens(int32_t prefix) const;
 
-    // For Scheduler::add: of those prefixes that `lasts` names, so that a slice to come can go on with them.
+    // For Scheduler::add: asks it to keep the prefixes for which `lasts` is true, for later slices to continue.
     std::vector<KeptPrefix> kept(const std::function<bool(int32_t)> &lasts) const;
-    // What add made of it goes to the plan's prefixes.
+    // Stores what Scheduler::add returned in `kept` by the plan's prefixes.
     void put_kept(std::span<const KeptPrefix> kept,
                   std::unordered_map<int32_t, KeptPrefix> *to) const;
 

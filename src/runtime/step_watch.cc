@@ -28,7 +28,7 @@ void StepWatch::start() {
     try {
         thread_ = std::thread([this] { watch(); });
     } catch (const std::system_error &) {
-        // Asked for again with the next step.
+        // The next step tries again.
     }
 }
 
@@ -87,10 +87,10 @@ void StepWatch::watch() {
         next_ = 2 * seconds;
         try {
             const std::string message = text(seconds);
-            lock.unlock(); // whoever logs may be slow
+            lock.unlock(); // the log function may be slow
             log_(BATCHLLM_LOG_WARNING, message);
         } catch (const std::bad_alloc &) {
-            // There will be another look.
+            // The next check tries again.
         }
         if (!lock.owns_lock()) lock.lock();
     }

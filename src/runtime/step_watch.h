@@ -2,7 +2,7 @@
 // a driver that does not answer, a machine that swaps. The engine keeps waiting, because only the caller
 // knows how long that makes sense.
 //
-// A separate thread checks periodically, because the engine's may be in a call that never returns. It
+// A separate thread checks periodically, because the engine's own may be in a call that never returns. It
 // starts with the first step, if warnings are logged and the system can start another thread.
 #pragma once
 
@@ -51,8 +51,8 @@ class StepWatch {
     bool has_batch_ = false;
     StepCounts batch_{};
     Clock::time_point since_{};
-    double longest_ = 0; // of anything that has ended
-    double next_ = 0;    // seconds of what is done at which to warn
+    double longest_ = 0; // of all activities that have ended
+    double next_ = 0;    // warn when the current activity has taken this many seconds
 };
 
 } // namespace batchllm

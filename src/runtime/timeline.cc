@@ -7,7 +7,7 @@
 namespace batchllm {
 namespace {
 
-// A reader that follows the file is behind by at most so many steps.
+// A reader that follows the file is at most this many steps behind.
 constexpr int64_t flush_every = 64;
 
 } // namespace
@@ -20,7 +20,7 @@ Result<Timeline> Timeline::open(const std::string &path) {
         return error(BATCHLLM_ERROR_IO, "%s: cannot create: %s", path.c_str(),
                      std::strerror(errno));
     }
-    // Stays in the buffer: a full disk is told by the first flush, like that of any line.
+    // Stays in the buffer: like for any line, the first flush reports a full disk.
     std::fputs("step,milliseconds,decode_tokens,own_tokens,prefix_tokens,requests,pages_used,"
                "device\n",
                timeline.file_.get());

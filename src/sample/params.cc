@@ -127,7 +127,7 @@ Result<SamplingParams> read_params(const batchllm_params &params, int32_t vocabu
     if (size < sizeof params.struct_size + sizeof params.max_tokens) {
         return error(code, "struct_size is %zu: batchllm_params_init was not called", size);
     }
-// A field counts when the caller's struct holds all of it.
+// A field counts if the caller's struct has all of it.
 #define BATCHLLM_HAS_FIELD(field) (offsetof(batchllm_params, field) + sizeof params.field <= size)
 #define BATCHLLM_READ_FIELD(field)                                                                 \
     if (BATCHLLM_HAS_FIELD(field)) out.field = params.field
@@ -150,7 +150,7 @@ Result<SamplingParams> read_params(const batchllm_params &params, int32_t vocabu
     if (BATCHLLM_HAS_FIELD(add_special)) out.add_special = params.add_special != 0;
     RETURN_IF_ERROR(check_ranges(out));
 
-    // A list whose count lies beyond the struct is absent.
+    // A list whose count is beyond the struct is absent.
     if (BATCHLLM_HAS_FIELD(stop_token_count)) {
         RETURN_IF_ERROR(check_list("stop_tokens", "stop_token_count", params.stop_tokens,
                                    params.stop_token_count));

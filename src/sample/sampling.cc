@@ -1,6 +1,6 @@
-// The reference sampler. A row's vocabulary is walked a few times and never sorted: top-k is a
-// selection, top-p a histogram of the weight whose one bucket at the limit is sorted, and the draw
-// goes through sums of blocks.
+// The reference sampler. It walks the vocabulary a few times and never sorts it: top-k is a selection,
+// top-p a histogram of the weights, of which only the bucket at the limit is sorted, and the draw goes
+// through sums of blocks.
 #include "sample/sampling.h"
 
 #include <algorithm>
@@ -16,8 +16,9 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 // exp(x) for x <= 0 within 2 units in the last place; 0 below -87.7. Without branches or calls, so
 // that compilers vectorise the loops that use it.
 inline float exp_nonpositive(float x) {
-    // At least -88, whose exponent below comes out as that of 0. As whole numbers, in which lower
-    // floats below 0 are higher: a choice between floats becomes a branch, which no loop survives.
+    // Clamped to -88, whose exponent below becomes that of 0. The comparison is between integers, in which
+    // lower floats below 0 are higher: a choice between floats would become a branch and prevent
+    // vectorisation.
     const float clamped =
         std::bit_cast<float>(std::min(std::bit_cast<uint32_t>(x), std::bit_cast<uint32_t>(-88.0F)));
     // Adding 1.5 * 2^23 rounds to the nearest whole number, which is then in the low bits.
@@ -44,8 +45,8 @@ struct Extent {
     bool finite;
 };
 
-// Whole numbers in the order of the floats, which compilers compare several at a time: NaNs of either
-// sign lie outside the infinities.
+// Integers in the order of the floats, which compilers compare several at a time. NaNs of either sign lie
+// outside the infinities.
 constexpr int32_t order_of(float value) {
     const auto bits = std::bit_cast<int32_t>(value);
     return bits ^ ((bits >> 31) & INT32_MAX);
@@ -108,7 +109,7 @@ std::vector<Candidate> select_largest(std::span<const float> logits, size_t coun
     std::vector<Candidate> kept;
     const size_t room = std::min(2 * count + 64, logits.size());
     kept.reserve(room);
-    float least = -infinity; // logits not above it cannot be among the first any more
+    float least = -infinity; // logits not above it can no longer be among the first
     const auto halve = [&] {
         if (kept.size() <= count) return;
         const auto last = kept.begin() + static_cast<std::ptrdiff_t>(count) - 1;
@@ -117,7 +118,7 @@ std::vector<Candidate> select_largest(std::span<const float> logits, size_t coun
         kept.resize(count);
     };
     for (size_t i = 0; i < logits.size(); ++i) {
-        // Ids rise: an equal one comes after all that are kept.
+        // Ids rise, so an equal one comes after all that are kept.
         if (!(logits[i] > least)) continue;
         kept.push_back({logits[i], static_cast<int32_t>(i)});
         if (kept.size() == room) halve();
@@ -151,7 +152,7 @@ class Editor {
     bool edited() const { return !before_.empty(); }
     // A token's logit as the model gave it.
     float original(int32_t token) const {
-        for (const auto &[edited, logit] : before_) { // the first edit met the model's own
+        for (const auto &[edited, logit] : before_) { // the first edit saved the model's own
             if (edited == token) return logit;
         }
         return logits_[static_cast<size_t>(token)];
@@ -207,9 +208,9 @@ int32_t argmax(std::span<const float> logits, float largest) {
 // The last candidate that top-p keeps, in the order of Candidate; its token is an index into logits.
 Candidate top_p_limit(std::span<const float> logits, float largest, float temperature,
                       float top_p) {
-    // Bucket by distance from the largest: all of one bucket stands before all of the next.
+    // Buckets by distance from the largest: all of one bucket come before all of the next.
     constexpr size_t buckets = 4096;
-    constexpr float per_unit = 64; // 4096 buckets reach exp(-64); what is below shares the last one
+    constexpr float per_unit = 64; // 4096 buckets reach exp(-64); lower weights share the last one
     std::vector<double> weight(buckets);
     const auto bucket_of = [&](float logit) {
         const float distance = (largest - logit) / temperature * per_unit;
@@ -250,7 +251,7 @@ size_t draw_index(std::span<const float> logits, float largest, const SampleInpu
     Candidate limit{-infinity, std::numeric_limits<int32_t>::max()};
     if (params.top_p < 1) limit = top_p_limit(logits, largest, temperature, params.top_p);
 
-    // Weights of a block, 0 for what is not kept.
+    // Weights of a block, 0 for those that are not kept.
     float weights[block];
     const auto weigh = [&](size_t begin, size_t count) {
         const float *const part = logits.data() + begin;
@@ -294,7 +295,7 @@ size_t draw_index(std::span<const float> logits, float largest, const SampleInpu
         }
     }
     if (last < logits.size()) return last;
-    // Rounding: the target fell behind the last block. The likeliest is kept by every filter.
+    // By rounding, the target is beyond the last block. The likeliest token is kept by every filter.
     return static_cast<size_t>(argmax(logits, largest));
 }
 
@@ -303,7 +304,7 @@ int32_t draw(std::span<const float> logits, float largest, const SampleInput &in
     if (top_k == 0 || top_k >= logits.size()) {
         return static_cast<int32_t>(draw_index(logits, largest, input));
     }
-    // Only the k largest, and what equals the least of them, go further, in rising ids.
+    // Only the k largest, and those that equal the least of them, remain, by rising id.
     float least = infinity;
     for (const Candidate &candidate : select_largest(logits, top_k)) {
         least = std::min(least, candidate.logit);

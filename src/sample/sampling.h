@@ -38,15 +38,15 @@ struct SamplingParams {
     int32_t min_tokens = 0;
     int32_t prompt_logprobs = -1;
     std::vector<std::string> bad_words;
-    // Made of those above, where a model is known: the tokens that end a row, with min_tokens alone, and
-    // the bad words, a space before them or not, in tokens, none empty.
+    // Derived from the above once the model is known: the tokens that end a row (only with min_tokens), and the
+    // bad words as tokens, with and without a space before them; none is empty.
     std::vector<int32_t> ending_tokens;
     std::vector<std::vector<int32_t>> bad_sequences;
 
     bool greedy() const { return temperature == 0; }
 };
 
-// Most samples a row, and most bytes of all of a row's stop strings, or bad words, together.
+// The most samples of a row, and the most bytes of all its stop strings, or bad words, together.
 inline constexpr int32_t samples_limit = 65536;
 inline constexpr int64_t stop_bytes_limit = 1 << 16;
 
@@ -55,11 +55,11 @@ inline constexpr int64_t stop_bytes_limit = 1 << 16;
 // it. A bias of -infinity bans its token.
 Result<SamplingParams> read_params(const batchllm_params &params, int32_t vocabulary);
 
-// The tokens that a row may be given, a bit each, the lowest bit of the first word for token 0; null:
-// any. [(vocabulary + 31) / 32]
+// The tokens that may be sampled: one bit each, the lowest bit of the first word for token 0; null: any.
+// [(vocabulary + 31) / 32]
 using TokenMask = const uint32_t *;
 
-// What the sampler must know of one position whose logits were computed.
+// What the sampler must know about one position whose logits were computed.
 struct SampleInput {
     const SamplingParams *params;
     std::span<const int32_t> prompt; // for repetition_penalty
@@ -69,12 +69,12 @@ struct SampleInput {
     TokenMask mask = nullptr;
 };
 
-// What min_tokens and bad_words forbid at a position: tokens that the sampler does not choose there.
-// Whether there may be any in a row with these parameters,
+// Forbidden tokens: those that min_tokens and bad_words keep the sampler from choosing at a position.
+// Whether there may be any in a row with these parameters.
 bool forbids_tokens(const SamplingParams &params);
-// and whether which ones they are depends on the output's tokens, and not on their number alone.
+// Whether they depend on the output's tokens, and not only on how many there are.
 bool forbids_by_output(const SamplingParams &params);
-// Appends them; one may come twice. Where forbids_by_output, the output must be whole.
+// Appends them; one may come twice. With forbids_by_output, the output must be complete.
 void add_forbidden(const SampleInput &input, std::vector<int32_t> *tokens);
 
 struct TopLogprob {
@@ -88,12 +88,12 @@ struct SampleOutput {
                                  // parameters, hold a NaN or +inf, or nothing but -inf
     float logprob = 0;           // natural log, of the model's own distribution over the tokens of
                                  // the mask (before any parameter), filled when logprobs >= 0
-    std::vector<TopLogprob> top; // likeliest first, the lower id of equals; params->logprobs of
-                                 // them, less those of probability 0. Of a row that is scored:
-                                 // params->prompt_logprobs of them
+    std::vector<TopLogprob> top; // the params->logprobs likeliest tokens (of a scored row
+                                 // params->prompt_logprobs), without those of probability 0;
+                                 // likeliest first, of equals the lower id first
 };
 
-// Mixes what a request's random numbers depend on: not on the company that it keeps.
+// Mixes all that a request's random numbers depend on: other rows are not among it.
 uint64_t random_key(uint64_t engine_seed, uint64_t row_seed, uint64_t tag, int32_t sample);
 
 // Uniform in [0, 1), a function of its arguments alone (Philox 4x32-10).
@@ -111,15 +111,15 @@ double random_uniform(uint64_t key, int32_t position);
 //   greedy         with temperature 0: the largest l, the lowest id of equals. Nothing below counts.
 //   temperature    weight = exp((l - largest l) / temperature)
 //   top-k          keeps the k largest l, and all that equal the k-th (transformers, vLLM)
-//   top-p          of what is left, in falling l (the lower id of equals first): keeps each token
-//                  before which less than top_p of the weight stands (transformers, vLLM)
+//   top-p          of what is left, by falling l (of equals the lower id first): keeps each token
+//                  if those before it have less than top_p of the weight (transformers, vLLM)
 //   min-p          keeps weights of at least min_p, the largest being 1 (transformers: after top-p)
-//   draw           u = random_uniform(random_key, position): the first id, in rising ids, up to
-//                  which more than u of the kept weight stands
+//   draw           u = random_uniform(random_key, position): by rising id, the first token up to
+//                  which the kept weights add up to more than u of their sum
 void sample(std::span<float> logits, const SampleInput &input, SampleOutput *output);
 
-// Log-probabilities of targets under softmax(logits), and, where `likeliest` is above 0, so many of the
-// likeliest tokens, as SampleOutput::top. False when the logits are not finite.
+// Log-probabilities of targets under softmax(logits), and the `likeliest` likeliest tokens, as in
+// SampleOutput::top. False if the logits are not finite.
 bool score(std::span<const float> logits, std::span<const int32_t> targets,
            std::span<float> logprobs, int32_t likeliest = 0,
            std::vector<TopLogprob> *top = nullptr);

@@ -21,7 +21,7 @@ namespace batchllm {
 // threads.
 class StopStrings {
   public:
-    // strings: not empty each. Copied.
+    // strings: none is empty. Copied.
     explicit StopStrings(std::span<const std::string> strings);
 
     bool empty() const { return strings_.empty(); }

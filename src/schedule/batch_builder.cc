@@ -6,7 +6,7 @@ namespace batchllm {
 
 namespace {
 
-// Of the chunk that starts at `computed`, what has been computed before.
+// How much of the chunk that starts at `computed` has been computed before.
 int64_t recomputed(int32_t computed, int32_t chunk, int32_t highest) {
     return std::clamp(highest - computed, 0, chunk);
 }
@@ -125,7 +125,7 @@ void BatchBuilder::add_row(Request *request, const OutputRow &row) {
     record_->tokens.push_back(row.count);
 }
 
-// Behind the row that samples, which is the first of the request's.
+// Adds the prompt's scores after the row that samples, which is the request's first.
 void BatchBuilder::add_prompt_scores(Request *request, int32_t token_begin, OutputRow row) {
     const int32_t begin = request->own_begin + request->computed;
     const int32_t end =

@@ -1,7 +1,7 @@
 // Planned chunks -> the token batch, its context nodes, page tables and logits rows. Decode tokens
 // come first, then prefixes (parents before children), then requests' own prompt tokens.
 //
-// Always: each prefix is one node a batch, however many requests continue it; nothing is allocated
+// Always: each prefix is one node of a batch, however many requests continue it; nothing is allocated
 // once the batch's arrays have reached their working size.
 #pragma once
 
@@ -18,15 +18,15 @@ namespace batchllm {
 
 class BatchBuilder {
   public:
-    // feeds, single_tokens: SchedulerOptions'.
+    // feeds, single_tokens: as in SchedulerOptions.
     BatchBuilder(int32_t page_tokens, size_t kv_groups,
                  std::function<bool(const SampleInput &)> feeds, bool single_tokens)
         : page_tokens_(page_tokens), feeds_(std::move(feeds)), single_tokens_(single_tokens) {
         batch_.pages.resize(kv_groups);
     }
 
-    // Fills the batch from the chunks of the requests and of the scheduled prefixes, and its record
-    // but for what the builder does not know: the pages used and the preemptions.
+    // Fills the batch from the chunks of the requests and of the scheduled prefixes. Fills its record
+    // too, except for what the builder does not know: the pages used and the preemptions.
     void build(std::span<Request *const> running, std::span<const int32_t> scheduled_prefixes,
                PrefixForest *forest, BatchRecord *record);
 

@@ -13,8 +13,8 @@ void LengthEstimate::forget(int64_t longest) {
 }
 
 void LengthEstimate::update() {
-    // Imagined requests that ran to max_tokens; and requests that an age must have seen for its own
-    // share to weigh as much as the common one.
+    // imagined: assumed requests that ran to max_tokens. enough: how many requests an age must have seen
+    // for its own share to count as much as that of all ages.
     constexpr double imagined = 4, enough = 8;
     double reached = imagined * ages, stopped = 0;
     for (size_t age = 0; age < ages; ++age) {
@@ -85,7 +85,7 @@ void MemoryForecast::add(int64_t slots_now, const Outlook &outlook) {
 }
 
 void MemoryForecast::add_to(Buckets *all, int64_t slots_now, const Outlook &outlook) const {
-    for (const Kind kind : kinds_) { // by value: what is written below does not change it
+    for (const Kind kind : kinds_) { // by value, so that the writes below cannot change it
         if (kind.most_slots == INT64_MAX) {
             for (const int64_t steps : outlook)
                 add_part(&(*all)[bucket_of(steps)], kind.groups, slots_now, steps);

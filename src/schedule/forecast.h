@@ -14,21 +14,21 @@
 
 namespace batchllm {
 
-// A request's tokens to come: it is as likely to end after each of these numbers of steps.
+// A request's remaining tokens: it is equally likely to end after each of these numbers of steps.
 constexpr size_t outlook_points = 4;
 using Outlook = std::array<int64_t, outlook_points>;
 
 // How many more tokens a request will generate, by a life table: max_tokens is cut into ages, and
 // for each age the share of requests that stop in it is (requests that stopped) / (requests that
 // reached it). Requests that are still running count as well; otherwise the short ones, which finish
-// first, would bias it. The table follows any distribution of lengths. An age with few observations
+// first, would bias it. The table can follow any distribution of lengths. An age with few observations
 // leans towards the average of all ages; before anything is known a request is expected to run to
 // max_tokens.
 //
 // Observations decay, because groups differ and come one after another: their weight is halved
 // after as many steps as the longest request may take. (The decay is by steps, not by requests:
-// requests reach an age before they stop in it, and for requests that run in step the stops would
-// weigh more.)
+// requests reach an age before they stop in it, so if many run in step, the stops would weigh
+// more.)
 class LengthEstimate {
   public:
     static constexpr size_t ages = 32;
@@ -52,8 +52,8 @@ class LengthEstimate {
 
     double share() const; // expected length / max_tokens; in (0, 1]
 
-    // Of a request with `generated` tokens. `preempted`: such a request has outgrown a prediction
-    // once; expecting it to double bounds how often it can.
+    // For a request with `generated` tokens. `preempted`: it has outgrown a prediction once;
+    // expecting it to double limits how often that can happen.
     Outlook outlook(int32_t max_tokens, int64_t generated, bool preempted) const;
 
   private:
@@ -64,14 +64,14 @@ class LengthEstimate {
 
     std::array<double, ages> reached_{};
     std::array<double, ages> stopped_{}; // before max_tokens
-    // Ages to come at an age's start, in `ages`ths of max_tokens: quantiles 1/8, 3/8, 5/8, 7/8.
+    // Remaining ages at the start of each age, in `ages`ths of max_tokens: quantiles 1/8, 3/8, 5/8, 7/8.
     std::array<std::array<double, outlook_points>, ages + 1> left_;
 };
 
 // The peak number of KV slots, in all KV groups together, that a set of requests is expected to
 // hold in the future, each growing by one token per step until its end. Old requests end before
-// young ones have grown, so this is less than the sum of their final sizes, and more fits. In a
-// group with a window a request stops growing when it fills the window.
+// young ones have grown, so the peak is less than the sum of their final sizes. In a group with a
+// window a request stops growing when it fills the window.
 //
 // Time is cut into `buckets` spans; a request is divided among those in which it may end. Adding is
 // O(1), a query O(buckets).
@@ -85,15 +85,15 @@ class MemoryForecast {
     void clear(int64_t longest);
     void add(int64_t slots_now, const Outlook &outlook);
 
-    // Peak of the slots with one more request.
+    // The peak if one more request is added.
     int64_t peak_with(int64_t slots_now, const Outlook &outlook) const;
 
   private:
-    struct Bucket { // of requests that end in it; each in outlook_points parts
+    struct Bucket { // the requests that end in it, each in outlook_points parts
         int64_t parts = 0;
         int64_t slots_now = 0;
         int64_t slots_at_end = 0;
-        // Slots of full windows: those that end in it, and those that are full from it on.
+        // Slots of full windows: of requests that end in this bucket, and of windows that are full from it on.
         int64_t full_end = 0;
         int64_t full_begin = 0;
     };

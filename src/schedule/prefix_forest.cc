@@ -46,7 +46,7 @@ void PrefixForest::hold(int32_t node) {
             prefix.idle = false;
             idle_.erase(std::find(idle_.begin(), idle_.end(), node));
         }
-        if (prefix.resident) return; // its parent is held on its behalf
+        if (prefix.resident) return; // its parent is held already
         prefix.resident = true;
         node = prefix.parent;
     }

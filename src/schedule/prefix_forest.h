@@ -2,11 +2,11 @@
 // which requests need it.
 //
 // A prefix has two counts of users:
-//   pending  unfinished requests directly below it, and prefixes below it that are still pending; and
-//            one more while it is kept for plans to come.
+//   pending  unfinished requests directly below it, and prefixes below it that are still pending, plus
+//            one while it is kept for later plans.
 //            At 0 it is removed: its pages are released and its slot is reused.
 //   live     admitted requests directly below it, and resident prefixes below it. At 0 no batch can
-//            need it: it is idle, and its pages may be taken for others; it is computed again if one
+//            need it: it is idle, and its pages may be taken for others. It is computed again if one
 //            of its pending requests is admitted later.
 //
 // Continuations of a prefix start at its end, at any time while it is resident. So in a KV group with
@@ -17,8 +17,8 @@
 // pages: continuations start from that state.
 //
 // Always: live > 0 implies resident; a resident prefix's parent is live (so a parent's pages outlast
-// its children's); idle prefixes are resident, hold pages or (when no window reaches back into them, in
-// any group) none, and have live == 0 < pending.
+// its children's); idle prefixes are resident, hold pages (or none, if in no group a window reaches back
+// into them), and have live == 0 < pending.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +33,8 @@ struct ScheduledPrefix {
     int32_t parent = -1;
     int32_t start = 0;    // position of its first token
     int32_t length = 0;   // its own tokens: those beyond the parent's
-    int32_t computed = 0; // of them, stored, or about to be by a batch in flight
-    int32_t highest = 0;  // most that were ever stored: what is computed below it is recomputed
+    int32_t computed = 0; // how many of them are stored, or will be by a batch in flight
+    int32_t highest = 0;  // the most that were ever stored: below it tokens are recomputed
     int32_t chunk = 0;    // in the batch that is being built
     int32_t pending = 0;
     int32_t live = 0;
@@ -42,7 +42,7 @@ struct ScheduledPrefix {
     bool idle = false;
     int32_t batch_node = -1; // in the batch of step `batch_step`
     uint64_t batch_step = 0;
-    int64_t order = 0;               // of creation: a greater one is needed later
+    int64_t order = 0;               // of creation: prefixes with greater numbers are needed later
     const int32_t *source = nullptr; // prompt that the chunk's tokens are read from
     PageTable pages;
 
@@ -61,20 +61,20 @@ class PrefixForest {
     void add_pending(int32_t node) { at(node).pending += 1; }
     void remove_pending(int32_t node);
     void hold(int32_t node);
-    // Returns the tokens of the chunk that was scheduled for it, when nobody is left to need them.
+    // Returns the tokens of the chunk that was scheduled for it, if no one needs them any more.
     int32_t release(int32_t node);
 
-    // Drops the idle prefix that is needed last. False when none is idle.
+    // Drops the idle prefix that is needed latest. False if none is idle.
     bool evict_idle();
     bool has_idle() const { return !idle_.empty(); }
 
     int64_t live_pages() const { return live_pages_; } // of live prefixes, when fully computed
-    int64_t pages_to_hold(int32_t node) const; // what live_pages would grow by with hold(node)
+    int64_t pages_to_hold(int32_t node) const; // by how much hold(node) would increase live_pages
     int64_t live_prefixes() const { return live_prefixes_; }
     int64_t prefixes_to_hold(int32_t node) const;        // the same of live_prefixes
     int64_t tokens_left() const { return tokens_left_; } // never computed yet, of pending prefixes
 
-    // The batch that was built is in flight: what it computes counts as stored from here on.
+    // The batch that was built is in flight: what it computes counts as stored from now on.
     void finish_chunk(int32_t node);
 
   private:

@@ -1,28 +1,28 @@
 // The three queues, admission and preemption.
 //
-// Requests run in the order of their admission, and one is admitted only when the tokens of all that
-// run already are scheduled and some of the budget is left. So at most one request, the youngest, has
-// prompt tokens to go when a step begins: the second and third queue hold what it and those admitted
-// in this step still need.
+// Requests run in the order of their admission, and one is admitted only if the tokens of all running
+// requests are scheduled and some of the budget is left. So when a step begins, at most one request, the
+// youngest, has prompt tokens left: the second and third queue hold what it and those admitted in this
+// step still need.
 //
-// Why every job whose requests fit the pool one by one finishes. Three rules:
+// Why every job finishes if each of its requests fits the pool alone. Three rules:
 //   1. A page is taken from a request only for a decode token of one that was admitted before it,
 //      the youngest first. So the oldest is never preempted.
-//   2. When no page is free, all idle prefixes and all younger requests have given theirs up, and
-//      the oldest, now alone, still finds none in a step in which nothing else was planned, then its
-//      pages fit but for the slots that its prefixes' last pages leave empty, and for the pages that its
-//      prefixes keep in groups whose window has moved on: it starts again without sharing, once, and
-//      Scheduler::fits says that this fits. Where state slots are what is short, the same holds: a request
-//      without a prefix needs one slot, and a token that decodes none.
-//   3. When nothing is admitted, the next waiting request is, whatever the forecast says.
-// Order the states of a job by (requests finished, requests started again unshared, output tokens
-// generated, prompt tokens stored for admitted requests and their prefixes), the first that differs
-// deciding. Each of the four is bounded, and each step moves up:
+//   2. Suppose that no page is free, that all idle prefixes and all younger requests have given up
+//      theirs, and that the oldest, now alone, still finds none in a step in which nothing else was
+//      planned. Then its pages fit except for the slots that its prefixes' last pages leave empty and
+//      the pages that its prefixes keep in groups whose window has moved on. So it starts again
+//      without sharing, once, and Scheduler::fits guarantees that this fits. The same holds if state
+//      slots are short: a request without a prefix needs one slot, and a decode token none.
+//   3. If no request runs, the next waiting request is admitted, whatever the forecast says.
+// Order the states of a job lexicographically by (requests finished, requests started again unshared,
+// output tokens generated, prompt tokens stored for admitted requests and their prefixes). Each of the
+// four is bounded, and each step moves up:
 //   - if the oldest decodes, it gets its token, by rules 1 and 2. Output is never lost: preemption
 //     drops keys and values, and they are computed again, from prompt and output, as one prefill;
-//   - if not, it is alone, by the above, and gets prompt tokens or starts again; nobody is preempted.
+//   - if not, it is alone, by the above, and gets prompt tokens or starts again; no request is preempted.
 // With a batch in flight the oldest may lack a token that is being sampled: then that batch brings it,
-// and output grows. Requests that wait for their last samples hold nothing, so they keep no other from its pages.
+// and output grows. Requests that wait for their last samples hold no pages, so they do not block others.
 #include <algorithm>
 #include <stdexcept>
 
@@ -58,18 +58,18 @@ void Scheduler::Impl::schedule_decode() {
         Request *request = running[i];
         if (request->state != RequestState::decoding || budget == 0) continue;
         if (batchllm::held_back(*request)) {
-            --budget; // keeps its place: those that are admitted must fit with it in the next batch
+            --budget; // reserved: requests that are admitted must fit beside it in the next batch
         } else if (const int64_t got = grow_by_preemption(request); got > 0) {
             request->chunk = static_cast<int32_t>(got);
             budget -= got;
         } else if (running.size() == 1) {
             start_unshared(request);
-        } // else it is the youngest: it waits, and keeps its pages until an older one needs them
+        } // else it is the youngest: it waits, and keeps its pages until an older request needs them
     }
 }
 
-// Second and third queue: own tokens where the prefix is there, else the prefix's, and behind a
-// prefix that this batch completes, the own tokens of its requests.
+// Second and third queue: own tokens if the prefix is there, else the prefix's; after a prefix that this
+// batch completes, also the own tokens of its requests.
 void Scheduler::Impl::schedule_prompts() {
     if (!running.empty() && running.back()->state == RequestState::prefilling && budget > 0)
         schedule_prompt(running.back());
@@ -100,8 +100,8 @@ void Scheduler::Impl::schedule_prompt(Request *request) {
     if (schedule_prefix(request)) schedule_own(request);
 }
 
-// Schedules the next tokens of the request's prefix and of those above it. True when they are complete
-// with this batch.
+// Schedules the next tokens of the request's prefix and of those above it. True if this batch completes
+// them.
 bool Scheduler::Impl::schedule_prefix(Request *request) {
     chain.clear();
     for (int32_t i = request->prefix; i >= 0 && !forest.at(i).ready(); i = forest.at(i).parent)
@@ -137,13 +137,13 @@ void Scheduler::Impl::schedule_own(Request *request) {
     if (got == 0 && finds_no_page()) start_unshared(request);
 }
 
-// Of a request that got no page for its prompt: nor will it in the next step. Where windows move on, what
-// is planned for its prefix in this one may give pages back.
+// Whether a request that got no page for its prompt would not get one in the next step either. If windows
+// move on, what this step computes for its prefix may release pages.
 bool Scheduler::Impl::finds_no_page() const {
     return running.size() == 1 && (!pool.slides() || budget == options.step_tokens);
 }
 
-// Takes pages for more tokens of a node. Returns how many of them there is room for.
+// Takes pages for more tokens of a node. Returns for how many of them there is room.
 int64_t Scheduler::Impl::grow(PageTable *pages, int64_t stored, int64_t tokens) {
     const int64_t wanted = pages_for(stored + tokens, pool.page_tokens());
     while (pages->columns < wanted)
@@ -151,8 +151,8 @@ int64_t Scheduler::Impl::grow(PageTable *pages, int64_t stored, int64_t tokens) 
     return std::min(tokens, int64_t{pages->columns} * pool.page_tokens() - stored);
 }
 
-// Room for the request's decode tokens, for one if need be on a page of a younger request. Mostly there
-// is one; several where the runtime knew some without sampling.
+// Makes room for the request's decode tokens, for one of them by preempting younger requests if necessary.
+// Usually there is one; there are several if the runtime knew some without sampling.
 int64_t Scheduler::Impl::grow_by_preemption(Request *request) {
     const int64_t wanted = std::min(own_target(*request) - request->computed, budget);
     while (true) {
@@ -162,7 +162,7 @@ int64_t Scheduler::Impl::grow_by_preemption(Request *request) {
     }
 }
 
-// The batch is in flight: what it computes counts as stored from here on.
+// The batch is in flight: what it computes counts as stored from now on.
 void Scheduler::Impl::move_on() {
     held_back = 0;
     for (const int32_t prefix : scheduled_prefixes) forest.finish_chunk(prefix);
@@ -181,7 +181,7 @@ void Scheduler::Impl::move_on() {
     running.resize(kept);
 }
 
-// True when nothing is left to compute for the request.
+// True if nothing is left to compute for the request.
 bool Scheduler::Impl::count_chunk(Request *request) {
     const int64_t left = own_prompt_left(*request);
     request->computed += request->chunk;
@@ -230,7 +230,7 @@ Outlook Scheduler::Impl::outlook(const Request &request) const {
     return lengths.outlook(request.max_tokens, output_length(request), request.preemptions > 0);
 }
 
-// Prompts count in full from now on, and half a page a request for its last one, partly filled.
+// Prompts count in full from the start, and each request's partly filled last page as half a page.
 void Scheduler::Impl::forecast_running() {
     lengths.update();
     forecast.clear(longest);
@@ -238,7 +238,7 @@ void Scheduler::Impl::forecast_running() {
         forecast.add(own_target(*request) + pool.page_tokens() / 2, outlook(*request));
 }
 
-// Unlike pages, slots are all taken at the start.
+// Unlike pages, all slots are taken at the start.
 bool Scheduler::Impl::slots_allow(const Request &request) const {
     if (!pool.has_states()) return true;
     const int64_t prefixes =
@@ -256,7 +256,7 @@ bool Scheduler::Impl::forecast_allows(const Request &request) const {
            pool.total();
 }
 
-// What groups with windows hold beyond them while a prompt is computed: the tokens of a step.
+// What groups with windows hold beyond those windows while a prompt is computed: the tokens of a step.
 int64_t Scheduler::Impl::pages_of_chunks(const Request &request) const {
     if (!pool.slides()) return 0;
     int64_t longest_node = own_target(request);
@@ -278,8 +278,8 @@ void Scheduler::Impl::admit(Request *request) {
     running.push_back(request);
 }
 
-// Takes the youngest request's pages, before any of its tokens is scheduled; it waits before all
-// others.
+// Takes the youngest request's pages, before any of its tokens is scheduled. It becomes the first to
+// be admitted.
 void Scheduler::Impl::preempt_youngest() {
     Request *request = running.back();
     running.pop_back();
@@ -297,7 +297,7 @@ void Scheduler::Impl::start_unshared(Request *request) {
     if (request->prefix < 0) throw std::logic_error("scheduler: a request that fits found no page");
     preempt_youngest();
     forest.remove_pending(request->prefix);
-    // What is left of the prefix to compute stays counted there.
+    // The part of the prefix that is still to be computed remains counted there.
     request->highest += request->own_begin;
     request->own_begin = 0;
     request->prefix = -1;

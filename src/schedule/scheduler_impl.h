@@ -16,12 +16,12 @@
 
 namespace batchllm {
 
-// Output tokens, those that are being sampled included.
+// Output tokens, including those that are being sampled.
 inline int64_t output_length(const Request &request) {
     return static_cast<int64_t>(request.output.size()) + request.unknown;
 }
 
-// Own tokens, known or being sampled: all of them are stored once the next token is sampled.
+// Own tokens, known or being sampled: all of them are stored by the time the next token is sampled.
 inline int64_t own_target(const Request &request) {
     return request.prompt.length - request.own_begin + output_length(request);
 }
@@ -33,7 +33,7 @@ inline int32_t own_prompt(const Request &request) {
     return request.prompt.length - request.own_begin;
 }
 
-// Own prompt tokens never computed yet.
+// Own prompt tokens that have never been computed.
 inline int64_t own_prompt_left(const Request &request) {
     return std::max(0, own_prompt(request) - request.highest);
 }
@@ -88,7 +88,7 @@ struct Scheduler::Impl {
     BatchBuilder builder;
     LengthEstimate lengths;
     MemoryForecast forecast;
-    int64_t longest = 0; // max_tokens of all requests held so far
+    int64_t longest = 0; // the greatest max_tokens of all requests so far
 
     // Waiting requests in the order of their groups; null: dropped. queue[i] has place first_place
     // + i. Preempted requests come before all of them, the last of `preempted` first.
@@ -98,7 +98,7 @@ struct Scheduler::Impl {
     std::vector<Request *> preempted;
     std::vector<Request *> running; // in the order of admission: the oldest first
     int64_t ending = 0;             // requests
-    int64_t own_tokens_left = 0;    // own prompt tokens never computed yet
+    int64_t own_tokens_left = 0;    // own prompt tokens that have never been computed
 
     // Of the step that is being scheduled.
     int64_t budget = 0;

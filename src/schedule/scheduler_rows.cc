@@ -162,14 +162,14 @@ void Scheduler::finish_step() {
     impl.lengths.forget(impl.longest);
 }
 
-// Gives up what an admitted request holds.
+// Releases what an admitted request holds.
 void Scheduler::Impl::leave(Request *request) {
     request->computed = 0;
     pool.give(&request->pages);
     if (request->prefix >= 0) budget += forest.release(request->prefix);
 }
 
-// A request of which nothing more is to be computed, and that holds nothing.
+// Ends a request with nothing left to compute, which holds nothing.
 void Scheduler::Impl::forget(Request *request) {
     own_tokens_left -= own_prompt_left(*request);
     if (request->prefix >= 0) forest.remove_pending(request->prefix);
@@ -187,7 +187,7 @@ void Scheduler::Impl::leave_queue(Request *request) {
     preempted.erase(at);
 }
 
-// Of a request that is done. Its place in `running` is the caller's to clear.
+// Ends a request that is done. The caller removes it from `running`.
 void Scheduler::Impl::end(Request *request) {
     if (request->state == RequestState::ending) {
         --ending;
@@ -203,11 +203,11 @@ void Scheduler::Impl::end(Request *request) {
     clear_rows(request);
 }
 
-// What the newest batch in flight samples for the request is discarded.
+// Discards what the newest batch in flight samples for the request.
 void Scheduler::Impl::clear_rows(Request *request) {
     if (in_flight == 0) return;
     std::vector<Request *> &sampled = record(in_flight - 1).sampled;
-    // Its logits_row is of an older batch when it is not in this one, and another's row then.
+    // If the request is not in this batch, its logits_row is from an older one, and is now another's row.
     for (size_t row = static_cast<size_t>(request->logits_row);
          row < sampled.size() && sampled[row] == request; ++row)
         sampled[row] = nullptr;
@@ -226,7 +226,7 @@ void Scheduler::drop(Request *request) {
     Impl &impl = *impl_;
     if (request->state == RequestState::finished) return;
     impl.end(request);
-    // Of the newest batch that is done; it may be in the one before, too.
+    // That was the newest batch; the request may also be in the one before it.
     for (int32_t i = 0; i + 1 < impl.in_flight; ++i) {
         std::vector<Request *> &sampled = impl.record(i).sampled;
         std::replace(sampled.begin(), sampled.end(), request, static_cast<Request *>(nullptr));

@@ -6,13 +6,13 @@
 namespace batchllm {
 namespace {
 
-// A table of its own each time: whoever makes the cells cannot make their hashes meet.
+// A new seed for each table, so that cells cannot be made to collide on purpose.
 uint64_t random_seed() {
     std::random_device device;
     return uint64_t{device()} << 32 | device();
 }
 
-// Values by their hash, in an open table that grows; what is equal is compared. The numbers do not depend
+// Values by their hash, in an open table that grows; values are compared in full. The numbers do not depend
 // on the hashes.
 class ValueNumbers {
   public:

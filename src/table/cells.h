@@ -21,7 +21,7 @@ struct TableColumn {
         return validity != nullptr && (validity[row / 8] >> (row % 8) & 1) == 0;
     }
     std::string_view operator[](int64_t row) const {
-        // Empty cells may stand at any place of no text.
+        // The offsets of an empty cell need not lie within the text.
         if (offsets[row + 1] == offsets[row]) return "";
         return {text + offsets[row], static_cast<size_t>(offsets[row + 1] - offsets[row])};
     }
@@ -30,7 +30,7 @@ struct TableColumn {
 // One field of the rows that are put in order.
 struct CellColumn {
     std::vector<int32_t> codes;   // [rows] from 0, as the values first appear
-    std::vector<int64_t> lengths; // [values] bytes that a prompt has of it, its line's text with it
+    std::vector<int64_t> lengths; // [values] bytes in a prompt, with the text of the value's line
 
     int32_t values() const { return static_cast<int32_t>(lengths.size()); }
     int64_t length(int32_t row) const {

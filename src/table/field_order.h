@@ -15,7 +15,7 @@
 
 namespace batchllm {
 
-// Asked now and then, if it is there: true ends a search, whose order is then any.
+// Called now and then, if set: true ends a search, which may then return any order.
 using StopCheck = std::function<bool()>;
 
 struct FieldOrder {
@@ -45,9 +45,9 @@ FieldOrder given_order(size_t rows, size_t columns);
 FieldOrder fixed_order(std::span<const CellColumn> columns, std::span<const int32_t> fields);
 
 // Greedy group recursion. At each step the rows that have value v in field c become a group, c their
-// next field, for the pair that counts most:
-//     (length of v + lengths of what those rows have in common besides) x (rows with v - 1)
-// where partly common values count in proportion. This is repeated among the remaining rows and,
+// next field. The pair (v, c) is chosen that maximises
+//     (length of v + lengths of what else those rows have in common) x (rows with v - 1)
+// where values that only some of them have in common count in proportion. This is repeated among the remaining rows and,
 // with the remaining fields, in each group. Common values are measured, so functional dependencies
 // count without being declared. Groups of a few rows are solved exactly. O(rows x fields^2) for up
 // to 16 fields; with more, the 16 that share most are placed in this way, and the rest follow in an

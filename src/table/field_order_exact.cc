@@ -4,8 +4,8 @@
 //     most(S, F) = max of   most(S - {r}, F)                                        r alone
 //                           (|T| - 1) length(c, r) + most(T, F - {c}) + most(S - T, F)
 // for the first row r of S, over the columns c of F and the sets T of at least two rows of S, r
-// among them, that have r's value in c. A column that is equal in all of S comes first: put before what
-// two rows share it takes nothing from them. One that no two rows of S share is never taken.
+// among them, that have r's value in c. A column that is equal in all of S comes first: placed before what
+// two rows share, it costs them nothing. A column that no two rows of S share is never chosen.
 #include <algorithm>
 #include <bit>
 
@@ -63,7 +63,7 @@ class SubsetSearch {
     }
 
   private:
-    // Of the first of the rows, in this column.
+    // The place of the first of the rows, in this column.
     size_t place(uint32_t rows, int32_t column) const {
         return static_cast<size_t>(std::countr_zero(rows)) * left_ + static_cast<size_t>(column);
     }

@@ -11,12 +11,12 @@ constexpr size_t most_placed = 16;
 // Groups that are solved exactly: by rows, and by rows and columns together.
 constexpr size_t most_exact_rows = 8;
 constexpr size_t most_exact = 12;
-// Groups of which every trust is tried, and tables of so many cells.
+// Every trust is tried in groups of up to this many rows, in tables of up to this many cells.
 constexpr size_t most_tried_rows = 64;
 constexpr size_t most_tried_cells = size_t{1} << 20;
 
-// How much of what members of a group have in common in part counts, in quarters. No one figure is
-// best: with much trust a group of many loose ties is taken before one of few close ones.
+// How much values count that only some members of a group have in common, in quarters. No one figure is
+// best: with much trust, a large group with loose ties is taken before a small one with close ties.
 constexpr int32_t trusts[] = {2, 0, 4};
 
 class GroupRecursion {
@@ -85,7 +85,7 @@ class GroupRecursion {
         return next_[static_cast<size_t>(column)][static_cast<size_t>(value)];
     }
 
-    // The trust that shares most. Returns the bytes shared.
+    // Tries every trust and keeps what shares most. Returns the bytes shared.
     int64_t try_trusts(std::span<int32_t> rows, const std::vector<int32_t> &left) {
         const std::vector<int32_t> given(rows.begin(), rows.end());
         const size_t depth = placement_.placed(given.front());
@@ -154,13 +154,13 @@ class GroupRecursion {
     bool place_if_equal(int32_t column, std::span<const int32_t> rows) {
         const int32_t value = code(column, rows.front());
         const auto differs = [&](int32_t row) { return code(column, row) != value; };
-        // Most columns differ between any two rows: the ends tell soonest.
+        // Most columns differ between any two rows, so comparing the ends first decides soonest.
         if (differs(rows.back()) || std::any_of(rows.begin(), rows.end(), differs)) return false;
         for (const int32_t row : rows) placement_.place(row, column);
         return true;
     }
 
-    // Arranges the rows by groups, largest score first, and those without one behind them.
+    // Arranges the rows by groups, largest score first, with ungrouped rows last.
     std::vector<Group> form_groups(std::span<int32_t> rows, const std::vector<int32_t> &left,
                                    int32_t trust) {
         std::vector<int32_t> with_value; // rows by column and value
@@ -266,7 +266,7 @@ class GroupRecursion {
         return bytes;
     }
 
-    // cells: that were looked at since it was asked last.
+    // cells: how many were looked at since the last call.
     bool stopped(size_t cells) {
         constexpr size_t asked_after = size_t{1} << 20;
         asked_ += cells;

@@ -1,4 +1,4 @@
-// What the searches for an order write their result with.
+// The tools that the searches for an order share.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace batchllm {
 
-// Each row's fields, given one after the other.
+// Each row's fields, placed one after the other.
 class FieldPlacement {
   public:
     FieldPlacement(size_t rows, size_t columns)
@@ -21,7 +21,7 @@ class FieldPlacement {
         fields_[at * columns_ + static_cast<size_t>(placed_[at]++)] = column;
     }
 
-    // Fields that the row has; and back to the first `count` of them.
+    // How many fields the row has; and removing all but the first `count` of them.
     size_t placed(int32_t row) const {
         return static_cast<size_t>(placed_[static_cast<size_t>(row)]);
     }
@@ -29,7 +29,7 @@ class FieldPlacement {
         placed_[static_cast<size_t>(row)] = static_cast<int32_t>(count);
     }
 
-    // All rows' fields; those that were not placed follow in this order of all columns.
+    // All rows' fields; those that were not placed follow in the order of `rest`, which has all columns.
     std::vector<int32_t> take(std::span<const int32_t> rest);
 
   private:

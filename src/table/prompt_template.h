@@ -16,7 +16,7 @@
 
 namespace batchllm {
 
-// Literal text, then the field behind it; the last part has none.
+// Literal text, then the field after it; the last part has none.
 struct TemplatePart {
     std::string text;
     int32_t field = -1; // index into PromptTemplate::fields
@@ -31,20 +31,20 @@ struct PromptTemplate {
 };
 
 // A line with one field. If it has no text before the field, it starts with the field's name,
-// because the value would be unlabelled in another place.
+// because the value would have no label in another place.
 struct FieldLine {
     std::string before;
     std::string after;
     int32_t field = -1;
 };
 
-// head, then the lines in any order with a line feed between two of them, then tail.
+// head, then the lines in any order, separated by line feeds, then tail.
 struct MovableTemplate {
     std::string head;
     std::vector<FieldLine> lines; // each field once
     std::string tail;
 
-    // Fails with INVALID_ARGUMENT where a line cannot be moved.
+    // Fails with INVALID_ARGUMENT if a line cannot be moved.
     static Result<MovableTemplate> of(const PromptTemplate &parsed);
 };
 

@@ -48,7 +48,7 @@ Result<std::vector<int32_t>> find_columns(const PromptTemplate &prompt,
     return found;
 }
 
-// What makes prompts: the template, and where each row's fields stand.
+// Makes prompts: from the template and the columns of its fields.
 class Renderer {
   public:
     Renderer(std::span<const TableColumn> columns, const PromptTemplate &prompt,
@@ -113,7 +113,7 @@ class Renderer {
     bool escaped_ = false;
 };
 
-// The first of the template's fields that a row has no value of, or -1.
+// The first of the template's fields for which a row has no value, or -1.
 int32_t null_field(const PromptTemplate &prompt, const Renderer &renderer, int64_t row) {
     for (size_t i = 0; i < prompt.fields.size(); ++i) {
         if (renderer.column(static_cast<int32_t>(i)).is_null(row)) return static_cast<int32_t>(i);
@@ -121,7 +121,7 @@ int32_t null_field(const PromptTemplate &prompt, const Renderer &renderer, int64
     return -1;
 }
 
-// Rows that have all values; the others get their error.
+// The rows that have all values; the others get their error.
 std::vector<int64_t> check_rows(int64_t rows, const PromptTemplate &prompt,
                                 const Renderer &renderer, Table *table) {
     std::vector<int64_t> good;

@@ -19,26 +19,26 @@ namespace batchllm {
 
 struct TableOptions {
     std::string prompt;   // the template
-    bool reorder = false; // or the fields as the template has them
-    bool chat = false;  // prompts are conversations: what the template gives is the user's message
-    std::string system; // chat: the message before it; "": none
+    bool reorder = false; // false: the fields as the template has them
+    bool chat = false;  // prompts are conversations, with the template's text as the user's message
+    std::string system; // chat: the system message before it; "": none
     StopCheck stop = {};
 };
 
 struct Table {
     std::vector<int64_t> offsets;  // [rows + 1] bytes
-    std::string text;              // UTF-8 as far as the columns are
+    std::string text;              // UTF-8 if the columns are
     std::vector<int32_t> statuses; // [rows]
     std::vector<int64_t> error_offsets;
     std::string errors;
 
-    std::vector<int64_t> row_order;    // [rows] neighbours share most; bad rows last
+    std::vector<int64_t> row_order;    // [rows] in which neighbours share most; bad rows last
     std::vector<int32_t> field_orders; // [rows x moved] columns of the caller; bad rows: as given
     int32_t moved = 0;                 // fields of the template
     SharedBytes given;                 // rows and fields as given
     SharedBytes sorted;                // fields as given, rows sorted by them
     SharedBytes planned;               // as they are now
-    double seconds = 0;                // finding the order took
+    double seconds = 0;                // spent on finding the order
 
     bool chat = false;
 

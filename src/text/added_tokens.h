@@ -15,8 +15,8 @@ struct AddedToken {
     std::string content;
     std::string pattern; // what is looked for: content, normalized if `normalized`
     int32_t id = -1;
-    bool special = false;     // left out of decoded text, and may be plain text in strangers' text
-    bool single_word = false; // only between characters that are not of a word
+    bool special = false;     // left out of decoded text; in untrusted text it may be plain text
+    bool single_word = false; // only between characters that are not part of a word
     bool left_strip = false;  // takes in the spaces before it
     bool right_strip = false; // takes in the spaces after it
     bool normalized = false;  // looked for in the normalized text, not in the raw text

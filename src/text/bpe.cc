@@ -104,7 +104,7 @@ void BpeModel::encode_merging(std::string_view word, BpeScratch *scratch) const 
         }
     }
     bool unknown = false; // an unknown token is due, and may take in what follows it
-    // Tokens of bytes do not end a run of unknown characters: the reference's way.
+    // As in the reference, tokens of bytes do not end a run of unknown characters.
     const auto take_in = [&](int32_t token, std::string_view character) {
         if (token >= 0) {
             if (unknown) symbols.push_back(settings_.unknown_token);

@@ -25,7 +25,7 @@ Result<std::string> directory_of(const std::string &path) {
     return slash == std::string::npos ? std::string(".") : path.substr(0, slash);
 }
 
-// What transformers leaves of a rendered conversation that is to be continued.
+// Cuts a rendered conversation that is to be continued, as transformers does.
 Status cut_at_mark(std::string_view final_text, size_t begin, std::string *out) {
     const std::string_view rendered = std::string_view(*out).substr(begin);
     const std::string_view bare = jinja::right_strip(continue_mark);
@@ -43,7 +43,7 @@ Status cut_at_mark(std::string_view final_text, size_t begin, std::string *out) 
     return {};
 }
 
-// Fails when a string below the value spells a special token.
+// Fails if a string in the value spells a special token.
 Status refuse_special(const JsonValue &value, const Tokenizer &tokenizer) {
     if (value.is_string()) {
         ASSIGN_OR_RETURN(const std::string text, value.string());
@@ -115,7 +115,7 @@ Status ChatTemplate::read_files(const std::string &directory) {
     return read_template(value, legacy);
 }
 
-// tokenizer_config.json, and special_tokens_map.json where transformers looks at that.
+// Reads tokenizer_config.json, and special_tokens_map.json in the cases in which transformers reads it.
 Status ChatTemplate::read_config(const std::string &directory, bool with_templates) {
     const std::string config = directory + "/" + config_name;
     bool complete = false;
@@ -150,7 +150,7 @@ Status ChatTemplate::read_template(const JsonValue &value, const std::string &fi
     for (const JsonValue &entry : entries) {
         ASSIGN_OR_RETURN(std::string name, entry.string("name"));
         ASSIGN_OR_RETURN(std::string source, entry.string("template"));
-        // The others are chosen by name alone, and nobody can name them here.
+        // The others can only be chosen by name, for which there is no way here.
         if (name != "default" && name != "tool_use") continue;
         RETURN_IF_ERROR(add(std::move(name), file, std::move(source)));
     }

@@ -26,13 +26,13 @@ class ChatTemplate {
     // From a model directory, or the directory of a tokenizer.json. Fails only if the files cannot
     // be read; invalid contents, or a missing template, are an error of every conversation.
     static Result<std::unique_ptr<const ChatTemplate>> load(const std::string &path);
-    // Of a template's text; name stands for the file in errors.
+    // From a template's text; name stands for the file in errors.
     using SpecialTokens = std::vector<std::pair<std::string, std::string>>;
     static std::unique_ptr<const ChatTemplate>
     from_source(const std::string &name, std::string source, SpecialTokens tokens);
 
     struct Options {
-        bool add_generation_prompt = true; // where the conversation does not say
+        bool add_generation_prompt = true; // unless the conversation sets it
         // Null, or the tokenizer whose special tokens the conversation's own text may not spell.
         const Tokenizer *refusing = nullptr;
         std::tm now{}; // local time

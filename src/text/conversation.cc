@@ -12,8 +12,8 @@ using jinja::Dict;
 using jinja::Heap;
 using jinja::Value;
 
-// Types of parts that hold something else than text, which no template can put into words. Templates take
-// a part for an image by its type, or by a member of that name.
+// Types of parts that are not text, which a template cannot turn into text. Templates recognise an image by the
+// part's type, or by a member of that name.
 constexpr std::array<std::string_view, 9> media_types = {"image",     "image_url",   "input_image",
                                                          "video",     "video_url",   "audio",
                                                          "audio_url", "input_audio", "file"};
@@ -43,7 +43,7 @@ Status refuse_media(const JsonValue &part) {
         }
     }
     for (const std::string_view media : media_types) {
-        if (typed && media == "file") continue; // a part of a type of its own may name one
+        if (typed && media == "file") continue; // a part of another type may name a file
         if (const auto member = part.given(media)) {
             return member->fail("parts with such a member are not supported");
         }
@@ -66,7 +66,7 @@ Result<Value> read_content(const JsonValue &content, bool with_parts, Heap *heap
     return heap->string(std::move(joined));
 }
 
-// A message as it is given, members that are null included: as transformers hands it on.
+// A message as it is given, including null members, as transformers passes it on.
 Result<std::unique_ptr<Dict>> read_message(const JsonValue &message, bool with_parts, Heap *heap) {
     ASSIGN_OR_RETURN(const auto members, message.members());
     ASSIGN_OR_RETURN(const JsonValue role, message.at("role"));
@@ -88,7 +88,7 @@ Result<Value> marked(const Value &text, Heap *heap) {
     return heap->string(std::string(text.text()) + std::string(continue_mark));
 }
 
-// The last of a content's parts that has text, with the mark behind it.
+// The last of a content's parts that has text, with the mark after it.
 Result<Value> mark_parts(const std::vector<Value> &parts, Conversation *conversation, Heap *heap) {
     std::vector<Value> marked_parts = parts;
     for (auto part = marked_parts.rbegin(); part != marked_parts.rend(); ++part) {

@@ -15,13 +15,13 @@ namespace batchllm {
 
 struct DecoderStep {
     enum class Kind : uint8_t {
-        byte_level,    // the byte alphabet to bytes, all tokens to one; bad UTF-8 to U+FFFD
-        byte_fallback, // runs of <0x..> tokens to bytes; if bad UTF-8, U+FFFD for each
+        byte_level,    // the byte alphabet to bytes, all tokens to one; invalid UTF-8 to U+FFFD
+        byte_fallback, // runs of <0x..> tokens to bytes; if invalid UTF-8, U+FFFD for each
         fuse,          // all tokens to one
         replace,       // pattern (not empty) by content in each token
         strip,         // up to start / stop times content (one character) off each token's ends
         metaspace, // pattern (one character) by a space; nothing in the first token if drop_first
-        join,      // a space between tokens: what no decoder at all means
+        join,      // a space between tokens: used if there is no decoder
     };
     Kind kind;
     std::string pattern = {};

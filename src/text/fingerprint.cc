@@ -10,7 +10,7 @@
 namespace batchllm {
 namespace {
 
-// Hashes values so that different lists of values never look alike: texts go with their length.
+// Hashes values so that different lists cannot be confused: each text is hashed with its length.
 class Hash {
   public:
     Hash() : state_(XXH3_createState(), XXH3_freeState) {

@@ -105,7 +105,7 @@ void compose_all(std::vector<Character> *characters) {
     size_t kept = 0;
     size_t starter = SIZE_MAX; // place of the last kept character of class 0
     for (const Character next : *characters) {
-        // Only characters of a smaller class may stand between the starter and what joins it.
+        // Only characters of a smaller class may be between the starter and what joins it.
         if (starter != SIZE_MAX &&
             (kept - 1 == starter || (*characters)[kept - 1].combining < next.combining)) {
             if (const uint32_t joined = compose((*characters)[starter].point, next.point)) {

@@ -1,6 +1,6 @@
 // Text to its canonical composition (NFC).
 //
-// By Unicode 9, like the reference: later marks and compositions stay as they are.
+// It follows Unicode 9, like the reference: later marks and compositions stay as they are.
 #pragma once
 
 #include <string>

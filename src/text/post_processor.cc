@@ -1,4 +1,4 @@
-// Reads "post_processor": which tokens stand around those of the text.
+// Reads "post_processor": which tokens are added around those of the text.
 #include "text/tokenizer_parts.h"
 
 namespace batchllm {
@@ -78,7 +78,7 @@ Status read_cls_sep(const JsonValue &part, TokenizerSpec *spec) {
 
 Status read_one(const JsonValue &part, bool *adds_tokens, TokenizerSpec *spec) {
     ASSIGN_OR_RETURN(const std::string type, part.string("type"));
-    if (type == "ByteLevel") { // of offsets alone, which are not kept
+    if (type == "ByteLevel") { // only concerns offsets, which are not kept
         return part.only_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
     }
     if (type == "Sequence") {

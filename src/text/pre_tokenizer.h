@@ -16,7 +16,7 @@ struct PreTokenizerStep {
         split,        // into the words of a pattern
         prefix_space, // a space before each piece that does not start with one
         metaspace,    // spaces to mark; mark before the piece; cut before each mark
-        split_at,     // at each occurrence of a string, which is kept as behavior says
+        split_at,     // at each occurrence of a string, which is kept as `behavior` says
     };
     enum class Prepend : uint8_t { always, first, never };
     enum class Behavior : uint8_t { removed, isolated, with_previous, with_next, contiguous };
@@ -27,11 +27,11 @@ struct PreTokenizerStep {
     bool cut = true;
     std::string separator = {}; // not empty
     Behavior behavior = Behavior::isolated;
-    bool invert = false; // what lies between separators is taken for one, and they for the text
+    bool invert = false; // the text between separators is treated as the separator, and vice versa
 };
 
-// The next word of split_at in `piece`, from byte `from` on: its begin and end; both the piece's size
-// when none is left.
+// The next word of split_at in `piece`, from byte `from` on: its begin and end. Both are the piece's
+// size if none is left.
 struct SplitPlace {
     size_t begin;
     size_t end;

@@ -12,8 +12,8 @@ struct Spelling {
     SplitPattern pattern;
 };
 
-// The last spellings of llama3 and qwen2 are in cl100k's manner: possessive quantifiers that change no match, and one
-// newline after \s* where any number before it are taken by \s* itself.
+// The last spellings of llama3 and qwen2 are like cl100k's: possessive quantifiers that change no match, and one
+// newline after \s*, which itself takes any number of newlines before that.
 constexpr Spelling kSpellings[] = {
     {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
      SplitPattern::gpt2},
@@ -75,7 +75,7 @@ class Scanner {
         return p;
     }
 
-    // 's 't 're 've 'm 'll 'd; p itself when there is none.
+    // 's 't 're 've 'm 'll 'd; p itself if there is none.
     template <bool any_case> const char *contraction(const char *p) const {
         if (*p != '\'' || end_ - p < 2) return p;
         const auto letter = [&](int i) {

@@ -1,7 +1,7 @@
 // Text to words: the split patterns of tokenizer.json, each coded by hand.
 //
-// The patterns are regular expressions that cover all text: each word starts where the one before
-// ends. A pattern is known by its exact spelling, in which a newline may stand as itself or as \n.
+// The patterns are regular expressions that cover all text: each word starts where the previous one
+// ends. A pattern is recognised by its exact spelling, in which a newline may be itself or \n.
 // Splitting is linear in the text.
 #pragma once
 
@@ -17,10 +17,10 @@ enum class SplitPattern : uint8_t {
     gpt2,        // contractions in lower case; letters, numbers, others with a space before them
     llama3,      // also cl100k: contractions in any case, one to three digits
     qwen2,       // as llama3, digits one by one
-    digits,      // runs of numbers, and what lies between
-    digits_each, // each number by itself, and runs of what lies between
-    qwen3_5,     // as qwen2, marks being letters
-    seed,        // as qwen2, no newlines after other characters
+    digits,      // runs of numbers, and the text between them
+    digits_each, // each number separately, and runs of the text between them
+    qwen3_5,     // as qwen2, but marks count as letters
+    seed,        // as qwen2, but no newlines after other characters
     o200k,       // words end after capitals and then small letters; contractions belong to them
     tekken,      // as o200k, without contractions, digits one by one
 };

@@ -12,7 +12,7 @@ namespace batchllm {
 
 class TokenTable {
   public:
-    // False when the spelling or the id is already there. id >= 0.
+    // False if the spelling or the id is already there. id >= 0.
     bool insert(std::string_view token, int32_t id);
 
     int32_t find(std::string_view token) const; // -1: none

@@ -15,7 +15,7 @@ namespace {
 
 // Places in a word are 32 bits wide.
 constexpr size_t kMostTextBytes = size_t{1} << 31;
-// A scratch that has grown past this by a long text gives its memory back.
+// A scratch that a long text has grown beyond this releases its memory.
 constexpr size_t kMostKept = size_t{16} << 20;
 
 } // namespace
@@ -64,8 +64,8 @@ Tokenizer::Impl::Impl(TokenizerSpec spec)
     load_spellings();
 }
 
-// An added token that is looked for in normalized text is decoded as it is spelled there, and left
-// out as special only if that spelling is a special token's: the reference's way.
+// As in the reference, an added token that is looked for in normalized text is decoded as it is spelled there,
+// and left out as special only if that spelling is a special token's.
 void Tokenizer::Impl::load_spellings() {
     const TokenTable &vocabulary = model.settings().vocabulary;
     int32_t end = vocabulary.id_end();

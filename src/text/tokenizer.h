@@ -38,7 +38,7 @@ class Tokenizer {
     Result<std::string> decode(std::span<const int32_t> tokens, bool skip_special) const;
 
     // The bytes that the token adds to a text, which may be part of a character; a special token's are
-    // its spelling. Empty for an id that no token has. Nothing when the decoder puts text between
+    // its spelling. Empty for an id that no token has. Nothing if the decoder puts text between
     // tokens.
     std::optional<std::string> token_bytes(int32_t token) const;
     // The same for a text's first token, from which some decoders remove a space.
@@ -49,8 +49,8 @@ class Tokenizer {
     int32_t token_id(std::string_view token) const; // by its exact spelling; -1: none
     // A special token that the text spells anywhere; -1: none.
     int32_t find_special(std::string_view text) const;
-    const std::string &note() const; // for people: what of the file is left aside, or ""
-    uint64_t fingerprint() const;    // of all that changes how text becomes tokens; not 0
+    const std::string &note() const; // for people: which parts of the file are ignored, or ""
+    uint64_t fingerprint() const;    // of everything that affects how text becomes tokens; not 0
 
   private:
     friend class StreamDecoder;

@@ -106,7 +106,7 @@ Status read_merges(const JsonValue &value, BpeSettings *model) {
     return {};
 }
 
-// Refuses a key that must be absent, null, or a value that changes nothing.
+// Refuses a key unless it is absent, null or a value without effect.
 Status refuse_affix(const JsonValue &model, const char *key) {
     const std::optional<JsonValue> value = model.given(key);
     if (!value.has_value()) return {};
@@ -152,7 +152,7 @@ bool spells_every_byte(const BpeSettings &model, bool byte_level) {
     return true;
 }
 
-// The reference misses an unknown token that its vocabulary lacks only when a text needs it.
+// If the vocabulary lacks the unknown token, the reference fails only when a text needs it.
 Status read_unknown_token(const JsonValue &model, TokenizerSpec *spec) {
     const std::optional<JsonValue> token = model.given("unk_token");
     if (!token.has_value()) return {};
@@ -187,9 +187,8 @@ Result<AddedToken> read_added_token(const JsonValue &value) {
     return token;
 }
 
-// The reference gives an added token the id that the vocabulary has for it, or else the next free
-// one, whatever the file says. A file that says otherwise is refused: one of its readers would be
-// wrong.
+// The reference gives an added token the id that the vocabulary has for it, or else the next free one,
+// whatever the file says. A file that says otherwise is refused, because readers would disagree.
 Status read_added_tokens(const JsonValue &value, TokenizerSpec *spec) {
     ASSIGN_OR_RETURN(const std::vector<JsonValue> items, value.elements());
     if (items.size() > kMostAdded) return value.unsupported("more than 131072 tokens");
@@ -228,7 +227,7 @@ Status read_added_tokens(const JsonValue &value, TokenizerSpec *spec) {
     return {};
 }
 
-// "truncation" and "padding" say how a batch of texts is made one tensor. transformers switches both off
+// "truncation" and "padding" determine how a batch of texts becomes one tensor. transformers turns both off
 // unless a call asks for them, and here no call does.
 Status leave_aside(const JsonValue &root, const char *key, TokenizerSpec *spec) {
     const std::optional<JsonValue> value = root.given(key);
@@ -239,8 +238,8 @@ Status leave_aside(const JsonValue &root, const char *key, TokenizerSpec *spec) 
     return {};
 }
 
-// Metaspace with prepend_scheme first asks whether a piece starts where the raw text does. That is
-// followed only through normalizers that make one character of one.
+// Metaspace with prepend_scheme first depends on whether a piece starts where the raw text does. That is
+// known only after normalizers that turn one character into one.
 Status check_first_piece(const JsonValue &root, const TokenizerSpec &spec) {
     for (const PreTokenizerStep &step : spec.pre_tokenizer) {
         if (step.kind != PreTokenizerStep::Kind::metaspace ||

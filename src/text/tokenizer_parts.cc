@@ -42,8 +42,8 @@ Result<PreTokenizerStep> read_split(const JsonValue &part) {
         return pattern.unsupported("regular expression not supported: " + printable(regex, 400));
     ASSIGN_OR_RETURN(const std::string behavior, part.string("behavior"));
     ASSIGN_OR_RETURN(const bool invert, part.boolean("invert"));
-    // The known patterns leave no text between matches: to isolate the matches is to remove what is
-    // not one.
+    // The known patterns leave no text between matches, so isolating the matches is the same as removing
+    // everything else.
     if (!(behavior == "Isolated" || (behavior == "Removed" && invert))) {
         return part.unsupported("behavior " + in_quotes(behavior) + " with invert " +
                                 (invert ? "true" : "false") + " is not supported");
@@ -56,7 +56,7 @@ Result<PreTokenizerStep> read_split(const JsonValue &part) {
 Status read_byte_level(const JsonValue &part, TokenizerSpec *spec) {
     RETURN_IF_ERROR(part.only_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"}));
     ASSIGN_OR_RETURN(const bool prefix, part.boolean("add_prefix_space"));
-    RETURN_IF_ERROR(part.boolean("trim_offsets").status()); // of offsets, which are not kept
+    RETURN_IF_ERROR(part.boolean("trim_offsets").status()); // offsets are not kept
     ASSIGN_OR_RETURN(const bool use_regex, part.boolean_or("use_regex", true));
     if (prefix) spec->pre_tokenizer.push_back({.kind = PreTokenizerStep::Kind::prefix_space});
     if (use_regex) spec->pre_tokenizer.push_back({.kind = PreTokenizerStep::Kind::split});

@@ -18,7 +18,7 @@ namespace batchllm {
 // A part of the output of "post_processor": the tokens of the text, or fixed ones.
 struct TemplatePiece {
     bool is_text;
-    std::vector<int32_t> tokens; // when not
+    std::vector<int32_t> tokens; // otherwise
 };
 
 struct TokenizerSpec {
@@ -29,7 +29,7 @@ struct TokenizerSpec {
     std::vector<PreTokenizerStep> pre_tokenizer;
     std::vector<TemplatePiece> special; // with add_special; without, only the text's tokens
     std::vector<DecoderStep> decoder;
-    std::string note;  // for people: what of the file is left aside, or ""
+    std::string note;  // for people: which parts of the file are ignored, or ""
     int64_t texts = 1; // how often `special` has the text: once, in any sensible template
 };
 

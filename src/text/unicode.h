@@ -8,17 +8,17 @@
 
 namespace batchllm {
 
-// Bits of a character's class, numbered as in unicode_tables.inc but for two.
+// Bits of a character's class, numbered as in unicode_tables.inc, except for two.
 inline constexpr uint16_t kLetter = 1;    // \p{L}
 inline constexpr uint16_t kNumber = 2;    // \p{N}
 inline constexpr uint16_t kSpace = 4;     // \s
 inline constexpr uint16_t kWord = 8;      // \w
 inline constexpr uint16_t kMark = 16;     // \p{M}
-inline constexpr uint16_t kNumeric = 128; // a number by Unicode 17, which Digits goes by
+inline constexpr uint16_t kNumeric = 128; // a number in Unicode 17, which Digits uses
 inline constexpr uint16_t kUpper = 256;   // \p{Lu} and \p{Lt}
 inline constexpr uint16_t kLower = 512;   // \p{Ll}
 inline constexpr uint16_t kNewline = 32;  // [\r\n]; set at start-up
-inline constexpr uint16_t kNfcMaybe = 64; // NFC may change it or what stands before it; likewise
+inline constexpr uint16_t kNfcMaybe = 64; // NFC may change it or the character before; likewise
 
 class UnicodeClasses {
   public:
@@ -35,7 +35,7 @@ class UnicodeClasses {
     std::vector<uint16_t> blocks_; // equal blocks are kept once
 };
 
-// Built on first use, the same for everyone, never changed.
+// Built on first use, shared, and never changed.
 const UnicodeClasses &unicode_classes();
 
 } // namespace batchllm

@@ -80,7 +80,7 @@ def _parser() -> _Parser:
     tasks.add_argument("--task", choices=TASKS, default="generate", help="embed: vectors; classify: labels (generate)")
     tasks.add_argument("--pooling", choices=("last", "mean", "first"), help="of vectors (as the model's files say)")
     tasks.add_argument("--normalize", choices=("yes", "no"), help="vectors of length 1 (as the model's files say)")
-    tasks.add_argument("--dimensions", type=int, default=0, metavar="N", help="the first so many of each vector (all)")
+    tasks.add_argument("--dimensions", type=int, default=0, metavar="N", help="keep this many dimensions of each vector (all)")
     tasks.add_argument(
         "--continuation", action="append", metavar="TEXT", dest="continuations", help="rows are scored: one of several"
     )
@@ -110,7 +110,7 @@ def _parser() -> _Parser:
     )
     for name in ("threads", "kv_memory_bytes", "step_tokens", "max_request_tokens", "max_requests", "engine_seed"):
         engine.add_argument("--" + name.replace("_", "-"), type=int, default=0, metavar="N")
-    engine.add_argument("--reproducible", action="store_true", help="the same bits for a row in any company")
+    engine.add_argument("--reproducible", action="store_true", help="a row's results are the same bits whatever rows run with it")
     run.add_argument("--progress", choices=("bar", "none"), default="bar" if sys.stderr.isatty() else "none")
     return parser
 
@@ -128,7 +128,7 @@ def _memory(text: str) -> tuple[int, float]:
 
 
 _PARAMETERS: list[tuple[str, Any, str]] = [
-    ("max_tokens", int, "most tokens generated (128)"),
+    ("max_tokens", int, "maximum tokens to generate (128)"),
     ("temperature", float, "0: greedy (0)"),
     ("top_p", float, "(1: off)"),
     ("min_p", float, "(0: off)"),
@@ -138,9 +138,9 @@ _PARAMETERS: list[tuple[str, Any, str]] = [
     ("frequency_penalty", float, "(0)"),
     ("n", int, "results for each row (1)"),
     ("seed", int, "of each row (0)"),
-    ("logprobs", int, "0: of the chosen tokens; N: and of the N likeliest"),
-    ("min_tokens", int, "nothing ends a row before so many (0)"),
-    ("prompt_logprobs", int, "the same of the prompt's tokens; such rows share no prefix"),
+    ("logprobs", int, "0: of the chosen tokens; N: also of the N likeliest"),
+    ("min_tokens", int, "nothing ends a row before this many (0)"),
+    ("prompt_logprobs", int, "the same for the prompt's tokens; such rows share no prefix"),
 ]
 
 

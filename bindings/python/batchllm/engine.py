@@ -456,7 +456,7 @@ class Engine:
         rows, progress: as in `generate`.
         pooling: "last", "mean" or "first"; None: what the model's modules.json says, or "last" without that file.
         normalize: whether vectors are scaled to length 1; None: what modules.json says, or no without that file.
-        dimensions: keeps only the first so many elements of each vector, before it is normalised; 0: all.
+        dimensions: keeps only this many elements of each vector, the first ones, before it is normalised; 0: all.
         add_special, parse_special: as in `score`.
         on_error: "raise": `RowError` is raised after the last row; "return": the vector of a row that failed is NaN.
         """

@@ -207,7 +207,7 @@ def _begin(
     if state is None and exists and resume and not force:
         raise InvalidArgumentError(f"{target} cannot be resumed: {target}.state is not there; start over with force")
     if not force and not resume and (state is not None or exists):
-        raise InvalidArgumentError(f"{target} is there, or was begun: resume goes on with it, force starts over")
+        raise InvalidArgumentError(f"{target} exists, or its job was begun: resume continues it, force starts over")
     if state is not None:
         refuse_another_job(target, state["job"], job)
         if state["complete"] and exists:

@@ -56,7 +56,7 @@ class SamplingParams:
     them by keyword and place; otherwise they fail the call.
     n: the same as samples.
     stop_token_ids: the same as stop_tokens.
-    min_tokens: none of the first so many tokens is an end-of-sequence token or one of stop_token_ids, and `stop` applies
+    min_tokens: this many tokens come before any end-of-sequence token or one of stop_token_ids, and `stop` applies
     only after them; at most max_tokens.
     bad_words: texts that are never generated. Each is tokenized with and without a space before it; another spelling,
     or the same text in other tokens, is a different word.

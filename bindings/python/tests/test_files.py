@@ -655,7 +655,7 @@ class Interrupted(Files):
         self.check()
         done = self.run_job()
         self.assertEqual(done.returncode, 1)
-        self.assertIn("resume goes on with it, force starts over", done.stderr)
+        self.assertIn("resume continues it, force starts over", done.stderr)
         done = self.run_job("--resume", "--temperature", "0.5")
         self.assertIn("temperature was 1.0 and is 0.5", done.stderr)
         with batchllm.Engine(MODEL, backend="cpu") as other:

@@ -24,13 +24,13 @@ uint64_t mix(uint64_t key, uint64_t a, uint64_t b) { return mix(mix(mix(key) ^ a
 // In (0, 1].
 double unit(uint64_t hash) { return (static_cast<double>(hash >> 11) + 1) * 0x1p-53; }
 
-// What a hash is for, so that lengths, tokens and log-probabilities do not go together.
+// The purpose of a hash, so that lengths, tokens and log-probabilities are independent.
 constexpr uint64_t for_length = uint64_t{1} << 40;
 constexpr uint64_t for_token = uint64_t{2} << 40;
 constexpr uint64_t for_logprob = uint64_t{3} << 40;
 
-// The sum of the row's tokens' states. A token's depends on its id alone, in steps of which sums are exact
-// in float: the same however a row is cut into batches.
+// The sum of the states of the row's tokens. A token's state depends only on its id. Its elements are multiples
+// of a step with which sums are exact in float, so the sum is the same however a row is cut into batches.
 void add_hidden(const TokenBatch &batch, const OutputRow &row, int32_t size,
                 std::vector<float> *out) {
     constexpr int32_t levels = 64;
@@ -101,8 +101,7 @@ int32_t SimBackend::other_token(uint64_t key, int32_t position, int32_t rank) co
     return options_.eos_token >= 0 && choice >= options_.eos_token ? choice + 1 : choice;
 }
 
-// The first token from `wanted` on, in a circle, that may be chosen; the EOS only where there is no other.
-// -1: none.
+// The first allowed token from `wanted` on, wrapping around; the EOS only if there is no other. -1: none.
 int32_t SimBackend::allowed_token(int32_t wanted, const Drawn &row, TokenMask mask) const {
     if (mask == nullptr && row.forbidden.empty()) return wanted;
     for (int32_t i = 0; i < options_.vocabulary; ++i) {
@@ -123,7 +122,7 @@ void SimBackend::sample_row(const Drawn &row, TokenMask mask, SampleOutput *out)
     out->top.clear();
     out->logprob = 0;
     if (row.logprobs < 0) return;
-    // The chosen one has at least half of the probability, each further one half of the one before.
+    // The chosen token has at least half of the probability, each further one half of the previous one's.
     out->logprob = static_cast<float>(
         std::log(0.5 + 0.5 * unit(mix(row.key, for_logprob, static_cast<uint32_t>(row.position)))));
     const int32_t count = std::min(row.logprobs, options_.vocabulary - 1);
@@ -137,7 +136,7 @@ void SimBackend::sample_row(const Drawn &row, TokenMask mask, SampleOutput *out)
     }
 }
 
-// Of a scored token: the first has half of the probability, each further one half of the one before.
+// For a scored token: the first has half of the probability, each further one half of the previous one's.
 void SimBackend::list_likeliest(const SampleInput &input, SampleOutput *out) const {
     const int32_t count = std::min(input.params->prompt_logprobs, options_.vocabulary - 1);
     for (int32_t i = 0; i < count; ++i) {
@@ -196,7 +195,7 @@ Status SimBackend::forward(const TokenBatch &batch) {
     output->hidden.clear();
     for (const OutputRow &row : batch.outputs) {
         const SampleInput &input = row.sample;
-        // Not the output's size: its last token may be in flight.
+        // Not the output's size, since its last token may be in flight.
         flight.rows.push_back({row.task,
                                input.random_key,
                                input.position,

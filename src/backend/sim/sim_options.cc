@@ -110,7 +110,7 @@ int64_t state_bytes(const Model &model, DType type) {
     return bytes;
 }
 
-// The description that the options ask for; none where they do not.
+// The description that the options name, if any.
 Result<std::optional<DeviceCosts>> read_device(const BackendOptions &options) {
     const std::string *device = nullptr;
     for (const auto &[key, value] : options.extra) {
@@ -206,7 +206,7 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
     const MemoryNeeds needs{out.state_bytes,
                             out.slot_bytes * static_cast<int64_t>(out.kv_groups.size()),
                             options.step_tokens > 0 ? options.step_tokens : out.step_tokens};
-    // Pages that are given are not of this memory.
+    // Pages that are given do not count against this memory.
     if (out.states.slots == 0 || out.pages == 0) {
         ASSIGN_OR_RETURN(const MemoryShares shares, share_memory(memory, needs, out.states.slots));
         out.states.slots = shares.state_slots;

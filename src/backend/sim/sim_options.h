@@ -16,18 +16,18 @@
 //   tokens_per_second   40000          rate of the linear layers when there are many tokens
 //   step_floor_us       4000           least time of the linear layers: reading the weights
 //   kv_bandwidth        4e12           bytes a second at which attention reads keys and values
-//   step_overhead_us    0              of each batch, whatever is in it
-//   host_us             0              of the host between two batches
+//   step_overhead_us    0              added to each batch, whatever is in it
+//   host_us             0              the host's time between two batches
 //   overlap             0              1: two batches in flight, the second with tokens that the first
 //                                        samples
 //   device              none           a description of a device (device_costs.h): "h200", or a file's
-//                                        path. Then seconds are StepCost's, of the model's shape, the host's
-//                                        included; pages, page_tokens and the tokens of a step are as on that
-//                                        device, unless given. Not with tokens_per_second, step_floor_us,
-//                                        kv_bandwidth, step_overhead_us and host_us; needs a model
+//                                        path. StepCost then gives the seconds, the host's too, from the
+//                                        model's shape; pages, page_tokens and the tokens of a step are as on
+//                                        that device, unless given. Not with tokens_per_second, step_floor_us,
+//                                        kv_bandwidth, step_overhead_us or host_us; needs a model
 //   head_cost           the device's   what a head costs (PlanOptions::head_cost); 0: not known
-//   fails_after         -1 (never)     the device fails once it has computed so many batches
-//   failing_device      -1 (each)      only that one of the devices does
+//   fails_after         -1 (never)     the device fails once it has computed this many batches
+//   failing_device      -1 (each)      only this one of the devices fails
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ namespace batchllm {
 
 struct SimOptions {
     int32_t page_tokens = 16;
-    int64_t step_tokens = 2048; // where the engine's options do not say
+    int64_t step_tokens = 2048; // unless the engine's options set it
     int64_t pages = 0;
     int32_t vocabulary = 128256;
     int32_t hidden = 64;
@@ -74,7 +74,7 @@ struct SimOptions {
     int64_t state_bytes = 0; // of a state slot; 0: the model has none
 };
 
-// model may be null: the shape of Llama-3-8B. device: as the option of that name gives one.
+// model may be null: the shape of Llama-3-8B. device: what the option of that name would name.
 Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &options,
                                     std::optional<DeviceCosts> device = std::nullopt);
 

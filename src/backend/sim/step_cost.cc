@@ -13,18 +13,17 @@ namespace batchllm {
 namespace {
 
 constexpr double element = 2; // bytes
-// Bytes of memory an element of what passes through: caches keep a part of what is written.
+// Bytes of memory traffic per element; caches keep a part of what is written.
 constexpr double norm_bytes = 6;       // the stream read and written, what is added, what comes out
 constexpr double activation_bytes = 6; // two read, one written
 constexpr double rope_bytes = 4;
 constexpr double sampling_bytes = 12;  // an f32 logit written, and read twice
 constexpr int32_t padded_queries = 64; // rows of a matrix tile: fewer cost as many
-// merge_ns is of a head where so many share their keys: what is merged goes by heads of keys.
+// merge_ns is the time per head if this many heads share keys: the cost depends on the number of key heads.
 constexpr double merge_heads = 4;
-constexpr int32_t streamed_queries = 2; // so many queries at most read a node as bytes
+constexpr int32_t streamed_queries = 2; // up to this many queries read a node as bytes
 
-// Of one matrix element, by what is known of so many rows: a product with few rows costs what reading the matrix
-// costs.
+// The time per matrix element for this many rows. A product with few rows costs as much as reading the matrix.
 double element_seconds(const std::vector<DeviceCosts::Product> &known, double rows) {
     const auto cost = [](const DeviceCosts::Product &p) { return 2 * p.rows / p.flops; };
     if (rows <= known.front().rows) return cost(known.front());
@@ -126,20 +125,20 @@ double StepCost::product_seconds(double rows, double elements) const {
 
 double StepCost::expert_seconds(double tokens, const Experts &of) const {
     if (tokens <= 0) return 0;
-    // That some token goes through, where all are as likely.
+    // How many experts some token goes through, if all are equally likely.
     const double used = of.experts * (1 - std::pow(1 - of.chosen / of.experts, tokens));
     const auto &known = costs_.experts.empty() ? costs_.products : costs_.experts;
     return costs_.product_us * 1e-6 +
            used * of.elements * element_seconds(known, tokens * of.chosen / used);
 }
 
-// Of one of the layers.
+// The time of one of the layers.
 double StepCost::attention_seconds(const TokenBatch &batch, const Layers &layers) const {
     const double window = layers.window > 0 ? layers.window : 1e18;
     const double key_elements = 2.0 * layers.kv_heads * layers.head_dim;
     const double pair_flops = 4.0 * layers.heads * layers.head_dim;
     const double ratio = static_cast<double>(layers.heads) / layers.kv_heads;
-    // Of each node: queries below it, and pairs of a query and a key that it sees there.
+    // For each node: queries below it, and pairs of a query and a key that it sees in the node.
     std::vector<double> queries(batch.nodes.size(), 0), pairs(batch.nodes.size(), 0);
     std::vector<double> seen(batch.nodes.size(), 0); // keys that some query sees
     double merged = 0;
@@ -159,7 +158,7 @@ double StepCost::attention_seconds(const TokenBatch &batch, const Layers &layers
             const double last = up == static_cast<int32_t>(n)
                                     ? middle
                                     : static_cast<double>(part.start) + part.length;
-            if (last <= begin) break; // nor does it see what is above
+            if (last <= begin) break; // it does not see the nodes above either
             queries[u] += count;
             pairs[u] += count * (last - begin);
             const double first = std::max<double>(part.start, end - count + 1 - window);
@@ -167,7 +166,7 @@ double StepCost::attention_seconds(const TokenBatch &batch, const Layers &layers
             seen[u] = std::max(seen[u], whole - first);
             ++parts;
         }
-        // On a GPU a prompt's tokens read two nodes one after the other; all others read each apart.
+        // On a GPU a prompt's tokens read two nodes one after the other; all others read each separately.
         const bool in_pairs = costs_.on_gpu() && count > streamed_queries;
         merged += count * std::max(0, (in_pairs ? (parts + 1) / 2 : parts) - 1);
     }
@@ -227,7 +226,7 @@ double StepCost::merge_seconds() const {
 }
 
 double StepCost::token_seconds() const {
-    // Not a step's default size: which heads are shared was measured with these (docs/lab/engine.md).
+    // Not the default size of a step: the sharing of heads was measured with these (docs/lab/engine.md).
     const bool experts = !experts_.empty();
     const int64_t tokens = std::min<int64_t>(experts ? 8192 : 4096, costs_.tokens_of_step(experts));
     TokenBatch prompt;
@@ -238,7 +237,7 @@ double StepCost::token_seconds() const {
 }
 
 double head_cost(const StepCost &cost) {
-    // So that a head near its break-even, which predictions miss by a few per cent, is left out (docs/lab/engine.md).
+    // Excludes heads near their break-even, since predictions are off by a few per cent (docs/lab/engine.md).
     constexpr double margin = 1.4;
     return std::min(margin * cost.merge_seconds() / cost.token_seconds(), most_head_cost);
 }

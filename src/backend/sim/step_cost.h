@@ -1,16 +1,16 @@
 // A token batch on a described device -> the seconds of its parts.
 //
-//     linear      products of all layers: of their rows' rate, the matrix' elements and a launch each; of a
-//                 layer's experts those that have tokens, in one launch. They are read once a step, however few
-//                 tokens each has
-//     attention   of each layer, by what a launch does: queries that share keys (a prefix under many rows, a
-//                 prompt's own chunk) are arithmetic; keys that one query reads alone are bytes; both at
-//                 once, the lesser partly behind the greater; then merges of what was computed apart. Keys in
-//                 fp8 that queries share are widened before: bytes of memory
-//     elementwise norms, activations that are not part of a product, ropes, weighted sums of experts: bytes of
-//                 memory; routing
+//     linear      products of all layers: each takes its matrix' elements at the rate for its rows, and a launch.
+//                 A layer's experts that have tokens take one launch together, and are read once a step, however
+//                 few tokens each has
+//     attention   one launch a layer: queries that share keys (a prefix under many rows, a prompt's own chunk)
+//                 take arithmetic; keys that one query reads alone take bandwidth. Both run at once, so the
+//                 larger time partly hides the smaller. Then results that were computed apart are merged. Keys
+//                 in fp8 that queries share are widened first, at the memory's bandwidth
+//     elementwise norms, activations that are not part of a product, ropes, weighted sums of experts, at the
+//                 memory's bandwidth; routing
 //     logits      the head's product and sampling
-//     step        what a step takes beside all that
+//     step        a fixed time for each step
 //
 // A node of the batch is read once for all queries below it, as the kernels do.
 #pragma once
@@ -32,11 +32,11 @@ struct StepSeconds {
 
 class StepCost {
   public:
-    // kv_bytes: of an element of keys and values, 2, or 1 in fp8.
+    // kv_bytes: of an element of keys and values: 2, or 1 in fp8.
     StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes = 2);
 
     StepSeconds seconds(const TokenBatch &batch) const;
-    // Of the host between two batches.
+    // The host's time between two batches.
     double host_seconds(const TokenBatch &batch) const;
     // Of a query whose keys are in one node more than before, in all layers; and of a token of a prompt, in a step
     // that has 4,096 of them, or 8,192 with experts, or what fits.
@@ -46,12 +46,12 @@ class StepCost {
     const DeviceCosts &costs() const { return costs_; }
 
   private:
-    // Products of one shape of all layers.
+    // The products of one shape in all layers.
     struct Product {
         double elements = 0; // of the matrix
         double count = 0;
     };
-    // The same of experts, of which each token goes through some.
+    // The same for experts, of which each token goes through `chosen`.
     struct Experts {
         double elements = 0; // of one expert's matrix
         double experts = 0, chosen = 0;
@@ -75,15 +75,15 @@ class StepCost {
     std::vector<Product> products_;
     std::vector<Experts> experts_;
     std::vector<Layers> layers_;
-    double elementwise_bytes_ = 0; // a token
-    double gated_bytes_ = 0;       // of those, what costs_.gated_tokens spare
+    double elementwise_bytes_ = 0; // per token
+    double gated_bytes_ = 0;       // those of them that costs_.gated_tokens saves
     double routed_ = 0;            // experts of a token, in all layers
     double routings_ = 0;          // layers with experts
     double head_ = 0, vocabulary_ = 0;
 };
 
-// PlanOptions::head_cost: what each token below a head pays for it, another merge, in tokens of a prompt; and a
-// margin, so that a head that is chosen does not lose.
+// PlanOptions::head_cost: what each token below a head pays for it: one more merge, in tokens of a prompt, times a
+// margin, so that a chosen head does not lose.
 double head_cost(const StepCost &cost);
 
 } // namespace batchllm

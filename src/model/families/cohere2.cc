@@ -1,4 +1,4 @@
-// Command R7B and Command A: attention and feed-forward side by side behind one LayerNorm without a
+// Command R7B and Command A: attention and feed-forward side by side after one LayerNorm without a
 // bias; layers with a window have a rope in pairs of neighbours, the others none; scaled logits.
 #include "model/config.h"
 #include "model/families/families.h"

@@ -9,7 +9,7 @@ namespace batchllm {
 // request; the rest is filled in.
 Status describe_gemma(const JsonValue &config, ConfigDefaults defaults, Model *model);
 
-// Norms before and after both sublayers, of the weight plus `offset`.
+// Norms before and after both sublayers, with `offset` added to their weights.
 void set_norms_around(float offset, Model *model);
 
 // A cap of scores or logits; 0 where the key is null.

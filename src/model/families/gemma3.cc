@@ -1,5 +1,5 @@
-// Gemma 3: as Gemma 2, with norms of each head of queries and keys and without caps; five layers with
-// a window, whose rope has a base of its own, to one without. With a vision tower: its text model.
+// Gemma 3: like Gemma 2, with norms on each head of queries and keys and without caps. Of six layers five have
+// a window, and a rope with a base of its own. Of a checkpoint with a vision tower: its text model.
 #include "model/config.h"
 #include "model/families/families.h"
 #include "model/families/gemma.h"

@@ -1,6 +1,6 @@
-// Gemma 4: as Gemma 3, with plain norms, values that are normed too and scores that are not scaled; heads of
-// another size where there is no window; in some sizes a second embedding of which each layer has a part,
-// last layers that attend to the keys and values of earlier ones, and values that are the keys. With
+// Gemma 4: like Gemma 3, but with plain norms, normed values and scores that are not scaled. Layers without a
+// window have heads of another size. Some sizes have a second embedding of which each layer gets a part, last
+// layers that attend to the keys and values of earlier ones, and values that are the keys. Of a checkpoint with
 // towers: its text model.
 #include <cmath>
 #include <string>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
 
-// What the class takes where a configuration has no rope keys.
+// The class's default if a configuration has no rope keys.
 constexpr std::string_view default_rope = R"({"rope_parameters": {
     "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}})";
@@ -29,7 +29,7 @@ Status refuse_unsupported(const JsonValue &config) {
     if (experts) return config.at("enable_moe_block")->unsupported("no mixture of experts");
     if (const auto value = config.given("use_bidirectional_attention")) {
         ASSIGN_OR_RETURN(const std::string kind, value->string());
-        // "vision": of the tokens of an image alone.
+        // "vision": only for the tokens of an image.
         if (kind != "vision") return value->unsupported("text attends to what stands before it");
     }
     return {};
@@ -44,7 +44,7 @@ Status set_gemma4_windows(const JsonValue &config, Model *model) {
     return {};
 }
 
-// One layer's entry in "per_layer_config"; nothing: as all.
+// One layer's entry in "per_layer_config"; nothing: the layer has none of its own.
 Result<HeadShape> read_override(const JsonValue &overrides, size_t layer, const HeadShape &all) {
     const auto entry = overrides.given(std::to_string(layer));
     if (!entry) return all;
@@ -81,7 +81,7 @@ Result<HeadShape> read_full_heads(const JsonValue &config, const Model &model, c
     return full;
 }
 
-// The tensors of attention, of heads whose shape is known now.
+// The tensors of attention, once the shape of the heads is known.
 void describe_attention(size_t layer, bool values_are_keys, Model *model) {
     Attention &a = model->layers[layer].attention;
     const std::string name = layer_prefix(layer) + "self_attn.";
@@ -141,8 +141,8 @@ Status set_gemma4_ropes(const JsonValue &config, Model *model) {
     return {};
 }
 
-// The last "num_kv_shared_layers" attend to the last layer of their kind before them. Published files have
-// tensors for keys and values there too, which nothing reads.
+// The last "num_kv_shared_layers" layers attend to the last layer of their kind before them. Published files have
+// tensors for their keys and values too, which are unused.
 Status share_keys_and_values(const JsonValue &config, Model *model) {
     const auto value = config.given("num_kv_shared_layers");
     if (!value) return {};
@@ -176,7 +176,7 @@ Status share_keys_and_values(const JsonValue &config, Model *model) {
 Status set_layer_inputs(const JsonValue &config, const DecoderShape &shape, Model *model) {
     const auto width = config.given("hidden_size_per_layer_input");
     LayerInputs &inputs = model->layer_inputs;
-    // Null is none, and so is 0.
+    // Null and 0 mean that there is none.
     if (!width && config.find("hidden_size_per_layer_input")) return {};
     int64_t size = 256;
     if (width) {

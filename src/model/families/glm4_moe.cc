@@ -1,5 +1,5 @@
-// GLM-4.5 and later with experts (Glm4Moe): a sigmoid router that a correction steers, groups of
-// experts, a shared expert; the first layers are dense. Half of each head rotates.
+// GLM-4.5 and later with experts (Glm4Moe): a sigmoid router with a correction, groups of experts, a
+// shared expert; the first layers are dense. Half of each head rotates.
 #include "model/config.h"
 #include "model/families/families.h"
 
@@ -72,7 +72,7 @@ Status describe_glm4_moe(const JsonValue &config, Model *model) {
     if (norms) set_head_norms(model);
     ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
     if (bias) add_qkv_biases(model);
-    // Layers beyond the last predict further tokens: they are no part of the model itself.
+    // Layers after the last one predict further tokens: they are not part of the model itself.
     model->passed_over.push_back(layer_prefix(model->layers.size()));
     return {};
 }

@@ -6,13 +6,13 @@
 namespace batchllm {
 namespace {
 
-// What the class takes where a configuration has no rope keys.
+// The class's default if a configuration has no rope keys.
 constexpr std::string_view default_rope = R"({"rope_parameters": {"rope_type": "yarn",
     "rope_theta": 1000000.0, "factor": 16.0, "original_max_position_embeddings": 16384,
     "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
     "llama_4_scaling_beta": 0.1}})";
 
-// The keys beside those of every rope: llama_4_scaling_beta, by the original length.
+// The key that other ropes do not have: llama_4_scaling_beta, relative to the original length.
 Status set_long_scale(const JsonValue &config, Model *model) {
     auto rope = config.given("rope_parameters");
     if (!rope) rope = config.given("rope_scaling");

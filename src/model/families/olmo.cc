@@ -1,5 +1,5 @@
-// OLMo 2: norms after attention and feed-forward alone, and of all queries and all keys together.
-// OLMo 3: the same with a window on three layers of four; the rope's scaling is that of the others.
+// OLMo 2: norms only after attention and feed-forward, and one over all queries and one over all keys.
+// OLMo 3: the same with a window on three layers of four; only the other layers' rope is scaled.
 #include "model/config.h"
 #include "model/families/families.h"
 

@@ -1,5 +1,5 @@
-// OLMoE: experts in every layer; norms of all queries and of all keys together, as OLMo 2 has them, but
-// the sublayers' norms stand before them.
+// OLMoE: experts in every layer; one norm over all queries and one over all keys, as in OLMo 2, but the
+// sublayers' norms come before them.
 #include "model/config.h"
 #include "model/families/families.h"
 

@@ -1,5 +1,5 @@
-// Qwen3.5: as Qwen3-Next, with a tensor each for the delta nets' parts; dense, or with experts in all layers.
-// Beside a vision tower: its text model.
+// Qwen3.5: like Qwen3-Next, with a separate tensor for each part of a delta net; dense, or with experts in all
+// layers. Of a checkpoint with a vision tower: its text model.
 #include "model/families/families.h"
 #include "model/families/qwen_hybrid.h"
 #include "model/families/qwen_moe.h"
@@ -47,7 +47,8 @@ Status describe_qwen3_5_moe(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(describe_gated_attention(config, defaults_of(2048, 40, 2), model));
     RETURN_IF_ERROR(set_sparse_layers(config, {512, 256, 8, true}, model));
     RETURN_IF_ERROR(set_shared_experts(config, 512, model));
-    for (Layer &layer : model->layers) layer.experts.router.normalised = true; // whatever it says
+    for (Layer &layer : model->layers)
+        layer.experts.router.normalised = true; // whatever the configuration says
     return finish(config, model);
 }
 

@@ -1,5 +1,5 @@
-// Qwen3-Next: gated delta nets in three layers of four, whose queries, keys, values and gates stand key head by
-// key head in one tensor; experts with a shared one in all layers that do not say otherwise.
+// Qwen3-Next: gated delta nets in three layers of four, whose queries, keys, values and gates are in one tensor, key
+// head by key head. All layers have experts with a shared one, unless the configuration says otherwise.
 #include "model/families/families.h"
 #include "model/families/qwen_hybrid.h"
 #include "model/families/qwen_moe.h"

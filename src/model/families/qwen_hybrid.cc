@@ -7,7 +7,7 @@ constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
 constexpr int32_t most_heads = 1024;
 constexpr int32_t most_head_dim = 1024;
 constexpr int32_t most_width = 64;
-// Of keys, in all layers: each is a few parts of the description, which a short file can ask for.
+// Key heads in all layers together. Each has a few parts in the description, and a short file can ask for many.
 constexpr size_t most_heads_in_all = 1 << 15;
 
 // One entry a layer, true for a delta net.
@@ -107,7 +107,7 @@ Status describe_gated_attention(const JsonValue &config, const ConfigDefaults &d
         add_qkv_biases(model);
         add_output_biases(model);
     }
-    // Interleaved sections of several axes too: the positions of text are equal on all of them.
+    // Interleaved sections of several axes are accepted: text has the same position on all axes.
     RopeDefaults rope;
     rope.part = 0.25;
     rope.partial = true;

@@ -8,7 +8,7 @@
 
 namespace batchllm {
 
-// The decoder with attention in all layers, but for its feed-forwards' activation.
+// The decoder with attention in all layers, complete except for the feed-forwards' activation.
 Status describe_gated_attention(const JsonValue &config, const ConfigDefaults &defaults,
                                 Model *model);
 

@@ -1,5 +1,5 @@
-// Qwen2-MoE and Qwen3-MoE: Qwen2 and 3 with experts in most layers. Qwen2-MoE has a shared expert too,
-// behind a gate of its own.
+// Qwen2-MoE and Qwen3-MoE: Qwen2 and 3 with experts in most layers. Qwen2-MoE also has a shared expert
+// with a gate of its own.
 #include "model/families/qwen_moe.h"
 
 #include "model/families/families.h"
@@ -7,13 +7,13 @@
 namespace batchllm {
 namespace {
 
-// What the two have otherwise.
+// In what the two differ.
 struct Kind {
     ConfigDefaults defaults;
     QwenExperts experts;
 };
 
-// Layers with experts: every "decoder_sparse_step"-th but those that "mlp_only_layers" names.
+// Layers with experts: every "decoder_sparse_step"-th, except those in "mlp_only_layers".
 Result<std::vector<bool>> read_sparse_layers(const JsonValue &config, size_t layers) {
     ASSIGN_OR_RETURN(const int32_t step, read_count(config, "decoder_sparse_step", 1, 4096));
     std::vector<bool> sparse(layers);
@@ -28,7 +28,7 @@ Result<std::vector<bool>> read_sparse_layers(const JsonValue &config, size_t lay
     return sparse;
 }
 
-// All but windows and what attention has beside its products.
+// Everything except windows, and what attention has besides its products.
 Status describe_both(const JsonValue &config, const Kind &kind, Model *model) {
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, kind.defaults, model));
     describe_decoder(shape, model);

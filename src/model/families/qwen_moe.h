@@ -5,7 +5,7 @@
 
 namespace batchllm {
 
-// What a class has where the configuration does not say it.
+// A class's defaults, for keys that the configuration does not have.
 struct QwenExperts {
     int32_t width = 0;
     int32_t all = 0;
@@ -17,7 +17,7 @@ struct QwenExperts {
 // "mlp_only_layers". Call it after the layers are made.
 Status set_sparse_layers(const JsonValue &config, const QwenExperts &defaults, Model *model);
 
-// Beside the experts a shared one, behind a gate of its own. `width`: the class's default.
+// Adds a shared expert, with a gate of its own, beside the others. `width`: the class's default.
 Status set_shared_experts(const JsonValue &config, int32_t width, Model *model);
 
 } // namespace batchllm

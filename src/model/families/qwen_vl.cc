@@ -56,7 +56,7 @@ Status describe_qwen3_text(const JsonValue &config, Model *model) {
     return {};
 }
 
-// Tied where either the whole or its text part says so.
+// Tied if either the whole configuration or its text part says so.
 Status describe_part(const JsonValue &config, Status (*describe)(const JsonValue &, Model *),
                      Model *model) {
     RETURN_IF_ERROR(describe_text_part(config, describe, false, model));
@@ -68,7 +68,7 @@ Status describe_part(const JsonValue &config, Status (*describe)(const JsonValue
 
 } // namespace
 
-// As published, the keys of the text model stand at the top.
+// In published files the keys of the text model are at the top level.
 Status describe_qwen2_vl(const JsonValue &config, Model *model) {
     if (config.given("text_config")) return describe_part(config, describe_qwen2_text, model);
     RETURN_IF_ERROR(describe_qwen2_text(config, model));

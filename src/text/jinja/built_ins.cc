@@ -1,4 +1,4 @@
-// What Python's built-in functions do with values: iter, len, str, repr.
+// Python's built-in functions on values: iter, len, str, repr.
 #include "text/jinja/evaluator.h"
 #include "text/jinja/python_text.h"
 #include "text/utf8.h"

@@ -121,7 +121,7 @@ void append_lower(std::string_view text, size_t at, uint32_t point, std::string 
     }
 }
 
-// change(byte, character) for each character.
+// Calls change(byte, character) for each character.
 template <typename Change> void for_each(std::string_view text, Change change) {
     for (size_t i = 0; i < text.size();) {
         int32_t bytes = 0;

@@ -1,4 +1,4 @@
-// Upper and lower case as Python's str has them: of all of Unicode, with characters that become
+// Upper and lower case as in Python's str: for all of Unicode, including characters that become
 // several.
 #pragma once
 
@@ -11,7 +11,7 @@ std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);
 std::string capitalize(std::string_view text); // the first character's title case, the others lower
 std::string to_title(std::string_view text);   // str.title()
-// jinja2's filter `title`: words begin behind white space, hyphens and opening brackets.
+// jinja2's filter `title`: words begin after white space, hyphens and opening brackets.
 std::string title_words(std::string_view text);
 
 } // namespace batchllm::jinja

@@ -9,7 +9,7 @@ namespace batchllm::jinja {
 // An error with the line it happened at, once.
 Status at_line(Status status, int32_t line);
 
-// One level of evaluation: what bounds the stack.
+// One level of evaluation. Limiting the levels limits the stack.
 class Evaluator::Deeper {
   public:
     explicit Deeper(Evaluator *evaluator) : evaluator_(evaluator) { ++evaluator_->depth_; }

@@ -20,9 +20,9 @@ namespace batchllm::jinja {
 
 struct Limits {
     int64_t steps;       // nodes evaluated, and 64 bytes or 8 items looked at, count 1 each
-    size_t heap_bytes;   // text and lists made on the way
+    size_t heap_bytes;   // text and lists made during the rendering
     size_t output_bytes; // text printed, captured text included
-    int32_t depth = 400; // nested evaluations: what the stack must bear
+    int32_t depth = 400; // nested evaluations, which take stack
 };
 
 // The text of an error caused by a template or its values, without its line.
@@ -44,7 +44,7 @@ class Parameters {
 
     bool has(size_t i) const { return values_[i].has_value(); }
     Value get(size_t i, const Value &otherwise) const { return values_[i].value_or(otherwise); }
-    // Those fail for another type.
+    // These fail for another type.
     Result<Value> required(size_t i) const;
     Result<int64_t> integer(size_t i, int64_t otherwise) const;
     Result<std::string_view> text(size_t i, std::string_view otherwise) const;
@@ -62,7 +62,7 @@ class Evaluator {
     Evaluator(const Limits &limits, const std::tm &now)
         : heap_(limits.heap_bytes), limits_(limits), steps_left_(limits.steps), now_(now) {}
 
-    // The template's variables are set before.
+    // Sets a variable of the template; call it before run.
     void set(std::string_view name, const Value &value) { globals_.set(name, value); }
     Status run(const Program &program, std::string *out);
 
@@ -73,7 +73,7 @@ class Evaluator {
 
     Status charge(size_t work); // steps
     Status charge_text(std::string_view text) { return charge(text.size() / 64); }
-    // For work on each of two texts' bytes once for every stretch of the other.
+    // For work that grows with the product of both texts' lengths.
     Status charge_product(std::string_view a, std::string_view b) {
         return charge((1 + a.size() / 64) * (1 + b.size() / 64));
     }
@@ -84,7 +84,7 @@ class Evaluator {
     Result<Value> slice(const Value &object, const Value &from, const Value &to, const Value &step);
     Result<Value> call(const Value &function, const CallArguments &arguments);
 
-    // A filter that another applies: one level of evaluation more.
+    // A filter that another filter applies: one more level of evaluation.
     Result<Value> filter(int32_t filter, const Value &value, const CallArguments &arguments);
 
     // The items over which `for` iterates; a generator is exhausted.
@@ -94,7 +94,7 @@ class Evaluator {
     // str(); fails for values that Python prints with an address.
     Status append_string(const Value &value, std::string *out);
     Result<std::string> to_string(const Value &value);
-    // The same without a copy where the value is a string; else of the heap.
+    // The same without a copy if the value is a string; else on the heap.
     Result<std::string_view> to_text(const Value &value);
     Status append_repr(const Value &value, std::string *out);
 
@@ -129,7 +129,7 @@ class Evaluator {
     Result<Value> evaluate_test(const Expression &expression);
     Status evaluate_arguments(const Arguments &arguments, CallArguments *out);
     Result<Value> call_macro(const Callable &macro, const CallArguments &arguments);
-    // Sets what is given of the macro's parameters, and the names that it is given beyond them.
+    // Sets the macro's parameters that are given, and caller, varargs and kwargs.
     Status bind_macro(const MacroNode &macro, const CallArguments &arguments,
                       std::vector<bool> *given, Scope *scope);
     Result<Value> make_macro(const MacroNode &macro);

@@ -16,10 +16,10 @@ Filter capitalized, indent, join, lower, replace_text, safe, string, title, tojs
 Filter absolute, rounded, sum, to_float, to_int;
 // filter_lists.cc
 Filter dictsort, first, last, least, length_of, list, most, reverse, sort;
-// filter_generators.cc: those that make a generator
+// filter_generators.cc: filters that make a generator
 Filter items_of, map, reject, rejectattr, select, selectattr, unique;
 
-// An attribute by its path, "function.name" or "0" or 1, as the filters' `attribute` has it.
+// An attribute by its path, "function.name" or "0" or 1, as in the filters' argument `attribute`.
 Result<Value> attribute_path(Evaluator *evaluator, Value value, const Value &path);
 Status no_arguments(std::string_view filter, const CallArguments &arguments);
 // The sort key of a value: text in lower case unless case matters.

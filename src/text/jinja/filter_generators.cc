@@ -4,8 +4,8 @@
 namespace batchllm::jinja::filters {
 namespace {
 
-// A generator of what fill(&items) makes. jinja2 does the work when items are asked for; here it is
-// done at once, and a failure comes when somebody reads so far.
+// A generator of the items that fill(&items) makes. jinja2 does the work when items are read; here it is
+// done at once, and a failure is reported when reading gets that far.
 template <typename Fill> Result<Value> generate(Evaluator *evaluator, Fill fill) {
     std::vector<Value> items;
     const Status failure = fill(&items);
@@ -15,15 +15,15 @@ template <typename Fill> Result<Value> generate(Evaluator *evaluator, Fill fill)
     return made;
 }
 
-// The filter or test that an argument names. The parser looks at names that are written out; those
-// that map hands on come here unseen.
+// The filter or test that an argument names. The parser checks names that are written out, but not those
+// that map passes on.
 Result<int32_t> find_named(const Value &name, int32_t (*find)(std::string_view), const char *what) {
     const int32_t found = name.is(Kind::string) ? find(name.text()) : -1;
     if (found >= 0) return found;
     return template_error("a %s that is not supported, or not named by text", what);
 }
 
-// The arguments behind the first `taken`.
+// The arguments after the first `taken`.
 CallArguments rest_of(const CallArguments &arguments, size_t taken) {
     CallArguments rest = arguments;
     rest.positional.erase(rest.positional.begin(),
@@ -31,7 +31,7 @@ CallArguments rest_of(const CallArguments &arguments, size_t taken) {
     return rest;
 }
 
-// Items whose test comes out as wanted; by an attribute: the first argument names it.
+// Items whose test has the wanted result; by an attribute: the first argument names it.
 Result<Value> choose(Evaluator *evaluator, const Value &value, const CallArguments &arguments,
                      bool wanted, bool by_attribute, const char *name) {
     return generate(evaluator, [&](std::vector<Value> *chosen) -> Status {

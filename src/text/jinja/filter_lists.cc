@@ -6,11 +6,11 @@
 namespace batchllm::jinja::filters {
 namespace {
 
-// Sorts values by keys, in place; stable. Fails for keys without an order. as_lists: keys are compared
-// as lists of one key are: equal ones need no order.
+// Sorts values by keys, in place; stable. Fails for keys without an order. as_lists: keys are compared like
+// lists of one key, so equal ones need no order.
 Status sort_by(Evaluator *evaluator, std::vector<std::pair<Value, Value>> *keyed, bool reverse,
                bool as_lists) {
-    Status failure; // the first: the sort itself cannot be left
+    Status failure; // the first one: the sort itself cannot be interrupted
     const auto less = [&](const Value &a, const Value &b) {
         if (!failure.ok()) return false;
         failure = evaluator->charge(1);
@@ -94,7 +94,7 @@ Result<Value> reverse(Evaluator *evaluator, const Value &value, const CallArgume
     ASSIGN_OR_RETURN(std::vector<Value> items, evaluator->iterate(value));
     std::reverse(items.begin(), items.end());
     if (!value.is(Kind::string)) {
-        // What has no reversed() jinja2 makes a list of first, and gives that.
+        // If a value has no reversed(), jinja2 makes a list first and returns that.
         const bool once = value.is(Kind::sequence) && value.sequence().read_once();
         return evaluator->heap().sequence(once ? SequenceType::list : SequenceType::reversed,
                                           std::move(items));

@@ -7,7 +7,7 @@
 namespace batchllm::jinja::filters {
 namespace {
 
-// A number as Python's int() and float() read text: white space around it, underscores between digits.
+// A number in text as Python's int() and float() accept it: white space around it, underscores between digits.
 std::optional<std::string> number_text(std::string_view text) {
     text = strip(text);
     std::string out;

@@ -38,7 +38,7 @@ Result<Value> range(Evaluator *evaluator, const CallArguments &arguments) {
     return evaluator->heap().sequence(SequenceType::range, std::move(items));
 }
 
-// What dict() and namespace() are given: a mapping or pairs, and named values.
+// The arguments of dict() and namespace(): a mapping or pairs, and named values.
 Result<std::unique_ptr<Dict>> named_values(Evaluator *evaluator, std::string_view function,
                                            const CallArguments &arguments) {
     auto dict = std::make_unique<Dict>();

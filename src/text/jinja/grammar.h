@@ -17,7 +17,7 @@
 
 namespace batchllm::jinja {
 
-// Bound of the parser's own stack.
+// Limits the parser's own stack.
 inline constexpr int32_t most_nesting = 60;
 
 using Words = std::initializer_list<std::string_view>;
@@ -26,12 +26,12 @@ inline bool is_one_of(std::string_view word, Words words) {
     return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-// The names that a macro's body is given beyond its parameters.
+// The names that a macro's body has besides its parameters.
 inline bool is_macro_name(std::string_view name) {
     return is_one_of(name, {"caller", "varargs", "kwargs"});
 }
 
-// A name, attribute or item that says "content".
+// Whether it is a name, attribute or item called "content".
 bool names_content(const Expression &expression);
 
 class Parser {
@@ -91,7 +91,7 @@ class Parser {
     // ---- nodes ----
 
     ExpressionPtr make(Operation operation, int32_t at_line) const;
-    // The node with its depth, once it has all it will have.
+    // The complete node, with its depth.
     Result<ExpressionPtr> finish(ExpressionPtr made) const;
     Result<ExpressionPtr> binary(Operation operation, int32_t at_line, ExpressionPtr left,
                                  ExpressionPtr right) const;
@@ -117,7 +117,7 @@ class Parser {
     Result<ExpressionPtr> parse_power();
     Result<ExpressionPtr> parse_unary(bool with_filter);
 
-    // ---- what they join ----
+    // ---- operands ----
 
     Result<ExpressionPtr> parse_primary();
     Result<ExpressionPtr> parse_name();
@@ -159,7 +159,7 @@ class Parser {
     Status parse_set(Statement *made);
     Status parse_macro(Statement *made);
     Status parse_call_block(Statement *made);
-    // The parameters behind "(", up to and with ")".
+    // The parameters after "(", up to and including ")".
     Status parse_signature(MacroNode *macro);
     // The body of a macro or a call.
     Status parse_macro_body(Statement *made, std::string_view end_word);

@@ -84,7 +84,7 @@ class Writer {
         return {};
     }
 
-    // Keys that are no strings are written as strings.
+    // Keys that are not strings are written as strings.
     Status write_key(const Value &key) {
         if (key.is(Kind::string)) return write_string(key.text());
         if (!key.is(Kind::none) && !key.is_number()) {

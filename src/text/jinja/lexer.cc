@@ -59,7 +59,7 @@ class Lexer {
         return std::string_view(text_).substr(at_).starts_with(wanted);
     }
 
-    // What stands so many bytes ahead.
+    // The text from this many bytes ahead.
     std::string_view rest(size_t bytes) const {
         return std::string_view(text_).substr(at_).substr(bytes);
     }
@@ -73,7 +73,7 @@ class Lexer {
 
     void skip_space() { advance(rest(0).size() - left_strip(rest(0)).size()); }
 
-    // Passes over the end of a tag, its sign before and what whitespace control takes behind it.
+    // Skips the end of a tag, the sign before it and what whitespace control removes after it.
     void end_tag(char sign, size_t bytes, bool trims_line) {
         advance(bytes);
         if (sign == '-') {
@@ -84,7 +84,7 @@ class Lexer {
         line_starts_ = at_ > 0 && text_[at_ - 1] == '\n';
     }
 
-    // The end `close` of a tag at hand, with its sign; 0 bytes: none.
+    // The length of the tag's end `close` here, with its sign; 0: none.
     size_t tag_end(std::string_view close, char *sign) const {
         *sign = 0;
         if (looking_at(close)) return close.size();
@@ -152,7 +152,7 @@ class Lexer {
         return {};
     }
 
-    // {% raw %} to {% endraw %}, where the block just begun is one.
+    // {% raw %} to {% endraw %}, if the block that has just begun is one.
     Status read_raw(bool *raw) {
         const size_t begin = at_;
         const int32_t line = line_;

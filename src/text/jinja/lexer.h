@@ -1,5 +1,5 @@
-// Template text -> tokens, whitespace control applied: trim_blocks and lstrip_blocks are on, and the
-// one line end at the template's end is dropped, as transformers has jinja2 do it.
+// Template text -> tokens, with whitespace control applied: trim_blocks and lstrip_blocks are on, and
+// one line end at the template's end is dropped, as transformers configures jinja2.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ struct Token {
 // Valid UTF-8 in. The last token is `end`. An error begins with "line N: ".
 Result<std::vector<Token>> tokenize(std::string_view source);
 
-// The words, and the text in quotes behind them.
+// `what`, followed by the text in quotation marks.
 std::string quoted(std::string what, std::string_view text);
 
 Status error_at(int32_t line, const std::string &what);

@@ -14,7 +14,7 @@ int digit_value(char c) {
     return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : 99;
 }
 
-// Digits of a base, single underscores between them; *out is left without those.
+// Digits of a base, with single underscores between them, which *out does not get.
 size_t digits(std::string_view text, size_t from, int base, std::string *out) {
     size_t i = from;
     while (i < text.size()) {
@@ -57,7 +57,7 @@ Result<Token> number_at(std::string_view text, size_t at, int32_t line) {
     const size_t whole_end = digits(text, at, 10, &whole);
     size_t end = whole_end;
     std::string real = whole;
-    // A number behind a dot is an index: a.0.1.
+    // A number after a dot is an index: a.0.1.
     const bool index = at > 0 && text[at - 1] == '.';
     std::string part;
     if (!index && end < text.size() && text[end] == '.') {

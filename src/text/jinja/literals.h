@@ -15,7 +15,7 @@ inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
 // The number that begins with the digit at text[at]; the token's text is its spelling.
 Result<Token> number_at(std::string_view text, size_t at, int32_t line);
 
-// What a string's quotes enclose, with Python's escapes undone. One that it does not know stays as it is.
+// The text between a string's quotation marks, with Python's escapes resolved. Unknown escapes stay as they are.
 Result<std::string> unescape(std::string_view raw, int32_t line);
 
 } // namespace batchllm::jinja

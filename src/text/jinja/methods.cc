@@ -22,8 +22,8 @@ constexpr std::string_view dict_methods[] = {"copy", "get", "items", "keys", "va
 constexpr std::string_view list_methods[] = {"copy", "count", "index"};
 constexpr std::string_view tuple_methods[] = {"count", "index"};
 
-// Attributes of Python's types beyond those. The ones that would change a value are undefined in
-// jinja2's immutable sandbox, and here: they are not listed.
+// Other attributes of Python's types. Those that would change a value are not listed: they are undefined in
+// jinja2's immutable sandbox, and here.
 constexpr std::string_view other_string[] = {
     "casefold", "center",     "encode",    "expandtabs",   "format",    "format_map", "isalnum",
     "isalpha",  "isascii",    "isdecimal", "isidentifier", "islower",   "isnumeric",  "isprintable",

@@ -1,4 +1,4 @@
-// What Python's operators do with values: arithmetic, comparison, membership.
+// Python's operators on values: arithmetic, comparison, membership.
 #include <algorithm>
 #include <cinttypes>
 #include <cmath>
@@ -63,7 +63,7 @@ Result<Value> integer_operation(Operation operation, int64_t a, int64_t b) {
     }
     if (b == 0) return template_error("division by zero");
     if (operation == Operation::divide) {
-        // Exact up to 53 bits, as Python's is beyond them too but for the last bit.
+        // Exact up to 53 bits; beyond that Python's result may differ in the last bit.
         return Value::real(static_cast<double>(a) / static_cast<double>(b));
     }
     if (b == -1) { // the one that overflows
@@ -242,7 +242,7 @@ Result<bool> Evaluator::compare(Comparison comparison, const Value &left, const 
     }
 }
 
-// Finding a key: hashed where the dictionary has an index, else compared with all keys.
+// The cost of finding a key: it is hashed if the dictionary has an index, else compared with all keys.
 Status Evaluator::charge_lookup(const Dict &dict, const Value &key) {
     const bool hashed = key.is(Kind::string) && !dict.index.empty();
     const size_t compared = hashed ? 0 : dict.items.size() / 8;
@@ -252,7 +252,7 @@ Status Evaluator::charge_lookup(const Dict &dict, const Value &key) {
     return charge(compared + (1 + compared) * each);
 }
 
-// What a comparison of two values may cost: the smaller one's size, all levels counted.
+// The most that comparing two values may cost: the smaller one's size, with all levels.
 Status Evaluator::charge_comparison(const Value &left, const Value &right) {
     if (left.kind() != right.kind()) return {};
     if (left.is(Kind::string)) {

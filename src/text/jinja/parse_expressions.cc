@@ -1,4 +1,4 @@
-// Expressions, loosest first: what operators join.
+// Expressions with operators, loosest first.
 #include "text/jinja/grammar.h"
 
 namespace batchllm::jinja {

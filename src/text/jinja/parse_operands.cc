@@ -1,4 +1,4 @@
-// What operators join: names, constants, displays, and what stands behind them.
+// Operands: names, constants, displays, and what may follow them.
 #include "text/jinja/grammar.h"
 
 #include "text/jinja/filters.h"

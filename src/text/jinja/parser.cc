@@ -3,7 +3,7 @@
 namespace batchllm::jinja {
 namespace {
 
-// Bound of what walks over the tree.
+// Limits everything that walks the tree.
 constexpr int32_t most_depth = 300;
 
 } // namespace

@@ -238,7 +238,7 @@ void append_float(double value, std::string *out) {
         *out += std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
         return;
     }
-    // The fewest digits that read back the same, as Python has them; the form is Python's own.
+    // The fewest digits that read back the same, as in Python; the format is Python's own.
     char digits[40];
     const auto end =
         std::to_chars(digits, digits + sizeof digits, value, std::chars_format::scientific).ptr;

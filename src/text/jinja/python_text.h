@@ -9,7 +9,7 @@
 
 namespace batchllm::jinja {
 
-// MarkupSafe's escape(): the five characters that HTML gives a meaning.
+// MarkupSafe's escape(): escapes the five characters that have a meaning in HTML.
 std::string escape_html(std::string_view text);
 
 // str.isspace() of one character.
@@ -18,11 +18,11 @@ bool is_python_space(uint32_t point);
 std::string_view left_strip(std::string_view text);
 std::string_view right_strip(std::string_view text);
 inline std::string_view strip(std::string_view text) { return left_strip(right_strip(text)); }
-// Those with a set of characters to take off.
+// The same with a set of characters to remove.
 std::string_view left_strip(std::string_view text, std::string_view characters);
 std::string_view right_strip(std::string_view text, std::string_view characters);
 
-// Number of characters, and the byte at which the character of that number begins.
+// The number of characters, and the byte at which a character begins, by its number.
 size_t length(std::string_view text);
 size_t byte_of(std::string_view text, size_t character);
 

@@ -147,7 +147,7 @@ Status Evaluator::start(Loop *loop, const Value &iterated) {
     return heap_.room_for(loop->own.size() * sizeof(Value));
 }
 
-// What the names of a target hold, in tuples as the target has them.
+// The values of a target's names, in tuples like the target's.
 Result<Value> Evaluator::held_by(const Target &target) {
     if (!target.tuple) return *scope_->find(target.name);
     std::vector<Value> parts;
@@ -158,8 +158,8 @@ Result<Value> Evaluator::held_by(const Target &target) {
     return heap_.sequence(SequenceType::tuple, std::move(parts));
 }
 
-// Whether the loop's condition lets the item pass. One that is unpacked goes on as a tuple of its
-// parts, as jinja2 has it, whatever it was.
+// Whether the loop's condition lets the item pass. As in jinja2, an item that is unpacked becomes a tuple of
+// its parts, whatever it was.
 Result<bool> Evaluator::passes(Loop *loop, Value *item) {
     ASSIGN_OR_RETURN(Scope *const scope, inner_scope(loop->outer));
     Scope *const before = std::exchange(scope_, scope);
@@ -195,7 +195,7 @@ Result<Evaluator::Flow> Evaluator::execute_loop(const Statement &statement, Loop
         ASSIGN_OR_RETURN(const bool more, fetch(loop, loop->index));
         if (!more) break;
         RETURN_IF_ERROR(charge(1));
-        // Names set in the body last until the body's end: one item's are not the next one's.
+        // Names set in the body last until its end: the next item does not see them.
         if (scope != nullptr) give_back(scope);
         ASSIGN_OR_RETURN(scope, inner_scope(loop->outer));
         scope_ = scope;

@@ -1,4 +1,4 @@
-// What Python's subscripts do with values: attributes, items, slices.
+// Python's subscripts on values: attributes, items, slices.
 #include <algorithm>
 
 #include "text/jinja/evaluator.h"
@@ -9,7 +9,7 @@
 namespace batchllm::jinja {
 namespace {
 
-// An index as Python takes it: from the end when negative.
+// An index as in Python: from the end if negative.
 bool find_index(int64_t index, size_t size, size_t *at) {
     const auto count = static_cast<int64_t>(size);
     if (index < 0) index += count;

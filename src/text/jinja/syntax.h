@@ -90,8 +90,7 @@ struct MacroNode {
     std::vector<std::string> parameters;
     std::vector<ExpressionPtr> defaults; // of the last ones
     Body *body = nullptr;                // of the statement that defines it
-    // Whether the body has these names, which then stand for what the call gives beyond the
-    // parameters.
+    // Whether the body has these names, which stand for what a call passes beyond the parameters.
     bool reads_caller = false;
     bool reads_varargs = false;
     bool reads_kwargs = false;

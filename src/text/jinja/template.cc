@@ -7,7 +7,7 @@
 namespace batchllm::jinja {
 namespace {
 
-// JSON -> values of the heap. Text stays where the document has it.
+// JSON -> values on the heap. Text stays in the document.
 class Converter {
   public:
     explicit Converter(Heap *heap) : heap_(heap) {}
@@ -54,7 +54,7 @@ class Converter {
     }
 
   private:
-    // The escape of half a character gets through the parser.
+    // The parser accepts escapes of unpaired surrogates.
     static Status check(std::string_view text) {
         if (is_utf8(text)) return {};
         return Status(BATCHLLM_ERROR_ROW_INVALID_UTF8, "a string is not valid Unicode");

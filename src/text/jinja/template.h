@@ -1,5 +1,5 @@
-// A Jinja template, as chat models have it -> text, character for character as jinja2's sandbox
-// renders it with the settings of transformers (docs/chat.md).
+// A chat model's Jinja template -> text, character for character as jinja2's sandbox renders it with
+// the settings of transformers (docs/chat.md).
 #pragma once
 
 #include <string>
@@ -31,7 +31,7 @@ class Template {
 // The limits of a rendering, by the size of its input.
 Limits limits_for(size_t input_bytes);
 
-// JSON, whose objects have distinct keys -> a value of the heap. Text stays where the document has it.
+// JSON whose objects have distinct keys -> a value on the heap. Text stays in the document.
 Result<Value> to_value(Heap *heap, JsonView view);
 
 } // namespace batchllm::jinja

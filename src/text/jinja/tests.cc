@@ -80,7 +80,7 @@ Answer in(Evaluator *evaluator, const Value &value, const Arguments &arguments) 
     return evaluator->contains(other, value);
 }
 
-// The rest of a division, as Python has it.
+// The remainder of a division, as in Python.
 Answer divides(Evaluator *evaluator, const Value &value, const Value &by, int64_t rest) {
     ASSIGN_OR_RETURN(const Value left, evaluator->binary(Operation::modulo, value, by));
     return equal(left, Value::integer(rest));

@@ -190,7 +190,7 @@ Result<Value> escaped(Evaluator *evaluator, const Value &value) {
     return evaluator->heap().string(escape_html(text));
 }
 
-// What a method of Markup is given, where it escapes that.
+// The arguments of a method of Markup, escaped if the method does so.
 Result<CallArguments> escaped_arguments(Evaluator *evaluator, std::string_view name,
                                         const CallArguments &given) {
     CallArguments arguments = given;

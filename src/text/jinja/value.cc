@@ -215,7 +215,7 @@ bool equal(const Value &a, const Value &b) {
     if (a.is_number() && b.is_number()) {
         if (a.is_integral() && b.is_integral()) return a.integer() == b.integer();
         if (a.is(Kind::real) && b.is(Kind::real)) return a.real() == b.real();
-        // Exactly: an integer beyond 53 bits must not meet its neighbour's float.
+        // Exact: an integer of more than 53 bits must not equal a neighbour's float.
         const double real = a.is(Kind::real) ? a.real() : b.real();
         const int64_t integer = a.is(Kind::real) ? b.integer() : a.integer();
         return real >= -0x1p63 && real < 0x1p63 && real == std::floor(real) &&

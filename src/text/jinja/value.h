@@ -1,4 +1,4 @@
-// The values that a template computes with: Python's, as far as templates can tell.
+// The values that a template computes with: Python's, as far as a template can observe.
 //
 // A Value is small and cheap to copy. The text, lists and dictionaries to which it points belong to
 // the rendering's Heap or to the document that is rendered. Except for namespaces they do not
@@ -98,7 +98,7 @@ class Value {
     bool is_integral() const { return is(Kind::integer) || is(Kind::boolean); } // Python's int
     bool is_number() const { return is_integral() || is(Kind::real); }
 
-    // Each for a value of that kind alone.
+    // Each only for values of that kind.
     std::string_view text() const { return {text_.data, text_.size}; } // undefined: its name
     int64_t integer() const { return integer_; }                       // booleans: 0 or 1
     double real() const { return is(Kind::real) ? real_ : static_cast<double>(integer_); }
@@ -144,7 +144,7 @@ struct Sequence : Object {
     SequenceType type = SequenceType::list;
     int32_t depth = 1;
     size_t taken = 0; // of a generator: items that have been read
-    Status failure;   // of a generator: what reading beyond its items comes to
+    Status failure;   // of a generator: the outcome of reading beyond its items
     std::vector<Value> items;
 
     bool read_once() const {
@@ -177,9 +177,9 @@ struct MacroNode;
 struct Scope;
 struct Statement;
 
-// The variable `loop`. Items are taken at most one ahead of the body, because a condition may
-// depend on what the body changes, unless the template asks for the length. Emptied when the loop
-// has ended.
+// The variable `loop`. Items are taken at most one ahead of the body, because a condition may depend
+// on what the body changes; but all are taken if the template asks for the length. Emptied when the
+// loop has ended.
 struct Loop : Object {
     const Statement *statement = nullptr;
     Scope *outer = nullptr;
@@ -187,15 +187,15 @@ struct Loop : Object {
     std::vector<Value> own;
     std::vector<Value> passed; // items of the source that the condition let pass, if there is one
     size_t source_at = 0;
-    size_t index = 0; // of the item at hand
+    size_t index = 0; // of the current item
     bool ended = false;
     bool asked_changed = false;
     std::vector<Value> changed; // what loop.changed() was last given
 
-    const Value &item(size_t at) const; // that was taken
+    const Value &item(size_t at) const; // one that was taken
 };
 
-// The names of a block that has its own, and the block around it.
+// The names of a block that has names of its own, and the block around it.
 struct Scope : Object {
     Scope *parent = nullptr;
     Dict names;        // keys are strings
@@ -222,7 +222,7 @@ class Heap {
 
     // Whether this many more bytes are allowed; does not count them.
     Status room_for(size_t bytes) const;
-    // The same for a list of so many parts of a text.
+    // The same for a list of this many parts of a text.
     Status room_for_parts(size_t parts) const {
         return room_for(parts * (sizeof(std::string_view) + sizeof(Value)));
     }
@@ -248,10 +248,10 @@ class Heap {
     std::vector<std::unique_ptr<Object>> objects_;
 };
 
-// a == b, as Python has it. The depth of both is bounded.
+// a == b, as in Python. The depth of both is bounded.
 bool equal(const Value &a, const Value &b);
 
-// Whether the value can be the key of a dictionary. Tuples can when they hold no lists or tuples.
+// Whether the value can be the key of a dictionary. Tuples can if they hold no lists or tuples.
 bool hashable(const Value &value);
 
 } // namespace batchllm::jinja

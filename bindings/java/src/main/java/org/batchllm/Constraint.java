@@ -120,8 +120,8 @@ public final class Constraint implements Serializable {
     }
 
     /**
-     * Begins behind the first place where the output has this text. Before it the model writes what it likes, and its
-     * EOS ends the row.
+     * Begins after the first occurrence of this text in the output. Before it the model writes freely, and its EOS ends
+     * the row.
      *
      * @param marker such as "&lt;/think&gt;"; "": at once
      * @return a changed copy

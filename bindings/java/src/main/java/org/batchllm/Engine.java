@@ -293,7 +293,7 @@ public final class Engine implements AutoCloseable {
             add(rows.withTags(LongStream.range(0, rows.size()).toArray()));
             if (!run(listener)) {
                 throw new BatchLlmException.Stopped(
-                        Native.BATCHLLM_ERROR_STOPPED, "the job was stopped; run() goes on with it");
+                        Native.BATCHLLM_ERROR_STOPPED, "the job was stopped; run() continues it");
             }
             return poll().byRow(rows.size());
         }

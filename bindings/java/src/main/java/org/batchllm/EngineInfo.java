@@ -122,7 +122,7 @@ public final class EngineInfo {
     }
 
     /**
-     * Whether a row's results are the same bits in any company.
+     * Whether a row's results are the same bits whatever rows run with it.
      *
      * @return as {@link EngineOptions.Builder#reproducible} says
      */

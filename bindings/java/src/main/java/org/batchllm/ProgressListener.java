@@ -8,7 +8,7 @@ public interface ProgressListener {
      * the run, which can be called again.
      *
      * @param progress after the last step
-     * @return whether to go on
+     * @return whether to continue
      */
     boolean onProgress(Progress progress);
 }

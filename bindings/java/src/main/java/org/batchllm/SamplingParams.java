@@ -409,8 +409,8 @@ public final class SamplingParams {
         }
 
         /**
-         * None of the first so many tokens ends the row: EOS ids and stop tokens are excluded, and stop strings apply
-         * only after them.
+         * This many tokens come before the end of the row: EOS ids and stop tokens are excluded before, and stop strings
+         * apply only after them.
          *
          * @param value from 0, the default, to maxTokens
          * @return this
@@ -490,7 +490,7 @@ public final class SamplingParams {
         }
 
         /**
-         * Keeps only the first so many elements of a vector, before it is scaled.
+         * Keeps only this many elements of a vector, the first ones, before it is scaled.
          *
          * @param value default 0: all
          * @return this

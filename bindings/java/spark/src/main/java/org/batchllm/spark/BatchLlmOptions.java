@@ -297,7 +297,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     }
 
     /**
-     * A row's results are the same bits in any company, so that of a task that runs again, too. Backends "cpu" and "sim".
+     * A row's results are the same bits whatever rows run with it, and so also when a task runs again.
      */
     public BatchLlmOptions reproducible(boolean value) {
         reproducible = value;
@@ -363,7 +363,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    /** The first so many numbers of a vector. 0 (default): all. */
+    /** Keeps this many numbers of each vector, the first ones. 0 (default): all. */
     public BatchLlmOptions dimensions(int count) {
         dimensions = count;
         return this;
@@ -401,7 +401,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    /** Only behind the first place where the output has this text, such as "&lt;/think&gt;". Default "": at once. */
+    /** Begins after the first occurrence of this text in the output, such as "&lt;/think&gt;". Default "": at once. */
     public BatchLlmOptions startAfter(String text) {
         startAfter = Objects.requireNonNull(text);
         return this;
@@ -478,7 +478,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    /** Results for each row; more than 1: so many output rows, told apart by the column "sample". */
+    /** Results for each row. With more than 1 each row has that many output rows, numbered in the column "sample". */
     public BatchLlmOptions samples(int count) {
         samples = count;
         return this;
@@ -502,7 +502,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    /** None of the first so many tokens ends a row; at most maxTokens. */
+    /** This many tokens come before the end of a row; at most maxTokens. */
     public BatchLlmOptions minTokens(int count) {
         minTokens = count;
         return this;
