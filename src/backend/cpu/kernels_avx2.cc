@@ -115,6 +115,11 @@ struct Element {
     }
     KERNEL_TARGET static Simd::Vector rounded(Simd::Vector x) { return x; }
     KERNEL_TARGET static void store(Type *p, Simd::Vector x) { Simd::store(p, x); }
+    KERNEL_TARGET static Simd::Vector weight(Simd::Vector x) { return Simd::exp2(x); }
+    KERNEL_TARGET static void store_weights(Type *p, Simd::Vector x, Simd::Vector y) {
+        store(p, x);
+        store(p + kLanes, y);
+    }
     KERNEL_TARGET static void store_weights(Type *p, Simd::Vector x) { store(p, x); }
 };
 

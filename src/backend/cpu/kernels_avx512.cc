@@ -33,6 +33,11 @@ struct Element {
     }
     KERNEL_TARGET static __m512 rounded(__m512 x) { return x; }
     KERNEL_TARGET static void store(Type *p, __m512 x) { _mm512_storeu_ps(p, x); }
+    KERNEL_TARGET static __m512 weight(__m512 x) { return Simd::exp2(x); }
+    KERNEL_TARGET static void store_weights(Type *p, __m512 x, __m512 y) {
+        store(p, x);
+        store(p + kLanes, y);
+    }
     KERNEL_TARGET static void store_weights(Type *p, __m512 x) { store(p, x); }
 };
 

@@ -120,6 +120,11 @@ struct Element {
     }
     static Simd::Vector rounded(const Simd::Vector &x) { return x; }
     static void store(Type *p, const Simd::Vector &x) { Simd::store(p, x); }
+    static Simd::Vector weight(const Simd::Vector &x) { return Simd::exp2(x); }
+    static void store_weights(Type *p, const Simd::Vector &x, const Simd::Vector &y) {
+        store(p, x);
+        store(p + kLanes, y);
+    }
     static void store_weights(Type *p, const Simd::Vector &x) { store(p, x); }
 };
 
@@ -157,6 +162,11 @@ struct Element {
     }
     static void store(Type *p, const Simd::Vector &x) {
         for (int i = 0; i < 16; ++i) p[i] = float_to_bfloat16(x.lane[i]);
+    }
+    static Simd::Vector weight(const Simd::Vector &x) { return Simd::exp2(x); }
+    static void store_weights(Type *p, const Simd::Vector &x, const Simd::Vector &y) {
+        store(p, x);
+        store(p + kLanes, y);
     }
     static void store_weights(Type *p, const Simd::Vector &x) { store(p, x); }
 };
