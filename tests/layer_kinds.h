@@ -301,7 +301,7 @@ inline Model hybrid(bool delta_first, int32_t key_heads, int32_t value_heads, in
     model.ropes[0] = rope(16);
     Layer &layer = model.layers[delta_first ? 0 : 1];
     layer.attention = {};
-    DeltaNet &delta = layer.delta;
+    LinearAttention &delta = layer.linear_attention;
     delta.key_heads = key_heads;
     delta.value_heads = value_heads;
     delta.key_dim = key_dim;

@@ -241,7 +241,7 @@ inline Rows feed_forward(const FeedForward &f, const Rows &x) {
 }
 
 // q, k and v of all tokens, convolved; q and k over their length.
-inline Rows convolved(const DeltaNet &d, const Rows &input) {
+inline Rows convolved(const LinearAttention &d, const Rows &input) {
     Rows out(input.size(), Row(static_cast<size_t>(d.channels())));
     for (size_t t = 0; t < input.size(); ++t) {
         for (int64_t c = 0; c < d.channels(); ++c) {
@@ -266,7 +266,7 @@ inline Rows convolved(const DeltaNet &d, const Rows &input) {
 }
 
 // As model.h defines it, token by token.
-inline Rows delta_net(const DeltaNet &d, const Rows &x) {
+inline Rows delta_net(const LinearAttention &d, const Rows &x) {
     Rows input(x.size());
     for (const Tensor &part : d.input) {
         const Rows rows = product({part, {}}, x);
@@ -400,8 +400,8 @@ inline void run_layer(const Model &model, size_t index, const Rows &parts, const
     const Layer &layer = model.layers[index];
     const double scale = double(layer.residual_scale);
     const Rows input = normalised(layer.before_attention, *x);
-    const Rows mixed =
-        layer.delta ? delta_net(layer.delta, input) : attention(model, index, input, scales, kept);
+    const Rows mixed = layer.linear_attention ? delta_net(layer.linear_attention, input)
+                                              : attention(model, index, input, scales, kept);
     add(normalised(layer.after_attention, mixed), scale, x);
     const Rows second = layer.parallel ? input : normalised(layer.before_feed_forward, *x);
     add(normalised(layer.after_feed_forward, feed_forwards(layer, second)), scale, x);

@@ -190,16 +190,17 @@ void layer_types_of_a_hybrid_say_which_layers_have_a_delta_net(void **) {
                                          "full_attention", "linear_attention"])"));
     for (const size_t i : {0, 2}) {
         const Layer &layer = model.layers[i];
-        assert_true(bool(layer.delta) && layer.attention.heads == 0 && !layer.attention.q);
-        assert_int_equal(layer.delta.channels(), 2 * 2 * 8 + 6 * 16);
-        assert_int_equal(layer.delta.input_rows(), 128 + 96 + 12);
-        assert_int_equal(layer.delta.state_size(), 6 * 8 * 16 + 3 * 128);
+        assert_true(bool(layer.linear_attention) && layer.attention.heads == 0 &&
+                    !layer.attention.q);
+        assert_int_equal(layer.linear_attention.channels(), 2 * 2 * 8 + 6 * 16);
+        assert_int_equal(layer.linear_attention.input_rows(), 128 + 96 + 12);
+        assert_int_equal(layer.linear_attention.state_size(), 6 * 8 * 16 + 3 * 128);
     }
     const Layer &full = model.layers[1];
-    assert_true(!full.delta && full.attention.gated);
+    assert_true(!full.linear_attention && full.attention.gated);
     assert_int_equal(full.attention.q.rows(), 2 * 4 * 32);
     assert_true(full.before_attention.offset == 1 && full.attention.q_norm.offset == 1);
-    assert_true(model.layers[0].delta.norm.offset == 0);
+    assert_true(model.layers[0].linear_attention.norm.offset == 0);
     assert_int_equal(model.ropes[0].dims(), 8); // a quarter of the head
     // Keys and values of the one layer that has them; the states of the other two.
     assert_int_equal(model.kv_groups.size(), 1);
@@ -207,9 +208,10 @@ void layer_types_of_a_hybrid_say_which_layers_have_a_delta_net(void **) {
     assert_int_equal(model.state_size(), 2 * (6 * 8 * 16 + 3 * 128));
     // By default every fourth attends.
     const Model four = must_load(R"({"model_type": "qwen3_next", "num_hidden_layers": 8})");
-    for (size_t i = 0; i < 8; ++i) assert_true(bool(four.layers[i].delta) == (i % 4 != 3));
+    for (size_t i = 0; i < 8; ++i)
+        assert_true(bool(four.layers[i].linear_attention) == (i % 4 != 3));
     const Model two = must_load(hybrid("qwen3_next", R"("full_attention_interval": 2)"));
-    assert_true(bool(two.layers[0].delta) && !two.layers[1].delta);
+    assert_true(bool(two.layers[0].linear_attention) && !two.layers[1].linear_attention);
 }
 
 // Parts of one matrix, in the order q, k, v, z, b, a of all heads, wherever they stand in the files.
@@ -218,13 +220,13 @@ void a_delta_nets_input_is_in_one_order_in_both_families(void **) {
         must_load(hybrid("qwen3_next", R"("num_experts": 0, "full_attention_interval": 3)"));
     const Model newer = must_load(hybrid("qwen3_5_text", R"("full_attention_interval": 3)"));
     for (const Model *model : {&next, &newer}) {
-        const DeltaNet &delta = model->layers[0].delta;
+        const LinearAttention &delta = model->layers[0].linear_attention;
         int64_t rows = 0;
         for (const Tensor &part : delta.input) rows += part.rows;
         assert_int_equal(rows, delta.input_rows());
     }
     // Of the second key head, whose rows begin at 8 + 8 + 48 + 48: its key, and the gates z.
-    const DeltaNet &delta = next.layers[0].delta;
+    const LinearAttention &delta = next.layers[0].linear_attention;
     assert_int_equal(delta.input.size(), 6 * 2);
     assert_int_equal(delta.input[3].first_row, 112 + 8);
     assert_int_equal(delta.input[3].rows, 8);
@@ -274,7 +276,7 @@ void defaults_of_hybrids_are_those_of_transformers(void **) {
     const Attention full = attention(dense, 3);
     assert_true(full.heads == 16 && full.kv_heads == 4 && full.head_dim == 256);
     assert_int_equal(dense.layers[0].feed_forward.width, 12288);
-    const DeltaNet &delta = dense.layers[0].delta;
+    const LinearAttention &delta = dense.layers[0].linear_attention;
     assert_true(delta.key_heads == 16 && delta.value_heads == 32 && delta.key_dim == 128 &&
                 delta.value_dim == 128 && delta.width == 4);
     assert_int_equal(dense.ropes[0].dims(), 64);

@@ -207,8 +207,8 @@ void steps_are_as_large_as_memory_suggests(void **) {
     dense.layer_inputs.width = 65536;
     assert_int_equal(steps(dense, 140), 8192);
     dense.layer_inputs.width = 0;
-    dense.layers[0].delta.key_heads = dense.layers[0].delta.value_heads = 64;
-    dense.layers[0].delta.key_dim = dense.layers[0].delta.value_dim = 128;
+    dense.layers[0].linear_attention.key_heads = dense.layers[0].linear_attention.value_heads = 64;
+    dense.layers[0].linear_attention.key_dim = dense.layers[0].linear_attention.value_dim = 128;
     assert_int_equal(steps(dense, 140), 8192);
 }
 

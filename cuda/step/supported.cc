@@ -24,7 +24,7 @@ const char *missing(const Experts &experts) {
     return nullptr;
 }
 
-const char *missing(const DeltaNet &delta) {
+const char *missing(const LinearAttention &delta) {
     if (delta.width > kRing) return "a delta net's convolution over more than 4 tokens";
     if (delta.key_dim > kMostDeltaDim || delta.value_dim > kMostDeltaDim) {
         return "a delta net with heads of more than 128";
@@ -39,8 +39,8 @@ const char *missing(const DeltaNet &delta) {
 
 // What of the layer is not computed; null: nothing.
 const char *missing(const Model &model, const Layer &layer) {
-    if (layer.delta) {
-        if (const char *what = missing(layer.delta)) return what;
+    if (layer.linear_attention) {
+        if (const char *what = missing(layer.linear_attention)) return what;
         return layer.experts ? missing(layer.experts) : nullptr;
     }
     const Attention &a = layer.attention;

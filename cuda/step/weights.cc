@@ -72,7 +72,7 @@ class Loader {
             RETURN_IF_ERROR(norm(from.after_attention, hidden, {}, &to.after_attention));
             RETURN_IF_ERROR(norm(from.before_feed_forward, hidden, {}, &to.before_feed_forward));
             RETURN_IF_ERROR(norm(from.after_feed_forward, hidden, {}, &to.after_feed_forward));
-            RETURN_IF_ERROR(from.delta ? delta(from, &to) : attention(from, &to));
+            RETURN_IF_ERROR(from.linear_attention ? delta(from, &to) : attention(from, &to));
             RETURN_IF_ERROR(feed_forward(from, &to));
             RETURN_IF_ERROR(matrices(from, &to, out));
             RETURN_IF_ERROR(experts(from, &to.experts, out));
@@ -134,7 +134,7 @@ class Loader {
 
     // A convolution over fewer tokens than the kernels': the earlier ones count for nothing.
     Status delta(const Layer &layer, DeviceLayer *to) {
-        const DeltaNet &from = layer.delta;
+        const LinearAttention &from = layer.linear_attention;
         const Placing newest{from.width, kRing, 1, 1};
         RETURN_IF_ERROR(vector(from.channels() * kRing, {{&from.convolution, kRing - from.width}},
                                newest, 0.25F, &to->delta.convolution));
@@ -171,9 +171,12 @@ class Loader {
                          q.parts({{&a.k.values, q_rows}, {&a.v.values, q_rows + kv_rows}}),
                          {a.head_dim, padded, 1, 1}};
         MatrixSource o{hidden, q_rows, {{&a.o.values, 0}}, {1, 1, a.head_dim, padded}};
-        if (layer.delta) {
-            qkv = delta_input(layer.delta, hidden);
-            o = {hidden, layer.delta.values_size(), {{&layer.delta.o.values, 0}}, {}};
+        if (layer.linear_attention) {
+            qkv = delta_input(layer.linear_attention, hidden);
+            o = {hidden,
+                 layer.linear_attention.values_size(),
+                 {{&layer.linear_attention.o.values, 0}},
+                 {}};
         }
         const MatrixSource gate_up{
             up + width, hidden, {{&f.gate.values, 0}, {&f.up.values, up}}, {}};

@@ -145,7 +145,7 @@ struct Attention {
 //     S = S + sigmoid(b) * k (v - S^T k)^T          S [key_dim, value_dim]
 //     result: norm(S^T q) * silu(z), of all heads through o
 // The state of a layer is S of all value heads and the last width - 1 inputs of the convolution.
-struct DeltaNet {
+struct LinearAttention {
     int32_t key_heads = 0;   // as many of queries
     int32_t value_heads = 0; // a multiple: consecutive ones have a key head's query and key
     int32_t key_dim = 0;     // of a head
@@ -227,12 +227,12 @@ struct InputBlock {
 struct Layer {
     Norm before_attention, after_attention;
     Norm before_feed_forward, after_feed_forward;
-    Attention attention;      // none (no heads) where there is a delta net
-    DeltaNet delta;           // or none
-    FeedForward feed_forward; // none (width 0): experts alone
-    Experts experts;          // or none
-    Weight shared_gate;       // [1, hidden], or none: 1
-    bool parallel = false;    // before_feed_forward is not used
+    Attention attention;              // none (no heads) where there is a delta net
+    LinearAttention linear_attention; // or none
+    FeedForward feed_forward;         // none (width 0): experts alone
+    Experts experts;                  // or none
+    Weight shared_gate;               // [1, hidden], or none: 1
+    bool parallel = false;            // before_feed_forward is not used
     float residual_scale = 1;
     InputBlock input; // where the model has layer inputs
     Norm after_input;

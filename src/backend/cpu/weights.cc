@@ -62,8 +62,8 @@ Status pack_attention(const Attention &from, Linear *linear, PackedLayer *to) {
     return {};
 }
 
-Status pack_delta(const DeltaNet &from, Linear *linear, PackedLayer *to) {
-    PackedDelta &packed = to->delta;
+Status pack_linear_attention(const LinearAttention &from, Linear *linear, PackedLayer *to) {
+    PackedLinearAttention &packed = to->linear_attention;
     ASSIGN_OR_RETURN(packed.input, linear->pack(from.input, false));
     ASSIGN_OR_RETURN(to->o, linear->pack({&from.o.values, 1}, false));
     to->o_bias = read_vector(from.o.bias);
@@ -130,8 +130,9 @@ Result<PackedWeights> pack_weights(const Model &model, Linear *linear) {
         to.after_attention = pack_norm(from.after_attention, model.hidden);
         to.before_feed_forward = pack_norm(from.before_feed_forward, model.hidden);
         to.after_feed_forward = pack_norm(from.after_feed_forward, model.hidden);
-        RETURN_IF_ERROR(from.delta ? pack_delta(from.delta, linear, &to)
-                                   : pack_attention(from.attention, linear, &to));
+        RETURN_IF_ERROR(from.linear_attention
+                            ? pack_linear_attention(from.linear_attention, linear, &to)
+                            : pack_attention(from.attention, linear, &to));
         RETURN_IF_ERROR(pack_feed_forward(from.feed_forward, linear, &to.feed_forward));
         if (from.experts) RETURN_IF_ERROR(pack_experts(from.experts, linear, &to.experts));
         if (from.shared_gate) {

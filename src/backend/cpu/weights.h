@@ -34,10 +34,10 @@ struct PackedExperts {
     std::vector<PackedFeedForward> each;
 };
 
-struct PackedDelta {
-    PackedMatrix input; // [DeltaNet::input_rows, hidden]
+struct PackedLinearAttention {
+    PackedMatrix input; // [LinearAttention::input_rows, hidden]
     Vector convolution; // [width, channels]
-    Vector decay;       // [value_heads] -exp(DeltaNet::decay)
+    Vector decay;       // [value_heads] -exp(LinearAttention::decay)
     Vector step;        // [value_heads]
     Vector query_scale,
         key_scale;   // [key_dim] that make an RMSNorm one by length, of queries also over its root
@@ -52,7 +52,7 @@ struct PackedLayer {
     Vector qkv_bias;  // as many, zeros where only some have one
     PackedNorm q_norm, k_norm, v_norm; // as Attention's
     Vector sinks;                      // [heads] in base 2
-    PackedDelta delta;
+    PackedLinearAttention linear_attention;
     PackedMatrix o; // [hidden, heads * head_dim], of attention or of the delta net
     Vector o_bias;  // [hidden]
     PackedFeedForward feed_forward;
