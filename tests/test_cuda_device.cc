@@ -7,6 +7,8 @@
 #include "backend/sim/device_costs.h"
 #include "backend_options.h"
 #include "gated/gated.h"
+#include "layer_kinds.h"
+#include "step/supported.h"
 #include "testing.h"
 
 using namespace batchllm;
@@ -212,6 +214,22 @@ void steps_are_as_large_as_memory_suggests(void **) {
     assert_int_equal(steps(dense, 140), 8192);
 }
 
+void what_the_cpu_alone_computes_is_refused_by_name(void **) {
+    for (const LayerKind &kind : cpu_layer_kinds()) {
+        const Model model = kind.make();
+        const Status status = check_supported(model);
+        assert_int_equal(status.code(), BATCHLLM_ERROR_UNSUPPORTED);
+        const bool mamba = model.layers[0].linear_attention.rule == StateRule::state_space;
+        assert_non_null(
+            std::strstr(status.message().c_str(), mamba ? "layer 0: a state-space layer (Mamba-2)"
+                                                        : "layer 0: a delta net other than"));
+    }
+    for (const LayerKind &kind : layer_kinds()) {
+        const Status status = check_supported(kind.make());
+        if (!status.ok()) assert_null(std::strstr(status.message().c_str(), "delta net other"));
+    }
+}
+
 } // namespace
 
 int main() {
@@ -219,6 +237,7 @@ int main() {
         cmocka_unit_test(devices_that_cannot_run_it_are_refused_by_name),
         cmocka_unit_test(devices_take_the_kernels_of_their_capability),
         cmocka_unit_test(quantising_is_refused_where_it_cannot_be),
+        cmocka_unit_test(what_the_cpu_alone_computes_is_refused_by_name),
         cmocka_unit_test(predictions_know_from_how_many_tokens_activations_are_in_products),
         cmocka_unit_test(steps_are_as_large_as_memory_suggests),
         cmocka_unit_test(keys_and_values_are_in_fp8_where_they_can_be),

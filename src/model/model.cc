@@ -44,9 +44,10 @@ template <typename M, typename Visit> void visit_tensors(M *model, const Visit &
         visit_norm(&attention.v_norm, visit);
         visit(&attention.sinks);
         for (auto &part : layer.linear_attention.input) visit(&part);
-        visit(&layer.linear_attention.convolution);
+        for (auto &part : layer.linear_attention.convolution) visit_weight(&part, visit);
         visit(&layer.linear_attention.decay);
-        visit(&layer.linear_attention.step);
+        visit(&layer.linear_attention.step_bias);
+        visit(&layer.linear_attention.skip);
         visit_norm(&layer.linear_attention.norm, visit);
         visit_weight(&layer.linear_attention.o, visit);
         visit_feed_forward(&layer.feed_forward, visit);

@@ -66,7 +66,7 @@ Status Forward::allocate() {
 }
 
 // One worklist for all layers of a window and a shape of heads but the last layer, which has its own. Layers
-// with a delta net have none.
+// with linear attention have none.
 void Forward::choose_work() {
     const size_t last = model_.layers.size() - 1;
     for (size_t i = 0; i <= last; ++i) {

@@ -31,7 +31,7 @@ struct PartSeconds {
     double qkv = 0;
     double rope = 0; // with writing keys and values
     double attention = 0;
-    double linear_attention = 0; // all of a layer's delta net but its output
+    double linear_attention = 0; // all of linear attention but its output
     double output = 0;
     double gate_up = 0;
     double down = 0;

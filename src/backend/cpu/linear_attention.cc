@@ -85,7 +85,7 @@ void LinearAttentionLayers::prepare(const TokenBatch &batch) {
     }
 }
 
-// q, k and v of some of a node's tokens: convolved, and q and k over their length.
+// q, k and v of some of a node's tokens: convolved, and q and k over their length; the gates.
 void LinearAttentionLayers::convolve(const LinearAttention &attention,
                                      const PackedLinearAttention &weights, size_t layer,
                                      const Piece &piece) {
@@ -103,32 +103,38 @@ void LinearAttentionLayers::convolve(const LinearAttention &attention,
         }
         const int64_t token = node.token_begin + t;
         float *out = mixed(attention, token);
-        kernels_.convolve(inputs.data(), weights.convolution.data(), attention.width,
+        const float *bias =
+            weights.convolution_bias.empty() ? nullptr : weights.convolution_bias.data();
+        kernels_.convolve(inputs.data(), weights.convolution.data(), bias, attention.width,
                           static_cast<int32_t>(channels), out);
+        gates(attention, weights, token);
+        if (!attention.unit_length) continue;
         // x / sqrt(sum of squares + 1e-6) as an RMSNorm.
         const float epsilon = 1e-6f / static_cast<float>(attention.key_dim);
         for (int32_t h = 0; h < 2 * attention.key_heads; ++h, out += attention.key_dim) {
             const Vector &scale = h < attention.key_heads ? weights.query_scale : weights.key_scale;
             kernels_.rms_norm_head(out, scale.data(), epsilon, attention.key_dim);
         }
-        gates(attention, weights, token);
     }
 }
 
 void LinearAttentionLayers::gates(const LinearAttention &attention,
                                   const PackedLinearAttention &weights, int64_t token) {
     const int64_t heads = attention.value_heads;
+    const bool removes = attention.rule == StateRule::delta;
     const float *b = projected(attention, token) + attention.channels() + attention.values_size();
-    const float *a = b + heads;
+    const float *a = removes ? b + heads : b;
     for (int64_t h = 0; h < heads; ++h) {
         const auto at = static_cast<size_t>(h);
-        rate_.floats()[token * heads + h] = 1 / (1 + std::exp(-b[h]));
-        log_decay_.floats()[token * heads + h] =
-            weights.decay[at] * softplus(a[h] + weights.step[at]);
+        const float step = std::clamp(softplus(a[h] + weights.step_bias[at]), attention.least_step,
+                                      attention.most_step);
+        rate_.floats()[token * heads + h] = removes ? 1 / (1 + std::exp(-b[h])) : step;
+        log_decay_.floats()[token * heads + h] = weights.decay[at] * step;
     }
 }
 
-void LinearAttentionLayers::run_head(const LinearAttention &attention, size_t layer,
+void LinearAttentionLayers::run_head(const LinearAttention &attention,
+                                     const PackedLinearAttention &weights, size_t layer,
                                      const Node &node, int64_t head, int32_t thread) {
     const int64_t key_head = head / (attention.value_heads / attention.key_heads);
     float *rows = mixed(attention, node.token_begin);
@@ -143,6 +149,8 @@ void LinearAttentionLayers::run_head(const LinearAttention &attention, size_t la
     call.log_decay = log_decay_.floats() + node.token_begin * attention.value_heads + head;
     call.rate = rate_.floats() + node.token_begin * attention.value_heads + head;
     call.gate_stride = attention.value_heads;
+    call.removes = attention.rule == StateRule::delta;
+    if (!weights.skip.empty()) call.skip = weights.skip[static_cast<size_t>(head)];
     call.scratch = scratch_[static_cast<size_t>(thread)].floats();
     const bool recurrent = reproducible_ || call.tokens < kChunkedTokens;
     const auto run = recurrent ? kernels_.delta_recurrent : kernels_.delta_chunked;
@@ -208,7 +216,7 @@ Status LinearAttentionLayers::run(const LinearAttention &attention,
                                 if (head == attention.value_heads) {
                                     keep_inputs(attention, layer, node);
                                 } else {
-                                    run_head(attention, layer, node, head, thread);
+                                    run_head(attention, weights, layer, node, head, thread);
                                 }
                             });
     }
@@ -219,7 +227,11 @@ void LinearAttentionLayers::results(const LinearAttention &attention,
                                     const PackedLinearAttention &weights,
                                     const std::vector<int32_t> *wanted, int64_t rows,
                                     std::byte *out) const {
-    const int64_t head_bytes = attention.value_dim * dtype_bytes(kernels_.element);
+    const bool whole = attention.norm_parts > 0; // the norm's weight is of all heads together
+    const int32_t parts = whole ? attention.norm_parts : attention.value_heads;
+    const auto length = static_cast<int32_t>(attention.values_size() / parts);
+    const int64_t part_bytes = length * dtype_bytes(kernels_.element);
+    const float epsilon = weights.norm.epsilon;
     const auto multiply = kernels_.activate[static_cast<size_t>(Activation::silu)];
     pool_->parallel_for(task_count(rows), [&](int64_t task, int32_t) {
         const int64_t last = std::min(rows, (task + 1) * kTokensOfTask);
@@ -227,14 +239,20 @@ void LinearAttentionLayers::results(const LinearAttention &attention,
             const int64_t token = wanted == nullptr ? r : (*wanted)[static_cast<size_t>(r)];
             float *result = mixed(attention, token) + 2 * attention.keys_size();
             const float *gate = projected(attention, token) + attention.channels();
-            std::byte *to = out + r * attention.value_heads * head_bytes;
-            for (int32_t h = 0; h < attention.value_heads; ++h) {
-                kernels_.rms_norm_head(result, weights.norm.weight.data(), weights.norm.epsilon,
-                                       attention.value_dim);
-                multiply(gate, result, nullptr, nullptr, attention.value_dim, to);
-                result += attention.value_dim;
-                gate += attention.value_dim;
-                to += head_bytes;
+            const float *weight = weights.norm.weight.data();
+            std::byte *to = out + r * parts * part_bytes;
+            for (int32_t p = 0; p < parts; ++p) {
+                if (attention.gate_first) {
+                    kernels_.scale_silu(gate, length, result);
+                    kernels_.rms_norm(result, weight, epsilon, length, to);
+                } else {
+                    kernels_.rms_norm_head(result, weight, epsilon, length);
+                    multiply(gate, result, nullptr, nullptr, length, to);
+                }
+                result += length;
+                gate += length;
+                to += part_bytes;
+                if (whole) weight += length;
             }
         }
     });

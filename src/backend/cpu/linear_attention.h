@@ -1,4 +1,4 @@
-// Layers of gated delta nets: projections, convolution, the delta rule over each context node, gated norms.
+// Layers of linear attention: projections, convolution, the rule over each context node, gated norms.
 // Nodes go level by level (backend/state_levels.h).
 //
 // Reproducible: token by token, so that it does not matter how a prompt is cut into steps or where a prefix ends.
@@ -60,8 +60,8 @@ class LinearAttentionLayers {
                   size_t layer, const Piece &piece);
     void gates(const LinearAttention &attention, const PackedLinearAttention &weights,
                int64_t token);
-    void run_head(const LinearAttention &attention, size_t layer, const Node &node, int64_t head,
-                  int32_t thread);
+    void run_head(const LinearAttention &attention, const PackedLinearAttention &weights,
+                  size_t layer, const Node &node, int64_t head, int32_t thread);
     void keep_inputs(const LinearAttention &attention, size_t layer, const Node &node);
     float *projected(const LinearAttention &attention, int64_t token) const {
         return projected_.floats() + token * attention.input_rows();

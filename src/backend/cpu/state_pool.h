@@ -1,4 +1,4 @@
-// The states of delta nets: one slot for a context node, with the states of all layers.
+// The states of layers with linear attention: one slot for a context node, with the states of all layers.
 //
 //   [slot][layer] { S [value_head][key_dim][padded value_dim] f32 or bf16, inputs [width - 1][channels] float }
 //
@@ -20,7 +20,7 @@ namespace batchllm::cpu {
 class StatePool {
   public:
     // type: of S
-    static int64_t slot_bytes(const Model &model, DType type); // 0: the model has no delta nets
+    static int64_t slot_bytes(const Model &model, DType type); // 0: the model has none
     static Result<StatePool> create(const Model &model, DType type, int64_t slots);
 
     DType type() const { return type_; }

@@ -35,13 +35,15 @@ struct PackedExperts {
 };
 
 struct PackedLinearAttention {
-    PackedMatrix input; // [LinearAttention::input_rows, hidden]
-    Vector convolution; // [width, channels]
-    Vector decay;       // [value_heads] -exp(LinearAttention::decay)
-    Vector step;        // [value_heads]
+    PackedMatrix input;      // [LinearAttention::input_rows, hidden]
+    Vector convolution;      // [width, channels]
+    Vector convolution_bias; // [channels]
+    Vector decay;            // [value_heads] -exp(LinearAttention::decay)
+    Vector step_bias;        // [value_heads]
+    Vector skip;             // [value_heads]
     Vector query_scale,
         key_scale;   // [key_dim] that make an RMSNorm one by length, of queries also over its root
-    PackedNorm norm; // [value_dim]
+    PackedNorm norm; // as LinearAttention's
 };
 
 struct PackedLayer {
@@ -53,7 +55,7 @@ struct PackedLayer {
     PackedNorm q_norm, k_norm, v_norm; // as Attention's
     Vector sinks;                      // [heads] in base 2
     PackedLinearAttention linear_attention;
-    PackedMatrix o; // [hidden, heads * head_dim], of attention or of the delta net
+    PackedMatrix o; // [hidden, heads * head_dim], of either attention
     Vector o_bias;  // [hidden]
     PackedFeedForward feed_forward;
     PackedExperts experts;

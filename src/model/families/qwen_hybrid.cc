@@ -65,28 +65,12 @@ Result<LinearAttention> read_delta_net(const JsonValue &config, size_t layers) {
     return delta;
 }
 
-// A vector without ".weight" behind its name.
-Tensor named_vector(std::string name, int64_t length) {
-    Tensor vector;
-    vector.name = std::move(name);
-    vector.rows = length;
-    vector.columns = 1;
-    return vector;
-}
-
-// [channels, 1, width] in the file.
-Tensor named_convolution(const std::string &prefix, int64_t channels, int64_t width) {
-    Tensor tensor = named_weight(prefix, channels, width).values;
-    tensor.stored_stack = channels;
-    tensor.stored_rows = 1;
-    return tensor;
-}
-
 void name_tensors(const std::string &prefix, int64_t hidden, float epsilon,
                   LinearAttention *delta) {
-    delta->convolution = named_convolution(prefix + "conv1d", delta->channels(), delta->width);
+    delta->convolution = {named_convolution(prefix + "conv1d", delta->channels(), 0,
+                                            delta->channels(), delta->width)};
     delta->decay = named_vector(prefix + "A_log", delta->value_heads);
-    delta->step = named_vector(prefix + "dt_bias", delta->value_heads);
+    delta->step_bias = named_vector(prefix + "dt_bias", delta->value_heads);
     delta->norm = named_norm(NormKind::rms, prefix + "norm", delta->value_dim, epsilon);
     delta->o = named_weight(prefix + "out_proj", hidden, delta->values_size());
 }
