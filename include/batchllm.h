@@ -937,7 +937,7 @@ typedef struct batchllm_prediction {
  *   out               the caller sets out->struct_size
  * Takes as much memory as the job, and about 10 us per step and 0.5 us per generated token. Errors:
  * INVALID_ARGUMENT for an unknown device; BACKEND_UNAVAILABLE if there is none to measure; UNSUPPORTED
- * if no description of a device has the model's costs (layers in fp8 on a GPU, gated delta nets). */
+ * if no description of a device has the model's costs (layers in fp8 on a GPU, layers with a state). */
 BATCHLLM_API int32_t batchllm_plan_predict(const batchllm_plan *plan, const int32_t *tokens,
                                            const int64_t *offsets, const batchllm_params *params,
                                            int64_t params_count,

@@ -5,6 +5,8 @@
 
 #include "attention/family.h"
 #include "backend_options.h"
+#include "layer_kinds.h"
+#include "step/supported.h"
 #include "testing.h"
 
 using namespace batchllm;
@@ -204,8 +206,8 @@ void steps_are_as_large_as_memory_suggests(void **) {
     dense.layer_inputs.width = 0;
     dense.layers.resize(1);
     assert_int_equal(steps(dense, 140), 16384);
-    dense.layers[0].delta.key_heads = dense.layers[0].delta.value_heads = 64;
-    dense.layers[0].delta.key_dim = dense.layers[0].delta.value_dim = 128;
+    dense.layers[0].linear_attention.key_heads = dense.layers[0].linear_attention.value_heads = 64;
+    dense.layers[0].linear_attention.key_dim = dense.layers[0].linear_attention.value_dim = 128;
     assert_int_equal(steps(dense, 140), 8192);
 }
 
@@ -263,6 +265,22 @@ void activations_are_within_products_on_the_capability_that_has_them(void **) {
     assert_true(have(9, 0, options));
 }
 
+void what_the_cpu_alone_computes_is_refused_by_name(void **) {
+    for (const LayerKind &kind : cpu_layer_kinds()) {
+        const Model model = kind.make();
+        const Status status = check_supported(model);
+        assert_int_equal(status.code(), BATCHLLM_ERROR_UNSUPPORTED);
+        const bool mamba = model.layers[0].linear_attention.rule == StateRule::state_space;
+        assert_non_null(
+            std::strstr(status.message().c_str(), mamba ? "layer 0: a state-space layer (Mamba-2)"
+                                                        : "layer 0: a delta net other than"));
+    }
+    for (const LayerKind &kind : layer_kinds()) {
+        const Status status = check_supported(kind.make());
+        if (!status.ok()) assert_null(std::strstr(status.message().c_str(), "delta net other"));
+    }
+}
+
 } // namespace
 
 int main() {
@@ -270,6 +288,7 @@ int main() {
         cmocka_unit_test(devices_that_cannot_run_it_are_refused_by_name),
         cmocka_unit_test(devices_take_the_kernels_of_their_capability),
         cmocka_unit_test(quantising_is_refused_where_it_cannot_be),
+        cmocka_unit_test(what_the_cpu_alone_computes_is_refused_by_name),
         cmocka_unit_test(steps_are_as_large_as_memory_suggests),
         cmocka_unit_test(steps_follow_from_all_options),
         cmocka_unit_test(activations_are_within_products_on_the_capability_that_has_them),

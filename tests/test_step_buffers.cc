@@ -104,8 +104,8 @@ void heads_are_padded_and_a_delta_net_has_a_multiple_of_sixteen_rows(void **) {
     layer.attention.kv_layer = 0; // another's keys and values
     assert_int_equal(first_rows(layer), 12 * 128);
     layer.attention = {};
-    layer.delta.key_heads = layer.delta.value_heads = 3;
-    layer.delta.key_dim = layer.delta.value_dim = 8;
+    layer.linear_attention.key_heads = layer.linear_attention.value_heads = 3;
+    layer.linear_attention.key_dim = layer.linear_attention.value_dim = 8;
     assert_int_equal(first_rows(layer), 112); // 4 * 24 + 6
     assert_int_equal(last_columns(layer), 24);
 }

@@ -17,8 +17,9 @@ constexpr int32_t kChunkedTokens = 16;
 bool goes_in_chunks(const Model &model, DType element, bool reproducible) {
     return !reproducible &&
            std::all_of(model.layers.begin(), model.layers.end(), [&](const Layer &layer) {
-               return !layer.delta ||
-                      takes_chunks(element, layer.delta.key_dim, layer.delta.value_dim);
+               return !layer.linear_attention ||
+                      takes_chunks(element, layer.linear_attention.key_dim,
+                                   layer.linear_attention.value_dim);
            });
 }
 
@@ -27,7 +28,7 @@ StepDelta::StepDelta(const Model &model, const DeltaOptions &options)
     chunked_ = goes_in_chunks(model, options_.element, options_.reproducible);
     for (const Layer &layer : model_.layers) {
         begin_.push_back(slot_bytes_);
-        const DeltaNet &delta = layer.delta;
+        const LinearAttention &delta = layer.linear_attention;
         if (!delta) continue;
         const int64_t bytes = delta.values_size() * delta.key_dim * dtype_bytes(options_.state) +
                               kRing * delta.channels() * dtype_bytes(options_.element);
@@ -118,7 +119,7 @@ Status StepDelta::stage(const TokenBatch &batch, StepInput *input, Staging *stag
 
 DeltaArguments StepDelta::arguments(size_t layer, const DeviceLayer &weights,
                                     const StepInput &input) const {
-    const DeltaNet &delta = model_.layers[layer].delta;
+    const LinearAttention &delta = model_.layers[layer].linear_attention;
     DeltaArguments a{};
     a.element = options_.element;
     a.state = options_.state;

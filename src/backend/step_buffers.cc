@@ -92,7 +92,7 @@ void add_attention(const Model &model, const StepForm &form, int64_t rows, StepB
 void add_delta_nets(const Model &model, const StepForm &form, int64_t rows, StepBuffers *out) {
     int64_t channels = 0, keys = 0, heads = 0;
     for (const Layer &layer : model.layers) {
-        const DeltaNet &net = layer.delta;
+        const LinearAttention &net = layer.linear_attention;
         channels = std::max(channels, net.channels());
         keys = std::max(keys, int64_t{net.value_heads} * net.key_dim);
         heads = std::max<int64_t>(heads, net.value_heads);
@@ -135,14 +135,14 @@ void add_experts(const Model &model, const StepForm &form, int64_t rows, StepBuf
 } // namespace
 
 int64_t first_rows(const Layer &layer) {
-    if (layer.delta) return rounded_up(layer.delta.input_rows(), 16);
+    if (layer.linear_attention) return rounded_up(layer.linear_attention.input_rows(), 16);
     const Attention &a = layer.attention;
     const int64_t heads = (a.gated ? 2 : 1) * int64_t{a.heads};
     return (heads + (a.kv_layer < 0 ? 2 * a.kv_heads : 0)) * padded_head_dim(a.head_dim);
 }
 
 int64_t last_columns(const Layer &layer) {
-    if (layer.delta) return layer.delta.values_size();
+    if (layer.linear_attention) return layer.linear_attention.values_size();
     return int64_t{layer.attention.heads} * padded_head_dim(layer.attention.head_dim);
 }
 
@@ -152,7 +152,7 @@ AttentionShapes attention_shapes(const Model &model) {
     AttentionShapes shapes;
     for (const Layer &layer : model.layers) {
         const Attention &a = layer.attention;
-        if (layer.delta) {
+        if (layer.linear_attention) {
             shapes.of_layer.push_back(SIZE_MAX);
             continue;
         }

@@ -43,12 +43,13 @@ template <typename M, typename Visit> void visit_tensors(M *model, const Visit &
         visit_norm(&attention.k_norm, visit);
         visit_norm(&attention.v_norm, visit);
         visit(&attention.sinks);
-        for (auto &part : layer.delta.input) visit(&part);
-        visit(&layer.delta.convolution);
-        visit(&layer.delta.decay);
-        visit(&layer.delta.step);
-        visit_norm(&layer.delta.norm, visit);
-        visit_weight(&layer.delta.o, visit);
+        for (auto &part : layer.linear_attention.input) visit(&part);
+        for (auto &part : layer.linear_attention.convolution) visit_weight(&part, visit);
+        visit(&layer.linear_attention.decay);
+        visit(&layer.linear_attention.step_bias);
+        visit(&layer.linear_attention.skip);
+        visit_norm(&layer.linear_attention.norm, visit);
+        visit_weight(&layer.linear_attention.o, visit);
         visit_feed_forward(&layer.feed_forward, visit);
         visit_weight(&layer.experts.router.weight, visit);
         visit(&layer.experts.router.correction);
@@ -72,7 +73,7 @@ std::vector<LayerKind> kinds_of_layers(const Model &model) {
     std::vector<LayerKind> kinds;
     for (size_t i = 0; i < model.layers.size(); ++i) {
         const Attention &a = model.layers[i].attention;
-        if (a.kv_layer >= 0 || model.layers[i].delta) continue;
+        if (a.kv_layer >= 0 || model.layers[i].linear_attention) continue;
         // One that no request outgrows is none.
         const int32_t window = a.window < model.max_positions ? a.window : 0;
         auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const LayerKind &known) {
@@ -147,7 +148,8 @@ std::vector<int32_t> Model::kv_windows() const {
 
 int64_t Model::state_size() const {
     int64_t size = 0;
-    for (const Layer &layer : layers) size += layer.delta ? layer.delta.state_size() : 0;
+    for (const Layer &layer : layers)
+        size += layer.linear_attention ? layer.linear_attention.state_size() : 0;
     return size;
 }
 

@@ -13,11 +13,11 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/attention.h"
-#include "backend/cpu/delta_layers.h"
 #include "backend/cpu/experts.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kv_pages.h"
 #include "backend/cpu/linear.h"
+#include "backend/cpu/linear_attention.h"
 #include "backend/cpu/weights.h"
 #include "backend/cpu/worklist.h"
 #include "base/thread_pool.h"
@@ -31,7 +31,7 @@ struct PartSeconds {
     double qkv = 0;
     double rope = 0; // with writing keys and values
     double attention = 0;
-    double delta = 0; // all of a layer's delta net but its output
+    double linear_attention = 0; // all of linear attention but its output
     double output = 0;
     double gate_up = 0;
     double down = 0;
@@ -52,7 +52,7 @@ class Forward {
 
     // The pages and states that run() writes; set once, after the weights are packed.
     Status take_pages(KvPages pages);
-    void take_states(StatePool states) { delta_nets_->take_states(std::move(states)); }
+    void take_states(StatePool states) { linear_attention_->take_states(std::move(states)); }
     const KvPages &pages() const { return pages_; }
 
     // Computes the batch. wanted: tokens whose hidden state is wanted, for logits or for itself; ascending
@@ -117,7 +117,7 @@ class Forward {
     KvPages pages_;
     std::unique_ptr<PagedAttention> attention_;
     std::unique_ptr<ExpertLayers> experts_;
-    std::unique_ptr<DeltaLayers> delta_nets_;
+    std::unique_ptr<LinearAttentionLayers> linear_attention_;
     std::vector<float> zeros_;          // [largest head_dim]
     std::vector<int64_t> angles_begin_; // [ropes] where each one's angles begin, for each token
     int64_t angles_ = 0;                // of a token, all ropes

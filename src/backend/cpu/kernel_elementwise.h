@@ -325,7 +325,8 @@ constexpr Kernels kKernels = {
     cap,
     {activate<Silu>, activate<Gelu>, activate<GeluTanh>, activate<ClampedSwiglu>},
     convolve,
-    scale_sigmoid,
+    scale_gated<Sigmoid>,
+    scale_gated<Silu>,
     delta_recurrent,
     delta_chunked,
 };

@@ -1,4 +1,4 @@
-// The states of delta nets: one slot for a context node, with the states of all layers.
+// The states of layers with linear attention: one slot for a context node, with the states of all layers.
 //
 //   [slot][layer] { S [value_head][key_dim][padded value_dim] f32 or bf16, inputs [width - 1][channels] float }
 //
@@ -20,24 +20,25 @@ namespace batchllm::cpu {
 class StatePool {
   public:
     // type: of S
-    static int64_t slot_bytes(const Model &model, DType type); // 0: the model has no delta nets
+    static int64_t slot_bytes(const Model &model, DType type); // 0: the model has none
     static Result<StatePool> create(const Model &model, DType type, int64_t slots);
 
     DType type() const { return type_; }
     // A layer's S of a value head.
-    std::byte *matrix(int32_t slot, size_t layer, const DeltaNet &delta, int64_t head) const {
-        return layer_of(slot, layer) + head * matrix_numbers(delta) * dtype_bytes(type_);
+    std::byte *matrix(int32_t slot, size_t layer, const LinearAttention &attention,
+                      int64_t head) const {
+        return layer_of(slot, layer) + head * matrix_numbers(attention) * dtype_bytes(type_);
     }
-    float *inputs(int32_t slot, size_t layer, const DeltaNet &delta) const {
-        return reinterpret_cast<float *>(matrix(slot, layer, delta, delta.value_heads));
+    float *inputs(int32_t slot, size_t layer, const LinearAttention &attention) const {
+        return reinterpret_cast<float *>(matrix(slot, layer, attention, attention.value_heads));
     }
     // Of one value head.
-    static int64_t matrix_numbers(const DeltaNet &delta) {
-        return int64_t{delta.key_dim} * padded_head_dim(delta.value_dim);
+    static int64_t matrix_numbers(const LinearAttention &attention) {
+        return int64_t{attention.key_dim} * padded_head_dim(attention.value_dim);
     }
 
   private:
-    static int64_t layer_bytes(const DeltaNet &delta, DType type);
+    static int64_t layer_bytes(const LinearAttention &attention, DType type);
     std::byte *layer_of(int32_t slot, size_t layer) const {
         return data_.data() + slot * slot_bytes_ + begin_[layer];
     }

@@ -62,12 +62,19 @@ Status pack_attention(const Attention &from, Linear *linear, PackedLayer *to) {
     return {};
 }
 
-Status pack_delta(const DeltaNet &from, Linear *linear, PackedLayer *to) {
-    PackedDelta &packed = to->delta;
+Status pack_linear_attention(const LinearAttention &from, Linear *linear, PackedLayer *to) {
+    PackedLinearAttention &packed = to->linear_attention;
     ASSIGN_OR_RETURN(packed.input, linear->pack(from.input, false));
     ASSIGN_OR_RETURN(to->o, linear->pack({&from.o.values, 1}, false));
     to->o_bias = read_vector(from.o.bias);
-    const Vector stored = read_vector(from.convolution); // [channels, width]
+    Vector stored; // [channels, width]
+    std::vector<std::pair<const Tensor *, int64_t>> biases;
+    for (const Weight &part : from.convolution) {
+        const Vector rows = read_vector(part.values);
+        stored.insert(stored.end(), rows.begin(), rows.end());
+        biases.emplace_back(&part.bias, part.rows());
+    }
+    packed.convolution_bias = concatenate(biases);
     const auto channels = static_cast<size_t>(from.channels());
     const auto width = static_cast<size_t>(from.width);
     packed.convolution.resize(stored.size());
@@ -78,11 +85,12 @@ Status pack_delta(const DeltaNet &from, Linear *linear, PackedLayer *to) {
     }
     packed.decay = read_vector(from.decay);
     for (float &decay : packed.decay) decay = -std::exp(decay);
-    packed.step = read_vector(from.step);
+    packed.step_bias = read_vector(from.step_bias);
+    packed.skip = read_vector(from.skip);
     const float dim = static_cast<float>(from.key_dim);
     packed.key_scale.assign(static_cast<size_t>(from.key_dim), 1 / std::sqrt(dim));
     packed.query_scale.assign(static_cast<size_t>(from.key_dim), 1 / dim);
-    packed.norm = pack_norm(from.norm, from.value_dim);
+    packed.norm = pack_norm(from.norm, from.norm_parts > 0 ? from.values_size() : from.value_dim);
     return {};
 }
 
@@ -130,8 +138,9 @@ Result<PackedWeights> pack_weights(const Model &model, Linear *linear) {
         to.after_attention = pack_norm(from.after_attention, model.hidden);
         to.before_feed_forward = pack_norm(from.before_feed_forward, model.hidden);
         to.after_feed_forward = pack_norm(from.after_feed_forward, model.hidden);
-        RETURN_IF_ERROR(from.delta ? pack_delta(from.delta, linear, &to)
-                                   : pack_attention(from.attention, linear, &to));
+        RETURN_IF_ERROR(from.linear_attention
+                            ? pack_linear_attention(from.linear_attention, linear, &to)
+                            : pack_attention(from.attention, linear, &to));
         RETURN_IF_ERROR(pack_feed_forward(from.feed_forward, linear, &to.feed_forward));
         if (from.experts) RETURN_IF_ERROR(pack_experts(from.experts, linear, &to.experts));
         if (from.shared_gate) {

@@ -34,14 +34,16 @@ struct PackedExperts {
     std::vector<PackedFeedForward> each;
 };
 
-struct PackedDelta {
-    PackedMatrix input; // [DeltaNet::input_rows, hidden]
-    Vector convolution; // [width, channels]
-    Vector decay;       // [value_heads] -exp(DeltaNet::decay)
-    Vector step;        // [value_heads]
+struct PackedLinearAttention {
+    PackedMatrix input;      // [LinearAttention::input_rows, hidden]
+    Vector convolution;      // [width, channels]
+    Vector convolution_bias; // [channels]
+    Vector decay;            // [value_heads] -exp(LinearAttention::decay)
+    Vector step_bias;        // [value_heads]
+    Vector skip;             // [value_heads]
     Vector query_scale,
         key_scale;   // [key_dim] that make an RMSNorm one by length, of queries also over its root
-    PackedNorm norm; // [value_dim]
+    PackedNorm norm; // as LinearAttention's
 };
 
 struct PackedLayer {
@@ -52,8 +54,8 @@ struct PackedLayer {
     Vector qkv_bias;  // as many, zeros where only some have one
     PackedNorm q_norm, k_norm, v_norm; // as Attention's
     Vector sinks;                      // [heads] in base 2
-    PackedDelta delta;
-    PackedMatrix o; // [hidden, heads * head_dim], of attention or of the delta net
+    PackedLinearAttention linear_attention;
+    PackedMatrix o; // [hidden, heads * head_dim], of either attention
     Vector o_bias;  // [hidden]
     PackedFeedForward feed_forward;
     PackedExperts experts;

@@ -17,6 +17,8 @@
     family("gpt_oss", "GptOssForCausalLM", describe_gpt_oss)                                       \
     family("granite", "GraniteForCausalLM", describe_granite)                                      \
     family("granitemoe", "GraniteMoeForCausalLM", describe_granite_moe)                            \
+    family("granitemoehybrid", "GraniteMoeHybridForCausalLM", describe_granite_hybrid)             \
+    family("granitemoeshared", "GraniteMoeSharedForCausalLM", describe_granite_moe_shared)         \
     family("llama", "LlamaForCausalLM", describe_llama)                                            \
     family("ministral3", "Ministral3ForCausalLM", describe_ministral3)                             \
     family("mistral", "MistralForCausalLM", describe_mistral)                                      \
