@@ -8,7 +8,7 @@
 //     a = after_attention(attention(before_attention(x)))
 //     f = after_feed_forward(feed_forward(before_feed_forward(x + a)))     x + residual_scale * a
 //     parallel: f = ... of before_attention(x) itself, and x + residual_scale * (a + f)
-// where a layer with a delta net has that in place of attention;
+// where a layer with a delta net or a short convolution has that in place of attention;
 //     then, where the model has layer inputs, x + after_input(input block(x)), and x * scalar
 #pragma once
 
@@ -167,6 +167,23 @@ struct DeltaNet {
     int64_t state_size() const { return values_size() * key_dim + (width - 1) * channels(); }
 };
 
+// A gated short convolution (LFM2). With B, C and x of a token from its input, and p = B * x, the elements'
+// products, of each channel
+//     s = bias + sum over w of filter[w] * p of the token width - 1 - w tokens earlier
+//     result: C * s, of all channels through o
+// The state of a layer is p of the last width - 1 tokens.
+struct ShortConvolution {
+    int32_t width = 0; // tokens that it sees, the newest included; at least 2
+    Weight b, c, x;    // [channels, hidden]
+    Weight filter;     // [channels, width], the newest token's last; its bias: [channels], or none
+    Weight o;          // [hidden, channels]
+
+    explicit operator bool() const { return width > 0; }
+    int64_t channels() const { return x.rows(); }
+    // Numbers of a request's state.
+    int64_t state_size() const { return (width - 1) * channels(); }
+};
+
 enum class Activation : uint8_t {
     silu,
     gelu,      // x * normal distribution function of x
@@ -193,7 +210,7 @@ enum class RouterKind : uint8_t {
 // A token's logits -> its experts and their weights. The score of an expert is the softmax or
 // sigmoid of its logit. The `chosen` experts with the highest score plus correction are chosen, the
 // first ones among equals. An expert's weight is its score (if normalised, divided by the sum of
-// the chosen ones' scores) times scale. With groups, which are equal consecutive parts of the
+// the chosen ones' scores plus epsilon) times scale. With groups, which are equal consecutive parts of the
 // experts, only experts of the chosen_groups groups whose two best experts have the highest sum may
 // be chosen.
 struct Router {
@@ -204,6 +221,7 @@ struct Router {
     int32_t groups = 1;
     int32_t chosen_groups = 1;
     bool normalised = false;
+    float epsilon = 0;
     float scale = 1;
 };
 
@@ -227,16 +245,19 @@ struct InputBlock {
 struct Layer {
     Norm before_attention, after_attention;
     Norm before_feed_forward, after_feed_forward;
-    Attention attention;      // none (no heads) where there is a delta net
-    DeltaNet delta;           // or none
-    FeedForward feed_forward; // none (width 0): experts alone
-    Experts experts;          // or none
-    Weight shared_gate;       // [1, hidden], or none: 1
-    bool parallel = false;    // before_feed_forward is not used
+    Attention attention; // none (no heads) where there is a delta net or a short convolution
+    DeltaNet delta;      // or none
+    ShortConvolution convolution; // or none
+    FeedForward feed_forward;     // none (width 0): experts alone
+    Experts experts;              // or none
+    Weight shared_gate;           // [1, hidden], or none: 1
+    bool parallel = false;        // before_feed_forward is not used
     float residual_scale = 1;
     InputBlock input; // where the model has layer inputs
     Norm after_input;
     Tensor scalar; // [1], or none: 1
+
+    bool attends() const { return !delta && !convolution; }
 };
 
 // A second embedding of every token, of which each layer has a part of its own. With x the residual
@@ -310,7 +331,7 @@ struct Model {
     int64_t weight_bytes() const;
     int32_t kv_planes() const;               // of a page: layers of the largest group
     std::vector<int32_t> kv_windows() const; // [kv_groups]
-    int64_t state_size() const; // numbers of a request's state, all delta nets; 0: none
+    int64_t state_size() const;              // numbers of a request's state, all layers; 0: none
 };
 
 // Every tensor of the description, in a fixed order; the head's only when it is not the embedding.

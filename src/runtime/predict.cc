@@ -85,8 +85,8 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
         if (model.state_size() > 0) {
             return error(
                 BATCHLLM_ERROR_UNSUPPORTED,
-                "%s is not predicted: it has layers with a state (gated delta nets), and no "
-                "description of a device says what they take",
+                "%s is not predicted: it has layers with a state (gated delta nets or short "
+                "convolutions), and no description of a device says what they take",
                 of.model_dir.c_str());
         }
         loaded.model = std::make_unique<Model>(std::move(model));

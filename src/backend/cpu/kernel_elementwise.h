@@ -304,6 +304,8 @@ KERNEL_TARGET void activate(const float *gate, const float *up, const float *gat
 
 #include "backend/cpu/kernel_delta.h"
 
+#include "backend/cpu/kernel_convolution.h"
+
 constexpr Kernels kKernels = {
     KERNEL_NAME,
     Element::kType,
@@ -328,4 +330,6 @@ constexpr Kernels kKernels = {
     scale_sigmoid,
     delta_recurrent,
     delta_chunked,
+    multiply_biased,
+    convolve_gated,
 };

@@ -3,17 +3,22 @@
 namespace batchllm::cpu {
 
 // Whole cache lines.
-int64_t StatePool::layer_bytes(const DeltaNet &delta, DType type) {
-    if (!delta) return 0;
+int64_t StatePool::layer_bytes(const Layer &layer, DType type) {
     constexpr int64_t line = kLanes * sizeof(float);
-    const int64_t bytes = matrix_numbers(delta) * delta.value_heads * dtype_bytes(type) +
-                          (delta.width - 1) * delta.channels() * int64_t{sizeof(float)};
+    constexpr int64_t number = sizeof(float);
+    int64_t bytes = 0;
+    if (const DeltaNet &delta = layer.delta; delta) {
+        bytes = matrix_numbers(delta) * delta.value_heads * dtype_bytes(type) +
+                (delta.width - 1) * delta.channels() * number;
+    } else if (layer.convolution) {
+        bytes = layer.convolution.state_size() * number;
+    }
     return (bytes + line - 1) / line * line;
 }
 
 int64_t StatePool::slot_bytes(const Model &model, DType type) {
     int64_t bytes = 0;
-    for (const Layer &layer : model.layers) bytes += layer_bytes(layer.delta, type);
+    for (const Layer &layer : model.layers) bytes += layer_bytes(layer, type);
     return bytes;
 }
 
@@ -22,7 +27,7 @@ Result<StatePool> StatePool::create(const Model &model, DType type, int64_t slot
     pool.type_ = type;
     for (const Layer &layer : model.layers) {
         pool.begin_.push_back(pool.slot_bytes_);
-        pool.slot_bytes_ += layer_bytes(layer.delta, type);
+        pool.slot_bytes_ += layer_bytes(layer, type);
     }
     ASSIGN_OR_RETURN(pool.data_, Buffer::create(slots * pool.slot_bytes_, "state slots"));
     return pool;

@@ -44,6 +44,15 @@ struct PackedDelta {
     PackedNorm norm; // [value_dim]
 };
 
+struct PackedConvolution {
+    PackedMatrix bx;       // [2 channels, hidden], interleaved
+    PackedMatrix c;        // [channels, hidden]
+    Vector b_bias, x_bias; // [channels]
+    Vector c_bias;         // [channels]
+    Vector filter;         // [width, channels]
+    Vector filter_bias;    // [channels]
+};
+
 struct PackedLayer {
     PackedNorm before_attention, after_attention;
     PackedNorm before_feed_forward, after_feed_forward;
@@ -53,7 +62,8 @@ struct PackedLayer {
     PackedNorm q_norm, k_norm, v_norm; // as Attention's
     Vector sinks;                      // [heads] in base 2
     PackedDelta delta;
-    PackedMatrix o; // [hidden, heads * head_dim], of attention or of the delta net
+    PackedConvolution convolution;
+    PackedMatrix o; // [hidden, heads * head_dim], of attention or of what stands in its place
     Vector o_bias;  // [hidden]
     PackedFeedForward feed_forward;
     PackedExperts experts;
