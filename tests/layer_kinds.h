@@ -317,6 +317,22 @@ inline Model hybrid(bool delta_first, int32_t key_heads, int32_t value_heads, in
     return model;
 }
 
+// A short convolution before or behind attention with normed heads.
+inline Model convolution(bool first, int32_t width, int64_t channels, bool biases) {
+    Model model = changed(plain(), [](Layer *layer) { add_head_norms(NormKind::rms, layer); });
+    Layer &layer = model.layers[first ? 0 : 1];
+    layer.attention = {};
+    ShortConvolution &made = layer.convolution;
+    made.width = width;
+    made.b.values = made.c.values = made.x.values = tensor(channels, model.hidden);
+    made.filter.values = tensor(channels, width);
+    made.o.values = tensor(model.hidden, channels);
+    for (Weight *w : {&made.b, &made.c, &made.x, &made.filter, &made.o}) {
+        if (biases) add_bias(w);
+    }
+    return model;
+}
+
 } // namespace kinds
 
 inline std::vector<LayerKind> layer_kinds() {
@@ -406,6 +422,11 @@ inline std::vector<LayerKind> layer_kinds() {
          [] { return hybrid(true, 2, 4); }},
         {"a delta net behind attention", [] { return hybrid(false, 3, 3); }},
         {"a delta net with heads of 128", [] { return hybrid(true, 1, 2, 128, 128); }},
+        // On the CPU alone: other backends refuse them.
+        {"a short convolution, then attention (LFM2)",
+         [] { return convolution(true, 3, 136, false); }},
+        {"a short convolution with biases behind attention",
+         [] { return convolution(false, 4, 100, true); }},
         {"a tied head with a bias",
          [] {
              Model model = plain();

@@ -261,7 +261,8 @@ void every_model_has_scales(void **) {
         const std::vector<KvScales> scales = kv_scales(*model, 2);
         for (size_t i = 0; i < scales.size(); ++i) {
             const Layer &layer = model->layers[i];
-            const size_t heads = layer.delta ? 0 : static_cast<size_t>(layer.attention.kv_heads);
+            const size_t heads =
+                layer.attends() ? static_cast<size_t>(layer.attention.kv_heads) : 0;
             assert_int_equal(scales[i].k.size(), heads);
             assert_int_equal(scales[i].v.size(), heads);
             for (const float scale : scales[i].k) {

@@ -542,11 +542,15 @@ void whatever_the_model_is(void **) {
     compare_all(subjects, machine().gpu() ? 3 : cases(4, 2), seed_of_run());
 }
 
-// Gated delta nets, whose states are made token by token.
+// Gated delta nets, whose states are made token by token, and on the CPU short convolutions.
 void hybrids_too(void **) {
     std::vector<Subject> subjects;
-    for (const char *model :
-         {"golden/qwen3_next_bf16", "golden/qwen3_5_bf16", "golden/qwen3_5_moe_bf16"}) {
+    std::vector<const char *> models = {"golden/qwen3_next_bf16", "golden/qwen3_5_bf16",
+                                        "golden/qwen3_5_moe_bf16"};
+    if (!machine().gpu()) {
+        models.insert(models.end(), {"golden/lfm2_bf16", "golden/lfm2_moe_bf16"});
+    }
+    for (const char *model : models) {
         for (const char *type : compute_types_of(subjects.size())) {
             subjects.push_back(
                 {model, type, Wish::greedy, 1, sharings(type)[0], 150, "state_slots=6,", false});
