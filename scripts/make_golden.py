@@ -294,6 +294,12 @@ MODELS = {
         SMALL, num_hidden_layers=4, num_dense_layers=1, num_experts=6, num_experts_per_tok=2,
         moe_intermediate_size=24, routed_scaling_factor=1.5, conv_L_cache=4,
         layer_types=["conv", "full_attention", "conv", "full_attention"]), 299, None),
+    "lfm2_vl_bf16": ("lfm2_vl", "bfloat16", "new", dict(
+        text_config=dict(SMALL, intermediate_size=48, block_multiple_of=8, num_hidden_layers=3,
+                         layer_types=["full_attention", "conv", "conv"]),
+        vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                           num_attention_heads=1, patch_size=4, num_patches=16),
+        projector_hidden_size=16, image_token_id=298), 299, None),
 }
 
 

@@ -422,8 +422,7 @@ void the_same_sampled_job_twice_gives_the_same_results(void **) {
 }
 
 // Whether they share a snapshot of the prompt or each computes the prompt for itself.
-void samples_of_a_model_with_states_are_those_without_sharing(void **) {
-    const Golden golden = read_golden("golden/qwen3_next_bf16");
+void check_samples(const Golden &golden) {
     batchllm_engine_options alone = float32_options();
     alone.enlarge = BATCHLLM_ENLARGE_NONE;
     const ResultsHandle a = run_sampled(golden);
@@ -441,6 +440,12 @@ void samples_of_a_model_with_states_are_those_without_sharing(void **) {
     }
     // A draw that rounding decides changes what follows it.
     assert_true(same * 20 >= a->count * 19);
+}
+
+void samples_of_a_model_with_states_are_those_without_sharing(void **) {
+    for (const char *model : {"golden/qwen3_next_bf16", "golden/lfm2_moe_bf16"}) {
+        check_samples(read_golden(model));
+    }
 }
 
 } // namespace
