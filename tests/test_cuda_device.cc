@@ -7,6 +7,8 @@
 #include "backend/sim/device_costs.h"
 #include "backend_options.h"
 #include "gated/gated.h"
+#include "layer_kinds.h"
+#include "step/supported.h"
 #include "testing.h"
 
 using namespace batchllm;
@@ -212,6 +214,17 @@ void steps_are_as_large_as_memory_suggests(void **) {
     assert_int_equal(steps(dense, 140), 8192);
 }
 
+void short_convolutions_are_refused_by_name(void **) {
+    for (const bool first : {true, false}) {
+        const Status refused = check_supported(kinds::convolution(first, 3, 136, false));
+        assert_int_equal(refused.code(), BATCHLLM_ERROR_UNSUPPORTED);
+        const std::string expected = std::string("cuda backend: layer ") + (first ? "0" : "1") +
+                                     ": short convolutions (LFM2)";
+        if (!refused.message().starts_with(expected)) fail_msg("%s", refused.message().c_str());
+    }
+    assert_true(check_supported(kinds::plain()).ok());
+}
+
 } // namespace
 
 int main() {
@@ -222,6 +235,7 @@ int main() {
         cmocka_unit_test(predictions_know_from_how_many_tokens_activations_are_in_products),
         cmocka_unit_test(steps_are_as_large_as_memory_suggests),
         cmocka_unit_test(keys_and_values_are_in_fp8_where_they_can_be),
+        cmocka_unit_test(short_convolutions_are_refused_by_name),
         cmocka_unit_test(a_machine_without_a_driver_is_told),
         cmocka_unit_test(a_failed_allocation_is_out_of_memory_and_a_lost_device_is_a_device_error),
     };
