@@ -151,8 +151,8 @@ typedef struct batchllm_engine_options {
      * and values in half the memory, rounded to four significant bits: there it cost 0.07 points. */
     const char *backend_options;
     /* On each device, for KV pages and, where layers have a state, for state slots (one for each running
-     * row and each shared prefix in use, of batchllm_info.state_slot_bytes): as many as leave 512 tokens'
-     * pages for each or take a sixteenth of the memory, or backend_options' state_slots. 0: by kv_memory_fraction. */
+     * row and shared prefix in use, of batchllm_info.state_slot_bytes): as many as leave 512 tokens' pages
+     * each or fit into 1/16 of it, or backend_options' state_slots. 0: by kv_memory_fraction. */
     int64_t kv_memory_bytes;
     double kv_memory_fraction; /* of the memory free after loading; 0: 0.9 on a GPU, 0.4 on a CPU */
     int64_t step_tokens;       /* maximum tokens computed in a step; 0: chosen by the backend */
@@ -936,7 +936,7 @@ typedef struct batchllm_prediction {
  *   out               the caller sets out->struct_size
  * Takes as much memory as the job, and about 10 us per step and 0.5 us per generated token. Errors:
  * INVALID_ARGUMENT for an unknown device; BACKEND_UNAVAILABLE if there is none to measure; UNSUPPORTED
- * if no description of a device has the model's costs (layers in fp8 on a GPU, gated delta nets, short convolutions). */
+ * if no description of a device has the model's costs (layers in fp8 on a GPU, layers with a state). */
 BATCHLLM_API int32_t batchllm_plan_predict(const batchllm_plan *plan, const int32_t *tokens,
                                            const int64_t *offsets, const batchllm_params *params,
                                            int64_t params_count,

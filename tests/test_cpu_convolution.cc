@@ -175,6 +175,7 @@ std::vector<std::vector<float>> run(const Model &model, const Job &given, Random
     options.reproducible = reproducible;
     auto made = make_cpu_backend(model, options);
     if (!made.ok()) fail_msg("%s", made.status().message().c_str());
+    assert_int_equal((*made)->info().page_tokens, kPageTokens);
     std::vector<int32_t> vocabulary;
     for (int32_t i = 0; i < model.vocabulary; ++i) vocabulary.push_back(i);
     Job job = given;
