@@ -108,6 +108,18 @@ void options_for_states_are_checked(void **) {
     }
 }
 
+void the_simulation_counts_the_same_slots(void **) {
+    for (const char *model : {"golden/lfm2_moe_bf16", "golden/lfm2_vl_bf16"}) {
+        batchllm_engine_options options = cpu_options("state_slots=9");
+        const batchllm_info cpu = info_of(make_engine(model, options));
+        options.backend = "sim";
+        options.compute_type = nullptr;
+        const batchllm_info sim = info_of(make_engine(model, options));
+        assert_int_equal(sim.state_slots, 9);
+        assert_int_equal(sim.state_slot_bytes, cpu.state_slot_bytes);
+    }
+}
+
 // ---- States in bf16 ----
 
 struct Compared {
@@ -276,6 +288,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(slots_are_in_info_and_statistics),
         cmocka_unit_test(options_for_states_are_checked),
+        cmocka_unit_test(the_simulation_counts_the_same_slots),
         cmocka_unit_test(states_in_bf16_are_close_to_the_references),
         cmocka_unit_test(twenty_thousand_rows_on_slots_for_a_hundred_have_the_same_tokens),
         cmocka_unit_test(small_slots_are_as_many_as_a_sixteenth_of_the_memory_holds),

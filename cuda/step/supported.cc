@@ -19,7 +19,7 @@ const char *missing(const Experts &experts) {
             return "experts of different widths or activations";
         }
     }
-    if (experts.router.epsilon != 0) return "a router with a number beside the sum of scores";
+    if (experts.router.epsilon != 0) return "a router that adds to the sum of scores";
     if (experts.router.groups > kMostGroups) return "a router of more than 64 groups";
     if (static_cast<int64_t>(experts.each.size()) > kMostExperts) return "more than 1024 experts";
     return nullptr;

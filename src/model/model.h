@@ -209,10 +209,10 @@ enum class RouterKind : uint8_t {
 
 // A token's logits -> its experts and their weights. The score of an expert is the softmax or
 // sigmoid of its logit. The `chosen` experts with the highest score plus correction are chosen, the
-// first ones among equals. An expert's weight is its score (if normalised, divided by the sum of
-// the chosen ones' scores plus epsilon) times scale. With groups, which are equal consecutive parts of the
-// experts, only experts of the chosen_groups groups whose two best experts have the highest sum may
-// be chosen.
+// first ones among equals. An expert's weight is its score (if normalised, divided by epsilon plus
+// the sum of the chosen ones' scores) times scale. With groups, which are equal consecutive parts of
+// the experts, only experts of the chosen_groups groups whose two best experts have the highest sum
+// may be chosen.
 struct Router {
     RouterKind kind = RouterKind::softmax;
     Weight weight;     // [experts, hidden]

@@ -2,8 +2,8 @@
 //
 //   [slot][layer] { S [value_head][key_dim][padded value_dim] f32 or bf16, inputs [width - 1][channels] float }
 //
-// A short convolution has inputs alone. The padding is zero; the inputs are those of the convolution's last tokens, oldest first. Address
-// space is reserved at once, and memory is used as slots are first written.
+// A short convolution has inputs alone. The padding is zero; the inputs are those of the convolution's last tokens,
+// oldest first. Address space is reserved at once, and memory is used as slots are first written.
 #pragma once
 
 #include <cstdint>

@@ -44,7 +44,7 @@ Status check_other_keys(const JsonValue &config, double epsilon) {
     if (!other) return {};
     ASSIGN_OR_RETURN(const double value, other->number(0, 1));
     if (value == epsilon) return {};
-    return other->fail("norm_eps differs, or its default, 1e-5: which of them counts?");
+    return other->fail("norm_eps, or its default of 1e-5, differs: which of them counts?");
 }
 
 // The width of feed-forwards as config.json states it, or what the first implementation made of that.
