@@ -422,11 +422,6 @@ inline std::vector<LayerKind> layer_kinds() {
          [] { return hybrid(true, 2, 4); }},
         {"a delta net behind attention", [] { return hybrid(false, 3, 3); }},
         {"a delta net with heads of 128", [] { return hybrid(true, 1, 2, 128, 128); }},
-        // On the CPU alone: other backends refuse them.
-        {"a short convolution, then attention (LFM2)",
-         [] { return convolution(true, 3, 136, false); }},
-        {"a short convolution with biases behind attention",
-         [] { return convolution(false, 4, 100, true); }},
         {"a tied head with a bias",
          [] {
              Model model = plain();
@@ -435,6 +430,17 @@ inline std::vector<LayerKind> layer_kinds() {
              return model;
          }},
         {"all at once", crowd},
+    };
+}
+
+// Those that the CPU alone computes.
+inline std::vector<LayerKind> cpu_layer_kinds() {
+    using namespace kinds;
+    return {
+        {"a short convolution, then attention (LFM2)",
+         [] { return convolution(true, 3, 136, false); }},
+        {"a short convolution with biases behind attention",
+         [] { return convolution(false, 4, 100, true); }},
     };
 }
 

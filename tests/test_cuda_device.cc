@@ -214,15 +214,20 @@ void steps_are_as_large_as_memory_suggests(void **) {
     assert_int_equal(steps(dense, 140), 8192);
 }
 
-void short_convolutions_are_refused_by_name(void **) {
-    for (const bool first : {true, false}) {
-        const Status refused = check_supported(kinds::convolution(first, 3, 136, false));
+void what_the_cpu_alone_computes_is_refused_by_name(void **) {
+    for (const LayerKind &kind : cpu_layer_kinds()) {
+        const Model model = kind.make();
+        const Status refused = check_supported(model);
         assert_int_equal(refused.code(), BATCHLLM_ERROR_UNSUPPORTED);
-        const std::string expected = std::string("cuda backend: layer ") + (first ? "0" : "1") +
-                                     ": short convolutions (LFM2)";
+        const char *layer = model.layers[0].attends() ? "1" : "0";
+        const std::string expected =
+            std::string("cuda backend: layer ") + layer + ": short convolutions (LFM2)";
         if (!refused.message().starts_with(expected)) fail_msg("%s", refused.message().c_str());
     }
-    assert_true(check_supported(kinds::plain()).ok());
+    for (const LayerKind &kind : layer_kinds()) {
+        const std::string message = check_supported(kind.make()).message();
+        assert_true(message.find("short convolutions") == std::string::npos);
+    }
 }
 
 } // namespace
@@ -235,7 +240,7 @@ int main() {
         cmocka_unit_test(predictions_know_from_how_many_tokens_activations_are_in_products),
         cmocka_unit_test(steps_are_as_large_as_memory_suggests),
         cmocka_unit_test(keys_and_values_are_in_fp8_where_they_can_be),
-        cmocka_unit_test(short_convolutions_are_refused_by_name),
+        cmocka_unit_test(what_the_cpu_alone_computes_is_refused_by_name),
         cmocka_unit_test(a_machine_without_a_driver_is_told),
         cmocka_unit_test(a_failed_allocation_is_out_of_memory_and_a_lost_device_is_a_device_error),
     };
