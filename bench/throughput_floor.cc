@@ -7,7 +7,7 @@ namespace batchllm {
 
 AttentionFloor::AttentionFloor(const Model &model, int32_t key_bytes) {
     for (const Layer &layer : model.layers) {
-        const DeltaNet &delta = layer.delta;
+        const LinearAttention &delta = layer.linear_attention;
         of_state_ += 4.0 * static_cast<double>(delta.values_size() * delta.key_dim);
         if (!layer.attends()) continue;
         const Attention &a = layer.attention;

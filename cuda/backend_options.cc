@@ -88,7 +88,7 @@ int64_t default_step_tokens(const Model &model, const ForwardOptions &options,
     for (const Layer &layer : model.layers) {
         if (layer.experts) return kSparseStepTokens;
         const Attention &a = layer.attention;
-        const DeltaNet &delta = layer.delta;
+        const LinearAttention &delta = layer.linear_attention;
         const int64_t activations = model.hidden + 3 * a.q_size() + 2 * a.kv_size() +
                                     3 * int64_t{layer.feed_forward.width} +
                                     2 * (delta.input_rows() + delta.values_size());

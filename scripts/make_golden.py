@@ -43,6 +43,9 @@ GPT_OSS = dict(
     rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=32.0, beta_fast=32.0, beta_slow=1.0,
                          truncate=False, original_max_position_embeddings=64))
 
+GRANITE = dict(SMALL, tie_word_embeddings=True, attention_multiplier=0.11, embedding_multiplier=9.0,
+               residual_multiplier=0.6, logits_scaling=0.4)
+
 # name: (model_type, file dtype, spelling of config.json, configuration, eos in generation_config,
 # size of a shard in kB or None). Spelling "new" is what transformers 5 writes; "type" and
 # "rope_type" are the older spellings of the rope keys; "stacked" has a layer's experts in two tensors.
@@ -285,6 +288,24 @@ MODELS = {
     "qwen3_moe_channel_fp8": ("qwen3_moe", "bfloat16", "type", dict(
         SMALL, hidden_size=128, num_attention_heads=2, num_key_value_heads=1, head_dim=64, num_experts=6,
         num_experts_per_tok=3, moe_intermediate_size=128, norm_topk_prob=True), 299, None),
+    # Mamba-2. Sizes of heads that whole vectors do not divide.
+    "granite_hybrid_moe_bf16": ("granitemoehybrid", "bfloat16", "type", dict(
+        GRANITE, intermediate_size=24, num_hidden_layers=3, num_local_experts=6, num_experts_per_tok=2,
+        shared_intermediate_size=40, mamba_n_heads=4, mamba_d_state=24,
+        layer_types=["linear_attention", "full_attention", "linear_attention"]), 299, None),
+    # With transformers 5.23: in 5.17 the norm is of all groups together.
+    "granite_hybrid_dense_f16": ("granitemoehybrid", "float16", "new", dict(
+        GRANITE, hidden_size=56, num_hidden_layers=3, num_local_experts=0, shared_intermediate_size=72,
+        mamba_n_heads=6, mamba_n_groups=3, mamba_d_state=20, mamba_d_conv=3, mamba_expand=3,
+        mamba_conv_bias=False, attention_bias=True, position_embedding_type="rope", tie_word_embeddings=False,
+        logits_scaling=1.25, layer_types=["full_attention", "linear_attention", "linear_attention"]),
+        [298, 299], None),
+    "granite_attention_bf16": ("granitemoehybrid", "bfloat16", "type", dict(
+        GRANITE, num_local_experts=0, shared_intermediate_size=64, position_embedding_type="rope",
+        mamba_n_heads=4, layer_types=["full_attention"] * 2), None, None),
+    "granite_moe_shared_bf16": ("granitemoeshared", "bfloat16", "type", dict(
+        GRANITE, intermediate_size=24, num_local_experts=5, num_experts_per_tok=2,
+        shared_intermediate_size=40), 298, None),
     # Short convolutions. Sizes that whole vectors do not divide.
     "lfm2_bf16": ("lfm2", "bfloat16", "hub", dict(
         SMALL, hidden_size=60, num_attention_heads=3, num_key_value_heads=1, intermediate_size=100,
@@ -414,6 +435,11 @@ def respell(path, spelling):
     if config["model_type"] in ("llama", "mistral", "qwen2") and config.get("head_dim") == (
             config["hidden_size"] // config["num_attention_heads"]):
         config.pop("head_dim")
+    if config["model_type"] == "granitemoehybrid":
+        names = dict(linear_attention="mamba", full_attention="attention")
+        config["layer_types"] = [names[kind] for kind in config["layer_types"]]
+        config["position_embedding_type"] = config.get("position_embedding_type") or "nope"
+        config.pop("time_step_limit", None)
     write_config(config, path)
 
 

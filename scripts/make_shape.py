@@ -4,6 +4,7 @@
     scripts/make_shape.py qwen3-30b-a3b DIR       57 GiB, every expert's matrices tensors of their own
     scripts/make_shape.py gpt-oss-20b DIR         13 GiB, experts in MXFP4
     scripts/make_shape.py qwen3.5-9b DIR          17 GiB, gated delta nets in three layers of four
+    scripts/make_shape.py granite-4.0-h-micro DIR   6 GiB, Mamba-2 in nine layers of ten
     scripts/make_shape.py lfm2-1.2b DIR           2 GiB, short convolutions in ten layers of sixteen
     scripts/make_shape.py NAME DIR --small        the same kinds of layers and tensors in a megabyte or so
 
@@ -192,6 +193,65 @@ class Qwen35:
         yield matrix("lm_head.weight", s["vocabulary"], hidden)
 
 
+class Granite4:
+    """Granite-4.0-H-Micro."""
+
+    tokenizer = "cl100k"
+    full = dict(hidden=2048, layers=40, attention=(5, 15, 25, 35), heads=32, kv_heads=8, intermediate=8192,
+                mamba_heads=64, state=128, vocabulary=100352, eos=[100257])
+    small = dict(full, hidden=64, layers=3, attention=(1,), heads=4, kv_heads=2, intermediate=96, mamba_heads=4,
+                 state=16, vocabulary=900, eos=[0])
+
+    @staticmethod
+    def config(s):
+        kinds = ["attention" if i in s["attention"] else "mamba" for i in range(s["layers"])]
+        return dict(architectures=["GraniteMoeHybridForCausalLM"], model_type="granitemoehybrid", attention_bias=False,
+                    attention_multiplier=0.015625, bos_token_id=s["eos"][0], embedding_multiplier=12,
+                    eos_token_id=s["eos"][0], hidden_act="silu", hidden_size=s["hidden"],
+                    intermediate_size=s["intermediate"], layer_types=kinds, logits_scaling=8, mamba_chunk_size=256,
+                    mamba_conv_bias=True, mamba_d_conv=4, mamba_d_head=2 * s["hidden"] // s["mamba_heads"],
+                    mamba_d_state=s["state"], mamba_expand=2, mamba_n_groups=1, mamba_n_heads=s["mamba_heads"],
+                    mamba_proj_bias=False, max_position_embeddings=131072, normalization_function="rmsnorm",
+                    num_attention_heads=s["heads"], num_experts_per_tok=0, num_hidden_layers=s["layers"],
+                    num_key_value_heads=s["kv_heads"], num_local_experts=0, position_embedding_type="nope",
+                    residual_multiplier=0.22, rms_norm_eps=1e-5, rope_scaling=None, rope_theta=10000,
+                    shared_intermediate_size=s["intermediate"], tie_word_embeddings=True, torch_dtype="bfloat16",
+                    vocab_size=s["vocabulary"])
+
+    @staticmethod
+    def mamba(at, s):
+        hidden, heads = s["hidden"], s["mamba_heads"]
+        channels = 2 * hidden + 2 * s["state"]
+        yield matrix(at + "A_log", heads)
+        yield ones(at + "D", heads)
+        yield matrix(at + "conv1d.bias", channels)
+        yield matrix(at + "conv1d.weight", channels, 1, 4)
+        yield ones(at + "dt_bias", heads)
+        yield matrix(at + "in_proj.weight", 2 * hidden + channels + heads, hidden)
+        yield ones(at + "norm.weight", 2 * hidden)
+        yield matrix(at + "out_proj.weight", hidden, 2 * hidden)
+
+    @staticmethod
+    def tensors(s):
+        hidden = s["hidden"]
+        keys = hidden // s["heads"] * s["kv_heads"]
+        yield matrix("model.embed_tokens.weight", s["vocabulary"], hidden)
+        for layer in range(s["layers"]):
+            at = f"model.layers.{layer}."
+            yield ones(at + "input_layernorm.weight", hidden)
+            yield ones(at + "post_attention_layernorm.weight", hidden)
+            yield matrix(at + "shared_mlp.input_linear.weight", 2 * s["intermediate"], hidden)
+            yield matrix(at + "shared_mlp.output_linear.weight", hidden, s["intermediate"])
+            if layer not in s["attention"]:
+                yield from Granite4.mamba(at + "mamba.", s)
+                continue
+            yield matrix(at + "self_attn.k_proj.weight", keys, hidden)
+            yield matrix(at + "self_attn.o_proj.weight", hidden, hidden)
+            yield matrix(at + "self_attn.q_proj.weight", hidden, hidden)
+            yield matrix(at + "self_attn.v_proj.weight", keys, hidden)
+        yield ones("model.norm.weight", hidden)
+
+
 class Lfm2:
     """LFM2-1.2B."""
 
@@ -237,7 +297,8 @@ class Lfm2:
             yield matrix(at + "self_attn.v_proj.weight", s["kv_heads"] * head_dim, hidden)
 
 
-SHAPES = {"qwen3-30b-a3b": Qwen3Moe, "gpt-oss-20b": GptOss, "qwen3.5-9b": Qwen35, "lfm2-1.2b": Lfm2}
+SHAPES = {"qwen3-30b-a3b": Qwen3Moe, "gpt-oss-20b": GptOss, "qwen3.5-9b": Qwen35, "granite-4.0-h-micro": Granite4,
+          "lfm2-1.2b": Lfm2}
 
 
 def random_block(kind, size, generator):

@@ -301,7 +301,7 @@ inline Model hybrid(bool delta_first, int32_t key_heads, int32_t value_heads, in
     model.ropes[0] = rope(16);
     Layer &layer = model.layers[delta_first ? 0 : 1];
     layer.attention = {};
-    DeltaNet &delta = layer.delta;
+    LinearAttention &delta = layer.linear_attention;
     delta.key_heads = key_heads;
     delta.value_heads = value_heads;
     delta.key_dim = key_dim;
@@ -310,8 +310,8 @@ inline Model hybrid(bool delta_first, int32_t key_heads, int32_t value_heads, in
     delta.input = {tensor(delta.channels(), model.hidden),
                    tensor(delta.values_size(), model.hidden), tensor(value_heads, model.hidden),
                    tensor(value_heads, model.hidden)};
-    delta.convolution = tensor(delta.channels(), delta.width);
-    delta.decay = delta.step = tensor(value_heads, 1);
+    delta.convolution = {{tensor(delta.channels(), delta.width), {}}};
+    delta.decay = delta.step_bias = tensor(value_heads, 1);
     delta.norm = norm(NormKind::rms, delta.value_dim);
     delta.o.values = tensor(model.hidden, delta.values_size());
     return model;
@@ -333,7 +333,69 @@ inline Model convolution(bool first, int32_t width, int64_t channels, bool biase
     return model;
 }
 
+// Mamba-2 before attention without a rope.
+inline Model state_space(int32_t groups, int32_t heads, int32_t key_dim, int32_t value_dim,
+                         bool bias) {
+    Model model = changed(plain(4, 2, 64), [](Layer *layer) {
+        layer->attention.rope = -1;
+        layer->residual_scale = 0.6F;
+    });
+    Layer &layer = model.layers[0];
+    layer.attention = {};
+    LinearAttention &mamba = layer.linear_attention;
+    mamba.rule = StateRule::state_space;
+    mamba.unit_length = false;
+    mamba.gate_first = true;
+    mamba.key_heads = mamba.norm_parts = groups;
+    mamba.value_heads = heads;
+    mamba.key_dim = key_dim;
+    mamba.value_dim = value_dim;
+    mamba.width = bias ? 4 : 3;
+    for (const int64_t rows : {mamba.keys_size(), mamba.keys_size(), mamba.values_size()}) {
+        mamba.input.push_back(tensor(rows, model.hidden));
+        mamba.convolution.push_back({tensor(rows, mamba.width), {}});
+        if (bias) add_bias(&mamba.convolution.back());
+    }
+    mamba.input.push_back(tensor(mamba.values_size(), model.hidden));
+    mamba.input.push_back(tensor(heads, model.hidden));
+    mamba.decay = mamba.step_bias = mamba.skip = tensor(heads, 1);
+    mamba.norm = norm(NormKind::rms, mamba.values_size());
+    mamba.o.values = tensor(model.hidden, mamba.values_size());
+    return model;
+}
+
 } // namespace kinds
+
+// Kinds that the CPU alone computes.
+inline std::vector<LayerKind> cpu_layer_kinds() {
+    using namespace kinds;
+    const auto limited = [] {
+        Model model = state_space(2, 4, 20, 24, false);
+        model.layers[0].linear_attention.least_step = 0.3F;
+        model.layers[0].linear_attention.most_step = 0.8F;
+        return model;
+    };
+    // In no published model: the parts of either rule with the other.
+    const auto crossed = [] {
+        Model model = hybrid(true, 2, 4);
+        LinearAttention &delta = model.layers[0].linear_attention;
+        delta.gate_first = true;
+        delta.skip = tensor(delta.value_heads, 1);
+        delta.norm_parts = 1;
+        delta.norm = norm(NormKind::rms, delta.values_size());
+        add_bias(&delta.convolution[0]);
+        return model;
+    };
+    return {
+        {"Mamba-2, then attention (Granite 4)", [] { return state_space(1, 6, 128, 64, true); }},
+        {"Mamba-2 of two groups, steps within limits", limited},
+        {"a delta net with a skip, the gate before one norm", crossed},
+        {"a short convolution, then attention (LFM2)",
+         [] { return convolution(true, 3, 136, false); }},
+        {"a short convolution with biases behind attention",
+         [] { return convolution(false, 4, 100, true); }},
+    };
+}
 
 inline std::vector<LayerKind> layer_kinds() {
     using namespace kinds;
@@ -430,17 +492,6 @@ inline std::vector<LayerKind> layer_kinds() {
              return model;
          }},
         {"all at once", crowd},
-    };
-}
-
-// Those that the CPU alone computes.
-inline std::vector<LayerKind> cpu_layer_kinds() {
-    using namespace kinds;
-    return {
-        {"a short convolution, then attention (LFM2)",
-         [] { return convolution(true, 3, 136, false); }},
-        {"a short convolution with biases behind attention",
-         [] { return convolution(false, 4, 100, true); }},
     };
 }
 

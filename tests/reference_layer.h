@@ -29,7 +29,9 @@ inline double or_else(const Tensor &tensor, int64_t i, double otherwise) {
 }
 
 // x[begin, begin + length)
-inline void normalise(const Norm &norm, int64_t begin, int64_t length, Row *x) {
+// With the norm's weights from first_weight on.
+inline void normalise(const Norm &norm, int64_t begin, int64_t length, Row *x,
+                      int64_t first_weight = 0) {
     if (!norm) return;
     const auto element = [&](int64_t i) -> double & {
         return (*x)[static_cast<size_t>(begin + i)];
@@ -45,7 +47,8 @@ inline void normalise(const Norm &norm, int64_t begin, int64_t length, Row *x) {
     const double scale =
         1 / std::sqrt(squares / static_cast<double>(length) + double(norm.epsilon));
     for (int64_t i = 0; i < length; ++i) {
-        const double weight = norm.weight ? at(norm.weight, i) + double(norm.offset) : 1;
+        const double weight =
+            norm.weight ? at(norm.weight, first_weight + i) + double(norm.offset) : 1;
         element(i) = element(i) * scale * weight + or_else(norm.bias, i, 0);
     }
 }
@@ -240,21 +243,24 @@ inline Rows feed_forward(const FeedForward &f, const Rows &x) {
     return product(f.down, up);
 }
 
-// q, k and v of all tokens, convolved; q and k over their length.
-inline Rows convolved(const DeltaNet &d, const Rows &input) {
+// q, k and v of all tokens, convolved; q and k over their length where they are.
+inline Rows convolved(const LinearAttention &d, const Rows &input) {
     Rows out(input.size(), Row(static_cast<size_t>(d.channels())));
     for (size_t t = 0; t < input.size(); ++t) {
-        for (int64_t c = 0; c < d.channels(); ++c) {
-            double sum = 0;
-            for (int64_t w = 0; w < d.width; ++w) {
-                const int64_t from = static_cast<int64_t>(t) + w + 1 - d.width;
-                if (from < 0) continue;
-                sum += at(d.convolution, c * d.width + w) *
-                       input[static_cast<size_t>(from)][static_cast<size_t>(c)];
+        size_t channel = 0;
+        for (const Weight &part : d.convolution) {
+            for (int64_t c = 0; c < part.rows(); ++c, ++channel) {
+                double sum = or_else(part.bias, c, 0);
+                for (int64_t w = 0; w < d.width; ++w) {
+                    const int64_t from = static_cast<int64_t>(t) + w + 1 - d.width;
+                    if (from < 0) continue;
+                    sum += at(part.values, c * d.width + w) *
+                           input[static_cast<size_t>(from)][channel];
+                }
+                out[t][channel] = activated(Activation::silu, sum);
             }
-            out[t][static_cast<size_t>(c)] = activated(Activation::silu, sum);
         }
-        for (int64_t h = 0; h < 2 * d.key_heads; ++h) {
+        for (int64_t h = 0; d.unit_length && h < 2 * d.key_heads; ++h) {
             double *head = out[t].data() + h * d.key_dim;
             double squares = 1e-6;
             for (int64_t i = 0; i < d.key_dim; ++i) squares += head[i] * head[i];
@@ -265,8 +271,38 @@ inline Rows convolved(const DeltaNet &d, const Rows &input) {
     return out;
 }
 
+// The rule of head h over all tokens, its results behind `out`. input, mixed: of the tokens.
+inline void run_rule(const LinearAttention &d, int64_t h, const Rows &input, const Rows &mixed,
+                     Rows *out) {
+    const int64_t key_head = h / (d.value_heads / d.key_heads);
+    const bool removes = d.rule == StateRule::delta;
+    std::vector<Row> state(static_cast<size_t>(d.key_dim), Row(static_cast<size_t>(d.value_dim)));
+    for (size_t t = 0; t < input.size(); ++t) {
+        const double *query = mixed[t].data() + key_head * d.key_dim;
+        const double *key = query + d.keys_size();
+        const double *value = mixed[t].data() + 2 * d.keys_size() + h * d.value_dim;
+        const double *gates = input[t].data() + d.channels() + d.values_size();
+        const double raw = gates[(removes ? d.value_heads : 0) + h] + at(d.step_bias, h);
+        const double step =
+            std::clamp(std::log1p(std::exp(raw)), double(d.least_step), double(d.most_step));
+        const double decay = std::exp(-std::exp(at(d.decay, h)) * step);
+        const double rate = removes ? sigmoid(gates[h]) : step;
+        for (size_t v = 0; v < static_cast<size_t>(d.value_dim); ++v) {
+            double known = 0, result = or_else(d.skip, h, 0) * value[v];
+            for (size_t k = 0; removes && k < state.size(); ++k) {
+                known += key[k] * decay * state[k][v];
+            }
+            for (size_t k = 0; k < state.size(); ++k) {
+                state[k][v] = decay * state[k][v] + rate * key[k] * (value[v] - known);
+                result += query[k] * state[k][v];
+            }
+            (*out)[t].push_back(result);
+        }
+    }
+}
+
 // As model.h defines it, token by token.
-inline Rows delta_net(const DeltaNet &d, const Rows &x) {
+inline Rows linear_attention(const LinearAttention &d, const Rows &x) {
     Rows input(x.size());
     for (const Tensor &part : d.input) {
         const Rows rows = product({part, {}}, x);
@@ -276,32 +312,21 @@ inline Rows delta_net(const DeltaNet &d, const Rows &x) {
     }
     const Rows mixed = convolved(d, input);
     Rows out(x.size());
-    for (int64_t h = 0; h < d.value_heads; ++h) {
-        const int64_t key_head = h / (d.value_heads / d.key_heads);
-        std::vector<Row> state(static_cast<size_t>(d.key_dim),
-                               Row(static_cast<size_t>(d.value_dim)));
-        for (size_t t = 0; t < x.size(); ++t) {
-            const double *query = mixed[t].data() + key_head * d.key_dim;
-            const double *key = query + d.keys_size();
-            const double *value = mixed[t].data() + 2 * d.keys_size() + h * d.value_dim;
-            const double *gate = input[t].data() + d.channels() + h * d.value_dim;
-            const double *b = input[t].data() + d.channels() + d.values_size() + h;
-            const double step = std::log1p(std::exp(b[d.value_heads] + at(d.step, h)));
-            const double decay = std::exp(-std::exp(at(d.decay, h)) * step);
-            Row result(static_cast<size_t>(d.value_dim));
-            for (size_t v = 0; v < result.size(); ++v) {
-                double known = 0;
-                for (size_t k = 0; k < state.size(); ++k) known += key[k] * decay * state[k][v];
-                for (size_t k = 0; k < state.size(); ++k) {
-                    state[k][v] = decay * state[k][v] + sigmoid(b[0]) * key[k] * (value[v] - known);
-                    result[v] += query[k] * state[k][v];
-                }
+    for (int64_t h = 0; h < d.value_heads; ++h) run_rule(d, h, input, mixed, &out);
+    const int64_t parts = d.norm_parts > 0 ? d.norm_parts : d.value_heads;
+    const int64_t length = d.values_size() / parts;
+    for (size_t t = 0; t < x.size(); ++t) {
+        const auto gate = [&] {
+            for (size_t i = 0; i < out[t].size(); ++i) {
+                out[t][i] *=
+                    activated(Activation::silu, input[t][static_cast<size_t>(d.channels()) + i]);
             }
-            normalise(d.norm, 0, d.value_dim, &result);
-            for (size_t v = 0; v < result.size(); ++v) {
-                out[t].push_back(result[v] * activated(Activation::silu, gate[v]));
-            }
+        };
+        if (d.gate_first) gate();
+        for (int64_t p = 0; p < parts; ++p) {
+            normalise(d.norm, p * length, length, &out[t], d.norm_parts > 0 ? p * length : 0);
         }
+        if (!d.gate_first) gate();
     }
     return product(d.o, out);
 }
@@ -421,9 +446,9 @@ inline void run_layer(const Model &model, size_t index, const Rows &parts, const
     const Layer &layer = model.layers[index];
     const double scale = double(layer.residual_scale);
     const Rows input = normalised(layer.before_attention, *x);
-    const Rows mixed = layer.delta         ? delta_net(layer.delta, input)
-                       : layer.convolution ? short_convolution(layer.convolution, input)
-                                           : attention(model, index, input, scales, kept);
+    const Rows mixed = layer.linear_attention ? linear_attention(layer.linear_attention, input)
+                       : layer.convolution    ? short_convolution(layer.convolution, input)
+                                              : attention(model, index, input, scales, kept);
     add(normalised(layer.after_attention, mixed), scale, x);
     const Rows second = layer.parallel ? input : normalised(layer.before_feed_forward, *x);
     add(normalised(layer.after_feed_forward, feed_forwards(layer, second)), scale, x);

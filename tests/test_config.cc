@@ -374,16 +374,17 @@ void layer_types_of_a_hybrid_say_which_layers_have_a_delta_net(void **) {
                                          "full_attention", "linear_attention"])"));
     for (const size_t i : {0, 2}) {
         const Layer &layer = model.layers[i];
-        assert_true(bool(layer.delta) && layer.attention.heads == 0 && !layer.attention.q);
-        assert_int_equal(layer.delta.channels(), 2 * 2 * 8 + 6 * 16);
-        assert_int_equal(layer.delta.input_rows(), 128 + 96 + 12);
-        assert_int_equal(layer.delta.state_size(), 6 * 8 * 16 + 3 * 128);
+        assert_true(bool(layer.linear_attention) && layer.attention.heads == 0 &&
+                    !layer.attention.q);
+        assert_int_equal(layer.linear_attention.channels(), 2 * 2 * 8 + 6 * 16);
+        assert_int_equal(layer.linear_attention.input_rows(), 128 + 96 + 12);
+        assert_int_equal(layer.linear_attention.state_size(), 6 * 8 * 16 + 3 * 128);
     }
     const Layer &full = model.layers[1];
-    assert_true(!full.delta && full.attention.gated);
+    assert_true(!full.linear_attention && full.attention.gated);
     assert_int_equal(full.attention.q.rows(), 2 * 4 * 32);
     assert_true(full.before_attention.offset == 1 && full.attention.q_norm.offset == 1);
-    assert_true(model.layers[0].delta.norm.offset == 0);
+    assert_true(model.layers[0].linear_attention.norm.offset == 0);
     assert_int_equal(model.ropes[0].dims(), 8); // a quarter of the head
     // Keys and values of the one layer that has them; the states of the other two.
     assert_int_equal(model.kv_groups.size(), 1);
@@ -391,9 +392,10 @@ void layer_types_of_a_hybrid_say_which_layers_have_a_delta_net(void **) {
     assert_int_equal(model.state_size(), 2 * (6 * 8 * 16 + 3 * 128));
     // By default every fourth attends.
     const Model four = must_load(R"({"model_type": "qwen3_next", "num_hidden_layers": 8})");
-    for (size_t i = 0; i < 8; ++i) assert_true(bool(four.layers[i].delta) == (i % 4 != 3));
+    for (size_t i = 0; i < 8; ++i)
+        assert_true(bool(four.layers[i].linear_attention) == (i % 4 != 3));
     const Model two = must_load(hybrid("qwen3_next", R"("full_attention_interval": 2)"));
-    assert_true(bool(two.layers[0].delta) && !two.layers[1].delta);
+    assert_true(bool(two.layers[0].linear_attention) && !two.layers[1].linear_attention);
 }
 
 // Parts of one matrix, in the order q, k, v, z, b, a of all heads, wherever they stand in the files.
@@ -402,13 +404,13 @@ void a_delta_nets_input_is_in_one_order_in_both_families(void **) {
         must_load(hybrid("qwen3_next", R"("num_experts": 0, "full_attention_interval": 3)"));
     const Model newer = must_load(hybrid("qwen3_5_text", R"("full_attention_interval": 3)"));
     for (const Model *model : {&next, &newer}) {
-        const DeltaNet &delta = model->layers[0].delta;
+        const LinearAttention &delta = model->layers[0].linear_attention;
         int64_t rows = 0;
         for (const Tensor &part : delta.input) rows += part.rows;
         assert_int_equal(rows, delta.input_rows());
     }
     // Of the second key head, whose rows begin at 8 + 8 + 48 + 48: its key, and the gates z.
-    const DeltaNet &delta = next.layers[0].delta;
+    const LinearAttention &delta = next.layers[0].linear_attention;
     assert_int_equal(delta.input.size(), 6 * 2);
     assert_int_equal(delta.input[3].first_row, 112 + 8);
     assert_int_equal(delta.input[3].rows, 8);
@@ -458,7 +460,7 @@ void defaults_of_hybrids_are_those_of_transformers(void **) {
     const Attention full = attention(dense, 3);
     assert_true(full.heads == 16 && full.kv_heads == 4 && full.head_dim == 256);
     assert_int_equal(dense.layers[0].feed_forward.width, 12288);
-    const DeltaNet &delta = dense.layers[0].delta;
+    const LinearAttention &delta = dense.layers[0].linear_attention;
     assert_true(delta.key_heads == 16 && delta.value_heads == 32 && delta.key_dim == 128 &&
                 delta.value_dim == 128 && delta.width == 4);
     assert_int_equal(dense.ropes[0].dims(), 64);
@@ -471,6 +473,138 @@ void defaults_of_hybrids_are_those_of_transformers(void **) {
     const Model sparse = must_load(R"({"model_type": "qwen3_5_moe_text"})");
     assert_true(sparse.layers.size() == 40 && sparse.layers[0].experts.each.size() == 256);
     assert_true(attention(sparse, 3).kv_heads == 2 && sparse.layers[0].feed_forward.width == 512);
+}
+
+// ---- Granite 4 ----
+
+// 3 layers of hidden size 64, if they are `small`'s: mamba, attention, mamba.
+std::string granite4(const std::string &more) {
+    return family("granitemoehybrid", R"("layer_types": ["mamba", "attention", "mamba"],
+        "mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 24, "mamba_d_conv": 3)" +
+                                          (more.empty() ? "" : ", " + more));
+}
+
+void a_mamba_layers_parts_are_in_the_order_of_all_linear_attention(void **) {
+    const Model model = must_load(granite4(""));
+    assert_true(model.layers[1].attention.rope == -1 && model.ropes.empty());
+    assert_true(!model.layers[1].linear_attention && model.layers[1].attention.q);
+    const int32_t values = 2 * model.hidden, keys = 2 * 24, channels = 2 * keys + values;
+    for (const size_t i : {0, 2}) {
+        const LinearAttention &mamba = model.layers[i].linear_attention;
+        assert_true(mamba.rule == StateRule::state_space && !mamba.unit_length && mamba.gate_first);
+        assert_true(mamba.key_heads == 2 && mamba.value_heads == 8 && mamba.norm_parts == 2);
+        assert_int_equal(mamba.value_dim, values / 8);
+        assert_int_equal(mamba.channels(), channels);
+        assert_int_equal(mamba.input_rows(), channels + values + 8);
+        assert_int_equal(mamba.state_size(), values * 24 + 2 * channels);
+        // C, B, x, z and dt of rows z, x, B, C, dt; C, B and x of a convolution over x, B, C.
+        const int64_t firsts[] = {2 * values + keys, 2 * values, values, 0, values + channels};
+        int64_t rows = 0;
+        for (size_t p = 0; p < std::size(firsts); ++p) {
+            assert_int_equal(mamba.input[p].first_row, firsts[p]);
+            assert_int_equal(mamba.input[p].stored_rows, mamba.input_rows());
+            rows += mamba.input[p].rows;
+        }
+        assert_int_equal(rows, mamba.input_rows());
+        const int64_t of_channels[] = {values + keys, values, 0};
+        for (size_t p = 0; p < 3; ++p) {
+            const Weight &part = mamba.convolution[p];
+            assert_int_equal(part.values.first_row, of_channels[p]);
+            assert_int_equal(part.bias.first_row, of_channels[p]);
+            assert_int_equal(part.bias.rows, part.values.rows);
+            assert_string_equal(part.bias.name.substr(15).c_str(), "mamba.conv1d.bias");
+        }
+    }
+    assert_int_equal(model.layers[0].experts.each.size(), 8);
+    assert_true(model.kv_groups[0].layers == std::vector<int32_t>{1});
+}
+
+void every_spelling_of_a_granite_4_is_read(void **) {
+    // transformers 5's names, and an older key.
+    for (const char *types : {R"("layer_types": ["linear_attention", "full_attention", "mamba"])",
+                              R"("layers_block_type": ["mamba", "attention", "mamba"])"}) {
+        const Model model = must_load(family("granitemoehybrid", types));
+        assert_true(model.layers[0].linear_attention && !model.layers[1].linear_attention);
+    }
+    const auto mamba = [](const std::string &more) {
+        return must_load(granite4(more)).layers[0].linear_attention;
+    };
+    assert_true(mamba(R"("mamba_d_head": "auto")").value_dim == mamba("").value_dim);
+    assert_true(mamba(R"("mamba_conv_bias": false)").convolution[0].bias.rows == 0);
+    assert_true(std::isinf(mamba(R"("time_step_limit": null)").most_step));
+    assert_true(
+        std::isinf(mamba(R"("time_step_limit": [0.0, {"__float__": "Infinity"}])").most_step));
+    const LinearAttention limited = mamba(R"("time_step_limit": [0.25, 8])");
+    assert_true(limited.least_step == 0.25F && limited.most_step == 8);
+    assert_int_equal(must_load(granite4(R"("position_embedding_type": "rope")")).ropes.size(), 1);
+    assert_true(must_load(granite4(R"("position_embedding_type": "nope")")).ropes.empty());
+    // Dense: the feed-forward that experts share a layer with, alone.
+    const Model dense = must_load(granite4(
+        R"("num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 48)"));
+    assert_true(!dense.layers[0].experts && dense.layers[0].feed_forward.width == 48);
+    assert_int_equal(dense.layers[0].feed_forward.up.values.first_row, 48);
+    // Without a Mamba layer, keys of one mean nothing.
+    const Model attends = must_load(family("granitemoehybrid", R"("mamba_n_heads": 7,
+        "layer_types": ["attention", "attention", "attention"])"));
+    assert_true(attends.state_size() == 0 && attends.kv_groups.size() == 1);
+    // And with a shared expert without Mamba at all.
+    const Model shared = must_load(family("granitemoeshared", R"("shared_intermediate_size": 40)"));
+    assert_true(shared.layers[0].feed_forward.width == 40 && shared.layers[0].experts);
+    assert_true(must_load(family("granitemoeshared", "")).layers[0].feed_forward.width == 0);
+}
+
+void defaults_of_a_granite_4_are_those_of_transformers(void **) {
+    const Model model = must_load(
+        R"({"model_type": "granitemoehybrid", "num_hidden_layers": 2, "layer_types": ["mamba", "attention"]})");
+    assert_true(model.vocabulary == 32000 && model.hidden == 4096 && !model.tied);
+    assert_true(model.max_positions == 2048 && model.bos_token == 1 &&
+                model.eos_tokens == std::vector<int32_t>{2});
+    const LinearAttention &mamba = model.layers[0].linear_attention;
+    assert_true(mamba.value_heads == 128 && mamba.value_dim == 64 && mamba.key_heads == 1 &&
+                mamba.key_dim == 256 && mamba.width == 4 && mamba.convolution[0].bias);
+    assert_true(mamba.least_step == 0 && std::isinf(mamba.most_step));
+    const Attention full = attention(model, 1);
+    assert_true(full.heads == 32 && full.kv_heads == 32 && full.head_dim == 128 && full.scale == 1);
+    const Layer &layer = model.layers[1];
+    assert_true(layer.experts.each.size() == 8 && layer.experts.router.chosen == 2);
+    assert_true(layer.experts.each[0].width == 11008 && layer.feed_forward.width == 1024);
+    assert_true(layer.residual_scale == 1 && model.embedding_scale == 1 && model.logits_scale == 1);
+    assert_true(model.final_norm.epsilon == 1e-6F);
+}
+
+void a_granite_4_whose_keys_do_not_fit_is_refused_by_name(void **) {
+    const auto fails = [&](const std::string &more, int32_t code, std::vector<std::string> parts) {
+        must_fail(granite4(more), code, std::move(parts));
+    };
+    const int32_t format = BATCHLLM_ERROR_MODEL_FORMAT, other = BATCHLLM_ERROR_UNSUPPORTED;
+    must_fail(R"({"model_type": "granitemoehybrid"})", other, {"layer_types"}); // Mamba alone
+    const auto types = [](const std::string &list) {
+        return family("granitemoehybrid", "\"layer_types\": " + list);
+    };
+    must_fail(types(R"(["mamba", "mamba", "mamba"])"), other, {"layer_types"});
+    must_fail(types(R"(["mamba", "attention"])"), format, {"\"layer_types\" has 2 entries"});
+    must_fail(types(R"(["mamba", "attention", "conv"])"), other, {"layer_types[2]", "conv"});
+    fails(R"("mamba_d_head": 5)", format, {"mamba_d_head", "is 5"});
+    fails(R"("mamba_d_head": "wide")", format, {"mamba_d_head"});
+    fails(R"("mamba_expand": 0)", format, {"mamba_expand"});
+    fails(R"("mamba_proj_bias": true)", other, {"mamba_proj_bias"});
+    fails(R"("hidden_act": "gelu_pytorch_tanh")", other, {"hidden_act"});
+    fails(R"("time_step_limit": [1])", format, {"time_step_limit"});
+    fails(R"("time_step_limit": [1, 0.5])", format, {"time_step_limit"});
+    fails(R"("time_step_limit": [0, {"__float__": "NaN"}])", format, {"time_step_limit[1]"});
+    fails(R"("position_embedding_type": "alibi")", other, {"position_embedding_type", "alibi"});
+    fails(R"("normalization_function": "layernorm")", other, {"normalization_function"});
+    fails(R"("num_local_experts": -1)", format, {"num_local_experts"});
+    fails(R"("num_experts_per_tok": 9)", format, {"num_experts_per_tok"});
+    fails(R"("shared_intermediate_size": 0)", format, {"shared_intermediate_size"});
+    const auto mamba = [&](const std::string &keys, std::vector<std::string> parts) {
+        must_fail(family("granitemoehybrid",
+                         R"("layer_types": ["mamba", "attention", "mamba"], )" + keys),
+                  format, std::move(parts));
+    };
+    mamba(R"("mamba_n_heads": 7)", {"\"mamba_n_heads\" is 7"});
+    mamba(R"("mamba_n_heads": 8, "mamba_n_groups": 3)", {"\"mamba_n_groups\" is 3"});
+    mamba(R"("mamba_n_heads": 8, "mamba_d_conv": 1)", {"mamba_d_conv", "is 1"});
 }
 
 std::string gemma4(const std::string &more) {
@@ -942,9 +1076,9 @@ void classes_say_what_stands_behind_the_last_norm(void **) {
 void models_that_are_not_computed_are_refused_by_name(void **) {
     const int32_t code = BATCHLLM_ERROR_UNSUPPORTED;
     must_fail(R"({"model_type": "gemma"})", code, {"model_type", "gemma"});
-    // Layers with a state of another kind: Mamba-2 and so on.
+    // Other families of layers with a state.
     for (const std::string type :
-         {"bamba", "falcon_h1", "granitemoehybrid", "jamba", "mamba2", "nemotron_h", "zamba2"}) {
+         {"bamba", "falcon_h1", "jamba", "mamba2", "nemotron_h", "zamba2"}) {
         must_fail("{\"model_type\": \"" + type + "\"}", code,
                   {"model_type", type, "this version runs"});
     }
@@ -1134,6 +1268,10 @@ int main() {
         cmocka_unit_test(a_delta_nets_input_is_in_one_order_in_both_families),
         cmocka_unit_test(a_hybrid_whose_keys_do_not_fit_is_refused_by_name),
         cmocka_unit_test(defaults_of_hybrids_are_those_of_transformers),
+        cmocka_unit_test(a_mamba_layers_parts_are_in_the_order_of_all_linear_attention),
+        cmocka_unit_test(every_spelling_of_a_granite_4_is_read),
+        cmocka_unit_test(defaults_of_a_granite_4_are_those_of_transformers),
+        cmocka_unit_test(a_granite_4_whose_keys_do_not_fit_is_refused_by_name),
         cmocka_unit_test(layers_of_gemma_4_share_keys_and_values_with_earlier_ones_of_their_kind),
         cmocka_unit_test(full_layers_of_gemma_4_have_heads_of_their_own),
         cmocka_unit_test(a_tied_head_has_a_bias_of_its_own),

@@ -1,4 +1,4 @@
-// The gated delta rule on the CPU, token by token and in chunks, against the recurrence in double precision; the
+// The rules of linear attention on the CPU, token by token and in chunks, against the recurrence in double precision; the
 // convolution and the gate beside it. For every kernel table that this processor runs.
 #include <algorithm>
 #include <cmath>
@@ -38,6 +38,8 @@ float uniform(Random *random, float low, float high) {
 struct Job {
     int32_t tokens, key_dim, value_dim;
     int64_t stride;
+    bool removes; // the delta rule
+    float skip;
     std::vector<float> rows, log_decay, rate;
     std::vector<float> state; // [key_dim, padded value_dim]; empty: zeros
 };
@@ -51,16 +53,18 @@ void unit(float *x, int32_t n, float length) {
 // How gates are drawn: near 1, near 0, one or the other by turns, all over the range.
 enum class Gates { lasting, forgetting, mixed, even };
 
+// With removal keys are of length 1, and rates are from 0 to 1.
 Job make_job(Random *random, int32_t tokens, int32_t key_dim, int32_t value_dim, Gates gates,
-             bool from_zeros) {
-    Job job{tokens, key_dim, value_dim, 2 * key_dim + value_dim + 3, {}, {}, {}, {}};
+             bool from_zeros, bool removes) {
+    const float skip = (*random)() % 2 == 0 ? 0 : uniform(random, -2, 2);
+    Job job{tokens, key_dim, value_dim, 2 * key_dim + value_dim + 3, removes, skip, {}, {}, {}, {}};
     std::normal_distribution<float> normal;
     job.rows.resize(static_cast<size_t>(job.stride * tokens));
     for (float &x : job.rows) x = normal(*random);
     for (int32_t t = 0; t < tokens; ++t) {
         float *row = job.rows.data() + t * job.stride;
         unit(row, key_dim, 1 / std::sqrt(static_cast<float>(key_dim)));
-        unit(row + key_dim, key_dim, 1);
+        if (removes) unit(row + key_dim, key_dim, 1);
         const bool lasts =
             gates == Gates::lasting || (gates == Gates::mixed && (*random)() % 4 > 0);
         job.log_decay.push_back(gates == Gates::even ? uniform(random, -3, 0)
@@ -69,6 +73,7 @@ Job make_job(Random *random, int32_t tokens, int32_t key_dim, int32_t value_dim,
         job.rate.push_back(gates == Gates::even ? uniform(random, 0, 1)
                            : lasts              ? uniform(random, 0.9f, 1)
                                                 : uniform(random, 0, 0.01f));
+        if (!removes) job.rate.back() *= 3;
     }
     if (from_zeros) return job;
     const int32_t padded = padded_head_dim(value_dim);
@@ -100,8 +105,8 @@ Expected reference(const Job &job) {
         const float *value = key + job.key_dim;
         for (double &s : out.state) s *= std::exp(static_cast<double>(job.log_decay[t]));
         for (int32_t v = 0; v < job.value_dim; ++v) {
-            double known = 0, result = 0;
-            for (int32_t k = 0; k < job.key_dim; ++k) {
+            double known = 0, result = static_cast<double>(job.skip) * value[v];
+            for (int32_t k = 0; job.removes && k < job.key_dim; ++k) {
                 known += key[k] * out.state[k * job.value_dim + v];
             }
             const double change = job.rate[t] * (value[v] - known);
@@ -139,6 +144,8 @@ void run(const Kernels &kernels, bool chunked, const std::vector<int32_t> &cuts,
         call.log_decay = job->log_decay.data() + begin;
         call.rate = job->rate.data() + begin;
         call.gate_stride = 1;
+        call.removes = job->removes;
+        call.skip = job->skip;
         call.from = i > 0 ? out.data() : from_zeros ? nullptr : job->state.data();
         call.state = out.data();
         call.scratch = scratch->floats();
@@ -180,7 +187,7 @@ void compare(const char *what, const Kernels &kernels, const Job &job, const Exp
     }
 }
 
-void both_forms_equal_the_recurrence_in_double(void **) {
+void check_both_forms(bool removes) {
     Random random(seed_of_run());
     constexpr int32_t key_dims[] = {1, 16, 20, 64, 128};
     constexpr int32_t value_dims[] = {1, 16, 24, 80, 128};
@@ -190,7 +197,8 @@ void both_forms_equal_the_recurrence_in_double(void **) {
         for (const int32_t tokens : lengths) {
             const int32_t key_dim = key_dims[random() % std::size(key_dims)];
             const int32_t value_dim = value_dims[random() % std::size(value_dims)];
-            const Job job = make_job(&random, tokens, key_dim, value_dim, gates, random() % 2 == 0);
+            const Job job =
+                make_job(&random, tokens, key_dim, value_dim, gates, random() % 2 == 0, removes);
             const Expected expected = reference(job);
             std::vector<int32_t> cuts{0};
             while (cuts.back() < tokens && random() % 3 > 0) {
@@ -209,14 +217,24 @@ void both_forms_equal_the_recurrence_in_double(void **) {
     }
 }
 
+void both_forms_of_the_delta_rule_equal_the_recurrence_in_double(void **) {
+    check_both_forms(true);
+}
+
+void both_forms_of_the_state_space_rule_equal_the_recurrence_in_double(void **) {
+    check_both_forms(false);
+}
+
 void token_by_token_a_cut_changes_no_bit(void **) {
     Random random(seed_of_run());
-    const Job job = make_job(&random, 40, 64, 48, Gates::mixed, false);
-    for (const Kernels *kernels : all_tables()) {
-        Job whole = job, cut = job;
-        run(*kernels, false, {0}, &whole);
-        run(*kernels, false, {0, 1, 17, 33}, &cut);
-        assert_true(whole.rows == cut.rows && whole.state == cut.state);
+    for (const bool removes : {true, false}) {
+        const Job job = make_job(&random, 40, 64, 48, Gates::mixed, false, removes);
+        for (const Kernels *kernels : all_tables()) {
+            Job whole = job, cut = job;
+            run(*kernels, false, {0}, &whole);
+            run(*kernels, false, {0, 1, 17, 33}, &cut);
+            assert_true(whole.rows == cut.rows && whole.state == cut.state);
+        }
     }
 }
 
@@ -231,12 +249,14 @@ void the_convolution_equals_the_reference(void **) {
                     return out;
                 };
                 const std::vector<float> x = draw(width * n), weight = draw(width * n);
+                const std::vector<float> bias = draw(width % 2 == 0 ? n : 0); // or none
                 std::vector<const float *> inputs;
                 for (int32_t w = 0; w < width; ++w) inputs.push_back(x.data() + w * n);
                 std::vector<float> out(static_cast<size_t>(n) + 1, 7.0f);
-                kernels->convolve(inputs.data(), weight.data(), width, n, out.data());
+                kernels->convolve(inputs.data(), weight.data(),
+                                  bias.empty() ? nullptr : bias.data(), width, n, out.data());
                 for (int32_t i = 0; i < n; ++i) {
-                    double sum = 0;
+                    double sum = bias.empty() ? 0 : static_cast<double>(bias[i]);
                     for (int32_t w = 0; w < width; ++w) {
                         sum += static_cast<double>(x[w * n + i]) * weight[w * n + i];
                     }
@@ -251,18 +271,22 @@ void the_convolution_equals_the_reference(void **) {
     }
 }
 
-void a_gate_scales_by_its_sigmoid(void **) {
+void a_gate_scales_by_its_sigmoid_or_its_silu(void **) {
     Random random(seed_of_run());
     for (const Kernels *kernels : all_tables()) {
         for (const int32_t n : {1, 16, 40, 129}) {
             std::vector<float> gate(static_cast<size_t>(n)), x(static_cast<size_t>(n) + 1, 3.0f);
             for (float &g : gate) g = uniform(&random, -40, 40);
+            std::vector<float> y = x;
             kernels->scale_sigmoid(gate.data(), n, x.data());
+            kernels->scale_silu(gate.data(), n, y.data());
             for (int32_t i = 0; i < n; ++i) {
                 const double expected = 3 / (1 + std::exp(-static_cast<double>(gate[i])));
                 assert_true(std::fabs(static_cast<double>(x[i]) - expected) < 1e-5);
+                const double silu = expected * static_cast<double>(gate[i]);
+                assert_true(std::fabs(static_cast<double>(y[i]) - silu) < 1e-4);
             }
-            assert_true(x[static_cast<size_t>(n)] == 3.0f);
+            assert_true(x[static_cast<size_t>(n)] == 3.0f && y[static_cast<size_t>(n)] == 3.0f);
         }
     }
 }
@@ -271,10 +295,11 @@ void a_gate_scales_by_its_sigmoid(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(both_forms_equal_the_recurrence_in_double),
+        cmocka_unit_test(both_forms_of_the_delta_rule_equal_the_recurrence_in_double),
+        cmocka_unit_test(both_forms_of_the_state_space_rule_equal_the_recurrence_in_double),
         cmocka_unit_test(token_by_token_a_cut_changes_no_bit),
         cmocka_unit_test(the_convolution_equals_the_reference),
-        cmocka_unit_test(a_gate_scales_by_its_sigmoid),
+        cmocka_unit_test(a_gate_scales_by_its_sigmoid_or_its_silu),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -118,7 +118,7 @@ std::string run_rows(const Model &model, std::vector<Row> *rows, const Run &run)
         auto states = StatePool::create(model, run.states, scheduler.state_slots());
         if (!states.ok()) return states.status().message();
         if (run.poison) {
-            std::memset(states->matrix(0, 0, model.layers[0].delta, 0), 0xFF,
+            std::memset(states->matrix(0, 0, model.layers[0].linear_attention, 0), 0xFF,
                         static_cast<size_t>(scheduler.state_slots() *
                                             StatePool::slot_bytes(model, run.states)));
         }

@@ -209,24 +209,26 @@ void steps_are_as_large_as_memory_suggests(void **) {
     dense.layer_inputs.width = 65536;
     assert_int_equal(steps(dense, 140), 8192);
     dense.layer_inputs.width = 0;
-    dense.layers[0].delta.key_heads = dense.layers[0].delta.value_heads = 64;
-    dense.layers[0].delta.key_dim = dense.layers[0].delta.value_dim = 128;
+    dense.layers[0].linear_attention.key_heads = dense.layers[0].linear_attention.value_heads = 64;
+    dense.layers[0].linear_attention.key_dim = dense.layers[0].linear_attention.value_dim = 128;
     assert_int_equal(steps(dense, 140), 8192);
 }
 
 void what_the_cpu_alone_computes_is_refused_by_name(void **) {
     for (const LayerKind &kind : cpu_layer_kinds()) {
         const Model model = kind.make();
-        const Status refused = check_supported(model);
-        assert_int_equal(refused.code(), BATCHLLM_ERROR_UNSUPPORTED);
-        const char *layer = model.layers[0].attends() ? "1" : "0";
-        const std::string expected =
-            std::string("cuda backend: layer ") + layer + ": short convolutions (LFM2)";
-        if (!refused.message().starts_with(expected)) fail_msg("%s", refused.message().c_str());
+        const Status status = check_supported(model);
+        assert_int_equal(status.code(), BATCHLLM_ERROR_UNSUPPORTED);
+        const Layer &first = model.layers[0];
+        const bool mamba = first.linear_attention.rule == StateRule::state_space;
+        const char *what = !first.linear_attention ? ": short convolutions (LFM2)"
+                           : mamba                 ? "layer 0: a state-space layer (Mamba-2)"
+                                                   : "layer 0: a delta net other than";
+        assert_non_null(std::strstr(status.message().c_str(), what));
     }
     for (const LayerKind &kind : layer_kinds()) {
-        const std::string message = check_supported(kind.make()).message();
-        assert_true(message.find("short convolutions") == std::string::npos);
+        const Status status = check_supported(kind.make());
+        if (!status.ok()) assert_null(std::strstr(status.message().c_str(), "delta net other"));
     }
 }
 
@@ -237,6 +239,7 @@ int main() {
         cmocka_unit_test(devices_that_cannot_run_it_are_refused_by_name),
         cmocka_unit_test(devices_take_the_kernels_of_their_capability),
         cmocka_unit_test(quantising_is_refused_where_it_cannot_be),
+        cmocka_unit_test(what_the_cpu_alone_computes_is_refused_by_name),
         cmocka_unit_test(predictions_know_from_how_many_tokens_activations_are_in_products),
         cmocka_unit_test(steps_are_as_large_as_memory_suggests),
         cmocka_unit_test(keys_and_values_are_in_fp8_where_they_can_be),

@@ -170,7 +170,7 @@ double limit_of(const Setting &setting, const Model &model) {
     if (setting.kv_e4m3) return (setting.element == DType::bf16 ? 6e-2 : 3e-2) * deeper;
     // A delta net's norm makes a small result of a head, and its roundings, as large as any other.
     const bool delta = std::any_of(model.layers.begin(), model.layers.end(),
-                                   [](const Layer &layer) { return bool(layer.delta); });
+                                   [](const Layer &layer) { return bool(layer.linear_attention); });
     return (setting.element == DType::bf16 ? (delta ? 4e-2 : 2e-2) : 3e-3) * deeper;
 }
 
@@ -230,8 +230,9 @@ void run_kind(const LayerKind &kind, const Setting &setting, const std::string &
     Steps steps(model, setting);
     assert_int_equal(steps.run(with_prefix(rows[0], kPrefix), {}).size(), 0);
     const std::string what = kind.name + ", " + name;
-    const bool states = std::any_of(model.layers.begin(), model.layers.end(),
-                                    [](const Layer &layer) { return bool(layer.delta); });
+    const bool states =
+        std::any_of(model.layers.begin(), model.layers.end(),
+                    [](const Layer &layer) { return bool(layer.linear_attention); });
     // Many rows at once, from a graph too.
     for (int round = 0; round < 3 && setting.graphs && !states; ++round) {
         compare(steps.run(with_prefix(rows[0], kPrefix), {kPrefix - 1}), {row(0, -1)}, limit,

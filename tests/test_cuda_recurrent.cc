@@ -23,8 +23,8 @@ struct Shape {
     int32_t key_heads, value_heads, key_dim, value_dim, width;
 };
 
-DeltaNet net_of(const Shape &shape) {
-    DeltaNet net;
+LinearAttention net_of(const Shape &shape) {
+    LinearAttention net;
     net.key_heads = shape.key_heads;
     net.value_heads = shape.value_heads;
     net.key_dim = shape.key_dim;
@@ -40,7 +40,7 @@ struct Vectors {
     std::vector<float> norm;        // [value_dim]
 };
 
-Vectors make_vectors(Random &random, const DeltaNet &net) {
+Vectors make_vectors(Random &random, const LinearAttention &net) {
     Vectors made;
     made.convolution = normal(random, net.channels() * kRing, DType::f32, 0.6F);
     for (int64_t c = 0; c < net.channels(); ++c) {
@@ -73,7 +73,7 @@ struct Sequence {
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 // Of one token and value head: its own state goes on.
-void reference_head(const DeltaNet &net, const Vectors &v, const std::vector<double> &mixed,
+void reference_head(const LinearAttention &net, const Vectors &v, const std::vector<double> &mixed,
                     const float *row, int64_t head, std::vector<double> *state,
                     std::vector<double> *results) {
     const int64_t key_head = head / (net.value_heads / net.key_heads);
@@ -104,7 +104,7 @@ void reference_head(const DeltaNet &net, const Vectors &v, const std::vector<dou
     }
 }
 
-void compute_reference(const DeltaNet &net, const Vectors &v, int64_t stride, Sequence *s) {
+void compute_reference(const LinearAttention &net, const Vectors &v, int64_t stride, Sequence *s) {
     for (int32_t t = 0; t < s->length; ++t) {
         const float *row = s->inputs.data() + t * stride;
         std::vector<double> mixed(static_cast<size_t>(net.channels()));
@@ -130,7 +130,7 @@ void compute_reference(const DeltaNet &net, const Vectors &v, int64_t stride, Se
 }
 
 // Requests that continue prefixes, which may continue others.
-std::vector<Sequence> make_sequences(Random &random, const DeltaNet &net, const Vectors &v,
+std::vector<Sequence> make_sequences(Random &random, const LinearAttention &net, const Vectors &v,
                                      int64_t stride, DType type, int32_t count, int32_t longest) {
     std::vector<int32_t> slots;
     for (int32_t i = 0; i < count; ++i) slots.push_back(i);
@@ -174,7 +174,7 @@ struct Layers { // of one
         check(step.allocate(rows, &input));
         check(step.take_slots(slots));
         check(staging.reserve(1 << 20));
-        const DeltaNet &net = model.layers[0].delta;
+        const LinearAttention &net = model.layers[0].linear_attention;
         weights.qkv.rows = (net.input_rows() + 15) / 16 * 16;
         weights.delta.convolution = convolution.floats();
         weights.delta.decay = decay.floats();
@@ -184,7 +184,7 @@ struct Layers { // of one
     static Model model_of(const Shape &shape) {
         Model made;
         made.layers.resize(1);
-        made.layers[0].delta = net_of(shape);
+        made.layers[0].linear_attention = net_of(shape);
         return made;
     }
 
@@ -200,7 +200,7 @@ struct Layers { // of one
 // A step of some of what is left, at most `most` tokens a sequence. False: nothing was left.
 bool run_step(Random &random, Layers *layers, DType type, int32_t most,
               std::vector<Sequence> *sequences) {
-    const DeltaNet &net = layers->model.layers[0].delta;
+    const LinearAttention &net = layers->model.layers[0].linear_attention;
     const auto stride = static_cast<size_t>(layers->weights.qkv.rows);
     TokenBatch batch;
     std::vector<float> projected;
@@ -270,7 +270,7 @@ struct Job {
 };
 
 void run_job(Random &random, const Job &job, double limit) {
-    const DeltaNet net = net_of(job.shape);
+    const LinearAttention net = net_of(job.shape);
     const Vectors vectors = make_vectors(random, net);
     Layers layers(job.shape, {job.type, job.state, job.on_sms, false, job.sm90}, job.sequences,
                   int64_t{job.sequences} * job.most, vectors);
@@ -377,7 +377,7 @@ void states_in_bf16_are_close_to_the_references(void **) {
 void reproducible_results_are_the_same_bits(void **) {
     Random random(kSeed + 4);
     for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
-        const DeltaNet net = net_of(kShapes[0]);
+        const LinearAttention net = net_of(kShapes[0]);
         const Vectors vectors = make_vectors(random, net);
         std::vector<Sequence> all;
         std::vector<std::vector<float>> first; // of each sequence

@@ -391,7 +391,7 @@ Model hybrid_shape() {
     model.vocabulary = 1000;
     for (size_t i = 0; i < model.layers.size(); ++i) {
         Attention &attention = model.layers[i].attention;
-        DeltaNet &delta = model.layers[i].delta;
+        LinearAttention &delta = model.layers[i].linear_attention;
         if (i % 4 == 3) {
             attention.kv_heads = 4;
             attention.head_dim = 256;

@@ -1,4 +1,4 @@
-// A layer of gated delta nets (DeltaNet in model/model.h), from the product of its input matrix to what its output
+// A layer of gated delta nets (LinearAttention in model/model.h), from the product of its input matrix to what its output
 // matrix takes: convolution, gates, the delta rule over each context node of a step, gated norm.
 //
 // A node's state in a slot, of one layer:

@@ -33,7 +33,7 @@ StepAttention::StepAttention(const Model &model, DType element, DType kv_type,
       page_scale_(model.kv_groups.size(), 1) {
     for (const Layer &layer : model_.layers) {
         const Attention &a = layer.attention;
-        if (layer.delta) {
+        if (layer.linear_attention) {
             shape_of_.push_back(SIZE_MAX);
             continue;
         }

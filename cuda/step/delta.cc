@@ -19,7 +19,7 @@ StepDelta::StepDelta(const Model &model, const DeltaOptions &options)
     chunked_ = !options_.reproducible;
     for (const Layer &layer : model_.layers) {
         begin_.push_back(slot_bytes_);
-        const DeltaNet &delta = layer.delta;
+        const LinearAttention &delta = layer.linear_attention;
         if (!delta) continue;
         chunked_ = chunked_ && takes_chunks(options_.element, delta.key_dim, delta.value_dim);
         const int64_t bytes = delta.values_size() * delta.key_dim * dtype_bytes(options_.state) +
@@ -41,7 +41,7 @@ Status StepDelta::allocate(int64_t rows, StepInput *input) {
     if (!chunked_) return {};
     int64_t channels = 0, keys = 0, heads = 0;
     for (const Layer &layer : model_.layers) {
-        const DeltaNet &delta = layer.delta;
+        const LinearAttention &delta = layer.linear_attention;
         channels = std::max(channels, delta.channels());
         keys = std::max(keys, int64_t{delta.value_heads} * delta.key_dim);
         heads = std::max<int64_t>(heads, delta.value_heads);
@@ -117,7 +117,7 @@ Status StepDelta::stage(const TokenBatch &batch, StepInput *input, Staging *stag
 
 DeltaArguments StepDelta::arguments(size_t layer, const DeviceLayer &weights,
                                     const StepInput &input) const {
-    const DeltaNet &delta = model_.layers[layer].delta;
+    const LinearAttention &delta = model_.layers[layer].linear_attention;
     DeltaArguments a{};
     a.element = options_.element;
     a.state = options_.state;

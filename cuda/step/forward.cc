@@ -246,10 +246,11 @@ Status Forward::delta_net(size_t index, cudaStream_t stream) {
 Status Forward::layer(size_t index, cudaStream_t stream) {
     const DeviceLayer &w = weights_.layers[index];
     const Layer &described = model_.layers[index];
-    RETURN_IF_ERROR(described.delta ? delta_net(index, stream) : keys_and_values(index, stream));
+    RETURN_IF_ERROR(described.linear_attention ? delta_net(index, stream)
+                                               : keys_and_values(index, stream));
     const bool last = index + 1 == weights_.layers.size();
     if (last && wanted_ == 0) return {};
-    if (!described.delta) RETURN_IF_ERROR(attend(index, stream));
+    if (!described.linear_attention) RETURN_IF_ERROR(attend(index, stream));
 
     void *residual = residual_.data();
     const int32_t *wanted = nullptr;

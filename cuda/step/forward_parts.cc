@@ -18,7 +18,7 @@ Forward::Forward(const Model &model, const ForwardOptions &options)
     graphs_.on = options.graphs && options.attention.fused && !options.profile &&
                  options.element != DType::f32;
     for (size_t i = 0; i < model_.layers.size(); ++i) {
-        if (!model_.layers[i].delta) attending_.push_back(i);
+        if (!model_.layers[i].linear_attention) attending_.push_back(i);
     }
     choose_planes();
 }

@@ -57,7 +57,7 @@ std::vector<MatrixPart> SplitQueries::parts(std::vector<MatrixPart> others) cons
     return others;
 }
 
-MatrixSource delta_input(const DeltaNet &delta, int64_t hidden) {
+MatrixSource delta_input(const LinearAttention &delta, int64_t hidden) {
     MatrixSource source{(delta.input_rows() + 15) / 16 * 16, hidden, {}, {}};
     int64_t first = 0;
     for (const Tensor &part : delta.input) {

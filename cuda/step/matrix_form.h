@@ -46,7 +46,7 @@ class SplitQueries {
 };
 
 // The input matrix of a delta net.
-MatrixSource delta_input(const DeltaNet &delta, int64_t hidden);
+MatrixSource delta_input(const LinearAttention &delta, int64_t hidden);
 
 // How the device keeps a matrix. none: in the compute type; else in e4m3.
 struct MatrixForm {

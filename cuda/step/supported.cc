@@ -1,5 +1,7 @@
 #include "step/supported.h"
 
+#include <cmath>
+
 #include "attention/attention.h"
 #include "elementwise/elementwise.h"
 #include "elementwise/norm.h"
@@ -25,7 +27,13 @@ const char *missing(const Experts &experts) {
     return nullptr;
 }
 
-const char *missing(const DeltaNet &delta) {
+const char *missing(const LinearAttention &delta) {
+    if (delta.rule != StateRule::delta) return "a state-space layer (Mamba-2)";
+    if (!delta.unit_length || delta.least_step > 0 || std::isfinite(delta.most_step) ||
+        delta.gate_first || delta.norm_parts > 0 || delta.skip || delta.convolution.size() != 1 ||
+        delta.convolution[0].bias) {
+        return "a delta net other than Qwen3-Next's";
+    }
     if (delta.width > kRing) return "a delta net's convolution over more than 4 tokens";
     if (delta.key_dim > kMostDeltaDim || delta.value_dim > kMostDeltaDim) {
         return "a delta net with heads of more than 128";
@@ -41,8 +49,8 @@ const char *missing(const DeltaNet &delta) {
 // What of the layer is not computed; null: nothing.
 const char *missing(const Model &model, const Layer &layer) {
     if (layer.convolution) return "short convolutions (LFM2) run on the cpu backend alone";
-    if (layer.delta) {
-        if (const char *what = missing(layer.delta)) return what;
+    if (layer.linear_attention) {
+        if (const char *what = missing(layer.linear_attention)) return what;
         return layer.experts ? missing(layer.experts) : nullptr;
     }
     const Attention &a = layer.attention;

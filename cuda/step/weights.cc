@@ -72,7 +72,7 @@ class Loader {
             RETURN_IF_ERROR(norm(from.after_attention, hidden, {}, &to.after_attention));
             RETURN_IF_ERROR(norm(from.before_feed_forward, hidden, {}, &to.before_feed_forward));
             RETURN_IF_ERROR(norm(from.after_feed_forward, hidden, {}, &to.after_feed_forward));
-            RETURN_IF_ERROR(from.delta ? delta(from, &to) : attention(from, &to));
+            RETURN_IF_ERROR(from.linear_attention ? delta(from, &to) : attention(from, &to));
             RETURN_IF_ERROR(feed_forward(from, &to));
             RETURN_IF_ERROR(matrices(from, &to, out));
             RETURN_IF_ERROR(experts(from, &to.experts, out));
@@ -134,12 +134,12 @@ class Loader {
 
     // A convolution over fewer tokens than the kernels': the earlier ones count for nothing.
     Status delta(const Layer &layer, DeviceLayer *to) {
-        const DeltaNet &from = layer.delta;
-        const Placing newest{from.width, kRing, 1, 1};
-        RETURN_IF_ERROR(vector(from.channels() * kRing, {{&from.convolution, kRing - from.width}},
-                               newest, 0.25F, &to->delta.convolution));
+        const LinearAttention &from = layer.linear_attention;
+        const MatrixPart all(&from.convolution[0].values, kRing - from.width); // see supported.cc
+        RETURN_IF_ERROR(vector(from.channels() * kRing, {all}, {from.width, kRing, 1, 1}, 0.25F,
+                               &to->delta.convolution));
         RETURN_IF_ERROR(vector(from.value_heads, {{&from.decay, 0}}, {}, 0, &to->delta.decay));
-        RETURN_IF_ERROR(vector(from.value_heads, {{&from.step, 0}}, {}, 0, &to->delta.step));
+        RETURN_IF_ERROR(vector(from.value_heads, {{&from.step_bias, 0}}, {}, 0, &to->delta.step));
         RETURN_IF_ERROR(norm(from.norm, from.value_dim, {}, &to->delta.norm));
         return vector(model_.hidden, {{&from.o.bias, 0}},
                       residual_bias(layer, bool(layer.after_attention)), 0, &to->o_bias);
@@ -171,9 +171,9 @@ class Loader {
                          q.parts({{&a.k.values, q_rows}, {&a.v.values, q_rows + kv_rows}}),
                          {a.head_dim, padded, 1, 1}};
         MatrixSource o{hidden, q_rows, {{&a.o.values, 0}}, {1, 1, a.head_dim, padded}};
-        if (layer.delta) {
-            qkv = delta_input(layer.delta, hidden);
-            o = {hidden, layer.delta.values_size(), {{&layer.delta.o.values, 0}}, {}};
+        if (const LinearAttention &delta = layer.linear_attention) {
+            qkv = delta_input(delta, hidden);
+            o = {hidden, delta.values_size(), {{&delta.o.values, 0}}, {}};
         }
         const MatrixSource gate_up{
             up + width, hidden, {{&f.gate.values, 0}, {&f.up.values, up}}, {}};

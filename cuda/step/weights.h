@@ -37,7 +37,7 @@ struct DeviceExperts {
     explicit operator bool() const { return gate_up != nullptr; }
 };
 
-// Of a delta net, beside its matrices, which stand in place of attention's: qkv is [DeltaNet::input_rows(), a
+// Of a delta net, beside its matrices, which stand in place of attention's: qkv is [LinearAttention::input_rows(), a
 // multiple of 16, hidden], o [hidden, value_heads * value_dim].
 struct DeviceDelta {
     const float *convolution = nullptr; // [channels, kRing], the newest token's last

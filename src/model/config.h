@@ -111,6 +111,12 @@ void add_bias(Weight *weight); // `prefix`.bias
 // Rows [first, first + rows) of the weight `prefix`.weight, [stored, columns].
 Weight fused_weight(const std::string &prefix, int64_t stored, int64_t first, int64_t rows,
                     int64_t columns);
+// A vector whose name has no ".weight" behind it.
+Tensor named_vector(std::string name, int64_t length);
+// Of a convolution of each channel by itself, [channels, 1, width] in the file as `prefix`.weight: rows
+// [first, first + rows).
+Weight named_convolution(const std::string &prefix, int64_t channels, int64_t first, int64_t rows,
+                         int64_t width);
 Norm named_norm(NormKind kind, const std::string &prefix, int64_t length, float epsilon);
 
 // A Llama-like decoder: "model.layers.N.self_attn.q_proj" and so on, norms before attention and

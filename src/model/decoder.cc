@@ -29,6 +29,21 @@ Weight fused_weight(const std::string &prefix, int64_t stored, int64_t first, in
     return weight;
 }
 
+Tensor named_vector(std::string name, int64_t length) {
+    Tensor vector;
+    vector.name = std::move(name);
+    vector.rows = length;
+    vector.columns = 1;
+    return vector;
+}
+
+Weight named_convolution(const std::string &prefix, int64_t channels, int64_t first, int64_t rows,
+                         int64_t width) {
+    Weight weight = fused_weight(prefix, 1, first, rows, width);
+    weight.values.stored_stack = channels;
+    return weight;
+}
+
 Norm named_norm(NormKind kind, const std::string &prefix, int64_t length, float epsilon) {
     Norm norm;
     norm.kind = kind;

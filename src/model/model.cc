@@ -43,12 +43,13 @@ template <typename M, typename Visit> void visit_tensors(M *model, const Visit &
         visit_norm(&attention.k_norm, visit);
         visit_norm(&attention.v_norm, visit);
         visit(&attention.sinks);
-        for (auto &part : layer.delta.input) visit(&part);
-        visit(&layer.delta.convolution);
-        visit(&layer.delta.decay);
-        visit(&layer.delta.step);
-        visit_norm(&layer.delta.norm, visit);
-        visit_weight(&layer.delta.o, visit);
+        for (auto &part : layer.linear_attention.input) visit(&part);
+        for (auto &part : layer.linear_attention.convolution) visit_weight(&part, visit);
+        visit(&layer.linear_attention.decay);
+        visit(&layer.linear_attention.step_bias);
+        visit(&layer.linear_attention.skip);
+        visit_norm(&layer.linear_attention.norm, visit);
+        visit_weight(&layer.linear_attention.o, visit);
         auto &convolution = layer.convolution;
         for (auto *w : {&convolution.b, &convolution.c, &convolution.x, &convolution.filter,
                         &convolution.o}) {
@@ -153,7 +154,7 @@ std::vector<int32_t> Model::kv_windows() const {
 int64_t Model::state_size() const {
     int64_t size = 0;
     for (const Layer &layer : layers) {
-        size += layer.delta ? layer.delta.state_size() : 0;
+        size += layer.linear_attention ? layer.linear_attention.state_size() : 0;
         size += layer.convolution ? layer.convolution.state_size() : 0;
     }
     return size;

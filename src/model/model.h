@@ -8,13 +8,14 @@
 //     a = after_attention(attention(before_attention(x)))
 //     f = after_feed_forward(feed_forward(before_feed_forward(x + a)))     x + residual_scale * a
 //     parallel: f = ... of before_attention(x) itself, and x + residual_scale * (a + f)
-// where a layer with a delta net or a short convolution has that in place of attention;
+// where a layer with linear attention or a short convolution has that in place of attention;
 //     then, where the model has layer inputs, x + after_input(input block(x)), and x * scalar
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -137,32 +138,52 @@ struct Attention {
     int64_t kv_size() const { return int64_t{kv_heads} * head_dim; }
 };
 
-// A gated delta net (arXiv 2412.06464): a mixer that remembers earlier tokens in a state of fixed
-// size instead of keys and values. With q, k, v, z, b, a of a token from its input, q, k and v
-// having gone through a causal convolution and silu, and then q and k over their length, q also
-// over sqrt(key_dim): of each value head
-//     S = exp(-exp(decay) * softplus(a + step)) * S
-//     S = S + sigmoid(b) * k (v - S^T k)^T          S [key_dim, value_dim]
-//     result: norm(S^T q) * silu(z), of all heads through o
+enum class StateRule : uint8_t {
+    delta,       // the gated delta rule (arXiv 2412.06464)
+    state_space, // of Mamba-2 (arXiv 2405.21060): the same without the removal
+};
+
+// A mixer that remembers earlier tokens in a state of fixed size instead of keys and values: a gated delta net,
+// or a Mamba-2 layer, which calls q, k, v and a C, B, x and dt. With q, k, v, z, b, a of a token from its input,
+// q, k and v having gone through a causal convolution and silu, and then, if unit_length, q and k over their
+// length, q also over sqrt(key_dim): of each value head, with step = softplus(a + step_bias) within limits
+//     S = exp(-exp(decay) * step) * S
+//     delta:       S = S + sigmoid(b) * k (v - S^T k)^T          S [key_dim, value_dim]
+//     state_space: S = S + step * k v^T
+//     result: y = S^T q + skip * v
+// and of all heads through o: norm(y) * silu(z), or if gate_first norm(y * silu(z)).
 // The state of a layer is S of all value heads and the last width - 1 inputs of the convolution.
-struct DeltaNet {
+struct LinearAttention {
+    StateRule rule = StateRule::delta;
     int32_t key_heads = 0;   // as many of queries
     int32_t value_heads = 0; // a multiple: consecutive ones have a key head's query and key
     int32_t key_dim = 0;     // of a head
     int32_t value_dim = 0;
     int32_t width = 0; // tokens that the convolution sees, the newest included; at least 2
-    // Parts of one matrix [input_rows(), hidden]: q, k, v, z, b, a of all heads, one after the other.
+    bool unit_length = true;
+    float least_step = 0; // the limits
+    float most_step = std::numeric_limits<float>::infinity();
+    bool gate_first = false;
+    // 0: the norm is of each head; else of so many equal parts of all heads together.
+    int32_t norm_parts = 0;
+    // Parts of one matrix [input_rows(), hidden]: q, k, v, z, b (of the delta rule alone), a of all heads, one after
+    // the other.
     std::vector<Tensor> input;
-    Tensor convolution; // [channels(), width], the newest token's last
-    Tensor decay, step; // [value_heads]
-    Norm norm;          // of each head's result, [value_dim]: RMSNorm
-    Weight o;           // [hidden, value_heads * value_dim]
+    // Parts of [channels(), width], the newest token's last, and of [channels()]; or no bias.
+    std::vector<Weight> convolution;
+    Tensor decay, step_bias; // [value_heads]
+    Tensor skip;             // [value_heads], or none: 0
+    Norm norm;               // RMSNorm: [value_dim], or with norm_parts [values_size()]
+    Weight o;                // [hidden, value_heads * value_dim]
 
     explicit operator bool() const { return value_heads > 0; }
     int64_t keys_size() const { return int64_t{key_heads} * key_dim; }
     int64_t values_size() const { return int64_t{value_heads} * value_dim; }
     int64_t channels() const { return 2 * keys_size() + values_size(); } // of the convolution
-    int64_t input_rows() const { return channels() + values_size() + 2 * int64_t{value_heads}; }
+    // Numbers that gate the rule: b and a of each head,
+    // or with the state-space rule only a.
+    int64_t gates() const { return (rule == StateRule::delta ? 2 : 1) * int64_t{value_heads}; }
+    int64_t input_rows() const { return channels() + values_size() + gates(); }
     // Numbers of a request's state.
     int64_t state_size() const { return values_size() * key_dim + (width - 1) * channels(); }
 };
@@ -245,19 +266,19 @@ struct InputBlock {
 struct Layer {
     Norm before_attention, after_attention;
     Norm before_feed_forward, after_feed_forward;
-    Attention attention; // none (no heads) where there is a delta net or a short convolution
-    DeltaNet delta;      // or none
-    ShortConvolution convolution; // or none
-    FeedForward feed_forward;     // none (width 0): experts alone
-    Experts experts;              // or none
-    Weight shared_gate;           // [1, hidden], or none: 1
-    bool parallel = false;        // before_feed_forward is not used
+    Attention attention; // none (no heads) where one of the next two stands in its place
+    LinearAttention linear_attention; // or none
+    ShortConvolution convolution;     // or none
+    FeedForward feed_forward;         // none (width 0): experts alone
+    Experts experts;                  // or none
+    Weight shared_gate;               // [1, hidden], or none: 1
+    bool parallel = false;            // before_feed_forward is not used
     float residual_scale = 1;
     InputBlock input; // where the model has layer inputs
     Norm after_input;
     Tensor scalar; // [1], or none: 1
 
-    bool attends() const { return !delta && !convolution; }
+    bool attends() const { return !linear_attention && !convolution; }
 };
 
 // A second embedding of every token, of which each layer has a part of its own. With x the residual

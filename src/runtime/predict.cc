@@ -83,11 +83,10 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
         ASSIGN_OR_RETURN(Model model, describe_model(of.model_dir));
         RETURN_IF_ERROR(refuse_fp8(model, options, costs));
         if (model.state_size() > 0) {
-            return error(
-                BATCHLLM_ERROR_UNSUPPORTED,
-                "%s is not predicted: it has layers with a state (gated delta nets or short "
-                "convolutions), and no description of a device says what they take",
-                of.model_dir.c_str());
+            return error(BATCHLLM_ERROR_UNSUPPORTED,
+                         "%s is not predicted: it has layers with a state, and no description of "
+                         "a device says what they take",
+                         of.model_dir.c_str());
         }
         loaded.model = std::make_unique<Model>(std::move(model));
         BackendOptions backend = of.backend_options;

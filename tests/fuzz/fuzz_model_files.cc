@@ -41,7 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (config.ok()) {
         check(!config->layers.empty() && config->vocabulary > 0 && config->hidden > 0);
         for (const Layer &layer : config->layers) {
-            if (const DeltaNet &delta = layer.delta; delta) {
+            if (const LinearAttention &delta = layer.linear_attention; delta) {
                 check(delta.key_heads > 0 && delta.value_heads % delta.key_heads == 0);
                 check(delta.key_dim > 0 && delta.value_dim > 0 && delta.width > 1);
                 int64_t rows = 0;

@@ -28,7 +28,7 @@ Status Forward::allocate() {
         const Attention &attention = layer.attention;
         qkv = std::max(qkv, attention.q.rows() + 2 * attention.kv_size());
         queries = std::max(queries, int64_t{attention.heads} * padded_head_dim(attention.head_dim));
-        attended = std::max({attended, attention.q_size(), layer.delta.values_size(),
+        attended = std::max({attended, attention.q_size(), layer.linear_attention.values_size(),
                              layer.convolution.channels()});
         width = std::max<int64_t>(width, layer.feed_forward.width);
         head_dim = std::max<int64_t>(head_dim, attention.head_dim);
@@ -54,9 +54,9 @@ Status Forward::allocate() {
     ASSIGN_OR_RETURN(activated_, Buffer::create(rows * width * element, what));
     experts_ = std::make_unique<ExpertLayers>(kernels_, linear_.get(), pool_);
     RETURN_IF_ERROR(experts_->allocate(model_, step_tokens_));
-    delta_nets_ = std::make_unique<DeltaLayers>(kernels_, linear_.get(), pool_, states_,
-                                                state_work_, reproducible_);
-    RETURN_IF_ERROR(delta_nets_->allocate(model_, step_tokens_));
+    linear_attention_ = std::make_unique<LinearAttentionLayers>(
+        kernels_, linear_.get(), pool_, states_, state_work_, reproducible_);
+    RETURN_IF_ERROR(linear_attention_->allocate(model_, step_tokens_));
     convolutions_ =
         std::make_unique<ConvolutionLayers>(kernels_, linear_.get(), pool_, states_, state_work_);
     RETURN_IF_ERROR(convolutions_->allocate(model_, step_tokens_));
@@ -266,10 +266,12 @@ Status Forward::mix(const TokenBatch &batch, size_t index, const std::vector<int
     const PackedLayer &weights = weights_.layers[index];
     const int64_t tokens = static_cast<int64_t>(batch.tokens.size());
     Laps laps;
-    if (layer.delta) {
-        RETURN_IF_ERROR(delta_nets_->run(layer.delta, weights.delta, index, input_.data(), tokens));
-        delta_nets_->results(layer.delta, weights.delta, wanted, rows, attended_.data());
-        laps.lap(&seconds_.delta);
+    if (layer.linear_attention) {
+        RETURN_IF_ERROR(linear_attention_->run(layer.linear_attention, weights.linear_attention,
+                                               index, input_.data(), tokens));
+        linear_attention_->results(layer.linear_attention, weights.linear_attention, wanted, rows,
+                                   attended_.data());
+        laps.lap(&seconds_.linear_attention);
     } else if (layer.convolution) {
         RETURN_IF_ERROR(convolutions_->project(weights.convolution, input_.data(), tokens));
         laps.lap(&seconds_.qkv);

@@ -14,11 +14,11 @@
 #include "backend/backend.h"
 #include "backend/cpu/attention.h"
 #include "backend/cpu/convolution_layers.h"
-#include "backend/cpu/delta_layers.h"
 #include "backend/cpu/experts.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kv_pages.h"
 #include "backend/cpu/linear.h"
+#include "backend/cpu/linear_attention.h"
 #include "backend/cpu/weights.h"
 #include "backend/cpu/worklist.h"
 #include "base/thread_pool.h"
@@ -32,8 +32,8 @@ struct PartSeconds {
     double qkv = 0;  // and B, C and x of short convolutions
     double rope = 0; // with writing keys and values
     double attention = 0;
-    double delta = 0;       // all of a layer's delta net but its output
-    double convolution = 0; // a short convolution between its products
+    double linear_attention = 0; // all of linear attention but its output
+    double convolution = 0;      // a short convolution between its products
     double output = 0;
     double gate_up = 0;
     double down = 0;
@@ -123,7 +123,7 @@ class Forward {
     std::unique_ptr<ExpertLayers> experts_;
     StatePool states_;
     StateWork state_work_;
-    std::unique_ptr<DeltaLayers> delta_nets_;
+    std::unique_ptr<LinearAttentionLayers> linear_attention_;
     std::unique_ptr<ConvolutionLayers> convolutions_;
     std::vector<float> zeros_;          // [largest head_dim]
     std::vector<int64_t> angles_begin_; // [ropes] where each one's angles begin, for each token

@@ -1,4 +1,4 @@
-// The gated delta rule and the convolution before it, written once over a vector type. Included by
+// The rules of linear attention and the convolution before them, written once over a vector type. Included by
 // kernel_elementwise.h, under the same rules.
 //
 // A state S is [key_dim][D], D = value_dim padded to whole vectors. A row of S, or of the values,
@@ -19,12 +19,12 @@ KERNEL_TARGET inline void store_part(float *row, Vector x, int32_t i, int32_t n)
     store_some(row + i * kLanes, x, left);
 }
 
-// out[i] = silu(sum over w of inputs[w][i] * weight[w][i])
-KERNEL_TARGET void convolve(const float *const *inputs, const float *weight, int32_t width,
-                            int32_t n, float *out) {
+// out[i] = silu(bias[i] + sum over w of inputs[w][i] * weight[w][i])
+KERNEL_TARGET void convolve(const float *const *inputs, const float *weight, const float *bias,
+                            int32_t width, int32_t n, float *out) {
     for (int32_t i = 0; i < n; i += kLanes) {
         const int32_t left = n - i;
-        Vector sum = Simd::zero();
+        Vector sum = bias != nullptr ? load_part(bias, i / kLanes, n) : Simd::zero();
         for (int32_t w = 0; w < width; ++w) {
             const float *x = inputs[w] + i;
             const float *factor = weight + int64_t{w} * n + i;
@@ -41,15 +41,22 @@ KERNEL_TARGET void convolve(const float *const *inputs, const float *weight, int
     }
 }
 
-// x *= sigmoid(gate)
-KERNEL_TARGET void scale_sigmoid(const float *gate, int32_t n, float *x) {
+struct Sigmoid {
+    KERNEL_TARGET static Vector times(Vector gate, Vector x) {
+        // -log2(e)
+        const Vector power = Simd::exp2(Simd::multiply(gate, Simd::set(-1.44269504f)));
+        return Simd::divide(x, Simd::add(power, Simd::set(1.0f)));
+    }
+};
+
+// x *= sigmoid(gate), or silu(gate)
+template <typename Function>
+KERNEL_TARGET void scale_gated(const float *gate, int32_t n, float *x) {
     for (int32_t i = 0; i < n; i += kLanes) {
         const int32_t left = n - i;
         const Vector g = left >= kLanes ? Simd::load(gate + i) : load_some(gate + i, left);
         const Vector v = left >= kLanes ? Simd::load(x + i) : load_some(x + i, left);
-        // -log2(e)
-        const Vector power = Simd::exp2(Simd::multiply(g, Simd::set(-1.44269504f)));
-        const Vector scaled = Simd::divide(v, Simd::add(power, Simd::set(1.0f)));
+        const Vector scaled = Function::times(g, v);
         if (left >= kLanes) {
             Simd::store(x + i, scaled);
         } else {
@@ -59,8 +66,8 @@ KERNEL_TARGET void scale_sigmoid(const float *gate, int32_t n, float *x) {
 }
 
 // One token, of vectors [first, first + kCount) of S's rows.
-template <int32_t kCount> KERNEL_TARGET inline void delta_token(const DeltaCall &call, int32_t t,
-                                                                const float *from, int32_t first) {
+template <bool kRemoves, int32_t kCount> KERNEL_TARGET inline void
+delta_token(const DeltaCall &call, int32_t t, const float *from, int32_t first) {
     const int32_t stride = padded_head_dim(call.value_dim);
     const float *key = call.keys + t * call.token_stride;
     const float *query = call.queries + t * call.token_stride;
@@ -69,7 +76,7 @@ template <int32_t kCount> KERNEL_TARGET inline void delta_token(const DeltaCall 
     const Vector rate = Simd::set(call.rate[t * call.gate_stride]);
     Vector sum[kCount];
     for (int32_t c = 0; c < kCount; ++c) sum[c] = Simd::zero();
-    for (int32_t k = 0; from != nullptr && k < call.key_dim; ++k) {
+    for (int32_t k = 0; kRemoves && from != nullptr && k < call.key_dim; ++k) {
         const Vector factor = Simd::set(key[k]);
         const float *row = from + int64_t{k} * stride + first * kLanes;
         for (int32_t c = 0; c < kCount; ++c) {
@@ -80,8 +87,8 @@ template <int32_t kCount> KERNEL_TARGET inline void delta_token(const DeltaCall 
     Vector change[kCount], result[kCount];
     for (int32_t c = 0; c < kCount; ++c) {
         const Vector wanted = load_part(value, first + c, call.value_dim);
-        change[c] = Simd::multiply(Simd::subtract(wanted, sum[c]), rate);
-        result[c] = Simd::zero();
+        change[c] = Simd::multiply(kRemoves ? Simd::subtract(wanted, sum[c]) : wanted, rate);
+        result[c] = Simd::multiply(wanted, Simd::set(call.skip));
     }
     for (int32_t k = 0; k < call.key_dim; ++k) {
         const Vector factor = Simd::set(key[k]), weight = Simd::set(query[k]);
@@ -98,17 +105,21 @@ template <int32_t kCount> KERNEL_TARGET inline void delta_token(const DeltaCall 
     for (int32_t c = 0; c < kCount; ++c) store_part(value, result[c], first + c, call.value_dim);
 }
 
-// Token by token.
-KERNEL_TARGET void delta_recurrent(const DeltaCall &call) {
+template <bool kRemoves> KERNEL_TARGET inline void delta_tokens(const DeltaCall &call) {
     const int32_t vectors = padded_head_dim(call.value_dim) / kLanes;
     for (int32_t t = 0; t < call.tokens; ++t) {
         const float *from = t == 0 ? call.from : call.state;
         int32_t i = 0;
         for (; i + kDeltaColumns <= vectors; i += kDeltaColumns) {
-            delta_token<kDeltaColumns>(call, t, from, i);
+            delta_token<kRemoves, kDeltaColumns>(call, t, from, i);
         }
-        for (; i < vectors; ++i) delta_token<1>(call, t, from, i);
+        for (; i < vectors; ++i) delta_token<kRemoves, 1>(call, t, from, i);
     }
+}
+
+// Token by token.
+KERNEL_TARGET void delta_recurrent(const DeltaCall &call) {
+    call.removes ? delta_tokens<true>(call) : delta_tokens<false>(call);
 }
 
 // out[r][0, columns) += sum over d of a[r][d] * b[d][0, columns); columns in whole vectors.
@@ -174,9 +185,9 @@ KERNEL_TARGET inline void delta_zero(float *x, int64_t n) {
 // What a chunk works on, in the call's scratch. C = kDeltaChunk, D = padded value_dim.
 struct DeltaChunk {
     float *keys_across; // [key_dim][C]
-    float *key_key;     // [C][C] k_i . k_j, then times rate_i and the decay between
+    float *key_key;     // [C][C] with removal k_i . k_j, then times rate_i and the decay between
     float *query_key;   // [C][C] q_i . k_j, then times the decay between
-    float *rows;        // [C][D] k_i S, then the changes u_i
+    float *rows;        // [C][D] with removal k_i S, then the changes u_i
     float *results;     // [C][D]
     double *sums;       // [C] logarithm to base 2 of the decay up to a token
     int32_t tokens;
@@ -203,7 +214,8 @@ KERNEL_TARGET inline DeltaChunk delta_chunk(const DeltaCall &call, int32_t begin
     return chunk;
 }
 
-// The products of queries and keys with keys up to each token, times the decay between.
+// The products of queries, and with removal of keys, with keys up to each token, times the decay between.
+template <bool kRemoves>
 KERNEL_TARGET inline void delta_within(const DeltaCall &call, const DeltaChunk &chunk) {
     const float *keys = call.keys + chunk.begin * call.token_stride;
     const float *queries = call.queries + chunk.begin * call.token_stride;
@@ -217,7 +229,7 @@ KERNEL_TARGET inline void delta_within(const DeltaCall &call, const DeltaChunk &
     delta_zero(chunk.key_key, int64_t{2} * kDeltaChunk * kDeltaChunk);
     DeltaProduct product{keys,          call.token_stride, chunk.keys_across, kDeltaChunk,
                          chunk.key_key, kDeltaChunk,       call.key_dim,      columns};
-    delta_product(product, chunk.tokens);
+    if (kRemoves) delta_product(product, chunk.tokens);
     product.a = queries;
     product.out = chunk.query_key;
     delta_product(product, chunk.tokens);
@@ -231,16 +243,18 @@ KERNEL_TARGET inline void delta_within(const DeltaCall &call, const DeltaChunk &
             const Vector decay = Simd::exp2(Simd::load(between + j));
             float *key = chunk.key_key + i * kDeltaChunk + j;
             float *query = chunk.query_key + i * kDeltaChunk + j;
-            Simd::store(key,
-                        Simd::multiply(Simd::multiply(Simd::load(key), decay), Simd::set(rate)));
+            if (kRemoves) {
+                Simd::store(
+                    key, Simd::multiply(Simd::multiply(Simd::load(key), decay), Simd::set(rate)));
+            }
             Simd::store(query, Simd::multiply(Simd::load(query), decay));
         }
     }
 }
 
-// rows = k_i S and results = q_i S, of the state before the chunk; zeros where that is none.
-KERNEL_TARGET inline void delta_before(const DeltaCall &call, const DeltaChunk &chunk,
-                                       const float *from) {
+// results = q_i S and with removal rows = k_i S, of the state before the chunk; zeros where that is none.
+template <bool kRemoves> KERNEL_TARGET inline void
+delta_before(const DeltaCall &call, const DeltaChunk &chunk, const float *from) {
     const int32_t padded = padded_head_dim(call.value_dim);
     delta_zero(chunk.rows, int64_t{2} * kDeltaChunk * padded);
     if (from == nullptr) return;
@@ -252,14 +266,14 @@ KERNEL_TARGET inline void delta_before(const DeltaCall &call, const DeltaChunk &
                          padded,
                          call.key_dim,
                          padded};
-    delta_product(product, chunk.tokens);
+    if (kRemoves) delta_product(product, chunk.tokens);
     product.a = call.queries + chunk.begin * call.token_stride;
     product.out = chunk.results;
     delta_product(product, chunk.tokens);
 }
 
 // Of token i, vectors [first, first + kCount) of what delta_changes() says.
-template <int32_t kCount> KERNEL_TARGET inline void
+template <bool kRemoves, int32_t kCount> KERNEL_TARGET inline void
 delta_change(const DeltaCall &call, const DeltaChunk &chunk, int32_t i, int32_t first) {
     const int32_t padded = padded_head_dim(call.value_dim);
     float *value = call.values + (chunk.begin + i) * call.token_stride;
@@ -270,18 +284,24 @@ delta_change(const DeltaCall &call, const DeltaChunk &chunk, int32_t i, int32_t 
     const float *others = chunk.rows + first * kLanes;
     float *row = chunk.rows + i * padded + first * kLanes;
     const float *before = chunk.results + i * padded + first * kLanes;
+    const Vector skip = Simd::set(call.skip);
     Vector change[kCount], result[kCount];
     for (int32_t c = 0; c < kCount; ++c) {
-        const Vector known = Simd::multiply(Simd::load(row + c * kLanes), decay);
-        change[c] = Simd::multiply(
-            Simd::subtract(load_part(value, first + c, call.value_dim), known), rate);
-        result[c] = Simd::multiply(Simd::load(before + c * kLanes), decay);
+        const Vector wanted = load_part(value, first + c, call.value_dim);
+        change[c] = wanted;
+        if (kRemoves) {
+            const Vector known = Simd::multiply(Simd::load(row + c * kLanes), decay);
+            change[c] = Simd::subtract(wanted, known);
+        }
+        change[c] = Simd::multiply(change[c], rate);
+        result[c] = Simd::multiply_add(Simd::load(before + c * kLanes), decay,
+                                       Simd::multiply(wanted, skip));
     }
     for (int32_t j = 0; j < i; ++j) {
         const Vector less = Simd::set(-key[j]), weight = Simd::set(query[j]);
         for (int32_t c = 0; c < kCount; ++c) {
             const Vector other = Simd::load(others + j * padded + c * kLanes);
-            change[c] = Simd::multiply_add(less, other, change[c]);
+            if (kRemoves) change[c] = Simd::multiply_add(less, other, change[c]);
             result[c] = Simd::multiply_add(weight, other, result[c]);
         }
     }
@@ -292,16 +312,17 @@ delta_change(const DeltaCall &call, const DeltaChunk &chunk, int32_t i, int32_t 
     }
 }
 
-// The changes u_i = rate_i (v_i - decay_i k_i S) - sum over j < i of key_key_ij u_j, and the results
-// decay_i q_i S + sum over j <= i of query_key_ij u_j.
+// The changes u_i = rate_i (v_i - decay_i k_i S) - sum over j < i of key_key_ij u_j, without removal
+// rate_i v_i, and the results decay_i q_i S + sum over j <= i of query_key_ij u_j + skip v_i.
+template <bool kRemoves>
 KERNEL_TARGET inline void delta_changes(const DeltaCall &call, const DeltaChunk &chunk) {
     const int32_t vectors = padded_head_dim(call.value_dim) / kLanes;
     for (int32_t i = 0; i < chunk.tokens; ++i) {
         int32_t c = 0;
         for (; c + kDeltaColumns <= vectors; c += kDeltaColumns) {
-            delta_change<kDeltaColumns>(call, chunk, i, c);
+            delta_change<kRemoves, kDeltaColumns>(call, chunk, i, c);
         }
-        for (; c < vectors; ++c) delta_change<1>(call, chunk, i, c);
+        for (; c < vectors; ++c) delta_change<kRemoves, 1>(call, chunk, i, c);
     }
 }
 
@@ -334,14 +355,18 @@ KERNEL_TARGET inline void delta_after(const DeltaCall &call, const DeltaChunk &c
     delta_product(product, call.key_dim);
 }
 
-// kDeltaChunk tokens at a time, by products of matrices (the WY form of arXiv 2406.06484, with decays).
-KERNEL_TARGET void delta_chunked(const DeltaCall &call) {
+template <bool kRemoves> KERNEL_TARGET inline void delta_chunks(const DeltaCall &call) {
     for (int32_t begin = 0; begin < call.tokens; begin += kDeltaChunk) {
         const float *from = begin == 0 ? call.from : call.state;
         const DeltaChunk chunk = delta_chunk(call, begin);
-        delta_within(call, chunk);
-        delta_before(call, chunk, from);
-        delta_changes(call, chunk);
+        delta_within<kRemoves>(call, chunk);
+        delta_before<kRemoves>(call, chunk, from);
+        delta_changes<kRemoves>(call, chunk);
         delta_after(call, chunk, from);
     }
+}
+
+// kDeltaChunk tokens at a time, by products of matrices (the WY form of arXiv 2406.06484, with decays).
+KERNEL_TARGET void delta_chunked(const DeltaCall &call) {
+    call.removes ? delta_chunks<true>(call) : delta_chunks<false>(call);
 }

@@ -62,8 +62,8 @@ constexpr int32_t kPassKeys = 256;
 constexpr int32_t kTileRows = 32; // at most, of any table
 constexpr int64_t attention_scratch_floats() { return int64_t{2} * kTileRows * kPassKeys; }
 
-// The gated delta rule (model.h) of one value head, over consecutive tokens of one context node: results in place
-// of the values. queries and keys are as the rule takes them, normed and scaled.
+// The rule of linear attention (model.h) for one value head, over consecutive tokens of one context node: results
+// in place of the values. queries and keys are as the rule takes them, normed and scaled.
 struct DeltaCall {
     int32_t tokens = 0;
     int32_t key_dim = 0;
@@ -73,10 +73,12 @@ struct DeltaCall {
     float *values = nullptr;        // likewise, [value_dim]
     int64_t token_stride = 0;
     const float *log_decay = nullptr; // token t's at log_decay + t * gate_stride, at most 0
-    const float *rate = nullptr;      // likewise, from 0 to 1
+    const float *rate = nullptr;      // likewise: of the values (and the removal) in the state
     int64_t gate_stride = 0;
     const float *from = nullptr; // [key_dim, D] the state before the first token; null: zeros
     float *state = nullptr;      // [key_dim, D] out: the state behind the last; may be `from`
+    bool removes = true;         // the delta rule; false: the state-space rule
+    float skip = 0;              // of the values in the results
     float *scratch = nullptr; // chunked: [delta_scratch_floats()], this thread's, 64-byte aligned
 };
 
@@ -134,11 +136,14 @@ struct Kernels {
     void (*activate[4])(const float *gate, const float *up, const float *gate_bias,
                         const float *up_bias, int32_t n, void *out);
 
-    // out[i] = silu(sum over w of inputs[w][i] * weight[w][i]); inputs: width rows of n, weight: [width, n].
-    void (*convolve)(const float *const *inputs, const float *weight, int32_t width, int32_t n,
-                     float *out);
+    // out[i] = silu(bias[i] + sum over w of inputs[w][i] * weight[w][i]); inputs: width rows of n,
+    // weight: [width, n], bias may be null.
+    void (*convolve)(const float *const *inputs, const float *weight, const float *bias,
+                     int32_t width, int32_t n, float *out);
     // x *= sigmoid(gate)
     void (*scale_sigmoid)(const float *gate, int32_t n, float *x);
+    // x *= silu(gate)
+    void (*scale_silu)(const float *gate, int32_t n, float *x);
     // The same rule in two forms: token by token, and by products of matrices.
     void (*delta_recurrent)(const DeltaCall &call);
     void (*delta_chunked)(const DeltaCall &call);

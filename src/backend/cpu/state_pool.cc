@@ -7,9 +7,9 @@ int64_t StatePool::layer_bytes(const Layer &layer, DType type) {
     constexpr int64_t line = kLanes * sizeof(float);
     constexpr int64_t number = sizeof(float);
     int64_t bytes = 0;
-    if (const DeltaNet &delta = layer.delta; delta) {
-        bytes = matrix_numbers(delta) * delta.value_heads * dtype_bytes(type) +
-                (delta.width - 1) * delta.channels() * number;
+    if (const LinearAttention &attention = layer.linear_attention; attention) {
+        bytes = matrix_numbers(attention) * attention.value_heads * dtype_bytes(type) +
+                (attention.width - 1) * attention.channels() * number;
     } else if (layer.convolution) {
         bytes = layer.convolution.state_size() * number;
     }

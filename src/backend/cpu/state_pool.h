@@ -1,4 +1,4 @@
-// The states of delta nets and of short convolutions: one slot for a context node, with the states of all layers.
+// The states of linear attention and of short convolutions: one slot for a context node, with the states of all layers.
 //
 //   [slot][layer] { S [value_head][key_dim][padded value_dim] f32 or bf16, inputs [width - 1][channels] float }
 //
@@ -25,19 +25,20 @@ class StatePool {
 
     DType type() const { return type_; }
     // A layer's S of a value head.
-    std::byte *matrix(int32_t slot, size_t layer, const DeltaNet &delta, int64_t head) const {
-        return layer_of(slot, layer) + head * matrix_numbers(delta) * dtype_bytes(type_);
+    std::byte *matrix(int32_t slot, size_t layer, const LinearAttention &attention,
+                      int64_t head) const {
+        return layer_of(slot, layer) + head * matrix_numbers(attention) * dtype_bytes(type_);
     }
-    float *inputs(int32_t slot, size_t layer, const DeltaNet &delta) const {
-        return reinterpret_cast<float *>(matrix(slot, layer, delta, delta.value_heads));
+    float *inputs(int32_t slot, size_t layer, const LinearAttention &attention) const {
+        return reinterpret_cast<float *>(matrix(slot, layer, attention, attention.value_heads));
     }
     // Of a short convolution's layer.
     float *inputs(int32_t slot, size_t layer) const {
         return reinterpret_cast<float *>(layer_of(slot, layer));
     }
     // Of one value head.
-    static int64_t matrix_numbers(const DeltaNet &delta) {
-        return int64_t{delta.key_dim} * padded_head_dim(delta.value_dim);
+    static int64_t matrix_numbers(const LinearAttention &attention) {
+        return int64_t{attention.key_dim} * padded_head_dim(attention.value_dim);
     }
 
   private:

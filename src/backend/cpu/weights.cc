@@ -63,10 +63,9 @@ Status pack_attention(const Attention &from, Linear *linear, PackedLayer *to) {
 }
 
 // [channels, width] -> [width, channels]
-Vector read_filter(const Tensor &tensor) {
-    const Vector stored = read_vector(tensor);
-    const auto channels = static_cast<size_t>(tensor.rows);
-    const auto width = static_cast<size_t>(tensor.columns);
+Vector turn_filter(const Vector &stored, int64_t of_width) {
+    const auto width = static_cast<size_t>(of_width);
+    const size_t channels = stored.size() / width;
     Vector filter(stored.size());
     for (size_t c = 0; c < channels; ++c) {
         for (size_t w = 0; w < width; ++w) filter[w * channels + c] = stored[c * width + w];
@@ -74,19 +73,28 @@ Vector read_filter(const Tensor &tensor) {
     return filter;
 }
 
-Status pack_delta(const DeltaNet &from, Linear *linear, PackedLayer *to) {
-    PackedDelta &packed = to->delta;
+Status pack_linear_attention(const LinearAttention &from, Linear *linear, PackedLayer *to) {
+    PackedLinearAttention &packed = to->linear_attention;
     ASSIGN_OR_RETURN(packed.input, linear->pack(from.input, false));
     ASSIGN_OR_RETURN(to->o, linear->pack({&from.o.values, 1}, false));
     to->o_bias = read_vector(from.o.bias);
-    packed.convolution = read_filter(from.convolution);
+    Vector stored; // [channels, width]
+    std::vector<std::pair<const Tensor *, int64_t>> biases;
+    for (const Weight &part : from.convolution) {
+        const Vector rows = read_vector(part.values);
+        stored.insert(stored.end(), rows.begin(), rows.end());
+        biases.emplace_back(&part.bias, part.rows());
+    }
+    packed.convolution_bias = concatenate(biases);
+    packed.convolution = turn_filter(stored, from.width);
     packed.decay = read_vector(from.decay);
     for (float &decay : packed.decay) decay = -std::exp(decay);
-    packed.step = read_vector(from.step);
+    packed.step_bias = read_vector(from.step_bias);
+    packed.skip = read_vector(from.skip);
     const float dim = static_cast<float>(from.key_dim);
     packed.key_scale.assign(static_cast<size_t>(from.key_dim), 1 / std::sqrt(dim));
     packed.query_scale.assign(static_cast<size_t>(from.key_dim), 1 / dim);
-    packed.norm = pack_norm(from.norm, from.value_dim);
+    packed.norm = pack_norm(from.norm, from.norm_parts > 0 ? from.values_size() : from.value_dim);
     return {};
 }
 
@@ -98,7 +106,7 @@ Status pack_convolution(const ShortConvolution &from, Linear *linear, PackedLaye
     packed.b_bias = read_vector(from.b.bias);
     packed.x_bias = read_vector(from.x.bias);
     packed.c_bias = read_vector(from.c.bias);
-    packed.filter = read_filter(from.filter.values);
+    packed.filter = turn_filter(read_vector(from.filter.values), from.width);
     packed.filter_bias = read_vector(from.filter.bias);
     ASSIGN_OR_RETURN(to->o, linear->pack({&from.o.values, 1}, false));
     to->o_bias = read_vector(from.o.bias);
@@ -106,7 +114,7 @@ Status pack_convolution(const ShortConvolution &from, Linear *linear, PackedLaye
 }
 
 Status pack_mixer(const Layer &from, Linear *linear, PackedLayer *to) {
-    if (from.delta) return pack_delta(from.delta, linear, to);
+    if (from.linear_attention) return pack_linear_attention(from.linear_attention, linear, to);
     if (from.convolution) return pack_convolution(from.convolution, linear, to);
     return pack_attention(from.attention, linear, to);
 }

@@ -34,14 +34,16 @@ struct PackedExperts {
     std::vector<PackedFeedForward> each;
 };
 
-struct PackedDelta {
-    PackedMatrix input; // [DeltaNet::input_rows, hidden]
-    Vector convolution; // [width, channels]
-    Vector decay;       // [value_heads] -exp(DeltaNet::decay)
-    Vector step;        // [value_heads]
+struct PackedLinearAttention {
+    PackedMatrix input;      // [LinearAttention::input_rows, hidden]
+    Vector convolution;      // [width, channels]
+    Vector convolution_bias; // [channels]
+    Vector decay;            // [value_heads] -exp(LinearAttention::decay)
+    Vector step_bias;        // [value_heads]
+    Vector skip;             // [value_heads]
     Vector query_scale,
         key_scale;   // [key_dim] that make an RMSNorm one by length, of queries also over its root
-    PackedNorm norm; // [value_dim]
+    PackedNorm norm; // as LinearAttention's
 };
 
 struct PackedConvolution {
@@ -61,7 +63,7 @@ struct PackedLayer {
     Vector qkv_bias;  // as many, zeros where only some have one
     PackedNorm q_norm, k_norm, v_norm; // as Attention's
     Vector sinks;                      // [heads] in base 2
-    PackedDelta delta;
+    PackedLinearAttention linear_attention;
     PackedConvolution convolution;
     PackedMatrix o; // [hidden, heads * head_dim], of attention or of what stands in its place
     Vector o_bias;  // [hidden]

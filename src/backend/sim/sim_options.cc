@@ -102,7 +102,8 @@ int64_t state_bytes(const Model &model, DType type) {
     constexpr auto number = static_cast<int64_t>(sizeof(float));
     int64_t bytes = model.state_size() * number;
     for (const Layer &layer : model.layers) {
-        bytes -= layer.delta.values_size() * layer.delta.key_dim * (number - dtype_bytes(type));
+        bytes -= layer.linear_attention.values_size() * layer.linear_attention.key_dim *
+                 (number - dtype_bytes(type));
     }
     return bytes;
 }

@@ -1,12 +1,17 @@
 // Granite 3: Llama with multipliers of the embedding, the scores, the sublayers' results and the
 // logits.
-#include "model/config.h"
+#include "model/families/granite.h"
+
 #include "model/families/families.h"
 
 namespace batchllm {
 
 Status describe_granite(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(describe_llama(config, model));
+    return set_multipliers(config, model);
+}
+
+Status set_multipliers(const JsonValue &config, Model *model) {
     constexpr double least = 1e-9;
     constexpr double most = 1e9;
     ASSIGN_OR_RETURN(const double embedding,

@@ -1,6 +1,7 @@
-// Granite 3 MoE: Granite with experts in every layer, those of a layer in two tensors.
-#include "model/config.h"
+// Granite 3 MoE: Granite with experts in every layer, those of a layer in two tensors; and a variant with a
+// feed-forward beside them.
 #include "model/families/families.h"
+#include "model/families/granite.h"
 
 namespace batchllm {
 namespace {
@@ -15,8 +16,7 @@ Weight stacked_weight(const std::string &prefix, int32_t count, int32_t index, i
 
 } // namespace
 
-Status describe_granite_moe(const JsonValue &config, Model *model) {
-    RETURN_IF_ERROR(describe_granite(config, model));
+Status set_granite_experts(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(
         const ExpertCounts counts,
         read_expert_counts(config, {"num_local_experts", "num_experts"}, 8, 2, *model));
@@ -42,6 +42,33 @@ Status describe_granite_moe(const JsonValue &config, Model *model) {
                 stacked_weight(prefix + "output_linear", counts.all, e, hidden, 0, hidden, width);
         }
     }
+    return set_activation(config, "hidden_act", Activation::silu, model);
+}
+
+void set_shared_feed_forward(int32_t width, Model *model) {
+    const int64_t hidden = model->hidden;
+    for (size_t i = 0; i < model->layers.size(); ++i) {
+        const std::string prefix = layer_prefix(i) + "shared_mlp.";
+        FeedForward &shared = model->layers[i].feed_forward;
+        shared.width = width;
+        shared.gate = fused_weight(prefix + "input_linear", 2 * int64_t{width}, 0, width, hidden);
+        shared.up = fused_weight(prefix + "input_linear", 2 * int64_t{width}, width, width, hidden);
+        shared.down = named_weight(prefix + "output_linear", hidden, width);
+    }
+}
+
+Status describe_granite_moe(const JsonValue &config, Model *model) {
+    RETURN_IF_ERROR(describe_granite(config, model));
+    return set_granite_experts(config, model);
+}
+
+Status describe_granite_moe_shared(const JsonValue &config, Model *model) {
+    RETURN_IF_ERROR(describe_granite_moe(config, model));
+    const auto given = config.given("shared_intermediate_size");
+    if (!given) return {};
+    ASSIGN_OR_RETURN(const int64_t width, given->integer(0, 1 << 20));
+    if (width == 0) return {};
+    set_shared_feed_forward(static_cast<int32_t>(width), model);
     return set_activation(config, "hidden_act", Activation::silu, model);
 }
 

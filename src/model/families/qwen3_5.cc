@@ -7,7 +7,7 @@
 namespace batchllm {
 namespace {
 
-void set_input(const std::string &prefix, int64_t hidden, DeltaNet *delta) {
+void set_input(const std::string &prefix, int64_t hidden, LinearAttention *delta) {
     const auto add = [&](const char *name, int64_t rows) {
         delta->input.push_back(named_weight(prefix + name, rows, hidden).values);
     };

@@ -37,8 +37,8 @@ Result<std::vector<bool>> read_layer_types(const JsonValue &config, size_t layer
     return delta;
 }
 
-Result<DeltaNet> read_delta_net(const JsonValue &config, size_t layers) {
-    DeltaNet delta;
+Result<LinearAttention> read_delta_net(const JsonValue &config, size_t layers) {
+    LinearAttention delta;
     ASSIGN_OR_RETURN(delta.key_heads, read_count(config, "linear_num_key_heads", 16, most_heads));
     ASSIGN_OR_RETURN(delta.value_heads,
                      read_count(config, "linear_num_value_heads", 32, most_heads));
@@ -65,27 +65,12 @@ Result<DeltaNet> read_delta_net(const JsonValue &config, size_t layers) {
     return delta;
 }
 
-// A vector without ".weight" behind its name.
-Tensor named_vector(std::string name, int64_t length) {
-    Tensor vector;
-    vector.name = std::move(name);
-    vector.rows = length;
-    vector.columns = 1;
-    return vector;
-}
-
-// [channels, 1, width] in the file.
-Tensor named_convolution(const std::string &prefix, int64_t channels, int64_t width) {
-    Tensor tensor = named_weight(prefix, channels, width).values;
-    tensor.stored_stack = channels;
-    tensor.stored_rows = 1;
-    return tensor;
-}
-
-void name_tensors(const std::string &prefix, int64_t hidden, float epsilon, DeltaNet *delta) {
-    delta->convolution = named_convolution(prefix + "conv1d", delta->channels(), delta->width);
+void name_tensors(const std::string &prefix, int64_t hidden, float epsilon,
+                  LinearAttention *delta) {
+    delta->convolution = {named_convolution(prefix + "conv1d", delta->channels(), 0,
+                                            delta->channels(), delta->width)};
     delta->decay = named_vector(prefix + "A_log", delta->value_heads);
-    delta->step = named_vector(prefix + "dt_bias", delta->value_heads);
+    delta->step_bias = named_vector(prefix + "dt_bias", delta->value_heads);
     delta->norm = named_norm(NormKind::rms, prefix + "norm", delta->value_dim, epsilon);
     delta->o = named_weight(prefix + "out_proj", hidden, delta->values_size());
 }
@@ -118,7 +103,7 @@ Status describe_gated_attention(const JsonValue &config, const ConfigDefaults &d
 Status set_delta_nets(const JsonValue &config, SetDeltaInput set_input, Model *model) {
     const size_t layers = model->layers.size();
     ASSIGN_OR_RETURN(const std::vector<bool> types, read_layer_types(config, layers));
-    ASSIGN_OR_RETURN(const DeltaNet shape, read_delta_net(config, layers));
+    ASSIGN_OR_RETURN(const LinearAttention shape, read_delta_net(config, layers));
     bool attends = false;
     for (size_t i = 0; i < layers; ++i) {
         if (!types[i]) {
@@ -133,9 +118,9 @@ Status set_delta_nets(const JsonValue &config, SetDeltaInput set_input, Model *m
         }
         const std::string prefix = layer_prefix(i) + "linear_attn.";
         layer.attention = {};
-        layer.delta = shape;
-        name_tensors(prefix, model->hidden, model->final_norm.epsilon, &layer.delta);
-        set_input(prefix, model->hidden, &layer.delta);
+        layer.linear_attention = shape;
+        name_tensors(prefix, model->hidden, model->final_norm.epsilon, &layer.linear_attention);
+        set_input(prefix, model->hidden, &layer.linear_attention);
     }
     if (attends) return {};
     return error(BATCHLLM_ERROR_UNSUPPORTED,

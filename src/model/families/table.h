@@ -17,6 +17,8 @@
     family("gpt_oss", "GptOssForCausalLM", describe_gpt_oss)                                       \
     family("granite", "GraniteForCausalLM", describe_granite)                                      \
     family("granitemoe", "GraniteMoeForCausalLM", describe_granite_moe)                            \
+    family("granitemoehybrid", "GraniteMoeHybridForCausalLM", describe_granite_hybrid)             \
+    family("granitemoeshared", "GraniteMoeSharedForCausalLM", describe_granite_moe_shared)         \
     family("lfm2", "Lfm2ForCausalLM", describe_lfm2)                                               \
     family("lfm2_moe", "Lfm2MoeForCausalLM", describe_lfm2_moe)                                    \
     family("lfm2_vl", "Lfm2VlForConditionalGeneration", describe_lfm2_vl)                          \

@@ -1,4 +1,4 @@
-// The layers with gated delta nets: projections, convolution, the delta rule over each context node, gated norms.
+// Layers of linear attention: projections, convolution, the rule over each context node, gated norms.
 // Nodes go level by level (backend/state_levels.h).
 //
 // Reproducible: token by token, so that it does not matter how a prompt is cut into steps or where a prefix ends.
@@ -19,39 +19,40 @@
 namespace batchllm::cpu {
 
 // All are borrowed. states: the slots, by the time of the first run; work: of the batch that is run.
-class DeltaLayers {
+class LinearAttentionLayers {
   public:
-    DeltaLayers(const Kernels &kernels, Linear *linear, ThreadPool *pool, const StatePool &states,
-                const StateWork &work, bool reproducible = false)
+    LinearAttentionLayers(const Kernels &kernels, Linear *linear, ThreadPool *pool,
+                          const StatePool &states, const StateWork &work, bool reproducible = false)
         : kernels_(kernels), linear_(linear), pool_(pool), states_(states), work_(work),
           reproducible_(reproducible) {}
 
-    // Room for so many tokens in any layer of the model; none where no layer has a delta net.
+    // Room for so many tokens in any layer of the model; none where no layer has linear attention.
     Status allocate(const Model &model, int64_t step_tokens);
 
     // Of all tokens of the batch: brings the states of their nodes up to date. x: [rounded_rows(tokens), hidden]
     // elements.
-    Status run(const DeltaNet &delta, const PackedDelta &weights, size_t layer, const std::byte *x,
-               int64_t tokens);
+    Status run(const LinearAttention &attention, const PackedLinearAttention &weights, size_t layer,
+               const std::byte *x, int64_t tokens);
     // The heads' results, gated and normed, of some tokens, or where `wanted` is null of the first `rows`: [rows,
     // values_size] elements.
-    void results(const DeltaNet &delta, const PackedDelta &weights,
+    void results(const LinearAttention &attention, const PackedLinearAttention &weights,
                  const std::vector<int32_t> *wanted, int64_t rows, std::byte *out) const;
 
   private:
     using Node = StateWork::Node;
     using Piece = StateWork::Piece;
-    void convolve(const DeltaNet &delta, const PackedDelta &weights, size_t layer,
-                  const Piece &piece);
-    void gates(const DeltaNet &delta, const PackedDelta &weights, int64_t token);
-    void run_head(const DeltaNet &delta, size_t layer, const Node &node, int64_t head,
-                  int32_t thread);
-    void keep_inputs(const DeltaNet &delta, size_t layer, const Node &node);
-    float *projected(const DeltaNet &delta, int64_t token) const {
-        return projected_.floats() + token * delta.input_rows();
+    void convolve(const LinearAttention &attention, const PackedLinearAttention &weights,
+                  size_t layer, const Piece &piece);
+    void gates(const LinearAttention &attention, const PackedLinearAttention &weights,
+               int64_t token);
+    void run_head(const LinearAttention &attention, const PackedLinearAttention &weights,
+                  size_t layer, const Node &node, int64_t head, int32_t thread);
+    void keep_inputs(const LinearAttention &attention, size_t layer, const Node &node);
+    float *projected(const LinearAttention &attention, int64_t token) const {
+        return projected_.floats() + token * attention.input_rows();
     }
-    float *mixed(const DeltaNet &delta, int64_t token) const {
-        return mixed_.floats() + token * delta.channels();
+    float *mixed(const LinearAttention &attention, int64_t token) const {
+        return mixed_.floats() + token * attention.channels();
     }
 
     const Kernels &kernels_;

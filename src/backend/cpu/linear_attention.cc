@@ -1,0 +1,236 @@
+#include "backend/cpu/linear_attention.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "backend/cpu/forward_tasks.h"
+#include "base/narrow_floats.h"
+
+namespace batchllm::cpu {
+namespace {
+
+// From so many tokens on, products of matrices take less time than going token by token.
+constexpr int32_t kChunkedTokens = 16;
+constexpr int32_t kMostWidth = 64;
+
+void widen(const std::byte *from, int64_t count, float *to) {
+    const auto *numbers = reinterpret_cast<const uint16_t *>(from);
+    for (int64_t i = 0; i < count; ++i) to[i] = bfloat16_to_float(numbers[i]);
+}
+
+void narrow(const float *from, int64_t count, std::byte *to) {
+    auto *numbers = reinterpret_cast<uint16_t *>(to);
+    for (int64_t i = 0; i < count; ++i) numbers[i] = float_to_bfloat16(from[i]);
+}
+
+float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
+
+} // namespace
+
+Status LinearAttentionLayers::allocate(const Model &model, int64_t step_tokens) {
+    int64_t projected = 0, channels = 0, heads = 0, scratch = 0, wide = 0;
+    for (const Layer &layer : model.layers) {
+        const LinearAttention &attention = layer.linear_attention;
+        if (!attention) continue;
+        if (attention.width > kMostWidth) {
+            return error(BATCHLLM_ERROR_UNSUPPORTED, "cpu backend: a convolution over %d tokens",
+                         attention.width);
+        }
+        projected = std::max(projected, attention.input_rows());
+        channels = std::max(channels, attention.channels());
+        heads = std::max<int64_t>(heads, attention.value_heads);
+        scratch = std::max(scratch, delta_scratch_floats(attention.key_dim, attention.value_dim));
+        wide = std::max(wide, StatePool::matrix_numbers(attention));
+    }
+    if (projected == 0) return {};
+    const char *what = "a step's buffers";
+    ASSIGN_OR_RETURN(projected_, Buffer::create(step_tokens * projected * 4, what));
+    ASSIGN_OR_RETURN(mixed_, Buffer::create(step_tokens * channels * 4, what));
+    ASSIGN_OR_RETURN(log_decay_, Buffer::create(step_tokens * heads * 4, what));
+    ASSIGN_OR_RETURN(rate_, Buffer::create(step_tokens * heads * 4, what));
+    zeros_.assign(static_cast<size_t>(channels), 0.0f);
+    for (int32_t t = 0; t < pool_->size(); ++t) {
+        ASSIGN_OR_RETURN(Buffer buffer, Buffer::create(scratch * 4, what));
+        scratch_.push_back(std::move(buffer));
+        ASSIGN_OR_RETURN(buffer, Buffer::create(wide * 4, what));
+        wide_.push_back(std::move(buffer));
+    }
+    return {};
+}
+
+// q, k and v of some of a node's tokens: convolved, and q and k over their length; the gates.
+void LinearAttentionLayers::convolve(const LinearAttention &attention,
+                                     const PackedLinearAttention &weights, size_t layer,
+                                     const Piece &piece) {
+    const Node &node = work_.nodes[static_cast<size_t>(piece.node)];
+    const int64_t channels = attention.channels();
+    const int32_t before = attention.width - 1;
+    const float *kept = node.from < 0 ? nullptr : states_.inputs(node.from, layer, attention);
+    std::array<const float *, kMostWidth> inputs{};
+    for (int32_t t = piece.begin; t < piece.end; ++t) {
+        for (int32_t w = 0; w < attention.width; ++w) {
+            const int32_t at = t - before + w;
+            inputs[static_cast<size_t>(w)] = at >= 0 ? projected(attention, node.token_begin + at)
+                                             : kept != nullptr ? kept + (before + at) * channels
+                                                               : zeros_.data();
+        }
+        const int64_t token = node.token_begin + t;
+        float *out = mixed(attention, token);
+        const float *bias =
+            weights.convolution_bias.empty() ? nullptr : weights.convolution_bias.data();
+        kernels_.convolve(inputs.data(), weights.convolution.data(), bias, attention.width,
+                          static_cast<int32_t>(channels), out);
+        gates(attention, weights, token);
+        if (!attention.unit_length) continue;
+        // x / sqrt(sum of squares + 1e-6) as an RMSNorm.
+        const float epsilon = 1e-6f / static_cast<float>(attention.key_dim);
+        for (int32_t h = 0; h < 2 * attention.key_heads; ++h, out += attention.key_dim) {
+            const Vector &scale = h < attention.key_heads ? weights.query_scale : weights.key_scale;
+            kernels_.rms_norm_head(out, scale.data(), epsilon, attention.key_dim);
+        }
+    }
+}
+
+void LinearAttentionLayers::gates(const LinearAttention &attention,
+                                  const PackedLinearAttention &weights, int64_t token) {
+    const int64_t heads = attention.value_heads;
+    const bool removes = attention.rule == StateRule::delta;
+    const float *b = projected(attention, token) + attention.channels() + attention.values_size();
+    const float *a = removes ? b + heads : b;
+    for (int64_t h = 0; h < heads; ++h) {
+        const auto at = static_cast<size_t>(h);
+        const float step = std::clamp(softplus(a[h] + weights.step_bias[at]), attention.least_step,
+                                      attention.most_step);
+        rate_.floats()[token * heads + h] = removes ? 1 / (1 + std::exp(-b[h])) : step;
+        log_decay_.floats()[token * heads + h] = weights.decay[at] * step;
+    }
+}
+
+void LinearAttentionLayers::run_head(const LinearAttention &attention,
+                                     const PackedLinearAttention &weights, size_t layer,
+                                     const Node &node, int64_t head, int32_t thread) {
+    const int64_t key_head = head / (attention.value_heads / attention.key_heads);
+    float *rows = mixed(attention, node.token_begin);
+    DeltaCall call;
+    call.tokens = node.token_count;
+    call.key_dim = attention.key_dim;
+    call.value_dim = attention.value_dim;
+    call.queries = rows + key_head * attention.key_dim;
+    call.keys = call.queries + attention.keys_size();
+    call.values = rows + 2 * attention.keys_size() + head * attention.value_dim;
+    call.token_stride = attention.channels();
+    call.log_decay = log_decay_.floats() + node.token_begin * attention.value_heads + head;
+    call.rate = rate_.floats() + node.token_begin * attention.value_heads + head;
+    call.gate_stride = attention.value_heads;
+    call.removes = attention.rule == StateRule::delta;
+    if (!weights.skip.empty()) call.skip = weights.skip[static_cast<size_t>(head)];
+    call.scratch = scratch_[static_cast<size_t>(thread)].floats();
+    const bool recurrent = reproducible_ || call.tokens < kChunkedTokens;
+    const auto run = recurrent ? kernels_.delta_recurrent : kernels_.delta_chunked;
+    const std::byte *from =
+        node.from < 0 ? nullptr : states_.matrix(node.from, layer, attention, head);
+    std::byte *to = states_.matrix(node.state, layer, attention, head);
+    if (states_.type() == DType::f32) {
+        call.from = reinterpret_cast<const float *>(from);
+        call.state = reinterpret_cast<float *>(to);
+        return run(call);
+    }
+    const int64_t numbers = StatePool::matrix_numbers(attention);
+    call.state = wide_[static_cast<size_t>(thread)].floats();
+    if (from != nullptr) {
+        widen(from, numbers, call.state);
+        call.from = call.state;
+    }
+    run(call);
+    narrow(call.state, numbers, to);
+}
+
+// The convolution's last inputs into the node's slot.
+void LinearAttentionLayers::keep_inputs(const LinearAttention &attention, size_t layer,
+                                        const Node &node) {
+    const int64_t channels = attention.channels();
+    const int32_t kept = attention.width - 1;
+    const size_t row_bytes = static_cast<size_t>(channels) * sizeof(float);
+    float *to = states_.inputs(node.state, layer, attention);
+    const float *from = node.from < 0 ? nullptr : states_.inputs(node.from, layer, attention);
+    // In order: where it is the same slot, a row is read before it is written.
+    for (int32_t i = 0; i < kept; ++i) {
+        const int32_t at = node.token_count - kept + i;
+        const float *row = at >= 0           ? projected(attention, node.token_begin + at)
+                           : from != nullptr ? from + (kept + at) * channels
+                                             : zeros_.data();
+        std::memmove(to + i * channels, row, row_bytes);
+    }
+}
+
+Status LinearAttentionLayers::run(const LinearAttention &attention,
+                                  const PackedLinearAttention &weights, size_t layer,
+                                  const std::byte *x, int64_t tokens) {
+    RETURN_IF_ERROR(linear_->run(weights.input, x, tokens, [&](const Linear::Tile &tile) {
+        for (int64_t r = 0; r < tile.rows; ++r) {
+            kernels_.copy_bias(tile.data + r * tile.width, nullptr,
+                               static_cast<int32_t>(tile.width),
+                               projected(attention, tile.row + r) + tile.column);
+        }
+    }));
+    for (const StateWork::Level &level : work_.levels) {
+        pool_->parallel_for(static_cast<int64_t>(level.piece_end - level.piece_begin),
+                            [&](int64_t i, int32_t) {
+                                convolve(attention, weights, layer,
+                                         work_.pieces[level.piece_begin + static_cast<size_t>(i)]);
+                            });
+        // A node's heads, and one task more for the inputs that it keeps.
+        const int64_t tasks = attention.value_heads + 1;
+        pool_->parallel_for(static_cast<int64_t>(level.node_end - level.node_begin) * tasks,
+                            [&](int64_t i, int32_t thread) {
+                                const Node &node =
+                                    work_.nodes[level.node_begin + static_cast<size_t>(i / tasks)];
+                                const int64_t head = i % tasks;
+                                if (head == attention.value_heads) {
+                                    keep_inputs(attention, layer, node);
+                                } else {
+                                    run_head(attention, weights, layer, node, head, thread);
+                                }
+                            });
+    }
+    return {};
+}
+
+void LinearAttentionLayers::results(const LinearAttention &attention,
+                                    const PackedLinearAttention &weights,
+                                    const std::vector<int32_t> *wanted, int64_t rows,
+                                    std::byte *out) const {
+    const bool whole = attention.norm_parts > 0; // the norm's weight is of all heads together
+    const int32_t parts = whole ? attention.norm_parts : attention.value_heads;
+    const auto length = static_cast<int32_t>(attention.values_size() / parts);
+    const int64_t part_bytes = length * dtype_bytes(kernels_.element);
+    const float epsilon = weights.norm.epsilon;
+    const auto multiply = kernels_.activate[static_cast<size_t>(Activation::silu)];
+    pool_->parallel_for(task_count(rows), [&](int64_t task, int32_t) {
+        const int64_t last = std::min(rows, (task + 1) * kTokensOfTask);
+        for (int64_t r = task * kTokensOfTask; r < last; ++r) {
+            const int64_t token = wanted == nullptr ? r : (*wanted)[static_cast<size_t>(r)];
+            float *result = mixed(attention, token) + 2 * attention.keys_size();
+            const float *gate = projected(attention, token) + attention.channels();
+            const float *weight = weights.norm.weight.data();
+            std::byte *to = out + r * parts * part_bytes;
+            for (int32_t p = 0; p < parts; ++p) {
+                if (attention.gate_first) {
+                    kernels_.scale_silu(gate, length, result);
+                    kernels_.rms_norm(result, weight, epsilon, length, to);
+                } else {
+                    kernels_.rms_norm_head(result, weight, epsilon, length);
+                    multiply(gate, result, nullptr, nullptr, length, to);
+                }
+                result += length;
+                gate += length;
+                to += part_bytes;
+                if (whole) weight += length;
+            }
+        }
+    });
+}
+
+} // namespace batchllm::cpu
