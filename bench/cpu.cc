@@ -1,7 +1,7 @@
 // The CPU backend's speed, each figure beside what it is held against in the same run.
 //
 //   cpu [linear] [attention] [steps] [--threads N] [--type bf16|f32] [--groups N] [--only-sharing] [--reproducible]
-//       [--kernels NAME]
+//       [--kernels NAME] [--convolutions]
 //
 // linear:    matrix products at the shapes of a 100M-parameter Llama, as a share of oneDNN's own rate
 //            for the whole product on the same number of threads.
@@ -10,6 +10,7 @@
 //            a second, and the seconds by part.
 // --reproducible: each beside the same in reproducible mode.
 // --kernels: with this table of src/backend/cpu/kernels.h and not the best.
+// --convolutions: steps on layers of LFM2-1.2B's shapes, two with a short convolution and one that attends.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -36,6 +37,8 @@ int main(int count, char **arguments) {
             options.only_sharing = true;
         else if (argument == "--reproducible")
             options.reproducible = true;
+        else if (argument == "--convolutions")
+            options.convolutions = true;
         else if (argument == "--threads" && i + 1 < count)
             options.threads = std::atoi(arguments[++i]);
         else if (argument == "--groups" && i + 1 < count)
@@ -47,14 +50,14 @@ int main(int count, char **arguments) {
         else {
             std::fprintf(stderr, "usage: cpu [linear] [attention] [steps] [--threads N] "
                                  "[--type bf16|f32] [--groups N] [--only-sharing] [--reproducible] "
-                                 "[--kernels NAME]\n");
+                                 "[--kernels NAME] [--convolutions]\n");
             return 1;
         }
     }
     if (!options.linear && !options.attention && !options.steps) {
         options.linear = options.attention = options.steps = true;
     }
-    const RandomModel model;
+    const RandomModel model(options.convolutions);
     std::printf("%s\n", processor_name().c_str());
     if (options.linear) bench_linear(model, options);
     if (options.attention) bench_attention(model, options);

@@ -21,6 +21,7 @@ struct CpuBenchOptions {
     DType type = DType::f32;
     int32_t groups = 4;
     bool reproducible = false;
+    bool convolutions = false;     // layers of LFM2-1.2B
     const char *kernels = nullptr; // a table's name; null: the best
 
     const Kernels &table() const {
@@ -54,7 +55,8 @@ inline void check(const Status &status) {
     std::exit(1);
 }
 
-// A Llama of about 100M parameters with random weights; owns their memory.
+// A Llama of about 100M parameters with random weights, or three layers of LFM2-1.2B's shapes, two of them with a
+// short convolution; owns their memory.
 struct RandomModel {
     Model model;
     std::vector<std::vector<uint16_t>> weights;
@@ -72,28 +74,41 @@ struct RandomModel {
         for (uint16_t &x : data) x = float_to_bfloat16(1);
         return {DType::bf16, reinterpret_cast<const std::byte *>(data.data()), n, 1, "", 0, 0};
     }
-    RandomModel() {
-        constexpr int32_t hidden = 768, intermediate = 2048;
-        const float scale = 0.05f;
-        model.vocabulary = 32000;
+    explicit RandomModel(bool convolutions = false) {
+        const int32_t hidden = convolutions ? 2048 : 768, intermediate = convolutions ? 8192 : 2048;
+        const float scale = convolutions ? 0.03f : 0.05f;
+        model.vocabulary = convolutions ? 4096 : 32000;
         model.hidden = hidden;
         model.max_positions = 8192;
         model.dtype = DType::bf16;
         model.embedding = tensor(model.vocabulary, hidden, 1);
         const auto norm = [&] { return Norm{NormKind::rms, ones(hidden), {}, 0, 1e-6f}; };
-        for (int32_t l = 0; l < 12; ++l) {
+        const auto attend = [&](Attention *attention) {
+            attention->heads = hidden / 64;
+            attention->kv_heads = convolutions ? 8 : 4;
+            attention->head_dim = 64;
+            attention->scale = 0.125f;
+            attention->rope = 0;
+            attention->q.values = tensor(attention->q_size(), hidden, scale);
+            attention->k.values = tensor(attention->kv_size(), hidden, scale);
+            attention->v.values = tensor(attention->kv_size(), hidden, scale);
+            attention->o.values = tensor(hidden, attention->q_size(), scale);
+        };
+        const auto convolve = [&](ShortConvolution *convolution) {
+            convolution->width = 3;
+            for (Weight *w : {&convolution->b, &convolution->c, &convolution->x, &convolution->o}) {
+                w->values = tensor(hidden, hidden, scale);
+            }
+            convolution->filter.values = tensor(hidden, convolution->width, 0.5f);
+        };
+        for (int32_t l = 0; l < (convolutions ? 3 : 12); ++l) {
             Layer layer;
-            Attention &attention = layer.attention;
-            attention.heads = 12;
-            attention.kv_heads = 4;
-            attention.head_dim = 64;
-            attention.scale = 0.125f;
-            attention.rope = 0;
             layer.before_attention = norm();
-            attention.q.values = tensor(attention.q_size(), hidden, scale);
-            attention.k.values = tensor(attention.kv_size(), hidden, scale);
-            attention.v.values = tensor(attention.kv_size(), hidden, scale);
-            attention.o.values = tensor(hidden, attention.q_size(), scale);
+            if (convolutions && l > 0) {
+                convolve(&layer.convolution);
+            } else {
+                attend(&layer.attention);
+            }
             layer.before_feed_forward = norm();
             layer.feed_forward.width = intermediate;
             layer.feed_forward.gate.values = tensor(intermediate, hidden, scale);

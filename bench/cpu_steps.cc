@@ -83,9 +83,10 @@ double run_job(const RandomModel &random_model, const CpuBenchOptions &options, 
         static_cast<double>(scheduler.tokens()) / seconds, cpu_seconds);
     std::printf(
         "    seconds: qkv %.2f  output %.2f  gate+up %.2f  down %.2f  head %.2f | attention "
-        "%.2f  norm %.2f  rope and KV %.2f  prepare %.2f  rest %.2f\n",
-        s.qkv, s.output, s.gate_up, s.down, s.head, s.attention, s.norm, s.rope, s.prepare,
-        seconds - s.linear() - s.attention - s.norm - s.rope - s.prepare);
+        "%.2f  convolutions %.2f  norm %.2f  rope and KV %.2f  prepare %.2f  rest %.2f\n",
+        s.qkv, s.output, s.gate_up, s.down, s.head, s.attention, s.convolution, s.norm, s.rope,
+        s.prepare,
+        seconds - s.linear() - s.attention - s.convolution - s.norm - s.rope - s.prepare);
     return static_cast<double>(rows.size()) / cpu_seconds;
 }
 

@@ -207,8 +207,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
         } else if (key == "tuning_cache") {
             forward.tuning_cache = value;
         } else {
-            ASSIGN_OR_RETURN(const bool known,
-                             read_state_option(key, value, model.state_size() > 0, &read.states));
+            ASSIGN_OR_RETURN(const bool known, read_state_option(key, value, &model, &read.states));
             if (known) continue;
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "backend option %s: the cuda backend has residual, tuning, tuning_cache, "

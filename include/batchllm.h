@@ -151,8 +151,8 @@ typedef struct batchllm_engine_options {
      * and values in half the memory, rounded to four significant bits: there it cost 0.07 points. */
     const char *backend_options;
     /* On each device, for KV pages and, where layers have a state, for state slots (one for each running
-     * row and each shared prefix in use, of batchllm_info.state_slot_bytes): as many as leave 512 tokens'
-     * pages for each, or backend_options' state_slots. 0: by kv_memory_fraction. */
+     * row and shared prefix in use, of batchllm_info.state_slot_bytes): as many as leave 512 tokens' pages
+     * each or fit into 1/16 of it, or backend_options' state_slots. 0: by kv_memory_fraction. */
     int64_t kv_memory_bytes;
     double kv_memory_fraction; /* of the memory free after loading; 0: 0.9 on a GPU, 0.4 on a CPU */
     int64_t step_tokens;       /* maximum tokens computed in a step; 0: chosen by the backend */

@@ -306,6 +306,21 @@ MODELS = {
     "granite_moe_shared_bf16": ("granitemoeshared", "bfloat16", "type", dict(
         GRANITE, intermediate_size=24, num_local_experts=5, num_experts_per_tok=2,
         shared_intermediate_size=40), 298, None),
+    # Short convolutions. Sizes that whole vectors do not divide.
+    "lfm2_bf16": ("lfm2", "bfloat16", "hub", dict(
+        SMALL, hidden_size=60, num_attention_heads=3, num_key_value_heads=1, intermediate_size=100,
+        block_ffn_dim_multiplier=1.2, block_multiple_of=12, num_hidden_layers=4, full_attn_idxs=[2],
+        conv_bias=True), [298, 299], None),
+    "lfm2_moe_bf16": ("lfm2_moe", "bfloat16", "new", dict(
+        SMALL, num_hidden_layers=4, num_dense_layers=1, num_experts=6, num_experts_per_tok=2,
+        moe_intermediate_size=24, routed_scaling_factor=1.5, conv_L_cache=4,
+        layer_types=["conv", "full_attention", "conv", "full_attention"]), 299, None),
+    "lfm2_vl_bf16": ("lfm2_vl", "bfloat16", "new", dict(
+        text_config=dict(SMALL, intermediate_size=48, block_multiple_of=8, num_hidden_layers=3,
+                         layer_types=["full_attention", "conv", "conv"]),
+        vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                           num_attention_heads=1, patch_size=4, num_patches=16),
+        projector_hidden_size=16, image_token_id=298), 299, None),
 }
 
 
@@ -336,7 +351,7 @@ def fill_weights(model, seed, tied):
                 values *= 0.2
             elif "norm" in name:
                 values = 1 + 0.2 * values
-                if name.endswith("model.norm.weight") and tied:
+                if name.endswith(("model.norm.weight", "model.embedding_norm.weight")) and tied:
                     values *= 3
                 if model.config.model_type.startswith("gemma"):
                     # They add one. Tied as they are, the last feed-forward decides, not the last
@@ -359,7 +374,7 @@ def fill_weights(model, seed, tied):
                 values *= 4 / math.sqrt(shape[1])  # so that some gates are past their bound
             elif model.config.model_type == "gpt_oss" and name.endswith("down_proj"):
                 values *= 0.2 / math.sqrt(shape[1])
-            elif "mlp.gate.weight" in name or "router" in name:
+            elif "mlp.gate.weight" in name or "feed_forward.gate.weight" in name or "router" in name:
                 values *= 3 / math.sqrt(shape[1])  # so that few choices are close
             elif "embed_tokens" in name:
                 # Small when tied: the residual stream must not be the last token's embedding,
@@ -375,6 +390,8 @@ def fill_weights(model, seed, tied):
         for name, buffer in sorted(model.named_buffers()):
             if name.endswith("layer_scalar"):
                 buffer.copy_(torch.from_numpy(random.uniform(0.6, 1.2, tuple(buffer.shape))))
+            elif name.endswith("expert_bias"):
+                buffer.copy_(torch.from_numpy(random.uniform(-0.2, 0.2, tuple(buffer.shape))))
 
 
 def respell(path, spelling):
@@ -408,6 +425,10 @@ def respell(path, spelling):
     respell_rope(config.get("text_config", config), "type" if spelling == "hub" else spelling)
     if config["model_type"] in ("llama", "mistral", "qwen2", "qwen3"):
         config.pop("layer_types", None)
+    if config["model_type"] == "lfm2":
+        config.pop("layer_types")
+        config["block_ff_dim"] = config.pop("intermediate_size")
+        config["tie_embedding"] = config.pop("tie_word_embeddings")
     if config["model_type"] == "qwen3_next":
         config.pop("layer_types")
         config["full_attention_interval"] = 4

@@ -5,6 +5,7 @@
     scripts/make_shape.py gpt-oss-20b DIR         13 GiB, experts in MXFP4
     scripts/make_shape.py qwen3.5-9b DIR          17 GiB, gated delta nets in three layers of four
     scripts/make_shape.py granite-4.0-h-micro DIR   6 GiB, Mamba-2 in nine layers of ten
+    scripts/make_shape.py lfm2-1.2b DIR           2 GiB, short convolutions in ten layers of sixteen
     scripts/make_shape.py NAME DIR --small        the same kinds of layers and tensors in a megabyte or so
 
 DIR gets config.json, generation_config.json, tokenizer.json (a small one of this tree, whose tokens are a part of
@@ -251,7 +252,53 @@ class Granite4:
         yield ones("model.norm.weight", hidden)
 
 
-SHAPES = {"qwen3-30b-a3b": Qwen3Moe, "gpt-oss-20b": GptOss, "qwen3.5-9b": Qwen35, "granite-4.0-h-micro": Granite4}
+class Lfm2:
+    """LFM2-1.2B."""
+
+    tokenizer = "llama3"
+    full = dict(hidden=2048, layers=16, attention=(2, 5, 8, 10, 12, 14), heads=32, kv_heads=8, intermediate=12288,
+                width=8192, multiple=256, vocabulary=65536, eos=[7])
+    small = dict(full, hidden=64, layers=4, attention=(1, 2), heads=4, kv_heads=2, intermediate=150, width=112,
+                 multiple=16, vocabulary=920, eos=[902])
+
+    @staticmethod
+    def config(s):
+        return dict(architectures=["Lfm2ForCausalLM"], model_type="lfm2", block_auto_adjust_ff_dim=True,
+                    block_ff_dim=s["intermediate"], block_ffn_dim_multiplier=1.0, block_multiple_of=s["multiple"],
+                    block_norm_eps=1e-5, bos_token_id=1, conv_L_cache=3, conv_bias=False,
+                    full_attn_idxs=list(s["attention"]), hidden_size=s["hidden"], max_position_embeddings=128000,
+                    norm_eps=1e-5, num_attention_heads=s["heads"], num_hidden_layers=s["layers"],
+                    num_key_value_heads=s["kv_heads"], rope_theta=1e6, torch_dtype="bfloat16",
+                    vocab_size=s["vocabulary"])
+
+    @staticmethod
+    def tensors(s):
+        hidden, head_dim = s["hidden"], s["hidden"] // s["heads"]
+        yield matrix("model.embed_tokens.weight", s["vocabulary"], hidden)
+        yield ones("model.embedding_norm.weight", hidden)
+        for layer in range(s["layers"]):
+            at = f"model.layers.{layer}."
+            if layer not in s["attention"]:
+                yield matrix(at + "conv.conv.weight", hidden, 1, 3)
+                yield matrix(at + "conv.in_proj.weight", 3 * hidden, hidden)
+                yield matrix(at + "conv.out_proj.weight", hidden, hidden)
+            yield matrix(at + "feed_forward.w1.weight", s["width"], hidden)
+            yield matrix(at + "feed_forward.w2.weight", hidden, s["width"])
+            yield matrix(at + "feed_forward.w3.weight", s["width"], hidden)
+            yield ones(at + "ffn_norm.weight", hidden)
+            yield ones(at + "operator_norm.weight", hidden)
+            if layer not in s["attention"]:
+                continue
+            yield ones(at + "self_attn.k_layernorm.weight", head_dim)
+            yield matrix(at + "self_attn.k_proj.weight", s["kv_heads"] * head_dim, hidden)
+            yield matrix(at + "self_attn.out_proj.weight", hidden, hidden)
+            yield ones(at + "self_attn.q_layernorm.weight", head_dim)
+            yield matrix(at + "self_attn.q_proj.weight", hidden, hidden)
+            yield matrix(at + "self_attn.v_proj.weight", s["kv_heads"] * head_dim, hidden)
+
+
+SHAPES = {"qwen3-30b-a3b": Qwen3Moe, "gpt-oss-20b": GptOss, "qwen3.5-9b": Qwen35, "granite-4.0-h-micro": Granite4,
+          "lfm2-1.2b": Lfm2}
 
 
 def random_block(kind, size, generator):

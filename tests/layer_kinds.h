@@ -317,6 +317,22 @@ inline Model hybrid(bool delta_first, int32_t key_heads, int32_t value_heads, in
     return model;
 }
 
+// A short convolution before or behind attention with normed heads.
+inline Model convolution(bool first, int32_t width, int64_t channels, bool biases) {
+    Model model = changed(plain(), [](Layer *layer) { add_head_norms(NormKind::rms, layer); });
+    Layer &layer = model.layers[first ? 0 : 1];
+    layer.attention = {};
+    ShortConvolution &made = layer.convolution;
+    made.width = width;
+    made.b.values = made.c.values = made.x.values = tensor(channels, model.hidden);
+    made.filter.values = tensor(channels, width);
+    made.o.values = tensor(model.hidden, channels);
+    for (Weight *w : {&made.b, &made.c, &made.x, &made.filter, &made.o}) {
+        if (biases) add_bias(w);
+    }
+    return model;
+}
+
 // Mamba-2 before attention without a rope.
 inline Model state_space(int32_t groups, int32_t heads, int32_t key_dim, int32_t value_dim,
                          bool bias) {
@@ -374,6 +390,10 @@ inline std::vector<LayerKind> cpu_layer_kinds() {
         {"Mamba-2, then attention (Granite 4)", [] { return state_space(1, 6, 128, 64, true); }},
         {"Mamba-2 of two groups, steps within limits", limited},
         {"a delta net with a skip, the gate before one norm", crossed},
+        {"a short convolution, then attention (LFM2)",
+         [] { return convolution(true, 3, 136, false); }},
+        {"a short convolution with biases behind attention",
+         [] { return convolution(false, 4, 100, true); }},
     };
 }
 

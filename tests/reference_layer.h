@@ -331,6 +331,27 @@ inline Rows linear_attention(const LinearAttention &d, const Rows &x) {
     return product(d.o, out);
 }
 
+// As model.h defines it.
+inline Rows short_convolution(const ShortConvolution &s, const Rows &x) {
+    Rows products = product(s.b, x);
+    const Rows factors = product(s.x, x);
+    Rows out = product(s.c, x);
+    for (size_t t = 0; t < x.size(); ++t) {
+        for (size_t i = 0; i < factors[t].size(); ++i) products[t][i] *= factors[t][i];
+        for (size_t i = 0; i < factors[t].size(); ++i) {
+            double sum = or_else(s.filter.bias, static_cast<int64_t>(i), 0);
+            for (int32_t w = 0; w < s.width; ++w) {
+                const int64_t from = static_cast<int64_t>(t) + w + 1 - s.width;
+                if (from < 0) continue;
+                sum += at(s.filter.values, static_cast<int64_t>(i) * s.width + w) *
+                       products[static_cast<size_t>(from)][i];
+            }
+            out[t][i] *= sum;
+        }
+    }
+    return product(s.o, out);
+}
+
 // The weights of a token's experts, 0 of those that are not chosen. Of a router without groups.
 inline Row expert_weights(const Router &router, Row scores) {
     double total = 0;
@@ -347,7 +368,7 @@ inline Row expert_weights(const Router &router, Row scores) {
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return rank(a) > rank(b); });
     order.resize(static_cast<size_t>(router.chosen));
-    double chosen = 0;
+    double chosen = double(router.epsilon);
     for (const size_t e : order) chosen += scores[e];
     Row weights(scores.size());
     for (const size_t e : order) {
@@ -426,6 +447,7 @@ inline void run_layer(const Model &model, size_t index, const Rows &parts, const
     const double scale = double(layer.residual_scale);
     const Rows input = normalised(layer.before_attention, *x);
     const Rows mixed = layer.linear_attention ? linear_attention(layer.linear_attention, input)
+                       : layer.convolution    ? short_convolution(layer.convolution, input)
                                               : attention(model, index, input, scales, kept);
     add(normalised(layer.after_attention, mixed), scale, x);
     const Rows second = layer.parallel ? input : normalised(layer.before_feed_forward, *x);

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "model/config.h"
 #include "model/model.h"
+#include "model/stacked_experts.h"
 #include "testing.h"
 
 using namespace batchllm;
@@ -175,6 +176,189 @@ void absent_keys_have_the_defaults_of_transformers(void **) {
         check_tensors(type, got, e);
         assert_false(got.dtype_stated);
     }
+}
+
+// ---- Short convolutions ----
+
+void layers_of_lfm2_convolve_or_attend_as_either_key_says(void **) {
+    const Model by_index = must_load(family("lfm2", R"("full_attn_idxs": [1, 9])"));
+    const Model by_type =
+        must_load(family("lfm2", R"("layer_types": ["conv", "full_attention", "conv"],
+                                    "full_attn_idxs": [0])")); // which does not count then
+    for (const Model *model : {&by_index, &by_type}) {
+        for (const size_t i : {0, 2}) {
+            const Layer &layer = model->layers[i];
+            assert_true(bool(layer.convolution) && !layer.attends());
+            assert_true(layer.attention.heads == 0 && !layer.attention.q &&
+                        !layer.attention.q_norm);
+            assert_int_equal(layer.convolution.channels(), 64);
+            assert_int_equal(layer.convolution.state_size(), 2 * 64);
+        }
+        assert_true(model->layers[1].attends());
+        assert_int_equal(model->kv_groups.size(), 1);
+        assert_true(model->kv_groups[0].layers == std::vector<int32_t>{1});
+        assert_int_equal(model->state_size(), 2 * 2 * 64);
+        assert_true(model->tied);
+    }
+    // With neither key all attend, as in transformers.
+    assert_int_equal(must_load(family("lfm2", "")).state_size(), 0);
+    assert_int_equal(
+        must_load(family("lfm2", R"("full_attn_idxs": [0], "conv_L_cache": 5)")).state_size(),
+        2 * 4 * 64);
+}
+
+// B, C and x are thirds of one tensor, and of its bias.
+void the_input_of_a_short_convolution_is_one_tensor(void **) {
+    const Model model = must_load(family("lfm2", R"("full_attn_idxs": [1], "conv_bias": true)"));
+    const ShortConvolution &s = model.layers[2].convolution;
+    const std::string prefix = "model.layers.2.conv.";
+    int64_t row = 0;
+    for (const Weight *w : {&s.b, &s.c, &s.x}) {
+        for (const Tensor *tensor : {&w->values, &w->bias}) {
+            assert_int_equal(tensor->rows, 64);
+            assert_int_equal(tensor->stored_rows, 3 * 64);
+            assert_int_equal(tensor->first_row, row);
+        }
+        assert_true(w->values.name == prefix + "in_proj.weight");
+        assert_true(w->bias.name == prefix + "in_proj.bias");
+        row += 64;
+    }
+    assert_true(s.filter.values.name == prefix + "conv.weight" && s.filter.columns() == 3);
+    assert_true(s.filter.bias.name == prefix + "conv.bias" && s.o.bias);
+    assert_true(
+        !must_load(family("lfm2", R"("full_attn_idxs": [1])")).layers[2].convolution.b.bias);
+}
+
+void feed_forwards_of_lfm2_are_as_wide_as_its_keys_make_them(void **) {
+    const auto width = [](const std::string &more) {
+        return must_load(family("lfm2", more)).layers[0].feed_forward.width;
+    };
+    assert_int_equal(width(R"("intermediate_size": 300)"), 256);
+    assert_int_equal(width(R"("intermediate_size": 7, "block_ff_dim": 385)"), 256);
+    assert_int_equal(width(R"("block_ff_dim": 386)"), 512); // 257.3
+    assert_int_equal(width(R"("block_ff_dim": 12288)"), 8192);
+    assert_int_equal(width(R"("block_ff_dim": 100, "block_multiple_of": 1)"), 66);
+    assert_int_equal(
+        width(R"("block_ff_dim": 100, "block_multiple_of": 4, "block_ffn_dim_multiplier": 1.3)"),
+        88); // 85.8
+    assert_int_equal(width(R"("block_ff_dim": 100, "block_ffn_dim_multiplier": null)"), 66);
+    assert_int_equal(width(R"("block_ff_dim": 100, "block_auto_adjust_ff_dim": false)"), 100);
+    must_fail(family("lfm2", R"("block_ff_dim": 100, "block_ffn_dim_multiplier": 0)"),
+              BATCHLLM_ERROR_MODEL_FORMAT, {"block_ff_dim", "makes it 0"});
+    must_fail(family("lfm2", R"("block_ffn_dim_multiplier": 1000)"), BATCHLLM_ERROR_MODEL_FORMAT,
+              {"makes it"});
+}
+
+void lfm2s_other_spellings_are_read(void **) {
+    assert_true(!must_load(family("lfm2", R"("tie_embedding": false)")).tied);
+    assert_true(!must_load(family("lfm2", R"("tie_word_embeddings": false)")).tied);
+    assert_true(
+        must_load(family("lfm2", R"("tie_embedding": true, "tie_word_embeddings": false)")).tied);
+    RopeConfig plain;
+    plain.theta = 5e5;
+    for (const char *more :
+         {R"("theta": 500000.0)", R"("rope_theta": 5e5)", R"("theta": 5e5, "rope_theta": 5e5)",
+          R"("rope_parameters": {"rope_type": "default", "rope_theta": 5e5})"}) {
+        assert_true(turns_as(must_load(family("lfm2", more)), plain));
+    }
+    for (const char *more : {R"("theta": 500000.0, "rope_theta": 1e6)",
+                             R"("theta": 5e5, "rope_parameters": {"rope_theta": 1e6})"}) {
+        must_fail(family("lfm2", more), BATCHLLM_ERROR_MODEL_FORMAT, {"theta"});
+    }
+    must_load(family("lfm2", R"("block_norm_eps": 1e-5, "block_use_swiglu": true)"));
+}
+
+void experts_of_lfm2_moe_follow_its_dense_layers(void **) {
+    const std::string types = R"("layer_types": ["conv", "full_attention", "conv"])";
+    const std::string config = family("lfm2_moe", types + R"(, "num_dense_layers": 1,
+        "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+        "intermediate_size": 100, "routed_scaling_factor": 2.5)");
+    const Model model = must_load(config);
+    assert_true(!model.layers[0].experts && model.layers[0].feed_forward.width == 100);
+    for (const size_t i : {1, 2}) {
+        const Experts &experts = model.layers[i].experts;
+        const std::string prefix = "model.layers." + std::to_string(i) + ".feed_forward.";
+        assert_true(experts.each.size() == 6 && model.layers[i].feed_forward.width == 0);
+        const Router &router = experts.router;
+        assert_true(router.kind == RouterKind::sigmoid && router.normalised);
+        assert_true(router.scale == 2.5F && router.epsilon == 1e-6F && router.chosen == 2);
+        assert_true(router.correction.name == prefix + "expert_bias");
+        assert_true(router.weight.values.name == prefix + "gate.weight");
+        assert_true(experts.each[5].gate.values.name == prefix + "experts.5.w1.weight");
+        assert_true(experts.each[5].up.values.name == prefix + "experts.5.w3.weight");
+        assert_true(experts.each[5].down.values.name == prefix + "experts.5.w2.weight");
+    }
+    const Model plain =
+        must_load(family("lfm2_moe", types + R"(, "use_expert_bias": false, "num_experts": 4,
+                                                   "norm_topk_prob": false)"));
+    assert_true(!plain.layers[2].experts.router.correction);
+    assert_true(!plain.layers[2].experts.router.normalised && !plain.layers[1].experts);
+    // In one tensor a layer, as transformers 5 holds them.
+    Model stacked = must_load(config);
+    find_stacked_experts(
+        [](const std::string &name) { return name.ends_with("experts.gate_up_proj"); }, &stacked);
+    const FeedForward &last = stacked.layers[2].experts.each[5];
+    assert_true(last.up.values.name == "model.layers.2.feed_forward.experts.gate_up_proj");
+    assert_true(last.up.values.first_row == 5 * 48 + 24 && last.up.values.stored_stack == 6);
+    assert_true(last.down.values.name == "model.layers.2.feed_forward.experts.down_proj");
+    Model both = must_load(config);
+    find_stacked_experts([](const std::string &) { return true; }, &both);
+    assert_true(both.layers[2].experts.each[5].up.values.stored_stack == 0);
+}
+
+void defaults_of_lfm2_are_those_of_transformers(void **) {
+    const Model dense = must_load(R"({"model_type": "lfm2"})");
+    assert_true(dense.vocabulary == 65536 && dense.hidden == 2560 && dense.layers.size() == 32);
+    assert_int_equal(dense.layers[0].feed_forward.width, 8192);
+    const Model moe = must_load(R"({"model_type": "lfm2_moe", "num_hidden_layers": 3,
+                      "layer_types": ["full_attention", "conv", "conv"]})");
+    assert_true(moe.hidden == 2048 && moe.layers[0].feed_forward.width == 7168);
+    assert_true(!moe.layers[1].experts && moe.layers[2].experts.each.size() == 32);
+    assert_int_equal(moe.layers[2].experts.each[0].width, 1792);
+    assert_int_equal(moe.layers[2].experts.router.chosen, 4);
+    assert_true(bool(moe.layers[2].experts.router.correction));
+    assert_int_equal(moe.layers[1].convolution.width, 3);
+    assert_true(!moe.layers[1].convolution.filter.bias);
+    for (const Model *model : {&dense, &moe}) {
+        const Attention a = attention(*model);
+        assert_true(a.heads == 32 && a.kv_heads == 8 && a.head_dim == model->hidden / 32);
+        assert_true(a.q_norm && a.q_norm.epsilon == 1e-5F && model->max_positions == 128000);
+        assert_true(model->tied && model->bos_token == 1);
+        assert_true(model->eos_tokens == std::vector<int32_t>{2});
+        RopeConfig rope;
+        rope.theta = 1e6;
+        assert_true(turns_as(*model, rope));
+    }
+}
+
+void an_lfm2_whose_keys_do_not_fit_is_refused_by_name(void **) {
+    const auto fails = [&](const char *type, const std::string &more, int32_t code,
+                           const char *key) { must_fail(family(type, more), code, {key}); };
+    const int32_t format = BATCHLLM_ERROR_MODEL_FORMAT, unsupported = BATCHLLM_ERROR_UNSUPPORTED;
+    for (const char *type : {"lfm2", "lfm2_moe"}) {
+        fails(type, R"("layer_types": ["conv", "full_attention"])", format,
+              "\"layer_types\" has 2 entries");
+        fails(type, R"("layer_types": ["conv", "full_attention", "sliding_attention"])",
+              unsupported, "layer_types");
+        fails(type, R"("layer_types": ["conv", "conv", "conv"])", unsupported, "layer_types");
+        const std::string types = R"("layer_types": ["conv", "full_attention", "conv"], )";
+        fails(type, types + R"("conv_L_cache": 1)", format, "conv_L_cache");
+        fails(type, types + R"("conv_L_cache": 65)", format, "conv_L_cache");
+        fails(type, types + R"("conv_bias": 1)", format, "conv_bias");
+        fails(type, types + R"("use_pos_enc": false)", unsupported, "use_pos_enc");
+        fails(type, types + R"("block_use_swiglu": false)", unsupported, "block_use_swiglu");
+        fails(type, types + R"("block_norm_eps": 1e-6)", format, "block_norm_eps");
+        fails(type, types + R"("rope_scaling": {"type": "dynamic", "factor": 2})", unsupported,
+              "dynamic");
+    }
+    fails("lfm2", R"("full_attn_idxs": [])", unsupported, "full_attn_idxs");
+    fails("lfm2", R"("full_attn_idxs": [-1])", format, "full_attn_idxs");
+    fails("lfm2_moe", R"("full_attn_idxs": [1])", format, "layer_types");
+    fails("lfm2_moe", R"("layer_types": ["conv", "full_attention", "conv"], "num_experts": 3,
+                         "num_experts_per_tok": 4)",
+          format, "num_experts_per_tok");
+    must_fail(R"({"model_type": "lfm2_vl", "text_config": {"model_type": "lfm2_moe"}})",
+              unsupported, {"text_config.model_type"});
 }
 
 // ---- Hybrids ----
@@ -894,7 +1078,7 @@ void models_that_are_not_computed_are_refused_by_name(void **) {
     must_fail(R"({"model_type": "gemma"})", code, {"model_type", "gemma"});
     // Other families of layers with a state.
     for (const std::string type :
-         {"bamba", "falcon_h1", "jamba", "lfm2", "lfm2_moe", "mamba2", "nemotron_h", "zamba2"}) {
+         {"bamba", "falcon_h1", "jamba", "mamba2", "nemotron_h", "zamba2"}) {
         must_fail("{\"model_type\": \"" + type + "\"}", code,
                   {"model_type", type, "this version runs"});
     }
@@ -1073,6 +1257,13 @@ void rope_frequencies_equal_those_of_transformers(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(absent_keys_have_the_defaults_of_transformers),
+        cmocka_unit_test(layers_of_lfm2_convolve_or_attend_as_either_key_says),
+        cmocka_unit_test(the_input_of_a_short_convolution_is_one_tensor),
+        cmocka_unit_test(feed_forwards_of_lfm2_are_as_wide_as_its_keys_make_them),
+        cmocka_unit_test(lfm2s_other_spellings_are_read),
+        cmocka_unit_test(experts_of_lfm2_moe_follow_its_dense_layers),
+        cmocka_unit_test(defaults_of_lfm2_are_those_of_transformers),
+        cmocka_unit_test(an_lfm2_whose_keys_do_not_fit_is_refused_by_name),
         cmocka_unit_test(layer_types_of_a_hybrid_say_which_layers_have_a_delta_net),
         cmocka_unit_test(a_delta_nets_input_is_in_one_order_in_both_families),
         cmocka_unit_test(a_hybrid_whose_keys_do_not_fit_is_refused_by_name),

@@ -67,6 +67,16 @@ void weights_are_softmax_or_sigmoid_normalised_or_not(void **) {
     assert_close(got.weights, {3 / (1 + std::exp(-2.0)), 3 / (1 + std::exp(-1.0))});
 }
 
+void a_router_may_add_to_the_sum_that_it_divides_by(void **) {
+    Router router = of_kind(RouterKind::sigmoid, 2, true);
+    router.epsilon = 0.5F;
+    assert_close(choose(router, {0, -20, 0}).weights, {0.5 / 1.5, 0.5 / 1.5});
+    router.epsilon = 1e-6F; // which is all that counts where scores are as small
+    const double score = 1 / (1 + std::exp(14.0));
+    assert_close(choose(router, {-14, -30, -14}).weights,
+                 {score / (2 * score + 1e-6), score / (2 * score + 1e-6)});
+}
+
 void equal_scores_choose_the_first_and_a_nan_is_the_last(void **) {
     const Router router = of_kind(RouterKind::sigmoid, 2, true);
     assert_true(choose(router, {1, 1, 1, 1}).experts == std::vector<int32_t>({0, 1}));
@@ -229,6 +239,7 @@ void the_same_bits_with_other_threads(void **) {
 int main() {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_are_softmax_or_sigmoid_normalised_or_not),
+        cmocka_unit_test(a_router_may_add_to_the_sum_that_it_divides_by),
         cmocka_unit_test(equal_scores_choose_the_first_and_a_nan_is_the_last),
         cmocka_unit_test(a_correction_chooses_and_does_not_weigh),
         cmocka_unit_test(groups_are_chosen_by_their_two_best),

@@ -270,10 +270,12 @@ void what_the_cpu_alone_computes_is_refused_by_name(void **) {
         const Model model = kind.make();
         const Status status = check_supported(model);
         assert_int_equal(status.code(), BATCHLLM_ERROR_UNSUPPORTED);
-        const bool mamba = model.layers[0].linear_attention.rule == StateRule::state_space;
-        assert_non_null(
-            std::strstr(status.message().c_str(), mamba ? "layer 0: a state-space layer (Mamba-2)"
-                                                        : "layer 0: a delta net other than"));
+        const Layer &first = model.layers[0];
+        const bool mamba = first.linear_attention.rule == StateRule::state_space;
+        const char *what = !first.linear_attention ? ": short convolutions (LFM2)"
+                           : mamba                 ? "layer 0: a state-space layer (Mamba-2)"
+                                                   : "layer 0: a delta net other than";
+        assert_non_null(std::strstr(status.message().c_str(), what));
     }
     for (const LayerKind &kind : layer_kinds()) {
         const Status status = check_supported(kind.make());
@@ -293,6 +295,7 @@ int main() {
         cmocka_unit_test(steps_follow_from_all_options),
         cmocka_unit_test(activations_are_within_products_on_the_capability_that_has_them),
         cmocka_unit_test(keys_and_values_are_in_fp8_where_they_can_be),
+        cmocka_unit_test(what_the_cpu_alone_computes_is_refused_by_name),
         cmocka_unit_test(a_machine_without_a_driver_is_told),
         cmocka_unit_test(a_failed_allocation_is_out_of_memory_and_a_lost_device_is_a_device_error),
     };

@@ -22,7 +22,7 @@ std::string attention = "auto"; // main's argument: the family of kernels
 bool experts_alone = false;     // the second, "experts": models with experts alone
 bool only_states = false;       // models with delta nets alone; "states" as the second argument
 
-bool has_states(const Golden &golden) { return config_has(golden, "linear_num_value_heads"); }
+bool has_states(const Golden &golden) { return has_delta_nets(golden); }
 
 std::vector<Golden> models() {
     std::vector<Golden> all = golden_on_cuda();

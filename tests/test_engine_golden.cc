@@ -240,8 +240,9 @@ void greedy_tokens_are_the_references_on_a_pool_that_holds_a_row_only_by_its_win
 
 std::vector<Golden> golden_with_states() {
     std::vector<Golden> all = all_golden();
-    std::erase_if(
-        all, [](const Golden &golden) { return !config_has(golden, "linear_num_value_heads"); });
+    std::erase_if(all, [](const Golden &golden) {
+        return !has_delta_nets(golden) && !has_convolutions(golden);
+    });
     return all;
 }
 
@@ -252,7 +253,7 @@ void greedy_tokens_are_the_references_on_any_number_of_state_slots(void **) {
         int64_t step_tokens;
     };
     const std::vector<Golden> models = golden_with_states();
-    assert_true(models.size() >= 2);
+    assert_true(models.size() >= 6);
     int64_t preemptions = 0;
     Compared compared;
     for (const Golden &golden : models) {
@@ -421,8 +422,7 @@ void the_same_sampled_job_twice_gives_the_same_results(void **) {
 }
 
 // Whether they share a snapshot of the prompt or each computes the prompt for itself.
-void samples_of_a_model_with_states_are_those_without_sharing(void **) {
-    const Golden golden = read_golden("golden/qwen3_next_bf16");
+void check_samples(const Golden &golden) {
     batchllm_engine_options alone = float32_options();
     alone.enlarge = BATCHLLM_ENLARGE_NONE;
     const ResultsHandle a = run_sampled(golden);
@@ -440,6 +440,12 @@ void samples_of_a_model_with_states_are_those_without_sharing(void **) {
     }
     // A draw that rounding decides changes what follows it.
     assert_true(same * 20 >= a->count * 19);
+}
+
+void samples_of_a_model_with_states_are_those_without_sharing(void **) {
+    for (const char *model : {"golden/qwen3_next_bf16", "golden/lfm2_moe_bf16"}) {
+        check_samples(read_golden(model));
+    }
 }
 
 } // namespace

@@ -30,11 +30,10 @@ EngineHandle make_engine(const std::string &directory, batchllm_engine_options o
     return EngineHandle(engine);
 }
 
-std::vector<Golden> golden_with_states() {
+std::vector<Golden> golden_with_delta_nets() {
     std::vector<Golden> all = all_golden();
-    std::erase_if(all, [](const Golden &golden) {
-        return !config_has(golden, "linear_num_value_heads") && !has_mamba(golden);
-    });
+    std::erase_if(
+        all, [](const Golden &golden) { return !has_delta_nets(golden) && !has_mamba(golden); });
     assert_true(all.size() >= 6);
     return all;
 }
@@ -48,8 +47,8 @@ batchllm_info info_of(const EngineHandle &engine) {
 
 // ---- What is said of slots ----
 
-void slots_are_in_info_and_statistics(void **) {
-    const EngineHandle engine = make_engine("golden/qwen3_5_bf16", cpu_options("state_slots=9"));
+void check_slots(const char *model) {
+    const EngineHandle engine = make_engine(model, cpu_options("state_slots=9"));
     const batchllm_info info = info_of(engine);
     assert_int_equal(info.state_slots, 9);
     assert_true(info.state_slot_bytes > 0);
@@ -78,6 +77,15 @@ void slots_are_in_info_and_statistics(void **) {
     stats = stats_of(engine);
     assert_int_equal(stats.shared_prompt_tokens, 32);
     assert_int_equal(stats.state_slots_peak, 3);
+}
+
+void slots_are_in_info_and_statistics(void **) {
+    for (const char *model : {"golden/qwen3_5_bf16", "golden/lfm2_bf16", "golden/lfm2_moe_bf16"}) {
+        check_slots(model);
+    }
+    // Three layers with two rows of 60 floats, in whole lines of 64 bytes.
+    const EngineHandle small = make_engine("golden/lfm2_bf16", cpu_options("state_type=f32"));
+    assert_int_equal(info_of(small).state_slot_bytes, 3 * 512);
     const EngineHandle without = make_engine("golden/llama_bias_f32", cpu_options(nullptr));
     assert_int_equal(info_of(without).state_slots, 0);
     assert_int_equal(stats_of(without).state_slots_total, 0);
@@ -89,6 +97,7 @@ void options_for_states_are_checked(void **) {
         const char *model, *option;
     } cases[] = {{"golden/qwen3_5_bf16", "state_type=f16"},
                  {"golden/qwen3_5_bf16", "state_slots=0"},
+                 {"golden/lfm2_bf16", "state_type=bf16"}, // there is no S
                  {"golden/llama_bias_f32", "state_type=bf16"}};
     for (const auto &c : cases) {
         batchllm_engine_options options = cpu_options(c.option);
@@ -97,6 +106,18 @@ void options_for_states_are_checked(void **) {
         assert_int_equal(batchllm_engine_create(&options, &engine),
                          BATCHLLM_ERROR_INVALID_ARGUMENT);
         assert_non_null(std::strstr(batchllm_last_error(), c.option));
+    }
+}
+
+void the_simulation_counts_the_same_slots(void **) {
+    for (const char *model : {"golden/lfm2_moe_bf16", "golden/lfm2_vl_bf16"}) {
+        batchllm_engine_options options = cpu_options("state_slots=9");
+        const batchllm_info cpu = info_of(make_engine(model, options));
+        options.backend = "sim";
+        options.compute_type = nullptr;
+        const batchllm_info sim = info_of(make_engine(model, options));
+        assert_int_equal(sim.state_slots, 9);
+        assert_int_equal(sim.state_slot_bytes, cpu.state_slot_bytes);
     }
 }
 
@@ -154,7 +175,7 @@ Compared compare_states(const Golden &golden, const char *backend_options, int64
 
 // In steps of 17 tokens a prompt's state is rounded many times.
 void states_in_bf16_are_close_to_the_references(void **) {
-    for (const Golden &golden : golden_with_states()) {
+    for (const Golden &golden : golden_with_delta_nets()) {
         const EngineHandle plain = make_engine(golden.directory, cpu_options(nullptr));
         const EngineHandle narrow = make_engine(golden.directory, cpu_options("state_type=bf16"));
         const int64_t wide = info_of(plain).state_slot_bytes;
@@ -226,20 +247,40 @@ std::vector<std::vector<int32_t>> outputs_of(const EngineHandle &engine, const M
 }
 
 // reproducible: tokens do not change with what is computed at once, so they are compared exactly.
-void twenty_thousand_rows_on_slots_for_a_hundred_have_the_same_tokens(void **) {
+void check_many_rows(const char *model) {
     const ManyRows rows = make_rows(20000);
     batchllm_engine_options options = cpu_options("state_slots=105");
     options.reproducible = 1;
-    const EngineHandle few = make_engine("golden/qwen3_next_dense_f16", options);
+    const EngineHandle few = make_engine(model, options);
     const auto outputs = outputs_of(few, rows);
     assert_int_equal(stats_of(few).state_slots_peak, 105);
     assert_int_equal(stats_of(few).rows_done, 20000);
     options.backend_options = "state_slots=1500";
     options.kv_memory_bytes = int64_t{512} << 20;
     options.step_tokens = 4096;
-    const EngineHandle many = make_engine("golden/qwen3_next_dense_f16", options);
+    const EngineHandle many = make_engine(model, options);
     assert_true(outputs == outputs_of(many, rows));
     assert_true(stats_of(many).state_slots_peak > 300);
+}
+
+void twenty_thousand_rows_on_slots_for_a_hundred_have_the_same_tokens(void **) {
+    for (const char *model : {"golden/qwen3_next_dense_f16", "golden/lfm2_bf16"}) {
+        check_many_rows(model);
+    }
+}
+
+// ---- Small slots ----
+
+// A slot of lfm2_bf16 takes as much as three tokens' keys and values: it is not given the memory of hundreds.
+void small_slots_are_as_many_as_a_sixteenth_of_the_memory_holds(void **) {
+    batchllm_engine_options options = cpu_options(nullptr);
+    options.step_tokens = 4096;
+    options.kv_memory_bytes = 3 << 20;
+    const batchllm_info info = info_of(make_engine("golden/lfm2_bf16", options));
+    assert_int_equal(info.state_slots, (3 << 20) / 16 / info.state_slot_bytes);
+    // Never more than twice a step's tokens.
+    options.step_tokens = 16;
+    assert_int_equal(info_of(make_engine("golden/lfm2_bf16", options)).state_slots, 32);
 }
 
 } // namespace
@@ -248,8 +289,10 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(slots_are_in_info_and_statistics),
         cmocka_unit_test(options_for_states_are_checked),
+        cmocka_unit_test(the_simulation_counts_the_same_slots),
         cmocka_unit_test(states_in_bf16_are_close_to_the_references),
         cmocka_unit_test(twenty_thousand_rows_on_slots_for_a_hundred_have_the_same_tokens),
+        cmocka_unit_test(small_slots_are_as_many_as_a_sixteenth_of_the_memory_holds),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

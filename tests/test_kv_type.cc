@@ -262,7 +262,7 @@ void every_model_has_scales(void **) {
         for (size_t i = 0; i < scales.size(); ++i) {
             const Layer &layer = model->layers[i];
             const size_t heads =
-                layer.linear_attention ? 0 : static_cast<size_t>(layer.attention.kv_heads);
+                layer.attends() ? static_cast<size_t>(layer.attention.kv_heads) : 0;
             assert_int_equal(scales[i].k.size(), heads);
             assert_int_equal(scales[i].v.size(), heads);
             for (const float scale : scales[i].k) {

@@ -21,6 +21,7 @@ const char *missing(const Experts &experts) {
             return "experts of different widths or activations";
         }
     }
+    if (experts.router.epsilon != 0) return "a router that adds to the sum of scores";
     if (experts.router.groups > kMostGroups) return "a router of more than 64 groups";
     if (static_cast<int64_t>(experts.each.size()) > kMostExperts) return "more than 1024 experts";
     return nullptr;
@@ -47,6 +48,7 @@ const char *missing(const LinearAttention &delta) {
 
 // What of the layer is not computed; null: nothing.
 const char *missing(const Model &model, const Layer &layer) {
+    if (layer.convolution) return "short convolutions (LFM2) run on the cpu backend alone";
     if (layer.linear_attention) {
         if (const char *what = missing(layer.linear_attention)) return what;
         return layer.experts ? missing(layer.experts) : nullptr;

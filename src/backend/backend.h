@@ -7,7 +7,7 @@
 // A node has pages of its own in each of the model's KV groups; pages that have fallen out of the
 // group's window are not kept.
 //
-// A model with linear attention has, beside pages, state slots of one fixed size: one for every node. What the slot
+// A model whose layers have states has, beside pages, state slots of one fixed size: one for every node. What the slot
 // holds once a batch has run is the state behind the node's last token. A node whose first token is in the
 // batch starts from its parent's state as that is when the parent is complete, or from zeros where there is no
 // parent; every other node goes on in its own slot. So a prefix's slot is its snapshot: it is written only

@@ -11,6 +11,9 @@ namespace {
 
 // The pages left for a slot: a request's own tokens and its share of its group's prefix.
 constexpr int64_t tokens_of_slot = 512;
+// Of the memory, which slots may take in any case: short requests, and those that share most of their tokens, have
+// fewer tokens of their own.
+constexpr int64_t least_share = 16;
 
 } // namespace
 
@@ -19,7 +22,8 @@ Result<MemoryShares> share_memory(int64_t bytes, const MemoryNeeds &needs, int64
     const int64_t most =
         std::min<int64_t>(bytes / needs.slot_bytes, std::numeric_limits<int32_t>::max());
     if (slots == 0) {
-        slots = bytes / (needs.slot_bytes + tokens_of_slot * needs.token_bytes);
+        slots = std::max(bytes / (needs.slot_bytes + tokens_of_slot * needs.token_bytes),
+                         bytes / least_share / needs.slot_bytes);
         slots = std::clamp<int64_t>(slots, 1, std::max<int64_t>(1, 2 * needs.step_tokens));
     }
     if (slots > most) {
@@ -31,7 +35,7 @@ Result<MemoryShares> share_memory(int64_t bytes, const MemoryNeeds &needs, int64
     return MemoryShares{slots, bytes - slots * needs.slot_bytes};
 }
 
-Result<bool> read_state_option(const std::string &key, const std::string &value, bool has_states,
+Result<bool> read_state_option(const std::string &key, const std::string &value, const Model *model,
                                StateOptions *out) {
     const auto wrong = [&](const char *why) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "backend option %s=%s: %s", key.c_str(),
@@ -49,7 +53,15 @@ Result<bool> read_state_option(const std::string &key, const std::string &value,
     } else {
         return false;
     }
-    if (!has_states) return wrong("the model has no layer with a state");
+    if (model == nullptr || model->state_size() == 0) {
+        return wrong("the model has no layer with a state");
+    }
+    const bool matrices =
+        std::any_of(model->layers.begin(), model->layers.end(),
+                    [](const Layer &layer) { return bool(layer.linear_attention); });
+    if (out->type != DType::f32 && !matrices) {
+        return wrong("the states of short convolutions are kept in f32");
+    }
     return true;
 }
 

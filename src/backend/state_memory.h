@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "model/model.h"
 
 namespace batchllm {
 
@@ -26,18 +27,20 @@ struct MemoryShares {
 };
 
 // slots: that many; 0: for each slot, the memory of a request of some hundred own tokens is left
-// for pages, and there are at most twice as many slots as tokens in a step, because more requests
-// than that never run. An error if the memory is not enough for the slots, or for one.
+// for pages, or where slots are small a sixteenth of the memory is theirs. There are at most twice
+// as many slots as tokens in a step, because more requests than that never run. An error if the
+// memory is not enough for the slots, or for one.
 Result<MemoryShares> share_memory(int64_t bytes, const MemoryNeeds &needs, int64_t slots);
 
 struct StateOptions {
     int64_t slots = 0;       // 0: by memory
-    DType type = DType::f32; // in which a state is kept between steps; or bf16
+    DType type = DType::f32; // in which a delta net's S is kept between steps; or bf16
 };
 
-// The backend options state_slots=VALUE and state_type=VALUE; false: the key is neither of them. has_states: the
-// model's layers.
-Result<bool> read_state_option(const std::string &key, const std::string &value, bool has_states,
+// The backend options state_slots=VALUE and state_type=VALUE; false: the key is neither of them. Either is an error for
+// a model without states, and state_type=bf16 also for one whose states have no matrices, those of short convolutions.
+// model: may be null.
+Result<bool> read_state_option(const std::string &key, const std::string &value, const Model *model,
                                StateOptions *out);
 
 // For BackendInfo::compute_type: "", or ", states in bf16".

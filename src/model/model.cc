@@ -50,6 +50,11 @@ template <typename M, typename Visit> void visit_tensors(M *model, const Visit &
         visit(&layer.linear_attention.skip);
         visit_norm(&layer.linear_attention.norm, visit);
         visit_weight(&layer.linear_attention.o, visit);
+        auto &convolution = layer.convolution;
+        for (auto *w : {&convolution.b, &convolution.c, &convolution.x, &convolution.filter,
+                        &convolution.o}) {
+            visit_weight(w, visit);
+        }
         visit_feed_forward(&layer.feed_forward, visit);
         visit_weight(&layer.experts.router.weight, visit);
         visit(&layer.experts.router.correction);
@@ -73,7 +78,7 @@ std::vector<LayerKind> kinds_of_layers(const Model &model) {
     std::vector<LayerKind> kinds;
     for (size_t i = 0; i < model.layers.size(); ++i) {
         const Attention &a = model.layers[i].attention;
-        if (a.kv_layer >= 0 || model.layers[i].linear_attention) continue;
+        if (a.kv_layer >= 0 || !model.layers[i].attends()) continue;
         // One that no request outgrows is none.
         const int32_t window = a.window < model.max_positions ? a.window : 0;
         auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const LayerKind &known) {
@@ -148,8 +153,10 @@ std::vector<int32_t> Model::kv_windows() const {
 
 int64_t Model::state_size() const {
     int64_t size = 0;
-    for (const Layer &layer : layers)
+    for (const Layer &layer : layers) {
         size += layer.linear_attention ? layer.linear_attention.state_size() : 0;
+        size += layer.convolution ? layer.convolution.state_size() : 0;
+    }
     return size;
 }
 

@@ -8,7 +8,7 @@
 //     a = after_attention(attention(before_attention(x)))
 //     f = after_feed_forward(feed_forward(before_feed_forward(x + a)))     x + residual_scale * a
 //     parallel: f = ... of before_attention(x) itself, and x + residual_scale * (a + f)
-// where a layer with linear attention has that in place of attention;
+// where a layer with linear attention or a short convolution has that in place of attention;
 //     then, where the model has layer inputs, x + after_input(input block(x)), and x * scalar
 #pragma once
 
@@ -188,6 +188,23 @@ struct LinearAttention {
     int64_t state_size() const { return values_size() * key_dim + (width - 1) * channels(); }
 };
 
+// A gated short convolution (LFM2). With B, C and x of a token from its input, and p = B * x, the elements'
+// products, of each channel
+//     s = bias + sum over w of filter[w] * p of the token width - 1 - w tokens earlier
+//     result: C * s, of all channels through o
+// The state of a layer is p of the last width - 1 tokens.
+struct ShortConvolution {
+    int32_t width = 0; // tokens that it sees, the newest included; at least 2
+    Weight b, c, x;    // [channels, hidden]
+    Weight filter;     // [channels, width], the newest token's last; its bias: [channels], or none
+    Weight o;          // [hidden, channels]
+
+    explicit operator bool() const { return width > 0; }
+    int64_t channels() const { return x.rows(); }
+    // Numbers of a request's state.
+    int64_t state_size() const { return (width - 1) * channels(); }
+};
+
 enum class Activation : uint8_t {
     silu,
     gelu,      // x * normal distribution function of x
@@ -213,10 +230,10 @@ enum class RouterKind : uint8_t {
 
 // A token's logits -> its experts and their weights. The score of an expert is the softmax or
 // sigmoid of its logit. The `chosen` experts with the highest score plus correction are chosen, the
-// first ones among equals. An expert's weight is its score (if normalised, divided by the sum of
-// the chosen ones' scores) times scale. With groups, which are equal consecutive parts of the
-// experts, only experts of the chosen_groups groups whose two best experts have the highest sum may
-// be chosen.
+// first ones among equals. An expert's weight is its score (if normalised, divided by epsilon plus
+// the sum of the chosen ones' scores) times scale. With groups, which are equal consecutive parts of
+// the experts, only experts of the chosen_groups groups whose two best experts have the highest sum
+// may be chosen.
 struct Router {
     RouterKind kind = RouterKind::softmax;
     Weight weight;     // [experts, hidden]
@@ -225,6 +242,7 @@ struct Router {
     int32_t groups = 1;
     int32_t chosen_groups = 1;
     bool normalised = false;
+    float epsilon = 0;
     float scale = 1;
 };
 
@@ -248,8 +266,9 @@ struct InputBlock {
 struct Layer {
     Norm before_attention, after_attention;
     Norm before_feed_forward, after_feed_forward;
-    Attention attention;              // none (no heads) where there is linear attention
+    Attention attention; // none (no heads) where one of the next two stands in its place
     LinearAttention linear_attention; // or none
+    ShortConvolution convolution;     // or none
     FeedForward feed_forward;         // none (width 0): experts alone
     Experts experts;                  // or none
     Weight shared_gate;               // [1, hidden], or none: 1
@@ -258,6 +277,8 @@ struct Layer {
     InputBlock input; // where the model has layer inputs
     Norm after_input;
     Tensor scalar; // [1], or none: 1
+
+    bool attends() const { return !linear_attention && !convolution; }
 };
 
 // A second embedding of every token, of which each layer has a part of its own. With x the residual

@@ -1,7 +1,5 @@
 #include "model/stacked_experts.h"
 
-#include <string_view>
-
 namespace batchllm {
 namespace {
 
@@ -17,13 +15,13 @@ void stack(const std::string &name, size_t count, size_t index, int64_t stored, 
 } // namespace
 
 void find_stacked_experts(const std::function<bool(const std::string &name)> &has, Model *model) {
-    constexpr std::string_view first_gate = "0.gate_proj.weight";
     for (Layer &layer : model->layers) {
         std::vector<FeedForward> &experts = layer.experts.each;
         if (experts.empty()) continue;
-        std::string prefix = experts[0].gate.values.name;
-        if (!prefix.ends_with(first_gate) || has(prefix)) continue;
-        prefix.resize(prefix.size() - first_gate.size());
+        std::string prefix = experts[0].gate.values.name; // P.0.NAME.weight
+        if (has(prefix)) continue;
+        for (int i = 0; i < 3; ++i) prefix.resize(prefix.rfind('.'));
+        prefix += '.';
         if (!has(prefix + "gate_up_proj")) continue;
         for (size_t e = 0; e < experts.size(); ++e) {
             FeedForward &expert = experts[e];

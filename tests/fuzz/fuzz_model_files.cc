@@ -49,6 +49,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                 check(rows == delta.input_rows() && !layer.attention.q);
                 continue;
             }
+            if (const ShortConvolution &convolution = layer.convolution; convolution) {
+                check(convolution.width > 1 && convolution.channels() > 0 && !layer.attention.q);
+                check(convolution.b.rows() == convolution.channels() &&
+                      convolution.c.rows() == convolution.channels());
+                continue;
+            }
             const Attention &attention = layer.attention;
             check(attention.heads > 0 && attention.kv_heads > 0 && attention.head_dim > 0);
             check(attention.heads % attention.kv_heads == 0);

@@ -69,7 +69,7 @@ Result<Choice> read_options(const Model &model, const BackendOptions &options) {
             RETURN_IF_ERROR(read_kv_type(value, choice.element).status());
         } else {
             ASSIGN_OR_RETURN(const bool known,
-                             read_state_option(key, value, model.state_size() > 0, &choice.states));
+                             read_state_option(key, value, &model, &choice.states));
             if (known) continue;
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "backend option %s: the cpu backend has page_tokens, kv_type, "

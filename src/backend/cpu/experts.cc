@@ -74,7 +74,8 @@ void choose_experts(const Router &router, const Vector &correction, const float 
         weights[i] = scores[static_cast<size_t>(chosen[i])];
         sum += weights[i];
     }
-    const float scale = router.normalised ? router.scale / (sum + 1e-20f) : router.scale;
+    const float least = router.epsilon + 1e-20f; // never a division by zero
+    const float scale = router.normalised ? router.scale / (sum + least) : router.scale;
     for (int32_t i = 0; i < router.chosen; ++i) weights[i] *= scale;
 }
 

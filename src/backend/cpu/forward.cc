@@ -28,7 +28,8 @@ Status Forward::allocate() {
         const Attention &attention = layer.attention;
         qkv = std::max(qkv, attention.q.rows() + 2 * attention.kv_size());
         queries = std::max(queries, int64_t{attention.heads} * padded_head_dim(attention.head_dim));
-        attended = std::max({attended, attention.q_size(), layer.linear_attention.values_size()});
+        attended = std::max({attended, attention.q_size(), layer.linear_attention.values_size(),
+                             layer.convolution.channels()});
         width = std::max<int64_t>(width, layer.feed_forward.width);
         head_dim = std::max<int64_t>(head_dim, attention.head_dim);
         delta = delta || layer.after_attention || layer.after_feed_forward || layer.after_input ||
@@ -53,9 +54,12 @@ Status Forward::allocate() {
     ASSIGN_OR_RETURN(activated_, Buffer::create(rows * width * element, what));
     experts_ = std::make_unique<ExpertLayers>(kernels_, linear_.get(), pool_);
     RETURN_IF_ERROR(experts_->allocate(model_, step_tokens_));
-    linear_attention_ =
-        std::make_unique<LinearAttentionLayers>(kernels_, linear_.get(), pool_, reproducible_);
+    linear_attention_ = std::make_unique<LinearAttentionLayers>(
+        kernels_, linear_.get(), pool_, states_, state_work_, reproducible_);
     RETURN_IF_ERROR(linear_attention_->allocate(model_, step_tokens_));
+    convolutions_ =
+        std::make_unique<ConvolutionLayers>(kernels_, linear_.get(), pool_, states_, state_work_);
+    RETURN_IF_ERROR(convolutions_->allocate(model_, step_tokens_));
     if (model_.layer_inputs) {
         const int64_t inputs = model_.layer_inputs.projection.rows();
         ASSIGN_OR_RETURN(layer_inputs_, Buffer::create(step_tokens_ * inputs * 4, what));
@@ -66,13 +70,13 @@ Status Forward::allocate() {
 }
 
 // One worklist for all layers of a window and a shape of heads but the last layer, which has its own. Layers
-// with linear attention have none.
+// with a state have none.
 void Forward::choose_work() {
     const size_t last = model_.layers.size() - 1;
     for (size_t i = 0; i <= last; ++i) {
         const Attention &attention = model_.layers[i].attention;
         work_of_.push_back(work_.size());
-        if (model_.layers[i].linear_attention) continue;
+        if (!model_.layers[i].attends()) continue;
         const WorklistOptions options{attention.window, attention.gqa_ratio(), attention.kv_heads,
                                       pool_->size(), reproducible_ ? kStretchKeys : 0};
         const auto found = std::find_if(work_.begin(), work_.end(), [&](const Work &work) {
@@ -104,7 +108,7 @@ void Forward::prepare(const TokenBatch &batch, const std::vector<int32_t> &wante
         build_worklist(batch, work.wanted_only ? row_of_ : std::vector<int32_t>(), work.options,
                        &work.list);
     }
-    if (!linear_attention_->empty()) linear_attention_->prepare(batch);
+    if (model_.state_size() > 0) state_work_.prepare(batch);
     pool_->parallel_for(task_count(tokens), [&](int64_t task, int32_t) {
         const int64_t last = std::min(tokens, (task + 1) * kTokensOfTask);
         for (int64_t t = task * kTokensOfTask; t < last; ++t) embed(batch, t);
@@ -254,6 +258,35 @@ Status Forward::attend(const TokenBatch &batch, size_t layer) {
     return {};
 }
 
+// The normed residual stream -> what goes through the output, of `rows` tokens: the wanted ones, or where that is
+// null all.
+Status Forward::mix(const TokenBatch &batch, size_t index, const std::vector<int32_t> *wanted,
+                    int64_t rows) {
+    const Layer &layer = model_.layers[index];
+    const PackedLayer &weights = weights_.layers[index];
+    const int64_t tokens = static_cast<int64_t>(batch.tokens.size());
+    Laps laps;
+    if (layer.linear_attention) {
+        RETURN_IF_ERROR(linear_attention_->run(layer.linear_attention, weights.linear_attention,
+                                               index, input_.data(), tokens));
+        linear_attention_->results(layer.linear_attention, weights.linear_attention, wanted, rows,
+                                   attended_.data());
+        laps.lap(&seconds_.linear_attention);
+    } else if (layer.convolution) {
+        RETURN_IF_ERROR(convolutions_->project(weights.convolution, input_.data(), tokens));
+        laps.lap(&seconds_.qkv);
+        convolutions_->convolve(layer.convolution, weights.convolution, index,
+                                wanted == nullptr ? nullptr : &row_of_, attended_.data());
+        laps.lap(&seconds_.convolution);
+    } else {
+        RETURN_IF_ERROR(attend(batch, index));
+        laps = Laps();
+        if (layer.attention.gated) gate_heads(index, wanted, rows);
+        laps.lap(&seconds_.attention);
+    }
+    return {};
+}
+
 // Leaves of the residual stream, and of what the feed-forward of a parallel block reads, the wanted
 // rows. Ascending, so that a row is never overwritten before it has moved.
 void Forward::gather(const std::vector<int32_t> &wanted, bool parallel) {
@@ -277,23 +310,11 @@ Status Forward::run_layer(const TokenBatch &batch, size_t index,
     Laps laps;
     norm(weights.before_attention, residual_.floats(), tokens, input_.data());
     laps.lap(&seconds_.norm);
-    if (layer.linear_attention) {
-        RETURN_IF_ERROR(linear_attention_->run(layer.linear_attention, weights.linear_attention,
-                                               index, input_.data(), tokens));
-        laps.lap(&seconds_.linear_attention);
-    } else {
-        RETURN_IF_ERROR(attend(batch, index));
-    }
     const bool last = index + 1 == model_.layers.size();
     const int64_t rows = last ? wanted_rows_ : tokens;
-    if (rows == 0) return {};
     const std::vector<int32_t> *of = last ? &wanted : nullptr;
-    laps = Laps();
-    if (layer.linear_attention)
-        linear_attention_->results(layer.linear_attention, weights.linear_attention, of, rows,
-                                   attended_.data());
-    if (layer.attention.gated) gate_heads(index, of, rows);
-    laps.lap(layer.linear_attention ? &seconds_.linear_attention : &seconds_.attention);
+    RETURN_IF_ERROR(mix(batch, index, of, rows));
+    if (rows == 0) return {};
     if (last) gather(wanted, layer.parallel);
     laps = Laps();
     RETURN_IF_ERROR(add_product(weights.o, attended_.data(), rows, weights.o_bias,

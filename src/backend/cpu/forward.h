@@ -13,6 +13,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/attention.h"
+#include "backend/cpu/convolution_layers.h"
 #include "backend/cpu/experts.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kv_pages.h"
@@ -28,10 +29,11 @@ namespace batchllm::cpu {
 struct PartSeconds {
     double prepare = 0; // worklists, embedding, rotary tables
     double norm = 0;
-    double qkv = 0;
+    double qkv = 0;  // and B, C and x of short convolutions
     double rope = 0; // with writing keys and values
     double attention = 0;
     double linear_attention = 0; // all of linear attention but its output
+    double convolution = 0;      // a short convolution between its products
     double output = 0;
     double gate_up = 0;
     double down = 0;
@@ -52,7 +54,7 @@ class Forward {
 
     // The pages and states that run() writes; set once, after the weights are packed.
     Status take_pages(KvPages pages);
-    void take_states(StatePool states) { linear_attention_->take_states(std::move(states)); }
+    void take_states(StatePool states) { states_ = std::move(states); }
     const KvPages &pages() const { return pages_; }
 
     // Computes the batch. wanted: tokens whose hidden state is wanted, for logits or for itself; ascending
@@ -85,6 +87,8 @@ class Forward {
     void embed(const TokenBatch &batch, int64_t token);
     Status run_layer(const TokenBatch &batch, size_t layer, const std::vector<int32_t> &wanted);
     Status attend(const TokenBatch &batch, size_t layer);
+    Status mix(const TokenBatch &batch, size_t layer, const std::vector<int32_t> *wanted,
+               int64_t rows);
     void gate_heads(size_t layer, const std::vector<int32_t> *wanted, int64_t rows);
     Status feed_forward(size_t layer, int64_t rows);
     Status shared_expert(size_t layer, int64_t rows);
@@ -117,7 +121,10 @@ class Forward {
     KvPages pages_;
     std::unique_ptr<PagedAttention> attention_;
     std::unique_ptr<ExpertLayers> experts_;
+    StatePool states_;
+    StateWork state_work_;
     std::unique_ptr<LinearAttentionLayers> linear_attention_;
+    std::unique_ptr<ConvolutionLayers> convolutions_;
     std::vector<float> zeros_;          // [largest head_dim]
     std::vector<int64_t> angles_begin_; // [ropes] where each one's angles begin, for each token
     int64_t angles_ = 0;                // of a token, all ropes

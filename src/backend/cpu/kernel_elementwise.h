@@ -304,6 +304,8 @@ KERNEL_TARGET void activate(const float *gate, const float *up, const float *gat
 
 #include "backend/cpu/kernel_delta.h"
 
+#include "backend/cpu/kernel_convolution.h"
+
 constexpr Kernels kKernels = {
     KERNEL_NAME,
     Element::kType,
@@ -329,4 +331,6 @@ constexpr Kernels kKernels = {
     scale_gated<Silu>,
     delta_recurrent,
     delta_chunked,
+    multiply_biased,
+    convolve_gated,
 };

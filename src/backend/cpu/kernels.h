@@ -147,6 +147,14 @@ struct Kernels {
     // The same rule in two forms: token by token, and by products of matrices.
     void (*delta_recurrent)(const DeltaCall &call);
     void (*delta_chunked)(const DeltaCall &call);
+
+    // out = (a + a_bias) * (b + b_bias); biases may be null.
+    void (*multiply_biased)(const float *a, const float *a_bias, const float *b,
+                            const float *b_bias, int32_t n, float *out);
+    // out[i] = elements of gate[i] * (bias[i] + sum over w of inputs[w][i] * weight[w][i]); inputs: width rows of
+    // n, weight: [width, n], bias may be null.
+    void (*convolve_gated)(const float *const *inputs, const float *weight, const float *bias,
+                           const float *gate, int32_t width, int32_t n, void *out);
 };
 
 // The table for an instruction set, or null when this build has none for that compute type.

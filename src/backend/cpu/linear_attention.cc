@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "backend/cpu/forward_tasks.h"
-#include "backend/state_levels.h"
 #include "base/narrow_floats.h"
 
 namespace batchllm::cpu {
@@ -61,35 +60,11 @@ Status LinearAttentionLayers::allocate(const Model &model, int64_t step_tokens) 
     return {};
 }
 
-void LinearAttentionLayers::prepare(const TokenBatch &batch) {
-    nodes_.clear();
-    pieces_.clear();
-    levels_.clear();
-    const std::vector<int32_t> level = state_levels(batch);
-    const int32_t most = level.empty() ? -1 : *std::max_element(level.begin(), level.end());
-    for (int32_t l = 0; l <= most; ++l) {
-        Level of{nodes_.size(), 0, pieces_.size(), 0};
-        for (size_t n = 0; n < batch.nodes.size(); ++n) {
-            if (level[n] != l) continue;
-            const ContextNode &node = batch.nodes[n];
-            for (int32_t t = 0; t < node.token_count; t += kTokensOfTask) {
-                pieces_.push_back({static_cast<int32_t>(nodes_.size()), t,
-                                   std::min<int32_t>(node.token_count, t + kTokensOfTask)});
-            }
-            nodes_.push_back(
-                {node.state, state_before(batch, node), node.token_begin, node.token_count});
-        }
-        of.node_end = nodes_.size();
-        of.piece_end = pieces_.size();
-        levels_.push_back(of);
-    }
-}
-
 // q, k and v of some of a node's tokens: convolved, and q and k over their length; the gates.
 void LinearAttentionLayers::convolve(const LinearAttention &attention,
                                      const PackedLinearAttention &weights, size_t layer,
                                      const Piece &piece) {
-    const Node &node = nodes_[static_cast<size_t>(piece.node)];
+    const Node &node = work_.nodes[static_cast<size_t>(piece.node)];
     const int64_t channels = attention.channels();
     const int32_t before = attention.width - 1;
     const float *kept = node.from < 0 ? nullptr : states_.inputs(node.from, layer, attention);
@@ -200,18 +175,18 @@ Status LinearAttentionLayers::run(const LinearAttention &attention,
                                projected(attention, tile.row + r) + tile.column);
         }
     }));
-    for (const Level &level : levels_) {
+    for (const StateWork::Level &level : work_.levels) {
         pool_->parallel_for(static_cast<int64_t>(level.piece_end - level.piece_begin),
                             [&](int64_t i, int32_t) {
                                 convolve(attention, weights, layer,
-                                         pieces_[level.piece_begin + static_cast<size_t>(i)]);
+                                         work_.pieces[level.piece_begin + static_cast<size_t>(i)]);
                             });
         // A node's heads, and one task more for the inputs that it keeps.
         const int64_t tasks = attention.value_heads + 1;
         pool_->parallel_for(static_cast<int64_t>(level.node_end - level.node_begin) * tasks,
                             [&](int64_t i, int32_t thread) {
                                 const Node &node =
-                                    nodes_[level.node_begin + static_cast<size_t>(i / tasks)];
+                                    work_.nodes[level.node_begin + static_cast<size_t>(i / tasks)];
                                 const int64_t head = i % tasks;
                                 if (head == attention.value_heads) {
                                     keep_inputs(attention, layer, node);

@@ -12,26 +12,22 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/linear.h"
 #include "backend/cpu/state_pool.h"
+#include "backend/cpu/state_work.h"
 #include "backend/cpu/weights.h"
 #include "base/thread_pool.h"
 
 namespace batchllm::cpu {
 
-// linear, kernels and pool are borrowed.
+// All are borrowed. states: the slots, by the time of the first run; work: of the batch that is run.
 class LinearAttentionLayers {
   public:
     LinearAttentionLayers(const Kernels &kernels, Linear *linear, ThreadPool *pool,
-                          bool reproducible = false)
-        : kernels_(kernels), linear_(linear), pool_(pool), reproducible_(reproducible) {}
+                          const StatePool &states, const StateWork &work, bool reproducible = false)
+        : kernels_(kernels), linear_(linear), pool_(pool), states_(states), work_(work),
+          reproducible_(reproducible) {}
 
     // Room for so many tokens in any layer of the model; none where no layer has linear attention.
     Status allocate(const Model &model, int64_t step_tokens);
-    void take_states(StatePool states) { states_ = std::move(states); }
-
-    bool empty() const { return scratch_.empty(); } // no layer has one
-
-    // Before a batch's first layer.
-    void prepare(const TokenBatch &batch);
 
     // Of all tokens of the batch: brings the states of their nodes up to date. x: [rounded_rows(tokens), hidden]
     // elements.
@@ -43,19 +39,8 @@ class LinearAttentionLayers {
                  const std::vector<int32_t> *wanted, int64_t rows, std::byte *out) const;
 
   private:
-    struct Node {
-        int32_t state;
-        int32_t from; // slot of the state before its first token of the batch; -1: zeros
-        int32_t token_begin, token_count;
-    };
-    struct Piece { // tokens [begin, end) of a node
-        int32_t node;
-        int32_t begin, end;
-    };
-    struct Level {
-        size_t node_begin, node_end;
-        size_t piece_begin, piece_end;
-    };
+    using Node = StateWork::Node;
+    using Piece = StateWork::Piece;
     void convolve(const LinearAttention &attention, const PackedLinearAttention &weights,
                   size_t layer, const Piece &piece);
     void gates(const LinearAttention &attention, const PackedLinearAttention &weights,
@@ -73,13 +58,9 @@ class LinearAttentionLayers {
     const Kernels &kernels_;
     Linear *linear_;
     ThreadPool *pool_;
+    const StatePool &states_;
+    const StateWork &work_;
     bool reproducible_;
-    StatePool states_;
-
-    // Of the batch.
-    std::vector<Node> nodes_;
-    std::vector<Piece> pieces_;
-    std::vector<Level> levels_;
 
     // Of the layer that is run.
     Buffer projected_; // [tokens, input_rows] float

@@ -1,9 +1,9 @@
-// The states of layers with linear attention: one slot for a context node, with the states of all layers.
+// The states of linear attention and of short convolutions: one slot for a context node, with the states of all layers.
 //
 //   [slot][layer] { S [value_head][key_dim][padded value_dim] f32 or bf16, inputs [width - 1][channels] float }
 //
-// The padding is zero; the inputs are those of the convolution's last tokens, oldest first. Address
-// space is reserved at once, and memory is used as slots are first written.
+// A short convolution has inputs alone. The padding is zero; the inputs are those of the convolution's last tokens,
+// oldest first. Address space is reserved at once, and memory is used as slots are first written.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace batchllm::cpu {
 
 class StatePool {
   public:
-    // type: of S
-    static int64_t slot_bytes(const Model &model, DType type); // 0: the model has none
+    // type: of S. 0: no layer has a state.
+    static int64_t slot_bytes(const Model &model, DType type);
     static Result<StatePool> create(const Model &model, DType type, int64_t slots);
 
     DType type() const { return type_; }
@@ -32,13 +32,17 @@ class StatePool {
     float *inputs(int32_t slot, size_t layer, const LinearAttention &attention) const {
         return reinterpret_cast<float *>(matrix(slot, layer, attention, attention.value_heads));
     }
+    // Of a short convolution's layer.
+    float *inputs(int32_t slot, size_t layer) const {
+        return reinterpret_cast<float *>(layer_of(slot, layer));
+    }
     // Of one value head.
     static int64_t matrix_numbers(const LinearAttention &attention) {
         return int64_t{attention.key_dim} * padded_head_dim(attention.value_dim);
     }
 
   private:
-    static int64_t layer_bytes(const LinearAttention &attention, DType type);
+    static int64_t layer_bytes(const Layer &layer, DType type);
     std::byte *layer_of(int32_t slot, size_t layer) const {
         return data_.data() + slot * slot_bytes_ + begin_[layer];
     }

@@ -62,6 +62,17 @@ Status pack_attention(const Attention &from, Linear *linear, PackedLayer *to) {
     return {};
 }
 
+// [channels, width] -> [width, channels]
+Vector turn_filter(const Vector &stored, int64_t of_width) {
+    const auto width = static_cast<size_t>(of_width);
+    const size_t channels = stored.size() / width;
+    Vector filter(stored.size());
+    for (size_t c = 0; c < channels; ++c) {
+        for (size_t w = 0; w < width; ++w) filter[w * channels + c] = stored[c * width + w];
+    }
+    return filter;
+}
+
 Status pack_linear_attention(const LinearAttention &from, Linear *linear, PackedLayer *to) {
     PackedLinearAttention &packed = to->linear_attention;
     ASSIGN_OR_RETURN(packed.input, linear->pack(from.input, false));
@@ -75,14 +86,7 @@ Status pack_linear_attention(const LinearAttention &from, Linear *linear, Packed
         biases.emplace_back(&part.bias, part.rows());
     }
     packed.convolution_bias = concatenate(biases);
-    const auto channels = static_cast<size_t>(from.channels());
-    const auto width = static_cast<size_t>(from.width);
-    packed.convolution.resize(stored.size());
-    for (size_t c = 0; c < channels; ++c) {
-        for (size_t w = 0; w < width; ++w) {
-            packed.convolution[w * channels + c] = stored[c * width + w];
-        }
-    }
+    packed.convolution = turn_filter(stored, from.width);
     packed.decay = read_vector(from.decay);
     for (float &decay : packed.decay) decay = -std::exp(decay);
     packed.step_bias = read_vector(from.step_bias);
@@ -92,6 +96,27 @@ Status pack_linear_attention(const LinearAttention &from, Linear *linear, Packed
     packed.query_scale.assign(static_cast<size_t>(from.key_dim), 1 / dim);
     packed.norm = pack_norm(from.norm, from.norm_parts > 0 ? from.values_size() : from.value_dim);
     return {};
+}
+
+Status pack_convolution(const ShortConvolution &from, Linear *linear, PackedLayer *to) {
+    PackedConvolution &packed = to->convolution;
+    const Tensor bx[] = {from.b.values, from.x.values};
+    ASSIGN_OR_RETURN(packed.bx, linear->pack(bx, true));
+    ASSIGN_OR_RETURN(packed.c, linear->pack({&from.c.values, 1}, false));
+    packed.b_bias = read_vector(from.b.bias);
+    packed.x_bias = read_vector(from.x.bias);
+    packed.c_bias = read_vector(from.c.bias);
+    packed.filter = turn_filter(read_vector(from.filter.values), from.width);
+    packed.filter_bias = read_vector(from.filter.bias);
+    ASSIGN_OR_RETURN(to->o, linear->pack({&from.o.values, 1}, false));
+    to->o_bias = read_vector(from.o.bias);
+    return {};
+}
+
+Status pack_mixer(const Layer &from, Linear *linear, PackedLayer *to) {
+    if (from.linear_attention) return pack_linear_attention(from.linear_attention, linear, to);
+    if (from.convolution) return pack_convolution(from.convolution, linear, to);
+    return pack_attention(from.attention, linear, to);
 }
 
 Status pack_feed_forward(const FeedForward &from, Linear *linear, PackedFeedForward *to) {
@@ -138,9 +163,7 @@ Result<PackedWeights> pack_weights(const Model &model, Linear *linear) {
         to.after_attention = pack_norm(from.after_attention, model.hidden);
         to.before_feed_forward = pack_norm(from.before_feed_forward, model.hidden);
         to.after_feed_forward = pack_norm(from.after_feed_forward, model.hidden);
-        RETURN_IF_ERROR(from.linear_attention
-                            ? pack_linear_attention(from.linear_attention, linear, &to)
-                            : pack_attention(from.attention, linear, &to));
+        RETURN_IF_ERROR(pack_mixer(from, linear, &to));
         RETURN_IF_ERROR(pack_feed_forward(from.feed_forward, linear, &to.feed_forward));
         if (from.experts) RETURN_IF_ERROR(pack_experts(from.experts, linear, &to.experts));
         if (from.shared_gate) {

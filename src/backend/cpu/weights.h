@@ -46,6 +46,15 @@ struct PackedLinearAttention {
     PackedNorm norm; // as LinearAttention's
 };
 
+struct PackedConvolution {
+    PackedMatrix bx;       // [2 channels, hidden], interleaved
+    PackedMatrix c;        // [channels, hidden]
+    Vector b_bias, x_bias; // [channels]
+    Vector c_bias;         // [channels]
+    Vector filter;         // [width, channels]
+    Vector filter_bias;    // [channels]
+};
+
 struct PackedLayer {
     PackedNorm before_attention, after_attention;
     PackedNorm before_feed_forward, after_feed_forward;
@@ -55,7 +64,8 @@ struct PackedLayer {
     PackedNorm q_norm, k_norm, v_norm; // as Attention's
     Vector sinks;                      // [heads] in base 2
     PackedLinearAttention linear_attention;
-    PackedMatrix o; // [hidden, heads * head_dim], of either attention
+    PackedConvolution convolution;
+    PackedMatrix o; // [hidden, heads * head_dim], of attention or of what stands in its place
     Vector o_bias;  // [hidden]
     PackedFeedForward feed_forward;
     PackedExperts experts;

@@ -100,7 +100,7 @@ void shape_keys_and_values(const Model *model, int64_t element, bool padded, Sim
     out->slot_bytes = largest * model->kv_planes();
 }
 
-// In float but for S, which has a type of its own.
+// In float but for S of delta nets, which has a type of its own.
 int64_t state_bytes(const Model &model, DType type) {
     constexpr auto number = static_cast<int64_t>(sizeof(float));
     int64_t bytes = model.state_size() * number;
@@ -181,7 +181,7 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
     if (device) RETURN_IF_ERROR(take_device(model, *std::move(device), options, kv_bytes, &out));
     const bool has_states = model != nullptr && model->state_size() > 0;
     for (const auto &[key, value] : options.extra) {
-        ASSIGN_OR_RETURN(const bool read, read_state_option(key, value, has_states, &out.states));
+        ASSIGN_OR_RETURN(const bool read, read_state_option(key, value, model, &out.states));
         if (!read) RETURN_IF_ERROR(read_option(key, value, &out));
     }
     if (has_states) out.state_bytes = state_bytes(*model, out.states.type);

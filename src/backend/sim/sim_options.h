@@ -5,7 +5,7 @@
 //   page_tokens         16             KV slots a page
 //   pages               by memory      KV pages; else kv_memory_bytes (or 64 GiB, or what `device` has left) less the
 //                                        states' / page_bytes
-//   state_slots         by memory      slots for states, in a model with layers that have one
+//   state_slots         by memory      slots for states, in a model whose layers have states
 //   state_type          f32            type of their matrices; or bf16
 //   kv_type             auto           two bytes an element of keys and values; or fp8: one
 //   vocabulary          the model's    ids are drawn from [0, vocabulary)

@@ -19,6 +19,9 @@
     family("granitemoe", "GraniteMoeForCausalLM", describe_granite_moe)                            \
     family("granitemoehybrid", "GraniteMoeHybridForCausalLM", describe_granite_hybrid)             \
     family("granitemoeshared", "GraniteMoeSharedForCausalLM", describe_granite_moe_shared)         \
+    family("lfm2", "Lfm2ForCausalLM", describe_lfm2)                                               \
+    family("lfm2_moe", "Lfm2MoeForCausalLM", describe_lfm2_moe)                                    \
+    family("lfm2_vl", "Lfm2VlForConditionalGeneration", describe_lfm2_vl)                          \
     family("llama", "LlamaForCausalLM", describe_llama)                                            \
     family("ministral3", "Ministral3ForCausalLM", describe_ministral3)                             \
     family("mistral", "MistralForCausalLM", describe_mistral)                                      \
