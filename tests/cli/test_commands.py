@@ -266,7 +266,9 @@ class Usage(ProgramTest):
     def test_usage_errors_end_with_1_and_name_the_option(self):
         for arguments, part in ((["run"], b"--input"), (["fly"], b"fly"), ([], b"subcommand"),
                                 (["run", "-i", "x", "-o", "y", "--wrong"], b"--wrong"),
-                                (["run", "-i", "x", "-o", "y", "--force", "--resume"], b"--"),
+                                (["run", "-i", "x", "-o", "y", "--force", "--resume"], b"--resume excludes --force"),
+                                (["run", "-i", "x", "-o", "y", "--no-sharing", "--enlarge", "optimal"], b"--enlarge excludes --no-sharing"),
+                                (["run", "-i", "x", "-o", "y", "--normalize", "--no-normalize"], b"--normalize excludes --no-normalize"),
                                 (["plan", "-i", "x", "-o", "y", "--enlarge", "z"], b"--enlarge")):
             done = self.run_program(*arguments)
             self.assertEqual(done.returncode, 1, arguments)
