@@ -611,7 +611,7 @@ static void parameters_are_checked_without_a_row(void **state) {
     params.samples = 0;
     assert_int_equal(batchllm_engine_check_params(engine, &params),
                      BATCHLLM_ERROR_ROW_INVALID_PARAMETER);
-    assert_non_null(strstr(batchllm_last_error(), "samples is 0"));
+    assert_non_null(strstr(batchllm_last_error(), "samples (n) is 0"));
     params.struct_size = 3;
     assert_int_equal(batchllm_engine_check_params(engine, &params),
                      BATCHLLM_ERROR_INVALID_ARGUMENT);

@@ -838,6 +838,14 @@ void experts_of_all_layers_are_limited(void **) {
                      128);
 }
 
+void more_experts_a_token_than_there_are_is_an_error_that_names_the_key(void **) {
+    const int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
+    must_fail(family("qwen3_moe", R"("num_experts": 6, "num_experts_per_tok": 7)"), code,
+              {"\"num_experts_per_tok\" is 7", "there are 6 experts"});
+    must_fail(family("qwen3_moe", R"("num_experts": 6)"), code,
+              {"num_experts_per_tok, which is not given, is 8", "there are 6 experts"});
+}
+
 // A checkpoint with a vision tower: keys at the top win, and the tower's tensors are named.
 void the_text_part_of_a_larger_checkpoint_is_described(void **) {
     const std::string text = R"("text_config": {"model_type": "ministral3", "head_dim": 16,
@@ -1287,6 +1295,7 @@ int main() {
         cmocka_unit_test(a_part_of_a_head_rotates_where_the_family_knows_it),
         cmocka_unit_test(ropes_that_are_not_finite_are_refused),
         cmocka_unit_test(experts_of_all_layers_are_limited),
+        cmocka_unit_test(more_experts_a_token_than_there_are_is_an_error_that_names_the_key),
         cmocka_unit_test(the_text_part_of_a_larger_checkpoint_is_described),
         cmocka_unit_test(rope_keys_that_contradict_each_other_are_refused),
         cmocka_unit_test(windows_follow_each_familys_rules),

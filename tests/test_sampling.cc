@@ -149,7 +149,7 @@ void bad_lists_are_refused_by_name(void **) {
         params.bias_count = count;
         must_refuse(params, name);
     };
-    bias(good_token, bad_value, 1, "bias_values[0]");
+    bias(good_token, bad_value, 1, "bias_values[0] (logit_bias of token");
     bias(good_token, nan_value, 1, "bias_values[0]");
     bias(good_token, nullptr, 1, "bias_values");
     bias(nullptr, bad_value, 1, "bias_tokens");

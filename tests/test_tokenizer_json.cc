@@ -1,4 +1,5 @@
 // Damaged, hostile and unsupported tokenizer.json files: each refused with the file and the key.
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -250,6 +251,57 @@ void a_template_that_cannot_be_is_refused(void **) {
     assert_true(malformed(with("{}", ""), "single[0]"));
 }
 
+// A list of this many, with commas between.
+std::string list_of(size_t count, const std::string &item) {
+    std::string list = item;
+    for (size_t i = 1; i < count; ++i) list += "," + item;
+    return list;
+}
+
+std::string replace_by(const std::string &content) {
+    return R"({"type":"Replace","pattern":{"String":"a"},"content":")" + content + R"("})";
+}
+
+void a_file_that_blows_texts_up_is_refused_by_its_key(void **) {
+    const auto normalizer = [](const std::string &steps) {
+        return file_of(kModel, R"("normalizer":{"type":"Sequence","normalizers":[)" + steps + "]}");
+    };
+    const auto decoder = [](const std::string &steps) {
+        return file_of(kModel, R"("decoder":{"type":"Sequence","decoders":[)" + steps + "]}");
+    };
+    // Twice, each byte becomes 16, and by a third step 32.
+    const std::string by_16 = replace_by(std::string(16, 'a'));
+    for (const auto &with : {std::function(normalizer), std::function(decoder)}) {
+        assert_true(Tokenizer::parse("FILE", with(list_of(2, by_16))).ok());
+        assert_true(unsupported(with(list_of(2, by_16) + "," + replace_by("aa")), "[2]"));
+        assert_true(unsupported(with(replace_by(std::string(257, 'a'))), "256 times as long"));
+    }
+    assert_true(unsupported(
+        normalizer(R"({"type":"Prepend","prepend":")" + std::string(4097, 'b') + R"("})"), "[0]"));
+    assert_true(unsupported(normalizer(R"({"type":"Replace","pattern":{"String":")" +
+                                       std::string(4097, 'b') + R"("},"content":""})"),
+                            "[0].pattern"));
+    std::string long_added = added("4", "x" + std::string(16, 'a'));
+    long_added.replace(long_added.find(R"("normalized":false)"), 18, R"("normalized":true)");
+    const std::string by_256 = R"("normalizer":)" + replace_by(std::string(256, 'b')) + ",";
+    assert_true(unsupported(file_of(kModel, by_256 + long_added), "added_tokens[0]"));
+}
+
+void a_template_that_adds_too_much_to_each_row_is_refused(void **) {
+    const auto with = [](const std::string &single, size_t ids) {
+        return file_of(kModel, R"("post_processor":{"type":"TemplateProcessing","single":[)" +
+                                   single +
+                                   R"(],"pair":[],"special_tokens":{"c":{"id":"c","ids":[)" +
+                                   list_of(ids, "3") + R"(],"tokens":["c"]}}})");
+    };
+    const std::string text = R"({"Sequence":{"id":"A","type_id":0}})";
+    const std::string bos = R"({"SpecialToken":{"id":"c","type_id":0}})";
+    assert_true(Tokenizer::parse("FILE", with(list_of(4, bos) + "," + text, 256)).ok());
+    assert_true(unsupported(with(list_of(5, bos) + "," + text, 256), "more than 1024 ids in all"));
+    assert_true(Tokenizer::parse("FILE", with(list_of(8, text), 1)).ok());
+    assert_true(unsupported(with(list_of(9, text), 1), "\"post_processor.single\""));
+}
+
 void files_with_random_damage_load_or_are_refused(void **) {
     std::mt19937 random(static_cast<uint32_t>(seed_of_run()));
     for (const char *name : {"gpt2", "llama2", "metaspace"}) {
@@ -296,6 +348,8 @@ int main() {
         cmocka_unit_test(truncation_and_padding_are_left_aside),
         cmocka_unit_test(what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(a_template_that_cannot_be_is_refused),
+        cmocka_unit_test(a_file_that_blows_texts_up_is_refused_by_its_key),
+        cmocka_unit_test(a_template_that_adds_too_much_to_each_row_is_refused),
         cmocka_unit_test(files_with_random_damage_load_or_are_refused),
         cmocka_unit_test(a_directory_without_the_file_names_it),
     };

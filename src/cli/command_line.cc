@@ -79,8 +79,9 @@ void add_input(CLI::App *app, InputOptions *options) {
     add_named(app, "--enlarge", &options->enlarge, enlarge_names,
               "how shared prefixes are chosen (optimal)");
     app->add_flag_callback(
-        "--no-sharing", [options] { options->enlarge = BATCHLLM_ENLARGE_NONE; },
-        "compute every prompt separately");
+           "--no-sharing", [options] { options->enlarge = BATCHLLM_ENLARGE_NONE; },
+           "compute every prompt separately")
+        ->excludes("--enlarge");
     add_named(app, "--levels", &options->levels, level_names,
               "whether prefixes share heads of their own; auto: if that pays (auto)");
     add_template(app, &options->prompt, &options->files);

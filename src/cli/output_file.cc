@@ -317,7 +317,17 @@ OutputFile::~OutputFile() {
     if (state_fd_ >= 0) ::close(state_fd_);
 }
 
+// What is written to a file without a name is lost when the run ends.
+Status OutputFile::check_named() const {
+    if (!owned_ || !regular_) return {};
+    ASSIGN_OR_RETURN(const bool named, same_file(fd_, path_));
+    if (named) return {};
+    return error(BATCHLLM_ERROR_IO, "%s: was removed, renamed or replaced while the job ran",
+                 path_.c_str());
+}
+
 Status OutputFile::append(const OutputBatch &batch) {
+    RETURN_IF_ERROR(check_named());
     size_t written = 0;
     if (state_fd_ >= 0) {
         const int failure = write_all(state_fd_, batch.records(), &written);
@@ -354,7 +364,7 @@ Status OutputFile::sync() {
     if (!regular_) return {};
     if (state_fd_ >= 0 && ::fdatasync(state_fd_) != 0) return io_error(state_path_, "cannot sync");
     if (::fdatasync(fd_) != 0) return io_error(path_, "cannot sync");
-    return {};
+    return check_named();
 }
 
 } // namespace batchllm::cli

@@ -74,7 +74,8 @@ class OutputFile {
     // Empties the file, or cuts off what an earlier run left unfinished; call once before append().
     Status start();
 
-    // Writes the batch. On an error (a full disk) the lines that fit are kept, whole.
+    // Writes the batch. On an error (a full disk) the lines that fit are kept, whole. It is an error, here and
+    // at sync(), when the path no longer leads to the file.
     // What is written and what is counted agree even when memory runs out here.
     Status append(const OutputBatch &batch);
 
@@ -95,6 +96,7 @@ class OutputFile {
     Status open_file(const std::string &input_path, ExistingOutput existing);
     Status lock_file();
     bool still_named() const;
+    Status check_named() const;
     Status prepare(ExistingOutput existing, JobIdentity *identity);
     Status start_state();
     Status resume_state(JobIdentity *identity);

@@ -97,6 +97,10 @@ RowError read_plain(const JsonMembers &members, const RowReaderOptions &options,
     }
     RowError error = take_conversation(&conversation, row);
     if (failed(error)) return error;
+    if (row->scored && !parameters.constraint_key().empty()) {
+        return format_error("\"score\" and " + in_quotes(parameters.constraint_key()) +
+                            " contradict each other: a scored row generates nothing");
+    }
     return parameters.take(options.constraints, row);
 }
 

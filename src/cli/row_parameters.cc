@@ -1,6 +1,7 @@
 #include "cli/row_parameters.h"
 
 #include <algorithm>
+#include <new>
 #include <optional>
 
 #include "cli/json_text.h"
@@ -222,6 +223,8 @@ RowError ParameterReader::take(ConstraintCache *constraints, Row *row) {
         if (text.kind != 0) {
             Result<SharedConstraint> made = constraints->get(text);
             if (!made.ok()) {
+                // Not the row's fault: the run ends, and finds the row again.
+                if (made.status().code() == BATCHLLM_ERROR_OUT_OF_MEMORY) throw std::bad_alloc();
                 return {row_error_code(BATCHLLM_ERROR_ROW_CONSTRAINT), made.status().message()};
             }
             own_->constraint = std::move(made).value();

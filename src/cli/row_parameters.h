@@ -35,6 +35,11 @@ class ParameterReader {
     // Sets *known to whether the key is a parameter's. null leaves the default.
     RowError read(std::string_view key, JsonView value, bool *known);
 
+    // The row's own key that constrains the output; empty: none does.
+    std::string_view constraint_key() const {
+        const bool constrains = !constraint_key_.empty() && own_->constraint_text.kind != 0;
+        return constrains ? std::string_view(constraint_key_) : std::string_view();
+    }
     int32_t task() const { return own_ == nullptr ? defaults_->task : own_->task; }
     // The row's parameters. Its constraint is made, if there is a cache to make it with.
     RowError take(ConstraintCache *constraints, Row *row);

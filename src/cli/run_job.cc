@@ -74,8 +74,20 @@ Status RunJob::create_engine() {
 // Makes the command line's constraint, for rows without one, before any row is read.
 Status RunJob::make_default_constraint(SamplingOptions *defaults) {
     if (defaults->constraint_text.kind == 0) return {};
-    ASSIGN_OR_RETURN(defaults->constraint, constraints_->get(defaults->constraint_text));
-    return {};
+    Result<SharedConstraint> made = constraints_->get(defaults->constraint_text);
+    if (made.ok()) {
+        defaults->constraint = std::move(made).value();
+        return {};
+    }
+    Status status = std::move(made).status();
+    if (is_failure_of_process(status.code())) return status;
+    for (const NamedPath &file : options_.in.files) {
+        const std::string_view option = file.option;
+        if (option == "--json-schema" || option == "--grammar") {
+            return std::move(status).within(std::string(option) + ": " + file.path);
+        }
+    }
+    return status;
 }
 
 Status RunJob::run(LineReader input) {
@@ -184,12 +196,18 @@ Status RunJob::add_window(Window window) {
     tokenize_seconds_ += window.tokenize_seconds;
     plan_seconds_ += window.plan_seconds;
     RETURN_IF_ERROR(write_failed(window));
-    if (window.rows() == 0) return {};
+    if (window.rows() == 0) {
+        if (window.number == 1 && !options_.save_plan.empty()) {
+            display_.note("batchllm: --save-plan: " + options_.save_plan +
+                          ": not written, as there are no rows to plan");
+        }
+        return {};
+    }
     if (window.number == 1 && window.plan_unused) {
         display_.note("batchllm: " + options_.plan +
                       ": none of the first rows is in a group of this plan, so they are planned "
                       "again. Was it made of other rows, or with another --template, --fields or "
-                      "--enlarge?\n");
+                      "--enlarge?");
     }
     RETURN_IF_ERROR(predict(window));
     for (size_t i = 0; i < window.lines.size(); ++i) {

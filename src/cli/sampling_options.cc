@@ -28,7 +28,8 @@ void add_task(CLI::App *app, SamplingOptions *sampling) {
         "--normalize", [sampling] { sampling->normalize = 1; },
         "vectors of length 1 (as the model's files say)");
     app->add_flag_callback(
-        "--no-normalize", [sampling] { sampling->normalize = -1; }, "vectors as they are");
+           "--no-normalize", [sampling] { sampling->normalize = -1; }, "vectors as they are")
+        ->excludes("--normalize");
     add_whole(app, "--dimensions", &sampling->dimensions, 1,
               "keep this many dimensions of each vector");
 }

@@ -182,9 +182,7 @@ Status convert(const batchllm_tokenizer *tokenizer, const TokenizeOptions &optio
         Item &item = *sound[static_cast<size_t>(i)];
         const int64_t begin = column->offsets[i], end = column->offsets[i + 1];
         if (column->statuses[i] != BATCHLLM_OK) {
-            item.error = {row_error_code(column->statuses[i]),
-                          options.decode ? "an id is not in the vocabulary"
-                                         : "the text is not valid UTF-8"};
+            item.error = column_error(*column, i);
         } else if (options.decode) {
             item.text.assign(column->text + begin, static_cast<size_t>(end - begin));
         } else {

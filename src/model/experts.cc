@@ -38,8 +38,10 @@ Result<ExpertCounts> read_expert_counts(const JsonValue &config,
     ASSIGN_OR_RETURN(counts.chosen,
                      read_count(config, "num_experts_per_tok", chosen, most_experts));
     if (counts.chosen <= counts.all) return counts;
-    const auto given = config.given("num_experts_per_tok");
-    return (given ? *given : config).fail("there are " + std::to_string(counts.all) + " experts");
+    const std::string all_of_them = "there are " + std::to_string(counts.all) + " experts";
+    if (const auto given = config.given("num_experts_per_tok")) return given->fail(all_of_them);
+    return config.fail(all_of_them + ", and num_experts_per_tok, which is not given, is " +
+                       std::to_string(chosen));
 }
 
 void set_experts(const std::string &prefix, const ExpertsShape &shape, Router router,

@@ -62,7 +62,7 @@ Status check_ranges(const SamplingParams &out) {
         return out_of_range("frequency_penalty", out.frequency_penalty, "from -2 to 2");
     }
     if (out.samples < 1 || out.samples > samples_limit) {
-        return out_of_range("samples", out.samples, "from 1 to 65536");
+        return out_of_range("samples (n)", out.samples, "from 1 to 65536");
     }
     if (out.logprobs < -1 || out.logprobs > 20) {
         return out_of_range("logprobs", out.logprobs, "from -1 (none) to 20");
@@ -111,8 +111,11 @@ Status read_bias(const batchllm_params &params, int32_t vocabulary, SamplingPara
         RETURN_IF_ERROR(check_token("bias_tokens", i, params.bias_tokens[i], vocabulary));
         const float value = params.bias_values[i];
         if (!(value < HUGE_VALF)) {
-            return error(code, "bias_values[%lld] is %g: must be a number or -infinity",
-                         static_cast<long long>(i), static_cast<double>(value));
+            return error(code,
+                         "bias_values[%lld] (logit_bias of token %d) is %g: must be a number or "
+                         "-infinity",
+                         static_cast<long long>(i), params.bias_tokens[i],
+                         static_cast<double>(value));
         }
         out->bias.emplace_back(params.bias_tokens[i], value);
     }

@@ -5,6 +5,8 @@ namespace batchllm {
 namespace {
 
 constexpr size_t kMostPieces = 1024;
+constexpr size_t kMostIds = 1024; // of all pieces: each is looked up, and each row gets them all
+constexpr int64_t kMostTexts = 8;
 
 Result<int32_t> read_id(const JsonValue &value, const TokenizerSpec &spec) {
     ASSIGN_OR_RETURN(const int64_t id, value.integer(0, INT32_MAX));
@@ -40,6 +42,7 @@ Status read_template(const JsonValue &part, TokenizerSpec *spec) {
     if (pieces.size() > kMostPieces) return single.unsupported("more than 1024 pieces");
     spec->special.clear();
     spec->texts = 0;
+    size_t ids = 0;
     for (const JsonValue &piece : pieces) {
         RETURN_IF_ERROR(piece.only_keys({"Sequence", "SpecialToken"}));
         const bool is_text = piece.given("Sequence").has_value();
@@ -55,7 +58,10 @@ Status read_template(const JsonValue &part, TokenizerSpec *spec) {
         if (!is_text) {
             ASSIGN_OR_RETURN(made.tokens, read_special(part, id, *spec));
         }
+        ids += made.tokens.size();
+        if (ids > kMostIds) return single.unsupported("more than 1024 ids in all");
         spec->texts += is_text ? 1 : 0;
+        if (spec->texts > kMostTexts) return single.unsupported("the text more than 8 times");
         spec->special.push_back(std::move(made));
     }
     return {};

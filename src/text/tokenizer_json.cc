@@ -219,6 +219,9 @@ Status read_added_tokens(const JsonValue &value, TokenizerSpec *spec) {
         std::string buffer;
         token.pattern = token.normalized ? normalizer.apply(token.content, &buffer) : token.content;
         if (token.pattern.empty()) return item.unsupported("normalizes to nothing");
+        if (token.pattern.size() > kMostAddedBytes) {
+            return item.unsupported("normalizes to more than 4096 bytes");
+        }
         if (!patterns[token.normalized ? 1 : 0].insert(token.pattern).second) {
             return item.unsupported("normalizes to the same text as another token");
         }

@@ -1,11 +1,30 @@
 #include "text/tokenizer_parts.h"
 
+#include <algorithm>
+
 #include "text/utf8.h"
 
 namespace batchllm {
 namespace {
 
 constexpr int64_t kMostStripped = 1 << 20;
+constexpr size_t kMostPatternBytes = 4096;
+constexpr size_t kMostGrowth = 256; // more than any tokenizer needs, and no more than memory bears
+
+// Replacements multiply: a few short ones would make gigabytes of a short text. `step` is the last one.
+template <typename Step>
+Status check_growth(const JsonValue &step, const std::vector<Step> &steps) {
+    size_t growth = 1;
+    for (const Step &each : steps) {
+        if (each.kind != Step::Kind::replace) continue;
+        const size_t ratio = (each.content.size() + each.pattern.size() - 1) / each.pattern.size();
+        if (ratio > kMostGrowth || (growth *= std::max<size_t>(ratio, 1)) > kMostGrowth) {
+            return step.unsupported("replacements that make a text more than " +
+                                    std::to_string(kMostGrowth) + " times as long");
+        }
+    }
+    return {};
+}
 
 // Split by a string: any behavior.
 Result<PreTokenizerStep> read_split_at(const JsonValue &part, std::string separator) {
@@ -113,6 +132,7 @@ Result<std::string> read_string_pattern(const JsonValue &pattern) {
     }
     ASSIGN_OR_RETURN(std::string text, pattern.string("String"));
     if (text.empty()) return pattern.unsupported("an empty pattern");
+    if (text.size() > kMostPatternBytes) return pattern.unsupported("longer than 4096 bytes");
     return text;
 }
 
@@ -142,6 +162,7 @@ Status read_normalizer(const JsonValue &part, std::vector<NormalizerStep> *steps
     if (type == "Prepend") {
         RETURN_IF_ERROR(part.only_keys({"type", "prepend"}));
         ASSIGN_OR_RETURN(std::string content, part.string("prepend"));
+        if (content.size() > kMostPatternBytes) return part.unsupported("longer than 4096 bytes");
         steps->push_back({NormalizerStep::Kind::prepend, {}, std::move(content)});
         return {};
     }
@@ -151,7 +172,7 @@ Status read_normalizer(const JsonValue &part, std::vector<NormalizerStep> *steps
         ASSIGN_OR_RETURN(std::string pattern, read_string_pattern(value));
         ASSIGN_OR_RETURN(std::string content, part.string("content"));
         steps->push_back({NormalizerStep::Kind::replace, std::move(pattern), std::move(content)});
-        return {};
+        return check_growth(part, *steps);
     }
     return part.unsupported("normalizer " + in_quotes(type) + " is not supported");
 }
@@ -226,7 +247,7 @@ Status read_decoder(const JsonValue &part, std::vector<DecoderStep> *steps) {
         ASSIGN_OR_RETURN(step.pattern, read_string_pattern(pattern));
         ASSIGN_OR_RETURN(step.content, part.string("content"));
         steps->push_back(std::move(step));
-        return {};
+        return check_growth(part, *steps);
     }
     if (type == "Strip") {
         RETURN_IF_ERROR(part.only_keys({"type", "content", "start", "stop"}));

@@ -230,6 +230,14 @@ class Plans(ProgramTest):
                       "--window-rows", "120", "--force")
         self.assertEqual(json.loads(stats.read_text())["rows_planned_before"], 200)
 
+    def test_without_rows_no_plan_is_saved_and_a_line_says_so(self):
+        self.input.write_bytes(b"")
+        self.plan.write_bytes(b"of yesterday")
+        done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--save-plan", self.plan)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f"--save-plan: {self.plan}: not written, as there are no rows to plan".encode(), done.stderr)
+        self.assertEqual(self.plan.read_bytes(), b"of yesterday")
+
     def test_previous_keeps_the_groups_of_unchanged_rows(self):
         self.make_plan()
         previous = self.plan.rename(self.directory / "old.plan")
@@ -258,7 +266,9 @@ class Usage(ProgramTest):
     def test_usage_errors_end_with_1_and_name_the_option(self):
         for arguments, part in ((["run"], b"--input"), (["fly"], b"fly"), ([], b"subcommand"),
                                 (["run", "-i", "x", "-o", "y", "--wrong"], b"--wrong"),
-                                (["run", "-i", "x", "-o", "y", "--force", "--resume"], b"--"),
+                                (["run", "-i", "x", "-o", "y", "--force", "--resume"], b"--resume excludes --force"),
+                                (["run", "-i", "x", "-o", "y", "--no-sharing", "--enlarge", "optimal"], b"--enlarge excludes --no-sharing"),
+                                (["run", "-i", "x", "-o", "y", "--normalize", "--no-normalize"], b"--normalize excludes --no-normalize"),
                                 (["plan", "-i", "x", "-o", "y", "--enlarge", "z"], b"--enlarge")):
             done = self.run_program(*arguments)
             self.assertEqual(done.returncode, 1, arguments)
@@ -435,7 +445,7 @@ class Usage(ProgramTest):
             return done.stderr.decode()
 
         self.input.write_bytes(lines(token_rows(3)))
-        self.assertIn("no row can run with these options: samples is 100000000", refused("--n", "100000000"))
+        self.assertIn("no row can run with these options: samples (n) is 100000000", refused("--n", "100000000"))
         self.assertIn("stop_tokens[0] is 999999", refused("--stop-token", "999999"))
         self.assertIn("no classification head", refused("--task", "classify"))
         self.assertIn("min_tokens is 9: it must be at most max_tokens, 8", refused("--min-tokens", "9", "--max-tokens", "8"))
@@ -534,6 +544,8 @@ class Tokenize(ProgramTest):
         self.assertEqual(found[0], found[4])
         found = self.tokenize([{"tokens": [1 << 40]}, {"tokens": [-1]}], "--decode", expect=3)
         self.assertEqual([row["error"]["code"] for row in found], ["ROW_UNKNOWN_TOKEN"] * 2)
+        found = self.tokenize([{"tokens": [1, 2, 99999999]}], "--decode", expect=3)
+        self.assertEqual(found[0]["error"]["message"], "token 2: no token has the id 99999999")
 
     def test_it_can_be_driven_through_two_pipes(self):
         with subprocess.Popen([PROGRAM, "tokenize", "--model", str(TOKENIZERS[0])],
@@ -775,7 +787,7 @@ class TextRows(ProgramTest):
         run = ["run", *self.sim, "-i", self.input, "-o", self.output, "--force", "--progress", "none", "--json-schema", file]
         done = self.run_program(*run)
         self.assertEqual(done.returncode, 1)
-        self.assertIn(b"#/uniqueItems", done.stderr)
+        self.assertIn(f"--json-schema: {file}: json_schema: #/uniqueItems".encode(), done.stderr)
         done = self.run_program(*run, "--loose-schema")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stderr.count(b"#/uniqueItems:"), 1)

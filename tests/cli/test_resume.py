@@ -55,6 +55,15 @@ class Interrupted(ProgramTest):
              "--progress", "none", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             **options)
 
+    def test_an_output_that_is_removed_or_renamed_meanwhile_ends_the_run(self):
+        for change in (lambda: self.output.unlink(), lambda: self.output.rename(self.directory / "elsewhere.jsonl")):
+            child = self.start("--force")
+            self.assertTrue(self.wait_for_output(child, 0))
+            change()
+            error = child.communicate(timeout=60)[1]
+            self.assertEqual(child.returncode, 1, error)
+            self.assertIn(f"{self.output}: was removed, renamed or replaced while the job ran".encode(), error)
+
     def undisturbed(self):
         whole = self.directory / "whole.jsonl"
         child = self.start(output=whole)

@@ -62,6 +62,7 @@ class BadRows(ProgramTest):
         (b'{"id": 36, "tokens": [1], "response_format": {"type": "xml"}}', "ROW_INVALID_PARAMETER", "xml", 36),
         (b'{"id": 37, "tokens": [1], "guided_json": {}}', "ROW_FORMAT", '"json_schema"', 37),
         (b'{"id": 38, "tokens": [1], "regex": "a"}', "ROW_CONSTRAINT", "tokenizer", 38),
+        (b'{"id": 39, "tokens": [1], "score": [[1]], "regex": "a"}', "ROW_FORMAT", "a scored row generates nothing", 39),
         (b'{"id": 31, "tokens": [01]}', "ROW_JSON", "malformed", 31),
     ]
 

@@ -102,6 +102,8 @@ class NotTheRowsFault(ProgramTest):
             self.skipTest("no model with text")
         rows = [{"id": i, "prompt": f"text {i}", "max_tokens": 2} for i in range(20)]
         rows += [{"id": 100 + i, "messages": [{"role": "user", "content": str(i)}], "max_tokens": 2} for i in range(20)]
+        constraints = ({"choices": ["red", "green"]}, {"regex": "[a-f]{3}x|yes"}, {"json_schema": {"type": "array", "items": {"enum": [1, "a"]}}})
+        rows += [{"id": 200 + i, "prompt": "as said", "max_tokens": 2, **own} for i, own in enumerate(constraints)]
         self.input.write_bytes(lines(rows))
         command = [FAULTY, "run", "--backend", "sim", "--model", model, "-i", str(self.input), "-o", str(self.output),
                    "--progress", "none", "--threads", "2", "--force"]

@@ -56,6 +56,8 @@ def text_rows():
     rows += [{"id": 10 + i, "messages": [{"role": "user", "content": f"say {i}"}], "max_tokens": 3} for i in range(4)]
     rows += [{"id": "stop", "prompt": "until", "stop": ["zz"], "max_tokens": 3, "logprobs": 2},
              {"id": "score", "prompt": "either", "score": ["one", "two"]},
+             {"id": "choice", "prompt": "either", "choices": ["one", "two"], "max_tokens": 3},
+             {"id": "schema", "prompt": "as JSON", "json_schema": {"type": "array", "items": {"enum": [1, "a"]}}, "max_tokens": 3},
              {"id": "bad", "messages": [{"role": "critic", "content": "no"}]}]
     return rows
 

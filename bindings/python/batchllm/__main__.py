@@ -56,8 +56,9 @@ def _parser() -> _Parser:
         "--input-format", choices=("parquet", "csv", "arrow"), help="if the name does not end with it"
     )
     files.add_argument("--output-format", choices=("parquet", "csv", "arrow"))
-    files.add_argument("--resume", action="store_true", help="continue an interrupted job")
-    files.add_argument("--force", action="store_true", help="start over")
+    again = files.add_mutually_exclusive_group()
+    again.add_argument("--resume", action="store_true", help="continue an interrupted job")
+    again.add_argument("--force", action="store_true", help="start over")
     files.add_argument("--columns", metavar="A,B", help="input columns to pass through (all)")
     files.add_argument("--result-prefix", default="", metavar="TEXT", help="prefix for the names of result columns")
     files.add_argument(
@@ -250,6 +251,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         return _INTERRUPTED
     except (Error, OSError, ValueError, KeyError, TypeError, NotImplementedError, ModuleNotFoundError) as fault:
         text = fault.args[0] if isinstance(fault, KeyError) and fault.args else fault
+        if given.json_schema is not None and str(text).startswith("json_schema: "):
+            text = f"--json-schema: {given.json_schema}: {text}"
         if isinstance(fault, OSError) and fault.filename is not None:
             text = f"{fault.filename}: {fault.strerror}"
         again = "; make room, and run again with --resume" if isinstance(fault, OSError) and fault.errno == 28 else ""

@@ -128,6 +128,9 @@ def constraint_key(params: SamplingParams) -> Optional[_Key]:
     if not given:
         return None
     kind, text, choices = _wanted(params)
+    for name, one in (*((given[0], one) for one in (text, *choices)), ("start_after", params.start_after)):
+        if not isinstance(one, str):
+            raise TypeError(f"{name}: a string is expected, not {one!r}")
     return _Key(
         kind,
         text,

@@ -691,6 +691,8 @@ class Engine:
 
     def use_plan(self, plan: Plan) -> None:
         """Takes the groups of the rows added since the last planning from this plan, if it has the rows."""
+        if not isinstance(plan, Plan):
+            raise TypeError(f"plan is one {type(plan).__name__}: a batchllm.Plan is expected")
         with self._lock:
             native.batchllm_engine_use_plan(self._enter(), plan._handle())
 

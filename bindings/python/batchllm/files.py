@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from array import array
 from contextlib import suppress
@@ -174,6 +175,10 @@ def run_files(
         finally:
             run.close(opened is None)
         return report
+    except OSError as fault:
+        if fault.filename is None and fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            fault.filename = target  # a write does not say which file it was; all of them are beside this one
+        raise
     finally:
         reader.close()
         files.close()

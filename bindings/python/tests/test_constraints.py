@@ -110,6 +110,21 @@ class Constraints(unittest.TestCase):
         biases = {token: 1000.0 / 2**i for i, token in enumerate(tokens)}
         return engine.generate(["a"], SamplingParams(logit_bias=biases, max_tokens=40, **params))[0].text
 
+    def test_one_of_the_wrong_type_is_named(self):
+        for given, words in (
+            ({"choices": ["a", 1]}, "choices: a string is expected, not 1"),
+            ({"choices": [["a"]]}, "choices: a string is expected, not .'a'."),
+            ({"regex": 5}, "regex: a string is expected, not 5"),
+            ({"grammar": {"lark": 5}}, "grammar: a string is expected, not 5"),
+            ({"regex": "a", "start_after": 5}, "start_after: a string is expected, not 5"),
+        ):
+            with batchllm.Engine(MODEL) as engine, self.assertRaisesRegex(TypeError, words):
+                engine.generate(["a"], SamplingParams(**given))
+
+    def test_a_plan_is_no_path(self):
+        with batchllm.Engine(MODEL) as engine, self.assertRaisesRegex(TypeError, "plan is one str: a batchllm.Plan is expected"):
+            engine.generate(["a"], plan="rows.plan")
+
     def test_options_change_how_json_is_written(self):
         schema = {"type": "object", "properties": {"b": {"enum": ["x"]}, "a": {"type": "boolean"}}, "required": ["a", "b"]}
         schema["additionalProperties"] = False

@@ -129,7 +129,7 @@ class Mistakes(unittest.TestCase):
                 ({"top_p": 0.0}, "top_p is 0"),
                 ({"max_tokens": 0}, "max_tokens is 0"),
                 ({"top_k": -2}, "top_k is -2"),
-                ({"samples": 0}, "samples is 0"),
+                ({"samples": 0}, "samples .n. is 0"),
                 ({"stop_tokens": [5000]}, "stop_tokens.0. is 5000"),
                 ({"stop": "x"}, "stop_strings need a tokenizer"),
             ):
