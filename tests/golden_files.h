@@ -95,17 +95,11 @@ inline bool has_convolutions(const Golden &golden) { return config_has(golden, "
 
 inline bool has_experts(const Golden &golden) { return config_has(golden, "num_experts_per_tok"); }
 
-inline bool has_mamba(const Golden &golden) {
-    return config_has(golden, "\"granitemoehybrid\"") &&
-           (config_has(golden, "\"mamba\"") || config_has(golden, "\"linear_attention\""));
-}
-
-// What the CUDA backend runs: it refuses sizes that are no multiples of 8, Mamba-2 and short convolutions.
+// What the CUDA backend runs: it refuses sizes that are no multiples of 8, and short convolutions.
 inline std::vector<Golden> golden_on_cuda() {
     std::vector<Golden> all = all_golden();
     std::erase_if(all, [](const Golden &golden) {
-        return config_has(golden, "\"hidden_size\": 60,") || has_mamba(golden) ||
-               has_convolutions(golden);
+        return config_has(golden, "\"hidden_size\": 60,") || has_convolutions(golden);
     });
     return all;
 }

@@ -364,17 +364,18 @@ inline Model state_space(int32_t groups, int32_t heads, int32_t key_dim, int32_t
     return model;
 }
 
+inline Model limited_steps() {
+    Model model = state_space(2, 4, 20, 24, false);
+    model.layers[0].linear_attention.least_step = 0.3F;
+    model.layers[0].linear_attention.most_step = 0.8F;
+    return model;
+}
+
 } // namespace kinds
 
 // Kinds that the CPU alone computes.
 inline std::vector<LayerKind> cpu_layer_kinds() {
     using namespace kinds;
-    const auto limited = [] {
-        Model model = state_space(2, 4, 20, 24, false);
-        model.layers[0].linear_attention.least_step = 0.3F;
-        model.layers[0].linear_attention.most_step = 0.8F;
-        return model;
-    };
     // In no published model: the parts of either rule with the other.
     const auto crossed = [] {
         Model model = hybrid(true, 2, 4);
@@ -387,8 +388,6 @@ inline std::vector<LayerKind> cpu_layer_kinds() {
         return model;
     };
     return {
-        {"Mamba-2, then attention (Granite 4)", [] { return state_space(1, 6, 128, 64, true); }},
-        {"Mamba-2 of two groups, steps within limits", limited},
         {"a delta net with a skip, the gate before one norm", crossed},
         {"a short convolution, then attention (LFM2)",
          [] { return convolution(true, 3, 136, false); }},
@@ -484,6 +483,8 @@ inline std::vector<LayerKind> layer_kinds() {
          [] { return hybrid(true, 2, 4); }},
         {"a delta net behind attention", [] { return hybrid(false, 3, 3); }},
         {"a delta net with heads of 128", [] { return hybrid(true, 1, 2, 128, 128); }},
+        {"Mamba-2, then attention (Granite 4)", [] { return state_space(1, 6, 128, 64, true); }},
+        {"Mamba-2 of two groups, steps within limits", limited_steps},
         {"a tied head with a bias",
          [] {
              Model model = plain();

@@ -18,8 +18,9 @@ bool goes_in_chunks(const Model &model, DType element, bool reproducible) {
     return !reproducible &&
            std::all_of(model.layers.begin(), model.layers.end(), [&](const Layer &layer) {
                return !layer.linear_attention ||
-                      takes_chunks(element, layer.linear_attention.key_dim,
-                                   layer.linear_attention.value_dim);
+                      (layer.linear_attention.rule == StateRule::delta &&
+                       takes_chunks(element, layer.linear_attention.key_dim,
+                                    layer.linear_attention.value_dim));
            });
 }
 
@@ -148,6 +149,14 @@ Status StepDelta::launch(size_t layer, const DeviceLayer &weights, const void *p
     a.out = out;
     // Not the number of items: a graph's next replay may have more, of as many tokens.
     a.most_items = static_cast<int32_t>(tokens);
+    if (model_.layers[layer].linear_attention.rule == StateRule::state_space) {
+        return launch_state_space(layer, weights, a, tokens, input, stream);
+    }
+    return launch_delta_net(a, tokens, input, stream);
+}
+
+Status StepDelta::launch_delta_net(DeltaArguments a, int64_t tokens, const StepInput &input,
+                                   cudaStream_t stream) const {
     for (size_t l = 0; l < form_.size(); ++l) {
         a.level = input.at<DeltaLevel>(kDeltaLevels) + l;
         if (form_[l] & kChunked) {
@@ -168,6 +177,22 @@ Status StepDelta::launch(size_t layer, const DeviceLayer &weights, const void *p
         if (form_[l] & kStepped) RETURN_IF_CUDA(launch_delta_steps(a, stream));
         if (form_[l] & kSeveral) RETURN_IF_CUDA(launch_delta_rings(a, stream));
     }
+    return {};
+}
+
+Status StepDelta::launch_state_space(size_t layer, const DeviceLayer &weights, DeltaArguments a,
+                                     int64_t tokens, const StepInput &input,
+                                     cudaStream_t stream) const {
+    const LinearAttention &space = model_.layers[layer].linear_attention;
+    const DeviceDelta &vectors = weights.delta;
+    StateSpaceArguments s{
+        a, vectors.bias, vectors.skip, space.least_step, space.most_step, space.norm_parts};
+    for (size_t l = 0; l < form_.size(); ++l) {
+        s.delta.level = input.at<DeltaLevel>(kDeltaLevels) + l;
+        if (form_[l] & kStepped) RETURN_IF_CUDA(launch_state_space_steps(s, stream));
+        if (form_[l] & kSeveral) RETURN_IF_CUDA(launch_delta_rings(s.delta, stream));
+    }
+    RETURN_IF_CUDA(launch_state_space_norm(s, tokens, stream));
     return {};
 }
 

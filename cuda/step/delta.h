@@ -10,6 +10,7 @@
 #include "device/staging.h"
 #include "recurrent/chunk.h"
 #include "recurrent/delta.h"
+#include "recurrent/state_space.h"
 #include "step/input.h"
 #include "step/weights.h"
 
@@ -50,6 +51,11 @@ class StepDelta {
   private:
     void read_nodes(const TokenBatch &batch);
     void add_level(int32_t begin);
+    // The layer's launches of all levels.
+    Status launch_delta_net(DeltaArguments a, int64_t tokens, const StepInput &input,
+                            cudaStream_t stream) const;
+    Status launch_state_space(size_t layer, const DeviceLayer &weights, DeltaArguments a,
+                              int64_t tokens, const StepInput &input, cudaStream_t stream) const;
     DeltaArguments arguments(size_t layer, const DeviceLayer &weights,
                              const StepInput &input) const;
 
