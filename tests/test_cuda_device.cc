@@ -288,14 +288,14 @@ void state_space_layers_that_no_kernel_takes_are_refused_by_name(void **) {
         const std::string wanted = "cuda backend: layer 0: a state-space layer" + what;
         assert_string_equal(status.message().c_str(), wanted.c_str());
     };
-    const Model taken = kinds::state_space(2, 6, 256, 128, true);
-    assert_true(check_supported(taken).ok());
+    const auto taken = [] { return kinds::state_space(2, 6, 256, 128, true); };
+    assert_true(check_supported(taken()).ok());
     refused(kinds::state_space(1, 6, 264, 64, true), " with a state of more than 256");
     refused(kinds::state_space(1, 6, 128, 136, true), " with heads of more than 128");
     refused(kinds::state_space(1, 4, 128, 62, true), " with heads of no multiple of 4");
     refused(kinds::state_space(1, 3, 128, 20, true), " with values of no multiple of 8");
     const auto changed = [&](const auto &change) {
-        Model model = taken;
+        Model model = taken();
         change(&model.layers[0].linear_attention);
         return model;
     };
