@@ -134,18 +134,18 @@ struct Job {
     DType type;
     int32_t sequences, longest, most; // tokens of a sequence, and in a step
     DType state = DType::f32;
+    bool reproducible = false;
 };
 
 struct Device {
     Device(const OneLayer &layer, const Job &job)
-        : model(layer.model), step(model, {job.type, job.state, 4}),
+        : model(layer.model), step(model, {job.type, job.state, 4, job.reproducible}),
           convolution(layer.vectors.convolution, DType::f32), bias(layer.vectors.bias, DType::f32),
           decay(layer.vectors.decay, DType::f32), step_bias(layer.vectors.step, DType::f32),
           skips(layer.vectors.skip, DType::f32), norm(layer.vectors.norm, DType::f32) {
         StepForm form;
         form.element = job.type;
-        form.delta_chunks = goes_in_chunks(model, job.type, false);
-        assert_false(form.delta_chunks);
+        form.delta_chunks = goes_in_chunks(model, job.type, job.reproducible);
         check(step.allocate(step_buffers(model, form, int64_t{job.sequences} * job.most), &input));
         check(step.take_slots(job.sequences));
         check(staging.reserve(1 << 20));
@@ -163,6 +163,7 @@ struct Device {
     Staging staging;
     DeviceLayer weights;
     Array convolution, bias, decay, step_bias, skips, norm;
+    int64_t chunked = 0; // levels of steps with items that went in chunks
 };
 
 // A step of some of what is left. False: nothing was left.
@@ -199,6 +200,9 @@ bool run_step(Random &random, const Job &job, Device *device, std::vector<Sequen
     check(device->input.fill(device->staging, nullptr));
     check(device->step.launch(0, device->weights, x.data(), out.data(), tokens, device->input,
                               nullptr));
+    for (const uint8_t form : device->step.form()) {
+        device->chunked += (form & StepDelta::kChunked) != 0;
+    }
     const std::vector<float> results = out.read();
     for (size_t i = 0; i < sequences->size(); ++i) {
         const ContextNode &node = batch.nodes[i];
@@ -226,6 +230,9 @@ std::vector<float> run_job(Random &random, const OneLayer &layer, const Job &job
                              std::to_string(shape.key_dim) + "/" + std::to_string(shape.value_dim) +
                              ", steps of " + std::to_string(job.most);
     assert_close(got, wanted, limit, what.c_str());
+    assert_int_equal(device.chunked > 0,
+                     !job.reproducible && job.most >= 16 &&
+                         takes_state_space_chunks(job.type, shape.key_dim, shape.value_dim));
     return got;
 }
 
@@ -268,6 +275,23 @@ void long_sequences_in_f32_are_the_references(void **) {
     }
 }
 
+// Cut anywhere; what is left of a chunk, and requests of few tokens, token by token.
+void chunks_are_the_references(void **) {
+    Random random(kSeed + 2);
+    const Shape shapes[] = {{1, 3, 128, 64, 4},
+                            {2, 4, 128, 64, 3, false, false},
+                            {1, 2, 128, 64, 4, true, true, 0.3F, 0.8F}};
+    for (const Shape &shape : shapes) {
+        for (const int32_t most : {20, 64, 90, 400}) {
+            if (few && most != 90) continue;
+            for (const DType state : {DType::f32, DType::bf16}) {
+                run_job(random, {shape, DType::bf16, 9, few ? 100 : 300, most, state},
+                        state == DType::f32 ? 2e-2 : 4e-2);
+            }
+        }
+    }
+}
+
 // bf16 keeps 8 bits of each number of a state at the end of each step.
 void states_in_bf16_are_close_to_the_references(void **) {
     Random random(kSeed + 3);
@@ -282,7 +306,7 @@ void states_in_bf16_are_close_to_the_references(void **) {
 }
 
 // Wherever the steps' ends are.
-void results_are_the_same_bits_in_any_steps(void **) {
+void reproducible_results_are_the_same_bits(void **) {
     Random random(kSeed + 4);
     for (const DType type : {DType::f32, DType::bf16}) {
         const OneLayer layer = make_layer(random, kShapes[0]);
@@ -292,7 +316,8 @@ void results_are_the_same_bits_in_any_steps(void **) {
         for (const int32_t most : {100, 33, 1}) {
             if (few && most == 1) continue;
             const std::vector<float> got =
-                run_job(random, layer, {kShapes[0], type, 9, 100, most}, all, 2 * tolerance(type));
+                run_job(random, layer, {kShapes[0], type, 9, 100, most, DType::f32, true}, all,
+                        2 * tolerance(type));
             if (first.empty()) first = got;
             assert_int_equal(got.size(), first.size());
             assert_memory_equal(got.data(), first.data(), first.size() * sizeof(float));
@@ -308,8 +333,9 @@ int main(int argc, char **argv) {
     const CMUnitTest tests[] = {
         cmocka_unit_test(steps_are_the_references),
         cmocka_unit_test(long_sequences_in_f32_are_the_references),
+        cmocka_unit_test(chunks_are_the_references),
         cmocka_unit_test(states_in_bf16_are_close_to_the_references),
-        cmocka_unit_test(results_are_the_same_bits_in_any_steps),
+        cmocka_unit_test(reproducible_results_are_the_same_bits),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

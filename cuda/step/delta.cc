@@ -17,10 +17,10 @@ constexpr int32_t kChunkedTokens = 16;
 bool goes_in_chunks(const Model &model, DType element, bool reproducible) {
     return !reproducible &&
            std::all_of(model.layers.begin(), model.layers.end(), [&](const Layer &layer) {
-               return !layer.linear_attention ||
-                      (layer.linear_attention.rule == StateRule::delta &&
-                       takes_chunks(element, layer.linear_attention.key_dim,
-                                    layer.linear_attention.value_dim));
+               const LinearAttention &of = layer.linear_attention;
+               const auto takes =
+                   of.rule == StateRule::delta ? takes_chunks : takes_state_space_chunks;
+               return !of || takes(element, of.key_dim, of.value_dim);
            });
 }
 
@@ -189,6 +189,13 @@ Status StepDelta::launch_state_space(size_t layer, const DeviceLayer &weights, D
         a, vectors.bias, vectors.skip, space.least_step, space.most_step, space.norm_parts};
     for (size_t l = 0; l < form_.size(); ++l) {
         s.delta.level = input.at<DeltaLevel>(kDeltaLevels) + l;
+        if (form_[l] & kChunked) {
+            const DeltaLevel &level = levels_[l];
+            const StateSpaceChunks c{s, input.at<DeltaChunk>(kDeltaChunks),
+                                     level.chunk_end - level.chunk_begin, level.end - level.chunked,
+                                     mixed_.data()};
+            RETURN_IF_CUDA(launch_state_space_chunks(c, stream));
+        }
         if (form_[l] & kStepped) RETURN_IF_CUDA(launch_state_space_steps(s, stream));
         if (form_[l] & kSeveral) RETURN_IF_CUDA(launch_delta_rings(s.delta, stream));
     }

@@ -91,20 +91,18 @@ void add_attention(const Model &model, const StepForm &form, int64_t rows, StepB
 
 void add_delta_nets(const Model &model, const StepForm &form, int64_t rows, StepBuffers *out) {
     int64_t channels = 0, keys = 0, heads = 0;
-    bool any = false; // of either rule; only delta nets go in chunks
     for (const Layer &layer : model.layers) {
         const LinearAttention &net = layer.linear_attention;
-        any = any || net;
-        if (net.rule != StateRule::delta) continue;
         channels = std::max(channels, net.channels());
+        if (net.rule != StateRule::delta) continue; // what follows state spaces have no need of
         keys = std::max(keys, int64_t{net.value_heads} * net.key_dim);
         heads = std::max<int64_t>(heads, net.value_heads);
     }
-    if (!any) return;
+    if (channels == 0) return;
     StepBuffers &of = *out;
     of[delta_items] = rows * delta_item_bytes;
     of[delta_levels] = first_delta_levels * delta_level_bytes;
-    if (!form.delta_chunks || heads == 0) return;
+    if (!form.delta_chunks) return;
     const int64_t element = rows * dtype_bytes(form.element);
     of[delta_mixed] = element * channels;
     of[delta_keys] = element * keys;
