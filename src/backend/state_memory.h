@@ -34,7 +34,7 @@ Result<MemoryShares> share_memory(int64_t bytes, const MemoryNeeds &needs, int64
 
 struct StateOptions {
     int64_t slots = 0;       // 0: by memory
-    DType type = DType::f32; // in which a delta net's S is kept between steps; or bf16
+    DType type = DType::f32; // in which S of linear attention is kept between steps; or bf16
 };
 
 // The backend options state_slots=VALUE and state_type=VALUE; false: the key is neither of them. Either is an error for
