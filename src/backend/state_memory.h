@@ -27,9 +27,9 @@ struct MemoryShares {
 };
 
 // slots: that many; 0: for each slot, the memory of a request of some hundred own tokens is left
-// for pages, or where slots are small a sixteenth of the memory is theirs. There are at most twice
-// as many slots as tokens in a step, because more requests than that never run. An error if the
-// memory is not enough for the slots, or for one.
+// for pages, but slots get at least a sixteenth of the memory. There are at most twice as many slots
+// as tokens in a step, because more requests than that never run. An error if the memory is not
+// enough for the slots, or for one.
 Result<MemoryShares> share_memory(int64_t bytes, const MemoryNeeds &needs, int64_t slots);
 
 struct StateOptions {
