@@ -153,7 +153,7 @@ AttentionShapes attention_shapes(const Model &model) {
     AttentionShapes shapes;
     for (const Layer &layer : model.layers) {
         const Attention &a = layer.attention;
-        if (layer.linear_attention) {
+        if (!layer.attends()) {
             shapes.of_layer.push_back(SIZE_MAX);
             continue;
         }
