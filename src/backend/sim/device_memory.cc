@@ -14,7 +14,7 @@ int64_t weight_bytes(const DeviceCosts &costs, const Model &model, DType element
     int64_t elements = 0;
     for_each_tensor(model, [&](const Tensor &tensor) { elements += tensor.rows * tensor.columns; });
     for (const Layer &layer : model.layers) {
-        if (!costs.on_gpu() || layer.linear_attention) continue;
+        if (!costs.on_gpu() || !layer.attends()) continue;
         const Attention &a = layer.attention; // heads are padded
         const int64_t rows = a.q.rows() + a.k.rows() + a.v.rows();
         elements += (first_rows(layer) - rows + last_columns(layer) - a.q_size()) * model.hidden;
