@@ -152,7 +152,7 @@ typedef struct batchllm_engine_options {
     const char *backend_options;
     /* On each device, for KV pages and, where layers have a state, for state slots (one for each running
      * row and shared prefix in use, of batchllm_info.state_slot_bytes): as many as leave 512 tokens' pages
-     * each or fit into 1/16 of it, or backend_options' state_slots. 0: by kv_memory_fraction. */
+     * each, but at least 1/16 of it; or backend_options' state_slots. 0: by kv_memory_fraction. */
     int64_t kv_memory_bytes;
     double kv_memory_fraction; /* of the memory free after loading; 0: 0.9 on a GPU, 0.4 on a CPU */
     int64_t step_tokens;       /* maximum tokens computed in a step; 0: chosen by the backend */

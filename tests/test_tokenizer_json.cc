@@ -275,6 +275,8 @@ void a_file_that_blows_texts_up_is_refused_by_its_key(void **) {
         assert_true(Tokenizer::parse("FILE", with(list_of(2, by_16))).ok());
         assert_true(unsupported(with(list_of(2, by_16) + "," + replace_by("aa")), "[2]"));
         assert_true(unsupported(with(replace_by(std::string(257, 'a'))), "256 times as long"));
+        // At once, not after looking at all steps again at each of them.
+        assert_true(unsupported(with(list_of(1 << 18, replace_by("b"))), " steps"));
     }
     assert_true(unsupported(
         normalizer(R"({"type":"Prepend","prepend":")" + std::string(4097, 'b') + R"("})"), "[0]"));

@@ -1,17 +1,17 @@
 // Fused attention, sm_90a: the warp that draws jobs and fetches what they need beside their keys and values.
 //
-// Of short stream jobs it fetches one in a microsecond or two, so what it waits for decides how fast an SM does
-// them: an item, its rows and its page numbers come from L2 one after another, each in a microsecond while memory is
-// busy. So the next item is loaded during this job's fetch, and a draw is in flight beside the loads.
+// It fetches a short stream job in a microsecond or two, so its waiting decides how fast an SM does such jobs:
+// an item, its rows and its page numbers come from L2 one after another, each in a microsecond while memory is
+// busy. So the next item is loaded while this job is fetched, and the next draw is in flight beside the loads.
 #pragma once
 
 #include "attention/sm90.cuh"
 
 namespace batchllm::cuda::sm90 {
 
-// Draws jobs from the queue that this CTA prefers, then from the other. Every job is drawn, the first
-// too: CTAs wait for one another's partials, and a job that belonged to a CTA that has not begun could
-// be waited for by those in whose place it is to run. The next is drawn late, when the last one's keys
+// Draws jobs from the queue that this CTA prefers, then from the other. Every job is drawn, even the
+// first: CTAs wait for one another's partials, so a job that belonged to a CTA that has not started could
+// be waited for by the very CTAs whose place it needs. The next is drawn late, when the last one's keys
 // are nearly fed: a job drawn early waits here while CTAs elsewhere have nothing left. Only short
 // stream jobs leave no time for that.
 class JobSource {

@@ -137,7 +137,7 @@ __device__ void merge_partials(const AttentionArguments &a, Rest *rest, int lane
     constexpr int kUnit = 4;                          // heads, if there are many rows
     constexpr int kTogether = HeadDim == 256 ? 1 : 2; // heads that few registers hold
     const int rows = a.merged_count * a.heads; // 32 bits: a 64-bit division is a function call
-    // Few are merged more at a time, which by row they must not be.
+    // Few rows are merged with more loads at a time; by row that must not depend on how many there are.
     const bool many = a.by_row || rows > 2 * kConsumers / 32 * static_cast<int>(gridDim.x);
     if (Background && !many) return; // few rows wait for the last jobs, and many warps are quicker
     const int each = many ? kUnit : 1, of_token = (a.heads + each - 1) / each;

@@ -121,8 +121,8 @@ store_results(const uint4 (&eights)[4], T *out, int64_t stride, int count) {
     }
 }
 
-// By warpgroup `group` of kGroups. The other CTA cannot be two turns ahead: for the turn before it has waited for this
-// one's sums.
+// By warpgroup `group` of kGroups. The other CTA cannot be two turns ahead: it has waited for this one's sums of the
+// turn before.
 template <typename T> __device__ void finish(const ChunkArguments &c, const AcrossPlaces &places,
                                              AcrossShared *shared, uint32_t group) {
     const DeltaArguments &a = c.delta;

@@ -69,7 +69,7 @@ template <int kSlots> struct Next {
     }
 };
 
-// What makes the sums stays before this, what reads them behind it: the compiler would move it past a wait for products.
+// Keeps what makes the sums before this and what reads them after it: the compiler would move them past waits.
 template <int kSums> __device__ __forceinline__ void pin(float (&sums)[kSums]) {
 #pragma unroll
     for (float &x : sums) asm volatile("" : "+f"(x));

@@ -35,26 +35,26 @@ __host__ __device__ inline int parts_of(const DeltaArguments &a) {
     return (a.value_heads / a.key_heads + kHeads - 1) / kHeads;
 }
 
-// What a block has of the heads.
+// The heads of a block.
 struct HeadPlace {
     int key_head, first, count; // value heads [first, first + count)
     bool foremost;              // of the blocks with this key head
 
-    // at: of a block's heads the first, of those with the key head
+    // at: the block's first value head, counted among those of the key head
     __device__ __forceinline__ HeadPlace(const DeltaArguments &a, int key_head, int at)
         : key_head(key_head), foremost(at == 0) {
         const int ratio = a.value_heads / a.key_heads;
         first = key_head * ratio + at;
         count = min(kHeads, ratio - at);
     }
-    // The first of a tile; where there is no second value head, the first one's again.
+    // A tile's first channel; without a second value head its tile is the first one's again.
     __device__ __forceinline__ int channel(const DeltaArguments &a, int tile) const {
         if (tile < 2) return tile * a.keys_size() + key_head * kHeadDim;
         return 2 * a.keys_size() + (first + min(tile - 2, count - 1)) * kHeadDim;
     }
 };
 
-// What a block does before it goes on to the next: a chunk, a key head, and value heads.
+// A block's unit of work: a chunk, a key head, and some of its value heads.
 struct Work {
     int index; // among the level's
     ChunkPlace place;

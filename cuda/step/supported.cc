@@ -27,7 +27,8 @@ const char *missing(const Experts &experts) {
 }
 
 const char *missing(const LinearAttention &delta) {
-    if (delta.rule != StateRule::delta) return "a state-space layer (Mamba-2)";
+    if (delta.rule != StateRule::delta)
+        return "state-space layers (Mamba-2) run on the cpu backend alone";
     if (!delta.unit_length || delta.least_step > 0 || std::isfinite(delta.most_step) ||
         delta.gate_first || delta.norm_parts > 0 || delta.skip || delta.convolution.size() != 1 ||
         delta.convolution[0].bias) {

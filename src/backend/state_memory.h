@@ -27,14 +27,14 @@ struct MemoryShares {
 };
 
 // slots: that many; 0: for each slot, the memory of a request of some hundred own tokens is left
-// for pages, or where slots are small a sixteenth of the memory is theirs. There are at most twice
-// as many slots as tokens in a step, because more requests than that never run. An error if the
-// memory is not enough for the slots, or for one.
+// for pages, but slots get at least a sixteenth of the memory. There are at most twice as many slots
+// as tokens in a step, because more requests than that never run. An error if the memory is not
+// enough for the slots, or for one.
 Result<MemoryShares> share_memory(int64_t bytes, const MemoryNeeds &needs, int64_t slots);
 
 struct StateOptions {
     int64_t slots = 0;       // 0: by memory
-    DType type = DType::f32; // in which a delta net's S is kept between steps; or bf16
+    DType type = DType::f32; // in which S of linear attention is kept between steps; or bf16
 };
 
 // The backend options state_slots=VALUE and state_type=VALUE; false: the key is neither of them. Either is an error for

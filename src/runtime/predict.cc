@@ -28,7 +28,7 @@ EngineOptions options_on_sim(const EngineOptions &options, const Plan &plan) {
 
 // The CUDA backend computes what is in fp8 in fp8, which takes another time than a description says. Elsewhere, and
 // of four bits everywhere, weights are widened when they are loaded, and take what those of 16 bits take.
-// The same goes for f32, but where this machine's device has just been measured in it.
+// f32 takes another time too, unless the description was measured on this machine's device in f32.
 Status refuse_types(const Model &model, const EngineOptions &options, const DeviceCosts &costs,
                     bool measured_here) {
     if (costs.on_gpu() && !measured_here && options.backend_options.compute_type == "f32") {

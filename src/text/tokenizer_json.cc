@@ -282,9 +282,6 @@ Status read_root(const JsonValue &root, TokenizerSpec *spec) {
     RETURN_IF_ERROR(read_model(model, &spec->model));
     if (const std::optional<JsonValue> part = root.given("normalizer")) {
         RETURN_IF_ERROR(read_normalizer(*part, &spec->normalizer));
-        if (spec->normalizer.size() > kMostSteps) {
-            return part->unsupported("more than 16 steps");
-        }
     }
     if (const std::optional<JsonValue> part = root.given("pre_tokenizer")) {
         RETURN_IF_ERROR(read_pre_tokenizer(*part, spec));

@@ -9,6 +9,8 @@ namespace {
 
 constexpr int64_t kMostStripped = 1 << 20;
 constexpr size_t kMostPatternBytes = 4096;
+// Checked at each step, since check_growth() goes through all of them.
+constexpr size_t kMostNormalizerSteps = 16, kMostDecoderSteps = 64;
 constexpr size_t kMostGrowth = 256; // more than any tokenizer needs, and no more than memory bears
 
 // Replacements multiply: a few short ones would make gigabytes of a short text. `step` is the last one.
@@ -151,7 +153,10 @@ Status read_normalizer(const JsonValue &part, std::vector<NormalizerStep> *steps
         RETURN_IF_ERROR(part.only_keys({"type", "normalizers"}));
         ASSIGN_OR_RETURN(const JsonValue list, part.at("normalizers"));
         ASSIGN_OR_RETURN(const std::vector<JsonValue> items, list.elements());
-        for (const JsonValue &item : items) RETURN_IF_ERROR(read_normalizer(item, steps));
+        for (const JsonValue &item : items) {
+            RETURN_IF_ERROR(read_normalizer(item, steps));
+            if (steps->size() > kMostNormalizerSteps) return list.unsupported("more than 16 steps");
+        }
         return {};
     }
     if (type == "NFC") {
@@ -218,8 +223,10 @@ Status read_decoder(const JsonValue &part, std::vector<DecoderStep> *steps) {
         RETURN_IF_ERROR(part.only_keys({"type", "decoders"}));
         ASSIGN_OR_RETURN(const JsonValue list, part.at("decoders"));
         ASSIGN_OR_RETURN(const std::vector<JsonValue> items, list.elements());
-        for (const JsonValue &item : items) RETURN_IF_ERROR(read_decoder(item, steps));
-        if (steps->size() > 64) return list.unsupported("more than 64 steps");
+        for (const JsonValue &item : items) {
+            RETURN_IF_ERROR(read_decoder(item, steps));
+            if (steps->size() > kMostDecoderSteps) return list.unsupported("more than 64 steps");
+        }
         return {};
     }
     if (type == "ByteFallback" || type == "Fuse") {

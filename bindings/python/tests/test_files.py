@@ -506,7 +506,7 @@ class Addresses(Files):
         self.assertFalse(memory.exists("/job/out.parquet"))
         self.assertTrue(memory.exists("/job/out.parquet.parts/00000000.arrow"))
         with sim() as engine:
-            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "was begun: resume goes on"):
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "was begun: resume continues it"):
                 run_files(engine, *addresses, params=FEW, chunk_rows=10)
             report = run_files(engine, *addresses, params=FEW, chunk_rows=10, resume=True)
         self.assertEqual(report.rows, 50)

@@ -100,7 +100,7 @@ void shape_keys_and_values(const Model *model, int64_t element, bool padded, Sim
     out->slot_bytes = largest * model->kv_planes();
 }
 
-// In float but for S of delta nets, which has a type of its own.
+// In float, except S of linear attention, which has a type of its own.
 int64_t state_bytes(const Model &model, DType type) {
     constexpr auto number = static_cast<int64_t>(sizeof(float));
     int64_t bytes = model.state_size() * number;

@@ -126,16 +126,14 @@ Weight third(const std::string &prefix, int64_t channels, int64_t hidden, int64_
     return weight;
 }
 
-ShortConvolution named_convolution(const std::string &prefix, int32_t width, int64_t hidden,
+ShortConvolution short_convolution(const std::string &prefix, int32_t width, int64_t hidden,
                                    bool bias) {
     ShortConvolution made;
     made.width = width;
     made.b = third(prefix, hidden, hidden, 0, bias);
     made.c = third(prefix, hidden, hidden, 1, bias);
     made.x = third(prefix, hidden, hidden, 2, bias);
-    made.filter = named_weight(prefix + "conv", hidden, width);
-    made.filter.values.stored_stack = hidden; // [hidden, 1, width] in the file
-    made.filter.values.stored_rows = 1;
+    made.filter = named_convolution(prefix + "conv", hidden, 0, hidden, width);
     made.o = named_weight(prefix + "out_proj", hidden, hidden);
     if (bias) {
         add_bias(&made.filter);
@@ -159,7 +157,7 @@ Status set_convolutions(const JsonValue &config, const std::vector<bool> &convol
         Layer &layer = model->layers[i];
         layer.attention = {};
         layer.convolution =
-            named_convolution(layer_prefix(i) + "conv.", width, model->hidden, bias);
+            short_convolution(layer_prefix(i) + "conv.", width, model->hidden, bias);
     }
     if (attends) return {};
     const char *key = config.given("layer_types") ? "layer_types" : "full_attn_idxs";
