@@ -290,7 +290,6 @@ int main() {
         cmocka_unit_test(devices_that_cannot_run_it_are_refused_by_name),
         cmocka_unit_test(devices_take_the_kernels_of_their_capability),
         cmocka_unit_test(quantising_is_refused_where_it_cannot_be),
-        cmocka_unit_test(what_the_cpu_alone_computes_is_refused_by_name),
         cmocka_unit_test(steps_are_as_large_as_memory_suggests),
         cmocka_unit_test(steps_follow_from_all_options),
         cmocka_unit_test(activations_are_within_products_on_the_capability_that_has_them),
