@@ -488,6 +488,21 @@ inline Rows logits(const Model &model, std::span<const int32_t> tokens,
     return out;
 }
 
+// The largest difference of a log-probability, of a row's tokens from `first` on.
+inline double largest_difference(const std::vector<float> &got, const Rows &logits, size_t first) {
+    double most = 0;
+    size_t place = 0;
+    for (size_t t = first; place < got.size(); ++t) {
+        double largest = -INFINITY, total = 0;
+        for (const double x : logits[t]) largest = std::max(largest, x);
+        for (const double x : logits[t]) total += std::exp(x - largest);
+        for (const double x : logits[t]) {
+            most = std::max(most, std::abs(x - largest - std::log(total) - double(got[place++])));
+        }
+    }
+    return most;
+}
+
 // Random weights, as round() holds them: matrices that keep the size of what they multiply, vectors
 // around a half. Returns their memory.
 template <typename Round>

@@ -10,6 +10,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/kernels.h"
 #include "base/narrow_floats.h"
+#include "cpu_tables.h"
 #include "layer_kinds.h"
 #include "reference_layer.h"
 #include "seed.h"
@@ -36,13 +37,7 @@ std::vector<float> draw(Random &random, int64_t count) {
 // ---- Kernels ----
 
 std::vector<const Kernels *> all_tables() {
-    std::vector<const Kernels *> tables;
-    for (const DType element : {DType::f32, DType::bf16}) {
-        for (const Isa isa : kAllIsas) {
-            const Kernels *kernels = kernels_for(isa, element);
-            if (kernels != nullptr && isa_runs_here(isa)) tables.push_back(kernels);
-        }
-    }
+    auto tables = all_native_tables();
     assert_true(tables.size() >= 2);
     return tables;
 }
@@ -212,21 +207,6 @@ std::vector<std::vector<float>> run(const Model &model, const Job &given, Random
     return out;
 }
 
-// The largest difference of a log-probability, of a row's tokens from `first` on.
-double compare(const std::vector<float> &got, const reference::Rows &logits, size_t first) {
-    double most = 0;
-    size_t place = 0;
-    for (size_t t = first; place < got.size(); ++t) {
-        double largest = -INFINITY, total = 0;
-        for (const double x : logits[t]) largest = std::max(largest, x);
-        for (const double x : logits[t]) total += std::exp(x - largest);
-        for (const double x : logits[t]) {
-            most = std::max(most, std::abs(x - largest - std::log(total) - double(got[place++])));
-        }
-    }
-    return most;
-}
-
 struct Made {
     Model model;
     std::deque<std::vector<float>> weights;
@@ -254,8 +234,9 @@ void layers_of_any_shape_and_cut_equal_the_reference(void **) {
             std::vector<int32_t> tokens = job.prefix;
             tokens.insert(tokens.end(), job.rows[r].begin(), job.rows[r].end());
             const reference::Rows logits = reference::logits(made.model, tokens);
-            const double off = std::max(compare(got[0], logits, 0),
-                                        compare(got[1 + r], logits, job.prefix.size()));
+            const double off =
+                std::max(reference::largest_difference(got[0], logits, 0),
+                         reference::largest_difference(got[1 + r], logits, job.prefix.size()));
             if (off > 2e-4) {
                 fail_msg("%s, prefix of %zu, row of %zu: off by %g", made.shape.c_str(),
                          job.prefix.size(), job.rows[r].size(), off);

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/buffer.h"
 #include "backend/cpu/kernels.h"
+#include "cpu_tables.h"
 #include "seed.h"
 #include "testing.h"
 
@@ -19,13 +20,7 @@ namespace {
 using Random = std::mt19937_64;
 
 std::vector<const Kernels *> all_tables() {
-    std::vector<const Kernels *> tables;
-    for (const DType element : {DType::f32, DType::bf16}) {
-        for (const Isa isa : kAllIsas) {
-            const Kernels *kernels = kernels_for(isa, element);
-            if (kernels != nullptr && isa_runs_here(isa)) tables.push_back(kernels);
-        }
-    }
+    auto tables = all_native_tables();
     assert_true(tables.size() >= 2);
     return tables;
 }

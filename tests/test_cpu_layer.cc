@@ -46,21 +46,6 @@ TokenBatch batch_of(const std::vector<int32_t> &row, int32_t first, int32_t last
     return batch;
 }
 
-// The largest difference of a log-probability.
-double compare(const std::vector<float> &got, const reference::Rows &logits, size_t first) {
-    double most = 0;
-    size_t place = 0;
-    for (size_t t = first; place < got.size(); ++t) {
-        double largest = -INFINITY, total = 0;
-        for (const double x : logits[t]) largest = std::max(largest, x);
-        for (const double x : logits[t]) total += std::exp(x - largest);
-        for (const double x : logits[t]) {
-            most = std::max(most, std::abs(x - largest - std::log(total) - double(got[place++])));
-        }
-    }
-    return most;
-}
-
 void run_kind(const LayerKind &kind) {
     Model model = kind.make();
     place_keys_and_values(&model);
@@ -86,7 +71,8 @@ void run_kind(const LayerKind &kind) {
         const Status ran = backend.run(batch, &output);
         if (!ran.ok()) fail_msg("%s: %s", kind.name.c_str(), ran.message().c_str());
         assert_int_equal(output.target_logprobs.size(), (last - first) * model.vocabulary);
-        const double off = compare(output.target_logprobs, logits, static_cast<size_t>(first));
+        const double off = reference::largest_difference(output.target_logprobs, logits,
+                                                         static_cast<size_t>(first));
         if (off > 2e-4)
             fail_msg("%s: tokens %d to %d: off by %g", kind.name.c_str(), first, last, off);
     }

@@ -87,6 +87,22 @@ Result<int32_t> read_count(const JsonValue &config, std::string_view key, int32_
     return static_cast<int32_t>(number);
 }
 
+Result<int32_t> read_convolution_width(const JsonValue &config, std::string_view key,
+                                       int32_t otherwise) {
+    ASSIGN_OR_RETURN(const int32_t width,
+                     read_count(config, key, otherwise, most_convolution_width));
+    if (width < 2) return config.at(key)->fail("must be at least 2");
+    return width;
+}
+
+Result<std::vector<JsonValue>> read_layer_types(const JsonValue &types, size_t layers,
+                                                const char *key) {
+    ASSIGN_OR_RETURN(auto list, types.elements());
+    if (list.size() == layers) return list;
+    return error(code, "%s: \"%s\" has %zu entries: num_hidden_layers is %zu", types.file().c_str(),
+                 key, list.size(), layers);
+}
+
 Result<bool> read_flag(const JsonValue &config, std::string_view key, bool otherwise) {
     return config.boolean_or(key, otherwise);
 }
@@ -164,11 +180,7 @@ Status set_windows(const JsonValue &config, int32_t window,
         }
         return {};
     }
-    ASSIGN_OR_RETURN(const auto list, types->elements());
-    if (list.size() != layers.size()) {
-        return error(code, "%s: \"layer_types\" has %zu entries: num_hidden_layers is %zu",
-                     types->file().c_str(), list.size(), layers.size());
-    }
+    ASSIGN_OR_RETURN(const auto list, read_layer_types(*types, layers.size()));
     for (size_t i = 0; i < list.size(); ++i) {
         ASSIGN_OR_RETURN(const std::string type, list[i].string());
         if (type == "full_attention") continue;

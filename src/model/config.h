@@ -47,6 +47,13 @@ struct DecoderShape {
 // A number from 1 to most; a flag; a number. `otherwise` if the key is absent or null.
 Result<int32_t> read_count(const JsonValue &config, std::string_view key, int32_t otherwise,
                            int32_t most);
+// Of a convolution whose inputs are kept as a state: from 2 to most_convolution_width tokens.
+inline constexpr int32_t most_convolution_width = 64;
+Result<int32_t> read_convolution_width(const JsonValue &config, std::string_view key,
+                                       int32_t otherwise);
+// The entries of "layer_types", or of the list named otherwise: one for each layer.
+Result<std::vector<JsonValue>> read_layer_types(const JsonValue &types, size_t layers,
+                                                const char *key = "layer_types");
 Result<bool> read_flag(const JsonValue &config, std::string_view key, bool otherwise);
 Result<double> read_number(const JsonValue &config, std::string_view key, double otherwise,
                            double least, double most);

@@ -12,20 +12,15 @@ namespace {
 constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
 constexpr int32_t most_heads = 1 << 14;
 constexpr int32_t most_head_dim = 1024;
-constexpr int32_t most_width = 64;
 
 // One entry a layer, true for Mamba-2: what all are without a list.
-Result<std::vector<bool>> read_layer_types(const JsonValue &config, size_t layers) {
+Result<std::vector<bool>> read_mamba_layers(const JsonValue &config, size_t layers) {
     std::vector<bool> mamba(layers, true);
     auto types = config.given("layer_types");
     const char *key = types ? "layer_types" : "layers_block_type";
     if (!types) types = config.given(key);
     if (types) {
-        ASSIGN_OR_RETURN(const auto list, types->elements());
-        if (list.size() != layers) {
-            return error(code, "%s: \"%s\" has %zu entries: num_hidden_layers is %zu",
-                         types->file().c_str(), key, list.size(), layers);
-        }
+        ASSIGN_OR_RETURN(const auto list, read_layer_types(*types, layers, key));
         for (size_t i = 0; i < layers; ++i) {
             ASSIGN_OR_RETURN(const std::string type, list[i].string());
             mamba[i] = type == "mamba" || type == "linear_attention";
@@ -112,8 +107,7 @@ Result<MambaShape> read_mamba(const JsonValue &config, int32_t hidden) {
     RETURN_IF_ERROR(read_heads(config, hidden, &mamba));
     mamba.norm_parts = mamba.key_heads;
     ASSIGN_OR_RETURN(mamba.key_dim, read_count(config, "mamba_d_state", 256, most_head_dim));
-    ASSIGN_OR_RETURN(mamba.width, read_count(config, "mamba_d_conv", 4, most_width));
-    if (mamba.width < 2) return config.at("mamba_d_conv")->fail("must be at least 2");
+    ASSIGN_OR_RETURN(mamba.width, read_convolution_width(config, "mamba_d_conv", 4));
     RETURN_IF_ERROR(read_step_limits(config, &mamba));
     ASSIGN_OR_RETURN(shape.bias, read_flag(config, "mamba_conv_bias", true));
     ASSIGN_OR_RETURN(const bool biases, read_flag(config, "mamba_proj_bias", false));
@@ -157,7 +151,8 @@ void name_tensors(const std::string &prefix, int64_t hidden, float epsilon, bool
 }
 
 Status set_mamba_layers(const JsonValue &config, Model *model) {
-    ASSIGN_OR_RETURN(const std::vector<bool> types, read_layer_types(config, model->layers.size()));
+    ASSIGN_OR_RETURN(const std::vector<bool> types,
+                     read_mamba_layers(config, model->layers.size()));
     if (std::find(types.begin(), types.end(), true) == types.end()) return {};
     ASSIGN_OR_RETURN(const MambaShape shape, read_mamba(config, model->hidden));
     ASSIGN_OR_RETURN(const Activation activation,

@@ -9,7 +9,6 @@ namespace batchllm {
 namespace {
 
 constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
-constexpr int32_t most_width = 64;
 constexpr int32_t most_intermediate = 1 << 20;
 
 ConfigDefaults common_defaults() {
@@ -86,12 +85,8 @@ Status read_rope_keys(const JsonValue &config, Model *model) {
 }
 
 // One entry a layer, true for a short convolution.
-Result<std::vector<bool>> read_layer_types(const JsonValue &types, size_t layers) {
-    ASSIGN_OR_RETURN(const auto list, types.elements());
-    if (list.size() != layers) {
-        return error(code, "%s: \"layer_types\" has %zu entries: num_hidden_layers is %zu",
-                     types.file().c_str(), list.size(), layers);
-    }
+Result<std::vector<bool>> read_convolving(const JsonValue &types, size_t layers) {
+    ASSIGN_OR_RETURN(const auto list, read_layer_types(types, layers));
     std::vector<bool> convolves(layers);
     for (size_t i = 0; i < layers; ++i) {
         ASSIGN_OR_RETURN(const std::string type, list[i].string());
@@ -144,11 +139,7 @@ ShortConvolution short_convolution(const std::string &prefix, int32_t width, int
 
 // In place of attention, in the layers where `convolves` says so.
 Status set_convolutions(const JsonValue &config, const std::vector<bool> &convolves, Model *model) {
-    ASSIGN_OR_RETURN(const int32_t width, read_count(config, "conv_L_cache", 3, most_width));
-    if (width < 2) {
-        return error(code, "%s: \"conv_L_cache\" is %d: must be at least 2", config.file().c_str(),
-                     width);
-    }
+    ASSIGN_OR_RETURN(const int32_t width, read_convolution_width(config, "conv_L_cache", 3));
     ASSIGN_OR_RETURN(const bool bias, read_flag(config, "conv_bias", false));
     bool attends = false;
     for (size_t i = 0; i < convolves.size(); ++i) {
@@ -238,7 +229,7 @@ Status describe_lfm2(const JsonValue &config, Model *model) {
     const auto indices = config.given("full_attn_idxs");
     if (!types && !indices) return {}; // as transformers has it: all attend
     ASSIGN_OR_RETURN(const std::vector<bool> convolves,
-                     types ? read_layer_types(*types, model->layers.size())
+                     types ? read_convolving(*types, model->layers.size())
                            : read_attending(*indices, model->layers.size()));
     return set_convolutions(config, convolves, model);
 }
@@ -252,7 +243,7 @@ Status describe_lfm2_moe(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(set_expert_layers(config, model));
     ASSIGN_OR_RETURN(const JsonValue types, config.at("layer_types"));
     ASSIGN_OR_RETURN(const std::vector<bool> convolves,
-                     read_layer_types(types, model->layers.size()));
+                     read_convolving(types, model->layers.size()));
     return set_convolutions(config, convolves, model);
 }
 

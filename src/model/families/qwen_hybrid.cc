@@ -6,12 +6,11 @@ namespace {
 constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
 constexpr int32_t most_heads = 1024;
 constexpr int32_t most_head_dim = 1024;
-constexpr int32_t most_width = 64;
 // Key heads in all layers together. Each has a few parts in the description, and a short file can ask for many.
 constexpr size_t most_heads_in_all = 1 << 15;
 
 // One entry a layer, true for a delta net.
-Result<std::vector<bool>> read_layer_types(const JsonValue &config, size_t layers) {
+Result<std::vector<bool>> read_delta_layers(const JsonValue &config, size_t layers) {
     std::vector<bool> delta(layers);
     const auto types = config.given("layer_types");
     if (!types) {
@@ -22,11 +21,7 @@ Result<std::vector<bool>> read_layer_types(const JsonValue &config, size_t layer
         }
         return delta;
     }
-    ASSIGN_OR_RETURN(const auto list, types->elements());
-    if (list.size() != layers) {
-        return error(code, "%s: \"layer_types\" has %zu entries: num_hidden_layers is %zu",
-                     types->file().c_str(), list.size(), layers);
-    }
+    ASSIGN_OR_RETURN(const auto list, read_layer_types(*types, layers));
     for (size_t i = 0; i < layers; ++i) {
         ASSIGN_OR_RETURN(const std::string type, list[i].string());
         if (type != "linear_attention" && type != "full_attention") {
@@ -45,16 +40,12 @@ Result<LinearAttention> read_delta_net(const JsonValue &config, size_t layers) {
     ASSIGN_OR_RETURN(delta.key_dim, read_count(config, "linear_key_head_dim", 128, most_head_dim));
     ASSIGN_OR_RETURN(delta.value_dim,
                      read_count(config, "linear_value_head_dim", 128, most_head_dim));
-    ASSIGN_OR_RETURN(delta.width, read_count(config, "linear_conv_kernel_dim", 4, most_width));
+    ASSIGN_OR_RETURN(delta.width, read_convolution_width(config, "linear_conv_kernel_dim", 4));
     if (delta.value_heads % delta.key_heads != 0) {
         return error(code,
                      "%s: \"linear_num_value_heads\" is %d: must be a multiple of "
                      "linear_num_key_heads, %d",
                      config.file().c_str(), delta.value_heads, delta.key_heads);
-    }
-    if (delta.width < 2) {
-        return error(code, "%s: \"linear_conv_kernel_dim\" is %d: must be at least 2",
-                     config.file().c_str(), delta.width);
     }
     if (layers * static_cast<size_t>(delta.key_heads) > most_heads_in_all) {
         return error(code,
@@ -102,7 +93,7 @@ Status describe_gated_attention(const JsonValue &config, const ConfigDefaults &d
 
 Status set_delta_nets(const JsonValue &config, SetDeltaInput set_input, Model *model) {
     const size_t layers = model->layers.size();
-    ASSIGN_OR_RETURN(const std::vector<bool> types, read_layer_types(config, layers));
+    ASSIGN_OR_RETURN(const std::vector<bool> types, read_delta_layers(config, layers));
     ASSIGN_OR_RETURN(const LinearAttention shape, read_delta_net(config, layers));
     bool attends = false;
     for (size_t i = 0; i < layers; ++i) {
