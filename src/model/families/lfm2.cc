@@ -8,7 +8,6 @@
 namespace batchllm {
 namespace {
 
-constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
 constexpr int32_t most_intermediate = 1 << 20;
 
 ConfigDefaults common_defaults() {
