@@ -100,12 +100,11 @@ inline bool has_mamba(const Golden &golden) {
            (config_has(golden, "\"mamba\"") || config_has(golden, "\"linear_attention\""));
 }
 
-// What the CUDA backend runs: it refuses sizes that are no multiples of 8, Mamba-2 and short convolutions.
+// What the CUDA backend runs: it refuses sizes that are no multiples of 8, and Mamba-2.
 inline std::vector<Golden> golden_on_cuda() {
     std::vector<Golden> all = all_golden();
     std::erase_if(all, [](const Golden &golden) {
-        return config_has(golden, "\"hidden_size\": 60,") || has_mamba(golden) ||
-               has_convolutions(golden);
+        return config_has(golden, "\"hidden_size\": 60,") || has_mamba(golden);
     });
     return all;
 }

@@ -272,7 +272,7 @@ void what_the_cpu_alone_computes_is_refused_by_name(void **) {
         assert_int_equal(status.code(), BATCHLLM_ERROR_UNSUPPORTED);
         const Layer &first = model.layers[0];
         const bool mamba = first.linear_attention.rule == StateRule::state_space;
-        const char *what = !first.linear_attention ? ": short convolutions (LFM2)"
+        const char *what = !first.linear_attention ? ": a short convolution "
                            : mamba                 ? "layer 0: state-space layers (Mamba-2) run"
                                                    : "layer 0: a delta net other than";
         assert_non_null(std::strstr(status.message().c_str(), what));

@@ -6,7 +6,7 @@
 #include "elementwise/elementwise.h"
 #include "elementwise/norm.h"
 #include "experts/routing.h"
-#include "recurrent/delta.h"
+#include "recurrent/short_convolution.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -21,7 +21,6 @@ const char *missing(const Experts &experts) {
             return "experts of different widths or activations";
         }
     }
-    if (experts.router.epsilon != 0) return "a router that adds to the sum of scores";
     if (experts.router.groups > kMostGroups) return "a router of more than 64 groups";
     if (static_cast<int64_t>(experts.each.size()) > kMostExperts) return "more than 1024 experts";
     return nullptr;
@@ -47,12 +46,20 @@ const char *missing(const LinearAttention &delta) {
     return nullptr;
 }
 
+const char *missing(const ShortConvolution &convolution) {
+    if (convolution.width > kRing) return "a short convolution over more than 4 tokens";
+    if (convolution.channels() % kConvolvedChannels != 0) {
+        return "a short convolution of no multiple of 8 channels";
+    }
+    return nullptr;
+}
+
 // What of the layer is not computed; null: nothing.
 const char *missing(const Model &model, const Layer &layer) {
-    if (layer.convolution) return "short convolutions (LFM2) run on the cpu backend alone";
-    if (layer.linear_attention) {
-        if (const char *what = missing(layer.linear_attention)) return what;
-        return layer.experts ? missing(layer.experts) : nullptr;
+    if (!layer.attends()) {
+        const char *what =
+            layer.convolution ? missing(layer.convolution) : missing(layer.linear_attention);
+        return what == nullptr && layer.experts ? missing(layer.experts) : what;
     }
     const Attention &a = layer.attention;
     if (a.rope >= 0) {

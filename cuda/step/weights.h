@@ -43,6 +43,13 @@ struct DeviceDelta {
     DeviceNorm norm;                    // [value_dim]
 };
 
+// Of a short convolution, beside its matrices: qkv is B, C and x, [3 channels, a multiple of 16, hidden], with qkv_bias,
+// o [hidden, channels].
+struct DeviceConvolution {
+    const float *filter = nullptr; // [width, channels], the newest token's last
+    const float *bias = nullptr;   // [channels], or null
+};
+
 struct DeviceLayer {
     DeviceNorm before_attention, after_attention;       // [hidden]
     DeviceNorm before_feed_forward, after_feed_forward; // [hidden]
@@ -63,6 +70,7 @@ struct DeviceLayer {
     Matrix gate_up;                // [2 width, hidden], or without a gate [width, hidden]
     Matrix down;                   // [hidden, width]
     DeviceDelta delta;             // or nothing
+    DeviceConvolution convolution; // the same
     DeviceExperts experts;         // or none
     Matrix input_gate;             // [LayerInputs::width, hidden], or none
     Matrix input_down;             // [hidden, LayerInputs::width]
