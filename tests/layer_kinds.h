@@ -364,17 +364,18 @@ inline Model state_space(int32_t groups, int32_t heads, int32_t key_dim, int32_t
     return model;
 }
 
+inline Model limited_steps() {
+    Model model = state_space(2, 4, 20, 24, false);
+    model.layers[0].linear_attention.least_step = 0.3F;
+    model.layers[0].linear_attention.most_step = 0.8F;
+    return model;
+}
+
 } // namespace kinds
 
 // Kinds that the CPU alone computes.
 inline std::vector<LayerKind> cpu_layer_kinds() {
     using namespace kinds;
-    const auto limited = [] {
-        Model model = state_space(2, 4, 20, 24, false);
-        model.layers[0].linear_attention.least_step = 0.3F;
-        model.layers[0].linear_attention.most_step = 0.8F;
-        return model;
-    };
     // In no published model: the parts of either rule with the other.
     const auto crossed = [] {
         Model model = hybrid(true, 2, 4);
@@ -387,8 +388,6 @@ inline std::vector<LayerKind> cpu_layer_kinds() {
         return model;
     };
     return {
-        {"Mamba-2, then attention (Granite 4)", [] { return state_space(1, 6, 128, 64, true); }},
-        {"Mamba-2 of two groups, steps within limits", limited},
         {"a delta net with a skip, the gate before one norm", crossed},
         {"a short convolution of an odd size with biases behind attention",
          [] { return convolution(false, 4, 100, true); }},
@@ -499,6 +498,8 @@ inline std::vector<LayerKind> layer_kinds() {
         {"a short convolution with biases behind attention",
          [] { return convolution(false, 4, 104, true); }},
         {"a short convolution before experts (LFM2-MoE)", convolved_experts},
+        {"Mamba-2, then attention (Granite 4)", [] { return state_space(1, 6, 128, 64, true); }},
+        {"Mamba-2 of two groups, steps within limits", limited_steps},
         {"a tied head with a bias",
          [] {
              Model model = plain();

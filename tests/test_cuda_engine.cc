@@ -22,8 +22,6 @@ std::string attention = "auto"; // main's argument: the family of kernels
 bool experts_alone = false;     // the second, "experts": models with experts alone
 bool only_states = false;       // models with a state alone; "states" as the second argument
 
-bool has_states(const Golden &golden) { return has_delta_nets(golden) || has_convolutions(golden); }
-
 std::vector<Golden> models() {
     std::vector<Golden> all = golden_on_cuda();
     if (experts_alone) std::erase_if(all, [](const Golden &g) { return !has_experts(g); });

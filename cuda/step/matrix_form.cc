@@ -113,6 +113,26 @@ TurnedFilter::TurnedFilter(const Tensor &filter, bool reads) {
     tensor.data = reinterpret_cast<const std::byte *>(values_.data());
 }
 
+std::vector<MatrixPart> convolution_parts(const LinearAttention &delta, int64_t width) {
+    std::vector<MatrixPart> parts;
+    int64_t channel = 0;
+    for (const Weight &part : delta.convolution) {
+        parts.emplace_back(&part.values, channel * width + width - delta.width);
+        channel += part.rows();
+    }
+    return parts;
+}
+
+std::vector<MatrixPart> bias_parts(const LinearAttention &delta) {
+    std::vector<MatrixPart> parts;
+    int64_t channel = 0;
+    for (const Weight &part : delta.convolution) {
+        parts.emplace_back(&part.bias, channel);
+        channel += part.rows();
+    }
+    return parts;
+}
+
 bool is_stored_in_e4m3(const MatrixSource &source) { return has_part_in(source, {DType::e4m3}); }
 bool is_stored_quantised(const MatrixSource &source) {
     return has_part_in(source, {DType::e4m3, DType::u4});

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "recurrent/short_convolution.h"
+#include "recurrent/state_space.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -16,8 +17,9 @@ constexpr int32_t kChunkedTokens = 16;
 
 bool goes_in_chunks(const Model &model, DType element, bool reproducible) {
     return std::all_of(model.layers.begin(), model.layers.end(), [&](const Layer &layer) {
-        const LinearAttention &delta = layer.linear_attention;
-        return !delta || (!reproducible && takes_chunks(element, delta.key_dim, delta.value_dim));
+        const LinearAttention &of = layer.linear_attention;
+        const auto takes = of.rule == StateRule::delta ? takes_chunks : takes_state_space_chunks;
+        return !of || (!reproducible && takes(element, of.key_dim, of.value_dim));
     });
 }
 
@@ -109,6 +111,14 @@ Status StepStates::launch_delta(size_t layer, const DeviceLayer &weights, const 
     a.out = out;
     // Not the number of items: a graph's next replay may have more, of as many tokens.
     a.most_items = static_cast<int32_t>(tokens);
+    if (model_.layers[layer].linear_attention.rule == StateRule::state_space) {
+        return launch_state_space(layer, weights, a, tokens, input, stream);
+    }
+    return launch_delta_net(a, tokens, input, stream);
+}
+
+Status StepStates::launch_delta_net(DeltaArguments a, int64_t tokens, const StepInput &input,
+                                    cudaStream_t stream) const {
     for (size_t l = 0; l < form_.size(); ++l) {
         a.level = input.at<DeltaLevel>(kDeltaLevels) + l;
         if (form_[l] & kChunked) {
@@ -165,6 +175,29 @@ Status StepStates::launch(size_t layer, const DeviceLayer &weights, const void *
     return model_.layers[layer].convolution
                ? launch_convolution(layer, weights, projected, out, tokens, input, stream)
                : launch_delta(layer, weights, projected, out, tokens, input, stream);
+}
+
+Status StepStates::launch_state_space(size_t layer, const DeviceLayer &weights, DeltaArguments a,
+                                      int64_t tokens, const StepInput &input,
+                                      cudaStream_t stream) const {
+    const LinearAttention &space = model_.layers[layer].linear_attention;
+    const DeviceDelta &vectors = weights.delta;
+    StateSpaceArguments s{
+        a, vectors.bias, vectors.skip, space.least_step, space.most_step, space.norm_parts};
+    for (size_t l = 0; l < form_.size(); ++l) {
+        s.delta.level = input.at<DeltaLevel>(kDeltaLevels) + l;
+        if (form_[l] & kChunked) {
+            const DeltaLevel &level = items_.levels[l];
+            const StateSpaceChunks c{s, input.at<DeltaChunk>(kDeltaChunks),
+                                     level.chunk_end - level.chunk_begin, level.end - level.chunked,
+                                     mixed_.data()};
+            RETURN_IF_CUDA(launch_state_space_chunks(c, stream));
+        }
+        if (form_[l] & kStepped) RETURN_IF_CUDA(launch_state_space_steps(s, stream));
+        if (form_[l] & kSeveral) RETURN_IF_CUDA(launch_delta_rings(s.delta, stream));
+    }
+    RETURN_IF_CUDA(launch_state_space_norm(s, tokens, stream));
+    return {};
 }
 
 } // namespace batchllm::cuda

@@ -1,4 +1,4 @@
-// The layers with a state of a step, gated delta nets and short convolutions: the slots of their states, and what of a
+// The layers with a state of a step, gated delta nets, Mamba-2 and short convolutions: the slots of their states, and what of a
 // batch depends on what. Nodes go level by level (backend/state_levels.h).
 #pragma once
 
@@ -18,15 +18,15 @@ namespace batchllm::cuda {
 
 struct StepStateOptions {
     DType element;
-    DType state = DType::f32; // of delta nets; or bf16
+    DType state = DType::f32; // but of short convolutions; or bf16
     int32_t sms = 1;
-    // Delta nets token by token, so that it does not matter how a prompt is cut into steps or where a prefix ends.
+    // But for short convolutions token by token, so that it does not matter how a prompt is cut into steps or where a prefix ends.
     bool reproducible = false;
     bool sm90 = false; // DeltaArguments'
 };
 
-// Whether prompts go in chunks: all delta nets' heads have kernels for them. Where there are none, since then only short
-// convolutions have chunks, whose bits do not depend on them.
+// Whether prompts go in chunks: there are kernels for the heads of all delta nets and state-space layers. A model that
+// has neither does so always: the bits of short convolutions do not depend on chunks.
 bool goes_in_chunks(const Model &model, DType element, bool reproducible);
 
 class StepStates {
@@ -40,7 +40,7 @@ class StepStates {
 
     // Host: adds to the staging buffer what the layers need.
     Status stage(const TokenBatch &batch, StepInput *input, Staging *staging);
-    // Which launches of delta nets the staged step needs: of each level the sum of its Forms.
+    // Which launches the staged step needs: of each level the sum of its Forms.
     enum Form : uint8_t { kStepped = 1, kSeveral = 2, kChunked = 4 };
     const std::vector<uint8_t> &form() const { return form_; }
 
@@ -54,6 +54,11 @@ class StepStates {
                                    const StepInput &input) const;
     Status launch_delta(size_t layer, const DeviceLayer &weights, const void *projected, void *out,
                         int64_t tokens, const StepInput &input, cudaStream_t stream) const;
+    // The layer's launches of all levels.
+    Status launch_delta_net(DeltaArguments a, int64_t tokens, const StepInput &input,
+                            cudaStream_t stream) const;
+    Status launch_state_space(size_t layer, const DeviceLayer &weights, DeltaArguments a,
+                              int64_t tokens, const StepInput &input, cudaStream_t stream) const;
     Status launch_convolution(size_t layer, const DeviceLayer &weights, const void *projected,
                               void *out, int64_t tokens, const StepInput &input,
                               cudaStream_t stream) const;
@@ -63,7 +68,7 @@ class StepStates {
     int64_t slot_bytes_ = 0;
     std::vector<int64_t> begin_; // [layers] of their parts of a slot
     bool chunked_ = false;       // goes_in_chunks()
-    // [slots][layers] { S, ring } of a delta net, { ring } of a short convolution.
+    // [slots][layers] { S, ring }; of a short convolution { ring }.
     DeviceMemory slots_;
     DeviceMemory mixed_, gates_, w_, p_; // ChunkArguments'
 

@@ -6,7 +6,9 @@
 #include "elementwise/elementwise.h"
 #include "elementwise/norm.h"
 #include "experts/routing.h"
+#include "recurrent/delta.h"
 #include "recurrent/short_convolution.h"
+#include "recurrent/state_space.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -26,9 +28,23 @@ const char *missing(const Experts &experts) {
     return nullptr;
 }
 
+const char *missing_space(const LinearAttention &space) {
+    if (space.unit_length || !space.gate_first) {
+        return "a state-space layer other than Mamba-2";
+    }
+    if (space.width > kRing) return "a state-space layer's convolution over more than 4 tokens";
+    if (space.values_size() % kVector != 0) {
+        return "a state-space layer with values of no multiple of 8";
+    }
+    if (space.norm.kind != NormKind::rms || space.norm.bias || !space.norm.weight) {
+        return "a state-space layer's norm other than RMSNorm with a weight";
+    }
+    return missing_in_state_space(space.key_dim, space.value_dim, space.value_heads,
+                                  space.norm_parts);
+}
+
 const char *missing(const LinearAttention &delta) {
-    if (delta.rule != StateRule::delta)
-        return "state-space layers (Mamba-2) run on the cpu backend alone";
+    if (delta.rule == StateRule::state_space) return missing_space(delta);
     if (!delta.unit_length || delta.least_step > 0 || std::isfinite(delta.most_step) ||
         delta.gate_first || delta.norm_parts > 0 || delta.skip || delta.convolution.size() != 1 ||
         delta.convolution[0].bias) {

@@ -135,15 +135,16 @@ class Loader {
                       residual_bias(layer, bool(layer.after_attention)), 0, &to->o_bias);
     }
 
-    // A convolution over fewer tokens than the kernels': the earlier ones count for nothing.
     Status delta(const Layer &layer, DeviceLayer *to) {
         const LinearAttention &from = layer.linear_attention;
-        const MatrixPart all(&from.convolution[0].values, kRing - from.width); // see supported.cc
-        RETURN_IF_ERROR(vector(from.channels() * kRing, {all}, {from.width, kRing, 1, 1}, 0.25F,
-                               &to->delta.convolution));
+        const int64_t normed = from.norm_parts > 0 ? from.values_size() : from.value_dim;
+        RETURN_IF_ERROR(vector(from.channels() * kRing, convolution_parts(from, kRing),
+                               {from.width, kRing, 1, 1}, 0.25F, &to->delta.convolution));
+        RETURN_IF_ERROR(vector(from.channels(), bias_parts(from), {}, 0, &to->delta.bias));
         RETURN_IF_ERROR(vector(from.value_heads, {{&from.decay, 0}}, {}, 0, &to->delta.decay));
         RETURN_IF_ERROR(vector(from.value_heads, {{&from.step_bias, 0}}, {}, 0, &to->delta.step));
-        RETURN_IF_ERROR(norm(from.norm, from.value_dim, {}, &to->delta.norm));
+        RETURN_IF_ERROR(vector(from.value_heads, {{&from.skip, 0}}, {}, 1, &to->delta.skip));
+        RETURN_IF_ERROR(norm(from.norm, normed, {}, &to->delta.norm));
         return vector(model_.hidden, {{&from.o.bias, 0}},
                       residual_bias(layer, bool(layer.after_attention)), 0, &to->o_bias);
     }

@@ -97,6 +97,7 @@ void add_states(const Model &model, const StepForm &form, int64_t rows, StepBuff
         any = any || !layer.attends();
         const LinearAttention &net = layer.linear_attention;
         channels = std::max(channels, net.channels());
+        if (net.rule != StateRule::delta) continue; // what follows state spaces have no need of
         keys = std::max(keys, int64_t{net.value_heads} * net.key_dim);
         heads = std::max<int64_t>(heads, net.value_heads);
     }
