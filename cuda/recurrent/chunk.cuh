@@ -74,8 +74,10 @@ struct ChunkPlace {
     int first;     // of the item's
 
     __device__ ChunkPlace(const ChunkArguments &a, const DeltaChunk &chunk)
-        : item(a.delta.items[chunk.item]), token(int64_t{item.token_begin} + chunk.first),
-          count(min(kDeltaChunk, item.token_count - chunk.first)), first(chunk.first) {}
+        : ChunkPlace(a.delta.items[chunk.item], chunk.first) {}
+    __device__ ChunkPlace(const DeltaItem &item, int first)
+        : item(item), token(int64_t{item.token_begin} + first),
+          count(min(kDeltaChunk, item.token_count - first)), first(first) {}
 };
 
 template <typename T>

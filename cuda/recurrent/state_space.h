@@ -35,12 +35,17 @@ struct StateSpaceChunks {
     int32_t most_chunks;      // no level has more, or it is only slower; the same of items
     int32_t items;
     void *mixed; // [tokens, channels] elements: q, k and v convolved
+    float2 *
+        gates; // [tokens, value_heads] logarithm to base 2 of the decay since the chunk began, and step
 };
 
 // Whether there are kernels for such heads. In f16 the numbers of S and of q . k may be too large.
 bool takes_state_space_chunks(DType element, int32_t key_dim, int32_t value_dim);
 
-// Those items whole, but for the norm and their rings.
+// What their chunks are made of: `mixed` and `gates`.
+cudaError_t launch_state_space_inputs(const StateSpaceChunks &arguments, cudaStream_t stream);
+
+// Those items whole, with their inputs, but for the norm and their rings.
 cudaError_t launch_state_space_chunks(const StateSpaceChunks &arguments, cudaStream_t stream);
 
 // Norms the results of tokens [0, tokens) where they are: after all levels.

@@ -5,11 +5,13 @@
 //     P_ij    = exp(G_i - G_j) step_j q_i . k_j   for j <= i
 //     results = exp(G) q S + P v + skip v, times silu(z)
 //     S       = exp(G_last) S + k^T (exp(G_last - G) step v)
-// One launch convolves all tokens of the level's chunks. In another a block has an item and a head, and goes through its
-// chunks with S in the accumulators of its products, 32 keys a warp, and rounded to bf16 in shared memory for q S.
+// state_space_inputs.cu makes q, k, v, G and steps. Here a block has an item and a head, and goes through its chunks: four
+// warps make the results, 16 tokens each. Four more have S in the accumulators of their products, 32 keys each, leave it
+// rounded to bf16 in shared memory for the others' q S, and copy the next chunk.
+#include "attention/hopper.cuh"
+#include "device/copies.cuh"
 #include "device/launch.cuh"
 #include "recurrent/chunk.cuh"
-#include "recurrent/convolve.cuh"
 #include "recurrent/state_space.h"
 
 #include <algorithm>
@@ -21,37 +23,34 @@ namespace {
 using Element = __nv_bfloat16;
 
 constexpr int kKeys = 128, kValues = 64, kTokens = kDeltaChunk;
-constexpr int kThreads = 128, kWarps = kThreads / 32;
+constexpr int kGroup = 128, kThreads = 2 * kGroup, kWarps = kGroup / 32;
 static_assert(kTokens == 16 * kWarps && kKeys == 32 * kWarps);
+enum Barrier { kKept = 1, kRead = 2 };
 
-struct Place {
-    DeltaItem item;
-    int64_t token; // the first
-    int count;     // tokens
-    int first;     // of the item's
+__device__ __forceinline__ int warp_of_group() {
+    return static_cast<int>(threadIdx.x % kGroup / 32);
+}
 
-    __device__ Place(const DeltaItem &item, int first)
-        : item(item), token(int64_t{item.token_begin} + first),
-          count(min(kTokens, item.token_count - first)), first(first) {}
+// In shared memory. Of the chunk and the next one by turns: what is read until a chunk's end.
+struct Tiles {
+    Tile<kKeys> queries, keys;     // [kTokens, kKeys]
+    Tile<kValues> values, outputs; // [kTokens, kValues]; outputs: z, then the results. By turns
+    float2 *
+        gates; // [kTokens] G to base 2, and step; beyond the chunk's tokens the last one's. By turns
+    Tile<kValues> kept, state; // [kTokens, kValues]: v times what of it S keeps; [kKeys, kValues]
+    static constexpr int kKeyBytes = kTokens * kKeys * 2, kValueBytes = kTokens * kValues * 2;
+    static constexpr int kTurnBytes = 2 * kValueBytes + kTokens * static_cast<int>(sizeof(float2));
+    static constexpr int kBytes =
+        2 * kKeyBytes + 2 * kTurnBytes + kValueBytes + kKeys * kValues * 2;
+
+    __device__ __forceinline__ Tiles(unsigned char *memory, int turn)
+        : queries{shared_address(memory)}, keys{queries.base + kKeyBytes},
+          values{keys.base + kKeyBytes + turn * kTurnBytes}, outputs{values.base + kValueBytes},
+          gates(reinterpret_cast<float2 *>(memory + 2 * kKeyBytes + turn * kTurnBytes +
+                                           2 * kValueBytes)),
+          kept{keys.base + kKeyBytes + 2 * kTurnBytes}, state{kept.base + kValueBytes} {}
 };
-
-struct ChunkGates {
-    float sums[kTokens],
-        steps[kTokens];  // G to base 2; beyond the chunk's tokens the last one's, and 0
-    float rest[kTokens]; // exp(G_last - G) step
-};
-
-// In shared memory, one after the other.
-struct ChunkTiles {
-    Tile<kKeys> queries, keys; // [kTokens, kKeys]
-    Tile<kValues> values, kept,
-        state; // [kTokens, kValues] twice, kept: times rest; [kKeys, kValues]
-    static constexpr int kBytes = (2 * kTokens * (kKeys + kValues) + kKeys * kValues) * 2;
-
-    __device__ explicit ChunkTiles(uint32_t base)
-        : queries{base}, keys{base + kTokens * kKeys * 2}, values{keys.base + kTokens * kKeys * 2},
-          kept{values.base + kTokens * kValues * 2}, state{kept.base + kTokens * kValues * 2} {}
-};
+static_assert(Tiles::kBytes <= 99 * 1024, "a block on 8.6 and 8.9, two on 9.0");
 
 __device__ __forceinline__ uint32_t load_pair(uint32_t address) {
     uint32_t pair;
@@ -65,47 +64,40 @@ __device__ __forceinline__ float2 wide(uint32_t pair) {
     return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&pair));
 }
 
-// Of the chunk's tokens, by one warp, a lane two.
-__device__ __forceinline__ void make_gates(const StateSpaceArguments &s, const Place &place,
-                                           int head, ChunkGates *to) {
-    const DeltaArguments &a = s.delta;
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const float rate = -expf(a.decay[head]) * kLog2e, bias = a.step[head];
-    float decays[2] = {}, steps[2] = {};
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-        if (2 * lane + e >= place.count) continue;
-        const Element *row = projected_of<Element>(a, place.token + 2 * lane + e);
-        const float x = to_float(row[a.channels() + a.values_size() + head]) + bias;
-        const float softplus = x > 20.0f ? x : log1pf(expf(x));
-        steps[e] = fminf(fmaxf(softplus, s.least_step), s.most_step);
-        decays[e] = rate * steps[e];
+// Asynchronously, by a group.
+__device__ __forceinline__ void copy_chunk(const StateSpaceChunks &c, const ChunkPlace &place,
+                                           int head, const Tiles &to) {
+    const DeltaArguments &a = c.space.delta;
+    const int thread = static_cast<int>(threadIdx.x % kGroup);
+    const int key_head = head / (a.value_heads / a.key_heads);
+    const Element *row = static_cast<const Element *>(c.mixed) + place.token * a.channels();
+    const Element *queries = row + key_head * kKeys;
+    const auto stride = static_cast<int64_t>(a.channels());
+    to.queries.copy<kGroup>(thread, queries, stride, place.count);
+    to.keys.copy<kGroup>(thread, queries + a.keys_size(), stride, place.count);
+    to.values.copy<kGroup>(thread, row + 2 * a.keys_size() + head * kValues, stride, place.count);
+    const Element *outputs = projected_of<Element>(a, place.token) + a.channels() + head * kValues;
+    to.outputs.copy<kGroup>(thread, outputs, a.stride, place.count);
+    if (thread < kTokens) {
+        const int64_t token = place.token + min(thread, place.count - 1);
+        copy_async_pair(shared_address(to.gates + thread), c.gates + token * a.value_heads + head);
     }
-    float sum = decays[0] + decays[1]; // up to the lane's second token
-#pragma unroll
-    for (int offset = 1; offset < 32; offset *= 2) {
-        const float before = __shfl_up_sync(~0u, sum, offset);
-        if (lane >= offset) sum += before;
-    }
-    const float sums[2] = {sum - decays[1], sum}, last = __shfl_sync(~0u, sum, 31);
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-        to->sums[2 * lane + e] = sums[e];
-        to->steps[2 * lane + e] = steps[e];
-        to->rest[2 * lane + e] = exp2_approximate(last - sums[e]) * steps[e];
-    }
+    copy_async_commit();
 }
 
-// values times rest, by all threads.
-__device__ __forceinline__ void scale_values(const ChunkTiles &tiles, const ChunkGates &gates) {
+// v times exp(G_last - G) step, by the group with S.
+__device__ __forceinline__ void scale_values(const Tiles &tiles, int count) {
+    const float last = tiles.gates[kTokens - 1].x;
 #pragma unroll
-    for (int i = static_cast<int>(threadIdx.x); i < kTokens * kValues / 8; i += kThreads) {
-        const int row = i / (kValues / 8), piece = i % (kValues / 8);
+    for (int i = 0; i < kTokens * kValues / 8 / kGroup; ++i) {
+        const int at = i * kGroup + static_cast<int>(threadIdx.x % kGroup);
+        const int row = at / (kValues / 8), piece = at % (kValues / 8);
         const uint4 raw = load_shared(tiles.values.at(row, piece));
-        const float rest = gates.rest[row];
+        const float2 gate = tiles.gates[row];
+        const float scale = row < count ? exp2_approximate(last - gate.x) * gate.y : 0.0f;
         const auto scaled_pair = [&](uint32_t pair) {
             const float2 x = wide(pair);
-            return pack(x.x * rest, x.y * rest, Element());
+            return pack(x.x * scale, x.y * scale, Element());
         };
         store_shared(tiles.kept.at(row, piece), {scaled_pair(raw.x), scaled_pair(raw.y),
                                                  scaled_pair(raw.z), scaled_pair(raw.w)});
@@ -126,9 +118,8 @@ multiply(float (*d)[4], const uint32_t (&a)[4], int count, const Load &load) {
 }
 
 // Of the warp's 16 tokens: results before skip and gate.
-__device__ __forceinline__ void make_results(const ChunkTiles &tiles, const ChunkGates &gates,
-                                             float (&results)[8][4]) {
-    const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+__device__ __forceinline__ void make_results(const Tiles &tiles, float (&results)[8][4]) {
+    const int warp = warp_of_group(), lane = static_cast<int>(threadIdx.x % 32);
     const int first = 16 * warp, row = first + lane / 4, column = lane % 4 * 2;
     float p[8][4] = {};
 #pragma unroll
@@ -140,16 +131,26 @@ __device__ __forceinline__ void make_results(const ChunkTiles &tiles, const Chun
         multiply<4>(p, query, warp + 1,
                     [&](uint32_t(&b)[4], int n) { tiles.keys.load_turned_b(b, k, n); });
     }
-    const float sums[2] = {gates.sums[row], gates.sums[row + 8]};
-    const float decays[2] = {exp2_approximate(sums[0]), exp2_approximate(sums[1])};
+    named_barrier(kRead, kThreads);
+    const float sums[2] = {tiles.gates[row].x, tiles.gates[row + 8].x};
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
+        if (n / 2 > warp) break; // later tokens
+        const float4 two = *reinterpret_cast<const float4 *>(tiles.gates + 8 * n + column);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
             const int other = 8 * n + column + e % 2;
-            const float decay = exp2_approximate(sums[e / 2] - gates.sums[other]);
-            p[n][e] = other <= row + e / 2 * 8 ? p[n][e] * decay * gates.steps[other] : 0.0f;
-            results[n][e] *= decays[e / 2];
+            const float sum = e % 2 == 0 ? two.x : two.z, step = e % 2 == 0 ? two.y : two.w;
+            const bool seen = other <= row + e / 2 * 8;
+            p[n][e] = seen ? p[n][e] * exp2_approximate(sums[e / 2] - sum) * step : 0.0f;
+        }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float decay = exp2_approximate(sums[half]);
+#pragma unroll
+        for (int n = 0; n < 8; ++n) {
+            results[n][2 * half] *= decay, results[n][2 * half + 1] *= decay;
         }
     }
 #pragma unroll
@@ -164,29 +165,33 @@ __device__ __forceinline__ void make_results(const ChunkTiles &tiles, const Chun
     }
 }
 
-// With skip and gate, to memory.
-__device__ __forceinline__ void store_results(const StateSpaceArguments &s, const Place &place,
-                                              int head, const ChunkTiles &tiles,
+// With skip and gate, to memory by way of the tile of z, of which the warp has its rows for itself.
+__device__ __forceinline__ void store_results(const DeltaArguments &a, const ChunkPlace &place,
+                                              int head, float skip, const Tiles &tiles,
                                               const float (&results)[8][4]) {
-    const DeltaArguments &a = s.delta;
-    const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-    const float skip = s.skip == nullptr ? 0.0f : s.skip[head];
+    const int lane = static_cast<int>(threadIdx.x % 32), first = 16 * warp_of_group();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int row = 16 * warp + lane / 4 + 8 * half;
-        if (row >= place.count) continue;
-        const int64_t token = place.token + row;
-        const int at = head * kValues + lane % 4 * 2;
-        const Element *gates = projected_of<Element>(a, token) + a.channels() + at;
-        Element *to = static_cast<Element *>(a.out) + token * a.values_size() + at;
 #pragma unroll
         for (int n = 0; n < 8; ++n) {
+            const int row = first + lane / 4 + 8 * half;
+            const uint32_t at = tiles.outputs.at(row, n) + lane % 4 * 4;
             const float2 value = wide(load_pair(tiles.values.at(row, n) + lane % 4 * 4));
-            const float2 z = wide(*reinterpret_cast<const uint32_t *>(gates + 8 * n));
+            const float2 z = wide(load_pair(at));
             const float x = (results[n][2 * half] + skip * value.x) * silu_approximate(z.x);
             const float y = (results[n][2 * half + 1] + skip * value.y) * silu_approximate(z.y);
-            *reinterpret_cast<uint32_t *>(to + 8 * n) = pack(x, y, Element());
+            store_pair(at, pack(x, y, Element()));
         }
+    }
+    __syncwarp();
+    const int piece = lane % 8;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int row = first + 4 * i + lane / 8;
+        if (row >= place.count) break;
+        Element *to = static_cast<Element *>(a.out) + (place.token + row) * a.values_size() +
+                      head * kValues + piece * 8;
+        *reinterpret_cast<uint4 *>(to) = load_shared(tiles.outputs.at(row, piece));
     }
 }
 
@@ -196,7 +201,7 @@ using WarpState = float[2][8][4];
 // action(pair, key, columns' piece, column): of each two neighbours
 template <typename Action>
 __device__ __forceinline__ void for_each_pair(WarpState &state, const Action &action) {
-    const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+    const int warp = warp_of_group(), lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
 #pragma unroll
@@ -210,16 +215,17 @@ __device__ __forceinline__ void for_each_pair(WarpState &state, const Action &ac
     }
 }
 
-__device__ __forceinline__ void share_state(const ChunkTiles &tiles, WarpState &state) {
+__device__ __forceinline__ void share_state(const Tiles &tiles, WarpState &state) {
     for_each_pair(state, [&](const float *x, int key, int piece, int column) {
         store_pair(tiles.state.at(key, piece) + column * 2, pack(x[0], x[1], Element()));
     });
 }
 
-__device__ __forceinline__ void advance(const ChunkTiles &tiles, const ChunkGates &gates,
-                                        WarpState &state) {
-    const int warp = static_cast<int>(threadIdx.x / 32);
-    const float decay = exp2_approximate(gates.sums[kTokens - 1]);
+__device__ __forceinline__ void advance(const Tiles &tiles, int count, WarpState &state) {
+    const int warp = warp_of_group();
+    scale_values(tiles, count);
+    named_barrier(kKept, kGroup);
+    const float decay = exp2_approximate(tiles.gates[kTokens - 1].x);
     for_each_pair(state, [&](float *x, int, int, int) { x[0] *= decay, x[1] *= decay; });
 #pragma unroll
     for (int k = 0; k < kTokens; k += 16) {
@@ -233,12 +239,12 @@ __device__ __forceinline__ void advance(const ChunkTiles &tiles, const ChunkGate
     }
 }
 
-template <typename S>
-__device__ __forceinline__ void run_chunks(const StateSpaceChunks &c, const DeltaItem &item,
-                                           int head, const ChunkTiles &tiles, ChunkGates *gates) {
+// The item's chunks, by the group with S.
+template <typename S> __device__ __forceinline__ void run_states(const StateSpaceChunks &c,
+                                                                 const DeltaItem &item, int head,
+                                                                 unsigned char *memory, int *turn) {
     const DeltaArguments &a = c.space.delta;
-    const int thread = static_cast<int>(threadIdx.x);
-    const int key_head = head / (a.value_heads / a.key_heads);
+    copy_chunk(c, ChunkPlace(item, 0), head, Tiles(memory, *turn));
     WarpState state = {};
     if (item.from >= 0) {
         const S *from = state_of<S>(a, item.from, head);
@@ -247,28 +253,17 @@ __device__ __forceinline__ void run_chunks(const StateSpaceChunks &c, const Delt
             x[0] = two.x, x[1] = two.y;
         });
     }
-    share_state(tiles, state);
-    for (int first = 0; first < item.token_count; first += kTokens) {
-        const Place place(item, first);
-        const Element *row = static_cast<const Element *>(c.mixed) + place.token * a.channels();
-        const Element *queries = row + key_head * kKeys;
-        const auto stride = static_cast<int64_t>(a.channels());
-        tiles.queries.copy<kThreads>(thread, queries, stride, place.count);
-        tiles.keys.copy<kThreads>(thread, queries + a.keys_size(), stride, place.count);
-        tiles.values.copy<kThreads>(thread, row + 2 * a.keys_size() + head * kValues, stride,
-                                    place.count);
-        copy_async_commit();
-        if (thread < 32) make_gates(c.space, place, head, gates);
+    share_state(Tiles(memory, *turn), state);
+    for (int first = 0; first < item.token_count; first += kTokens, *turn ^= 1) {
         copy_async_wait<0>();
-        __syncthreads();
-        scale_values(tiles, *gates);
-        float results[8][4] = {};
-        make_results(tiles, *gates, results);
-        store_results(c.space, place, head, tiles, results);
-        __syncthreads(); // kept is there, and the old state has been read
-        advance(tiles, *gates, state);
-        share_state(tiles, state);
-        __syncthreads();
+        __syncthreads(); // the chunk is there, and so is S
+        const Tiles tiles(memory, *turn);
+        advance(tiles, item.token_count - first, state);
+        named_barrier(kRead, kThreads); // S, q and k are no longer read
+        if (first + kTokens < item.token_count) {
+            copy_chunk(c, ChunkPlace(item, first + kTokens), head, Tiles(memory, *turn ^ 1));
+            share_state(tiles, state);
+        }
     }
     S *to = state_of<S>(a, item.state, head);
     for_each_pair(state, [&](const float *x, int key, int piece, int column) {
@@ -276,85 +271,33 @@ __device__ __forceinline__ void run_chunks(const StateSpaceChunks &c, const Delt
     });
 }
 
+// By the other.
+__device__ __forceinline__ void run_results(const StateSpaceArguments &s, const DeltaItem &item,
+                                            int head, unsigned char *memory, int *turn) {
+    const float skip = s.skip == nullptr ? 0.0f : s.skip[head];
+    for (int first = 0; first < item.token_count; first += kTokens, *turn ^= 1) {
+        __syncthreads();
+        const Tiles tiles(memory, *turn);
+        float results[8][4] = {};
+        make_results(tiles, results);
+        store_results(s.delta, ChunkPlace(item, first), head, skip, tiles, results);
+    }
+}
+
 template <typename S> __global__ void __launch_bounds__(kThreads, 2)
     state_space_chunks(const __grid_constant__ StateSpaceChunks c) {
     extern __shared__ __align__(128) unsigned char memory[];
-    __shared__ ChunkGates gates;
     const DeltaArguments &a = c.space.delta;
-    const ChunkTiles tiles(shared_address(memory));
+    const int head = static_cast<int>(blockIdx.x);
     const DeltaLevel level = *a.level;
+    int turn = 0;
     for (int i = level.chunked + static_cast<int>(blockIdx.y); i < level.end; i += gridDim.y) {
-        run_chunks<S>(c, a.items[i], static_cast<int>(blockIdx.x), tiles, &gates);
-    }
-}
-
-// ---- Before it --------------------------------------------------------------------------------------
-
-constexpr int kWarpTokens = kTokens / kWarps, kBatch = 8; // kBatch: that are loaded together
-
-// A warp has 128 channels, a lane four of them, of 16 tokens of a chunk.
-__device__ __forceinline__ void mix_tokens(const StateSpaceChunks &c, const Place &place,
-                                           int channel, int begin, int end) {
-    const DeltaArguments &a = c.space.delta;
-    Convolution<4> convolution(
-        [&](int e) { return reinterpret_cast<const float4 *>(a.convolution)[channel + e]; });
-    float4 bias = {};
-    if (c.space.bias != nullptr) bias = *reinterpret_cast<const float4 *>(c.space.bias + channel);
-    const auto load = [&](const Element *row) {
-        return *reinterpret_cast<const uint2 *>(row + channel);
-    };
-    const auto see = [&](const uint2 &raw, bool valid) {
-        const float2 low = wide(raw.x), high = wide(raw.y);
-        const float x[4] = {valid ? low.x : 0.0f, valid ? low.y : 0.0f, valid ? high.x : 0.0f,
-                            valid ? high.y : 0.0f};
-        convolution.see(x);
-    };
-    uint2 before[kRing];
-#pragma unroll
-    for (int w = 1; w < kRing; ++w) {
-        before[w] = load(seen_row<Element>(a, place.item, place.first + begin, kRing - w));
-    }
-#pragma unroll
-    for (int w = 1; w < kRing; ++w) {
-        see(before[w], place.item.position + place.first + begin >= kRing - w);
-    }
-    const auto mixed = [&](int e, float of) {
-#pragma unroll
-        for (int w = 0; w < kRing; ++w) of += convolution.seen[w][e] * convolution.weights[e][w];
-        return silu_approximate(of);
-    };
-#pragma unroll 1
-    for (int t = begin; t < end; t += kBatch) {
-        uint2 batch[kBatch];
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-            batch[i] = load(projected_of<Element>(a, place.token + min(t + i, end - 1)));
+        const DeltaItem item = a.items[i];
+        if (threadIdx.x < kGroup) {
+            run_results(c.space, item, head, memory, &turn);
+        } else {
+            run_states<S>(c, item, head, memory, &turn);
         }
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-            if (t + i >= end) break;
-            see(batch[i], true);
-            const uint2 raw = {pack(mixed(0, bias.x), mixed(1, bias.y), Element()),
-                               pack(mixed(2, bias.z), mixed(3, bias.w), Element())};
-            *reinterpret_cast<uint2 *>(static_cast<Element *>(c.mixed) +
-                                       (place.token + t + i) * a.channels() + channel) = raw;
-        }
-    }
-}
-
-__global__ void __launch_bounds__(kThreads)
-    state_space_inputs(const __grid_constant__ StateSpaceChunks c) {
-    const DeltaArguments &a = c.space.delta;
-    const DeltaLevel level = *a.level;
-    const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-    const int channel = (static_cast<int>(blockIdx.y) * 32 + lane) * 4;
-    if (channel >= a.channels()) return;
-    for (int i = level.chunk_begin + static_cast<int>(blockIdx.x); i < level.chunk_end;
-         i += gridDim.x) {
-        const DeltaChunk chunk = c.chunks[i];
-        const Place place(a.items[chunk.item], chunk.first);
-        const int begin = warp * kWarpTokens, end = min(begin + kWarpTokens, place.count);
-        if (begin < end) mix_tokens(c, place, channel, begin, end);
     }
 }
 
@@ -372,15 +315,14 @@ cudaError_t launch_state_space_chunks(const StateSpaceChunks &c, cudaStream_t st
         a.value_heads % a.key_heads != 0) {
         return cudaErrorInvalidValue;
     }
-    const dim3 inputs(static_cast<unsigned>(c.most_chunks),
-                      static_cast<unsigned>((a.channels() + 127) / 128));
-    space::state_space_inputs<<<inputs, space::kThreads, 0, stream>>>(c);
-    if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) return code;
+    if (const cudaError_t code = launch_state_space_inputs(c, stream); code != cudaSuccess) {
+        return code;
+    }
     const dim3 grid(static_cast<unsigned>(a.value_heads),
                     static_cast<unsigned>(std::min(c.items, 65535)));
     return with_state(a.state, [&](auto state) {
         return launch_with_shared(space::state_space_chunks<decltype(state)>, grid, space::kThreads,
-                                  space::ChunkTiles::kBytes, stream, c);
+                                  space::Tiles::kBytes, stream, c);
     });
 }
 

@@ -188,9 +188,12 @@ Status StepStates::launch_state_space(size_t layer, const DeviceLayer &weights, 
         s.delta.level = input.at<DeltaLevel>(kDeltaLevels) + l;
         if (form_[l] & kChunked) {
             const DeltaLevel &level = items_.levels[l];
-            const StateSpaceChunks c{s, input.at<DeltaChunk>(kDeltaChunks),
-                                     level.chunk_end - level.chunk_begin, level.end - level.chunked,
-                                     mixed_.data()};
+            const StateSpaceChunks c{s,
+                                     input.at<DeltaChunk>(kDeltaChunks),
+                                     level.chunk_end - level.chunk_begin,
+                                     level.end - level.chunked,
+                                     mixed_.data(),
+                                     gates_.as<float2>()};
             RETURN_IF_CUDA(launch_state_space_chunks(c, stream));
         }
         if (form_[l] & kStepped) RETURN_IF_CUDA(launch_state_space_steps(s, stream));

@@ -91,15 +91,16 @@ void add_attention(const Model &model, const StepForm &form, int64_t rows, StepB
 
 // Short convolutions have lists alone.
 void add_states(const Model &model, const StepForm &form, int64_t rows, StepBuffers *out) {
-    int64_t channels = 0, keys = 0, heads = 0;
+    int64_t channels = 0, keys = 0, heads = 0, delta_heads = 0;
     bool any = false;
     for (const Layer &layer : model.layers) {
         any = any || !layer.attends();
         const LinearAttention &net = layer.linear_attention;
         channels = std::max(channels, net.channels());
+        heads = std::max<int64_t>(heads, net.value_heads);
         if (net.rule != StateRule::delta) continue; // what follows state spaces have no need of
         keys = std::max(keys, int64_t{net.value_heads} * net.key_dim);
-        heads = std::max<int64_t>(heads, net.value_heads);
+        delta_heads = std::max<int64_t>(delta_heads, net.value_heads);
     }
     if (!any) return;
     StepBuffers &of = *out;
@@ -109,7 +110,7 @@ void add_states(const Model &model, const StepForm &form, int64_t rows, StepBuff
     const int64_t element = rows * dtype_bytes(form.element);
     of[delta_mixed] = element * channels;
     of[delta_keys] = element * keys;
-    of[delta_weights] = element * heads * delta_chunk_tokens;
+    of[delta_weights] = element * delta_heads * delta_chunk_tokens;
     of[delta_gates] = rows * heads * 2 * number;
     of[delta_chunks] = rows * delta_chunk_bytes;
 }
