@@ -25,7 +25,7 @@ using Element = __nv_bfloat16;
 constexpr int kKeys = 128, kValues = 64, kTokens = kDeltaChunk;
 constexpr int kGroup = 128, kThreads = 2 * kGroup, kWarps = kGroup / 32;
 static_assert(kTokens == 16 * kWarps && kKeys == 32 * kWarps);
-enum Barrier { kKept = 1, kRead = 2 };
+constexpr int kKept = 1; // a barrier
 
 __device__ __forceinline__ int warp_of_group() {
     return static_cast<int>(threadIdx.x % kGroup / 32);
@@ -131,7 +131,7 @@ __device__ __forceinline__ void make_results(const Tiles &tiles, float (&results
         multiply<4>(p, query, warp + 1,
                     [&](uint32_t(&b)[4], int n) { tiles.keys.load_turned_b(b, k, n); });
     }
-    named_barrier(kRead, kThreads);
+    __syncthreads(); // S, q and k are no longer read
     const float sums[2] = {tiles.gates[row].x, tiles.gates[row + 8].x};
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
@@ -259,7 +259,7 @@ template <typename S> __device__ __forceinline__ void run_states(const StateSpac
         __syncthreads(); // the chunk is there, and so is S
         const Tiles tiles(memory, *turn);
         advance(tiles, item.token_count - first, state);
-        named_barrier(kRead, kThreads); // S, q and k are no longer read
+        __syncthreads(); // the others are done with S, q and k
         if (first + kTokens < item.token_count) {
             copy_chunk(c, ChunkPlace(item, first + kTokens), head, Tiles(memory, *turn ^ 1));
             share_state(tiles, state);
