@@ -104,16 +104,24 @@ __device__ __forceinline__ void scale_values(const Tiles &tiles, int count) {
     }
 }
 
-// d [16, 16 kCount] += a [16, 16] b, b's columns from n = 0 on; load(n): 16 columns of b.
-template <int kCount, typename Load> __device__ __forceinline__ void
-multiply(float (*d)[4], const uint32_t (&a)[4], int count, const Load &load) {
+// 16 rows by 64 columns, as the right operand of eight products.
+struct Right {
+    uint32_t columns[4][4];
+
+    // load(b, n): columns [n, n + 16)
+    template <typename Load> __device__ __forceinline__ void load(const Load &load) {
 #pragma unroll
-    for (int n = 0; n < kCount; ++n) {
-        if (n >= count) break;
-        uint32_t b[4];
-        load(b, 16 * n);
-        mma_sync(d[2 * n], a, b[0], b[1], Element());
-        mma_sync(d[2 * n + 1], a, b[2], b[3], Element());
+        for (int n = 0; n < 4; ++n) load(columns[n], 16 * n);
+    }
+};
+
+// d [16, 64] += a [16, 16] right
+__device__ __forceinline__ void multiply(float (*d)[4], const uint32_t (&a)[4],
+                                         const Right &right) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+        mma_sync(d[2 * n], a, right.columns[n][0], right.columns[n][1], Element());
+        mma_sync(d[2 * n + 1], a, right.columns[n][2], right.columns[n][3], Element());
     }
 }
 
@@ -122,20 +130,24 @@ __device__ __forceinline__ void make_results(const Tiles &tiles, float (&results
     const int warp = warp_of_group(), lane = static_cast<int>(threadIdx.x % 32);
     const int first = 16 * warp, row = first + lane / 4, column = lane % 4 * 2;
     float p[8][4] = {};
+    Right keys, states; // while one is multiplied, the other comes
+    const auto load_keys = [&](int k) {
+        keys.load([&](uint32_t(&b)[4], int n) { tiles.keys.load_turned_b(b, k, n); });
+    };
+    load_keys(0);
 #pragma unroll
     for (int k = 0; k < kKeys; k += 16) {
         uint32_t query[4];
         tiles.queries.load_a(query, first, k);
-        multiply<4>(results, query, 4,
-                    [&](uint32_t(&b)[4], int n) { tiles.state.load_b(b, k, n); });
-        multiply<4>(p, query, warp + 1,
-                    [&](uint32_t(&b)[4], int n) { tiles.keys.load_turned_b(b, k, n); });
+        states.load([&](uint32_t(&b)[4], int n) { tiles.state.load_b(b, k, n); });
+        multiply(p, query, keys);
+        if (k + 16 < kKeys) load_keys(k + 16);
+        multiply(results, query, states);
     }
     __syncthreads(); // S, q and k are no longer read
     const float sums[2] = {tiles.gates[row].x, tiles.gates[row + 8].x};
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
-        if (n / 2 > warp) break; // later tokens
         const float4 two = *reinterpret_cast<const float4 *>(tiles.gates + 8 * n + column);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
@@ -155,13 +167,13 @@ __device__ __forceinline__ void make_results(const Tiles &tiles, float (&results
     }
 #pragma unroll
     for (int k = 0; k < kTokens / 16; ++k) {
-        if (k > warp) break;
+        Right values;
+        values.load([&](uint32_t(&b)[4], int n) { tiles.values.load_b(b, 16 * k, n); });
         const float(*of)[4] = p + 2 * k;
         const uint32_t a[4] = {
             pack(of[0][0], of[0][1], Element()), pack(of[0][2], of[0][3], Element()),
             pack(of[1][0], of[1][1], Element()), pack(of[1][2], of[1][3], Element())};
-        multiply<4>(results, a, 4,
-                    [&](uint32_t(&b)[4], int n) { tiles.values.load_b(b, 16 * k, n); });
+        multiply(results, a, values);
     }
 }
 
@@ -229,12 +241,13 @@ __device__ __forceinline__ void advance(const Tiles &tiles, int count, WarpState
     for_each_pair(state, [&](float *x, int, int, int) { x[0] *= decay, x[1] *= decay; });
 #pragma unroll
     for (int k = 0; k < kTokens; k += 16) {
+        Right kept;
+        kept.load([&](uint32_t(&b)[4], int n) { tiles.kept.load_b(b, k, n); });
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
             uint32_t key[4];
             tiles.keys.load_turned_a(key, 32 * warp + 16 * m, k);
-            multiply<4>(state[m], key, 4,
-                        [&](uint32_t(&b)[4], int n) { tiles.kept.load_b(b, k, n); });
+            multiply(state[m], key, kept);
         }
     }
 }
