@@ -27,6 +27,7 @@ StepStates::StepStates(const Model &model, const StepStateOptions &options)
     : model_(model), options_(options) {
     chunked_ = goes_in_chunks(model, options_.element, options_.reproducible);
     for (const Layer &layer : model_.layers) {
+        begin_.push_back(slot_bytes_);
         const LinearAttention &delta = layer.linear_attention;
         int64_t bytes = 0;
         if (delta) {
@@ -35,15 +36,12 @@ StepStates::StepStates(const Model &model, const StepStateOptions &options)
         } else if (layer.convolution) {
             bytes = layer.convolution.state_size() * static_cast<int64_t>(sizeof(float));
         }
-        bytes = (bytes + kAlign - 1) / kAlign * kAlign;
-        parts_.push_back({slot_bytes_, bytes});
-        slot_bytes_ += bytes;
+        slot_bytes_ += (bytes + kAlign - 1) / kAlign * kAlign;
     }
 }
 
 Status StepStates::take_slots(int64_t slots) {
     // What was never written is never read.
-    slot_count_ = slots;
     ASSIGN_OR_RETURN(slots_, DeviceMemory::create(slots * slot_bytes_, "the state slots"));
     return {};
 }
@@ -93,8 +91,8 @@ DeltaArguments StepStates::delta_arguments(size_t layer, const DeviceLayer &weig
     a.step = weights.delta.step;
     a.norm = weights.delta.norm.weight;
     a.epsilon = weights.delta.norm.epsilon;
-    a.states = states_of(layer);
-    a.slot_bytes = parts_[layer].bytes;
+    a.states = slots_.data() + begin_[layer];
+    a.slot_bytes = slot_bytes_;
     a.items = input.at<DeltaItem>(kDeltaItems);
     a.key_heads = delta.key_heads;
     a.value_heads = delta.value_heads;
@@ -155,8 +153,8 @@ Status StepStates::launch_convolution(size_t layer, const DeviceLayer &weights,
     a.filter = weights.convolution.filter;
     a.filter_bias = weights.convolution.bias;
     a.input_bias = weights.qkv_bias;
-    a.states = states_of(layer);
-    a.slot_bytes = parts_[layer].bytes;
+    a.states = slots_.data() + begin_[layer];
+    a.slot_bytes = slot_bytes_;
     a.out = out;
     a.items = input.at<DeltaItem>(kDeltaItems);
     a.chunks = chunked_ ? input.at<DeltaChunk>(kDeltaChunks) : nullptr;

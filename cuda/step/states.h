@@ -50,9 +50,6 @@ class StepStates {
                   int64_t tokens, const StepInput &input, cudaStream_t stream) const;
 
   private:
-    std::byte *states_of(size_t layer) const { // slot 0's
-        return slots_.data() + parts_[layer].begin * slot_count_;
-    }
     DeltaArguments delta_arguments(size_t layer, const DeviceLayer &weights,
                                    const StepInput &input) const;
     Status launch_delta(size_t layer, const DeviceLayer &weights, const void *projected, void *out,
@@ -69,14 +66,9 @@ class StepStates {
     const Model &model_;
     StepStateOptions options_;
     int64_t slot_bytes_ = 0;
-    // A layer's part of a slot; those of all slots are neighbours.
-    struct LayerPart {
-        int64_t begin, bytes;
-    };
-    std::vector<LayerPart> parts_; // [layers]
-    int64_t slot_count_ = 0;
-    bool chunked_ = false; // goes_in_chunks()
-    // [layers][slots] { S, ring }; of a short convolution { ring }.
+    std::vector<int64_t> begin_; // [layers] of their parts of a slot
+    bool chunked_ = false;       // goes_in_chunks()
+    // [slots][layers] { S, ring }; of a short convolution { ring }.
     DeviceMemory slots_;
     DeviceMemory mixed_, gates_, w_, p_; // ChunkArguments'
 
