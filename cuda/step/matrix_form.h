@@ -72,9 +72,9 @@ class TurnedFilter {
   private:
     std::vector<float> values_;
 };
-// The input matrix of linear attention.
-MatrixSource delta_input(const LinearAttention &delta, int64_t hidden);
-// Its convolution, with places for `width` tokens: those before the ones that it sees count for nothing. And its biases.
+
+// The convolution of linear attention, with places for `width` tokens: those before the ones that it sees count for
+// nothing. And its biases.
 std::vector<MatrixPart> convolution_parts(const LinearAttention &delta, int64_t width);
 std::vector<MatrixPart> bias_parts(const LinearAttention &delta);
 
