@@ -150,7 +150,8 @@ struct Job {
 
 struct Device {
     Device(const OneLayer &layer, const Job &job)
-        : model(layer.model), step(model, {job.type, job.state, 4, job.reproducible}),
+        // As on a device of one SM: blocks have several items.
+        : model(layer.model), step(model, {job.type, job.state, 1, job.reproducible}),
           convolution(layer.vectors.convolution, DType::f32), bias(layer.vectors.bias, DType::f32),
           decay(layer.vectors.decay, DType::f32), step_bias(layer.vectors.step, DType::f32),
           skips(layer.vectors.skip, DType::f32), norm(layer.vectors.norm, DType::f32) {

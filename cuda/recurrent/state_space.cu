@@ -150,11 +150,20 @@ int threads_for(int keys, int values) {
     return (std::max({of_state, of_channels, values, 128}) + 31) / 32 * 32;
 }
 
+// Blocks of each head: as many as a step may have items, which is its number of tokens, but no more than the device
+// runs in eight rounds, and these go on to other items. Of a step of prompts most tokens are no items of this launch: a
+// block for each of them would only find that out.
+template <typename Shape> int blocks_of_head(const DeltaArguments &a) {
+    constexpr int kRounds = 8;
+    const int at_once = std::max(a.sms, 1) * Shape::kBlocks;
+    return std::min(a.most_items, kRounds * ((at_once + a.value_heads - 1) / a.value_heads));
+}
+
 template <typename T, typename S, typename Shape>
 cudaError_t launch_steps(const StateSpaceArguments &s, cudaStream_t stream) {
     const DeltaArguments &a = s.delta;
     const dim3 grid(static_cast<unsigned>(a.value_heads),
-                    static_cast<unsigned>(std::min(a.most_items, 65535)));
+                    static_cast<unsigned>(blocks_of_head<Shape>(a)));
     const int threads = Shape::kWhole ? Shape::kThreads : threads_for(a.key_dim, a.value_dim);
     state_space_steps<T, S, Shape><<<grid, static_cast<unsigned>(threads), 0, stream>>>(s);
     return cudaGetLastError();
