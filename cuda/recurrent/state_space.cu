@@ -80,6 +80,13 @@ share_sum(const SpacePart<Shape> &part, float4 sum, float (*sums)[Shape::kValues
     if (lane < part.lanes) *reinterpret_cast<float4 *>(sums[threadIdx.x / 32] + part.column) = sum;
 }
 
+// Before the norm results may be larger than f16's range; the norm needs only their proportions.
+template <typename T> __device__ __forceinline__ float within_range(float x) { return x; }
+template <> __device__ __forceinline__ float within_range<__half>(float x) {
+    constexpr float kMost = 65504;
+    return x > kMost ? kMost : x < -kMost ? -kMost : x; // NaN stays
+}
+
 template <typename T, typename S, typename Shape> __device__ __forceinline__ void
 run_item(const StateSpaceArguments &s, const SpacePart<Shape> &part, const DeltaItem &item,
          int head, SpaceChannels<T, Shape> *channels, SpaceShared<Shape> *shared) {
@@ -118,7 +125,7 @@ run_item(const StateSpaceArguments &s, const SpacePart<Shape> &part, const Delta
             result += shared->sums[t % 2][w][thread];
         }
         static_cast<T *>(a.out)[(first + t) * a.values_size() + head * part.values + thread] =
-            from_float<T>(result * silu(gate));
+            from_float<T>(within_range<T>(result * silu(gate)));
     }
     store_state(part, state, state_of<S>(a, item.state, head));
 }
