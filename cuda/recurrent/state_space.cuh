@@ -170,9 +170,8 @@ make_token(const StateSpaceArguments &s, SpaceChannels<T, Shape> *channels,
     channels->see(newest);
     channels->mix(to);
     if (threadIdx.x + 1 != blockDim.x) return;
-    const float x = to_float(input.raw) + bias;
-    const float softplus = x > 20.0f ? x : log1pf(expf(x));
-    const float step = fminf(fmaxf(softplus, s.least_step), s.most_step);
+    const float step =
+        fminf(fmaxf(softplus(to_float(input.raw) + bias), s.least_step), s.most_step);
     to->step = step;
     to->decay = expf(-expf(decay) * step);
 }

@@ -61,7 +61,7 @@ __device__ __forceinline__ void store_pair(uint32_t address, uint32_t pair) {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(pair) : "memory");
 }
 __device__ __forceinline__ float2 wide(uint32_t pair) {
-    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&pair));
+    return Pair<Element>::wide(*reinterpret_cast<const __nv_bfloat162 *>(&pair));
 }
 
 // Asynchronously, by a group.

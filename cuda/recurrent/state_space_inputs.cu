@@ -18,7 +18,7 @@ constexpr int kBatch = 8;                     // of these, that are loaded toget
 constexpr int kChannels = 128, kHeads = 32;   // of a block
 
 __device__ __forceinline__ float2 wide(uint32_t pair) {
-    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&pair));
+    return Pair<Element>::wide(*reinterpret_cast<const __nv_bfloat162 *>(&pair));
 }
 
 // Tokens [begin, end) of the chunk, four channels.
@@ -92,9 +92,8 @@ __device__ __forceinline__ void make_gates(const StateSpaceChunks &c, const Chun
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {
-        const float x = to_float(raw[i]) + bias;
-        const float softplus = x > 20.0f ? x : log1pf(expf(x));
-        gates[i].y = fminf(fmaxf(softplus, c.space.least_step), c.space.most_step);
+        gates[i].y =
+            fminf(fmaxf(softplus(to_float(raw[i]) + bias), c.space.least_step), c.space.most_step);
         sum += rate * gates[i].y;
         gates[i].x = sum;
     }
