@@ -80,6 +80,13 @@ share_sum(const SpacePart<Shape> &part, float4 sum, float (*sums)[Shape::kValues
     if (lane < part.lanes) *reinterpret_cast<float4 *>(sums[threadIdx.x / 32] + part.column) = sum;
 }
 
+// Before the norm results may be larger than f16's range; the norm needs only their proportions.
+template <typename T> __device__ __forceinline__ float within_range(float x) { return x; }
+template <> __device__ __forceinline__ float within_range<__half>(float x) {
+    constexpr float kMost = 65504;
+    return x > kMost ? kMost : x < -kMost ? -kMost : x; // NaN stays
+}
+
 template <typename T, typename S, typename Shape> __device__ __forceinline__ void
 run_item(const StateSpaceArguments &s, const SpacePart<Shape> &part, const DeltaItem &item,
          int head, SpaceChannels<T, Shape> *channels, SpaceShared<Shape> *shared) {
@@ -118,7 +125,7 @@ run_item(const StateSpaceArguments &s, const SpacePart<Shape> &part, const Delta
             result += shared->sums[t % 2][w][thread];
         }
         static_cast<T *>(a.out)[(first + t) * a.values_size() + head * part.values + thread] =
-            from_float<T>(result * silu(gate));
+            from_float<T>(within_range<T>(result * silu(gate)));
     }
     store_state(part, state, state_of<S>(a, item.state, head));
 }
@@ -150,11 +157,20 @@ int threads_for(int keys, int values) {
     return (std::max({of_state, of_channels, values, 128}) + 31) / 32 * 32;
 }
 
+// Blocks of each head: as many as a step may have items, which is its number of tokens, but no more than the device
+// runs in eight rounds, and these go on to other items. Of a step of prompts most tokens are no items of this launch: a
+// block for each of them would only find that out.
+template <typename Shape> int blocks_of_head(const DeltaArguments &a) {
+    constexpr int kRounds = 8;
+    const int at_once = std::max(a.sms, 1) * Shape::kBlocks;
+    return std::min(a.most_items, kRounds * ((at_once + a.value_heads - 1) / a.value_heads));
+}
+
 template <typename T, typename S, typename Shape>
 cudaError_t launch_steps(const StateSpaceArguments &s, cudaStream_t stream) {
     const DeltaArguments &a = s.delta;
     const dim3 grid(static_cast<unsigned>(a.value_heads),
-                    static_cast<unsigned>(std::min(a.most_items, 65535)));
+                    static_cast<unsigned>(blocks_of_head<Shape>(a)));
     const int threads = Shape::kWhole ? Shape::kThreads : threads_for(a.key_dim, a.value_dim);
     state_space_steps<T, S, Shape><<<grid, static_cast<unsigned>(threads), 0, stream>>>(s);
     return cudaGetLastError();

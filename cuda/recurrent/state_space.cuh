@@ -10,7 +10,7 @@ namespace batchllm::cuda::space {
 constexpr int kRows = 16; // of S, a thread's
 constexpr int kEach = 3;  // channels that a thread convolves, at most
 
-// Heads of 128 keys by 64 values, which all published models have that are not of the general kind.
+// Heads of 128 keys by 64 values, as in the published models.
 struct Published {
     static constexpr bool kWhole = true;
     static constexpr int kKeys = 128, kValues = 64, kThreads = 128, kBlocks = 4;
@@ -37,7 +37,7 @@ template <typename Shape> struct SpaceShared {
 // columns from `column` on. kLanes neighbouring threads have the same rows.
 template <typename Shape> struct SpacePart {
     int keys, values, lanes, row, column;
-    bool any; // some of it is there
+    bool any; // whether some of it is within the head
 
     __device__ explicit SpacePart(const DeltaArguments &a)
         : keys(Shape::kWhole ? Shape::kKeys : a.key_dim),
@@ -52,7 +52,7 @@ template <typename Shape> struct SpacePart {
     }
 };
 
-// The channels that a thread convolves, every blockDim-th of the head's, with what they saw of the last tokens.
+// The channels that a thread convolves, every blockDim-th of the head's, with their inputs of the last tokens.
 template <typename T, typename Shape> struct SpaceChannels {
     float4 weights[kEach];
     float bias[kEach], seen[kEach][kRing]; // the newest token's last
@@ -82,7 +82,7 @@ template <typename T, typename Shape> struct SpaceChannels {
         }
     }
 
-    // What they see of the tokens before the item's first, the newest last.
+    // Their inputs of the tokens before the item's first, the newest last.
     __device__ __forceinline__ void load_before(const DeltaArguments &a, const DeltaItem &item,
                                                 T (&before)[kEach][kRing - 1]) const {
 #pragma unroll
@@ -120,8 +120,8 @@ template <typename T, typename Shape> struct SpaceChannels {
                                     seen[e][2] * w.z + seen[e][3] * w.w);
         }
     }
-    // The rows that the item's next token will see, of an item of one token, which has been seen. Rows of one slot that
-    // other blocks still read are not among those written.
+    // Writes the ring of an item of one token, after see(). Where the item stays in its slot, only that token's row:
+    // other blocks may still read the others.
     __device__ __forceinline__ void keep(const DeltaArguments &a, const DeltaItem &item,
                                          int head) const {
         T *ring = ring_of<T>(a, item.state);
@@ -140,8 +140,8 @@ template <typename T, typename Shape> struct SpaceChannels {
     }
 };
 
-// What a thread loads of a token while another one is computed: its channels' newest inputs; of the first threads the
-// gate of a result, of the last the head's step.
+// What a thread loads of a token while the one before is computed: its channels' newest inputs; the first threads also
+// the gate of a result, the last one the head's step.
 template <typename T> struct SpaceInput { T newest[kEach], gate, raw; };
 
 template <typename T, typename Shape> __device__ __forceinline__ SpaceInput<T>
@@ -170,9 +170,8 @@ make_token(const StateSpaceArguments &s, SpaceChannels<T, Shape> *channels,
     channels->see(newest);
     channels->mix(to);
     if (threadIdx.x + 1 != blockDim.x) return;
-    const float x = to_float(input.raw) + bias;
-    const float softplus = x > 20.0f ? x : log1pf(expf(x));
-    const float step = fminf(fmaxf(softplus, s.least_step), s.most_step);
+    const float step =
+        fminf(fmaxf(softplus(to_float(input.raw) + bias), s.least_step), s.most_step);
     to->step = step;
     to->decay = expf(-expf(decay) * step);
 }
