@@ -157,13 +157,14 @@ int threads_for(int keys, int values) {
     return (std::max({of_state, of_channels, values, 128}) + 31) / 32 * 32;
 }
 
-// Blocks of each head: as many as a step may have items, which is its number of tokens, but no more than the device
-// runs in eight rounds, and these go on to other items. Of a step of prompts most tokens are no items of this launch: a
-// block for each of them would only find that out.
+// Blocks of each head: one for each item of the captured step, and enough for the device, since a graph's next replay may
+// have many more, of which blocks then have several. Not one for each token: of a step of prompts most are no items of
+// this launch.
 template <typename Shape> int blocks_of_head(const DeltaArguments &a) {
-    constexpr int kRounds = 8;
+    constexpr int kRounds = 4;
     const int at_once = std::max(a.sms, 1) * Shape::kBlocks;
-    return std::min(a.most_items, kRounds * ((at_once + a.value_heads - 1) / a.value_heads));
+    const int enough = (kRounds * at_once + a.value_heads - 1) / a.value_heads;
+    return std::min({a.most_items, std::max(a.stepped, enough), 65535});
 }
 
 template <typename T, typename S, typename Shape>
