@@ -1,5 +1,6 @@
 #include "step/supported.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "attention/attention.h"
@@ -47,8 +48,20 @@ const char *missing(const LinearAttention &delta) {
     return nullptr;
 }
 
+bool squares(const Layer &layer) {
+    const auto does = [](const FeedForward &feed) {
+        return feed.width > 0 && feed.activation == Activation::relu_squared;
+    };
+    return does(layer.feed_forward) || layer.input.activation == Activation::relu_squared ||
+           std::any_of(layer.experts.each.begin(), layer.experts.each.end(), does);
+}
+
 // What of the layer is not computed; null: nothing.
 const char *missing(const Model &model, const Layer &layer) {
+    if (squares(layer)) return "a squared ReLU (relu2) runs on the cpu backend alone";
+    if (!layer.mixes() || !layer.feeds()) {
+        return "a layer without a feed-forward, or of one alone, runs on the cpu backend alone";
+    }
     if (layer.convolution) return "short convolutions (LFM2) run on the cpu backend alone";
     if (layer.linear_attention) {
         if (const char *what = missing(layer.linear_attention)) return what;

@@ -27,6 +27,7 @@
     family("mistral", "MistralForCausalLM", describe_mistral)                                      \
     family("mistral3", "Mistral3ForConditionalGeneration", describe_mistral3)                      \
     family("mixtral", "MixtralForCausalLM", describe_mixtral)                                      \
+    family("nemotron_h", "NemotronHForCausalLM", describe_nemotron_h)                              \
     family("olmo2", "Olmo2ForCausalLM", describe_olmo2)                                            \
     family("olmo3", "Olmo3ForCausalLM", describe_olmo3)                                            \
     family("olmoe", "OlmoeForCausalLM", describe_olmoe)                                            \
