@@ -336,8 +336,8 @@ MODELS = {
         ssm_state_size=24, layers_block_type=layers_of("-M-MM*--M-")), [298, 299], None),
     "nemotron_h_moe_bf16": ("nemotron_h", "bfloat16", "hub", dict(
         NEMOTRON, head_dim=32, mamba_num_heads=8, mamba_head_dim=16, n_groups=4, ssm_state_size=16, n_routed_experts=8,
-        num_experts_per_tok=3, moe_intermediate_size=16, moe_shared_expert_intermediate_size=40,
-        routed_scaling_factor=1.5, layers_block_type=layers_of("MEM*E")), 299, None),
+        num_experts_per_tok=4, moe_intermediate_size=16, moe_shared_expert_intermediate_size=40,
+        routed_scaling_factor=0.6, layers_block_type=layers_of("MEM*E")), 299, None),
     "nemotron_h_stacked_f16": ("nemotron_h", "float16", "stacked", dict(
         NEMOTRON, hidden_size=56, head_dim=20, intermediate_size=40, mlp_bias=True, use_conv_bias=False, conv_kernel=3,
         mamba_num_heads=3, mamba_head_dim=28, n_groups=1, ssm_state_size=20, n_routed_experts=6, n_group=3,

@@ -272,9 +272,12 @@ void what_the_cpu_alone_computes_is_refused_by_name(void **) {
         assert_int_equal(status.code(), BATCHLLM_ERROR_UNSUPPORTED);
         const Layer &first = model.layers[0];
         const bool mamba = first.linear_attention.rule == StateRule::state_space;
-        const char *what = !first.linear_attention ? ": short convolutions (LFM2)"
-                           : mamba                 ? "layer 0: state-space layers (Mamba-2) run"
-                                                   : "layer 0: a delta net other than";
+        const bool squares = first.feed_forward.activation == Activation::relu_squared;
+        const char *what = squares && first.feeds()  ? "layer 0: a squared ReLU (relu2) runs"
+                           : !first.feeds()          ? "layer 0: a layer without a feed-forward"
+                           : !first.linear_attention ? ": short convolutions (LFM2)"
+                           : mamba                   ? "layer 0: state-space layers (Mamba-2) run"
+                                                     : "layer 0: a delta net other than";
         assert_non_null(std::strstr(status.message().c_str(), what));
     }
     for (const LayerKind &kind : layer_kinds()) {

@@ -549,7 +549,7 @@ void hybrids_too(void **) {
                                         "golden/qwen3_5_moe_bf16"};
     if (!machine().gpu()) {
         models.insert(models.end(), {"golden/granite_hybrid_moe_bf16", "golden/lfm2_bf16",
-                                     "golden/lfm2_moe_bf16"});
+                                     "golden/lfm2_moe_bf16", "golden/nemotron_h_moe_bf16"});
     }
     for (const char *model : models) {
         for (const char *type : compute_types_of(subjects.size())) {
