@@ -343,6 +343,10 @@ MODELS = {
         mamba_num_heads=3, mamba_head_dim=28, n_groups=1, ssm_state_size=20, n_routed_experts=6, n_group=3,
         topk_group=2, num_experts_per_tok=2, norm_topk_prob=False, moe_intermediate_size=24,
         moe_shared_expert_intermediate_size=32, layers_block_type=layers_of("E*-M")), [297, 299], None),
+    "nemotron_h_modelopt_fp8": ("nemotron_h", "bfloat16", "hub", dict(
+        NEMOTRON, head_dim=16, intermediate_size=48, mamba_num_heads=4, mamba_head_dim=16, n_groups=2, ssm_state_size=16,
+        n_routed_experts=4, moe_intermediate_size=24, moe_shared_expert_intermediate_size=32,
+        layers_block_type=layers_of("ME*-")), 299, None),
 }
 
 
