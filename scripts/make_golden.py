@@ -347,6 +347,9 @@ MODELS = {
         NEMOTRON, head_dim=16, intermediate_size=48, mamba_num_heads=4, mamba_head_dim=16, n_groups=2, ssm_state_size=16,
         n_routed_experts=4, moe_intermediate_size=24, moe_shared_expert_intermediate_size=32,
         layers_block_type=layers_of("ME*-")), 299, None),
+    "bamba_bf16": ("bamba", "bfloat16", "type", dict(
+        SMALL, intermediate_size=72, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1,
+        attn_layer_indices=[1], mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=20), 299, None),
 }
 
 
@@ -493,7 +496,7 @@ def respell_rope(config, spelling):
     kind = rope.pop("rope_type")
     if "original_max_position_embeddings" in config:
         rope.pop("original_max_position_embeddings", None)
-    if config["model_type"] in ("phi3", "glm"):
+    if config["model_type"] in ("phi3", "glm", "bamba"):
         config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     config["rope_scaling"] = None if kind == "default" else {spelling: kind, **rope}
 

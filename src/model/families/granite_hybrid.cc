@@ -9,8 +9,6 @@
 namespace batchllm {
 namespace {
 
-constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
-
 // One entry a layer, true for Mamba-2: what all are without a list.
 Result<std::vector<bool>> read_mamba_layers(const JsonValue &config, size_t layers) {
     std::vector<bool> mamba(layers, true);
@@ -31,83 +29,6 @@ Result<std::vector<bool>> read_mamba_layers(const JsonValue &config, size_t laye
     return error(BATCHLLM_ERROR_UNSUPPORTED,
                  "%s: \"layer_types\": a model without a layer of attention is not supported",
                  config.file().c_str());
-}
-
-Status read_heads(const JsonValue &config, int32_t hidden, LinearAttention *mamba) {
-    const char *file = config.file().c_str();
-    ASSIGN_OR_RETURN(mamba->value_heads,
-                     read_count(config, "mamba_n_heads", 128, most_mamba_heads));
-    ASSIGN_OR_RETURN(mamba->key_heads, read_count(config, "mamba_n_groups", 1, most_mamba_heads));
-    ASSIGN_OR_RETURN(const int32_t expand, read_count(config, "mamba_expand", 2, 64));
-    const int64_t values = int64_t{expand} * hidden;
-    if (values % mamba->value_heads != 0) {
-        return error(code,
-                     "%s: \"mamba_n_heads\" is %d: must divide mamba_expand * hidden_size, %lld",
-                     file, mamba->value_heads, static_cast<long long>(values));
-    }
-    if (mamba->value_heads % mamba->key_heads != 0) {
-        return error(code, "%s: \"mamba_n_groups\" is %d: must divide mamba_n_heads, %d", file,
-                     mamba->key_heads, mamba->value_heads);
-    }
-    const int64_t of_head = values / mamba->value_heads;
-    const auto given = config.given("mamba_d_head");
-    if (given && !given->is_string()) {
-        ASSIGN_OR_RETURN(const int64_t dim, given->integer(1, most_mamba_head_dim));
-        if (dim != of_head) {
-            return given->fail("mamba_expand * hidden_size / mamba_n_heads is " +
-                               std::to_string(of_head));
-        }
-    } else if (given) {
-        ASSIGN_OR_RETURN(const std::string word, given->string());
-        if (word != "auto") return given->fail("must be a number or auto");
-    }
-    if (of_head > most_mamba_head_dim) {
-        return error(code, "%s: \"mamba_n_heads\" is %d: heads of %lld, at most %d", file,
-                     mamba->value_heads, static_cast<long long>(of_head), most_mamba_head_dim);
-    }
-    mamba->value_dim = static_cast<int32_t>(of_head);
-    return {};
-}
-
-// The shape of a Mamba-2 layer, and whether its convolution has a bias.
-struct MambaShape {
-    LinearAttention layer = mamba_layer();
-    bool bias = true;
-};
-
-Result<MambaShape> read_mamba(const JsonValue &config, int32_t hidden) {
-    MambaShape shape;
-    LinearAttention &mamba = shape.layer;
-    RETURN_IF_ERROR(read_heads(config, hidden, &mamba));
-    mamba.norm_parts = mamba.key_heads;
-    ASSIGN_OR_RETURN(mamba.key_dim, read_count(config, "mamba_d_state", 256, most_mamba_head_dim));
-    ASSIGN_OR_RETURN(mamba.width, read_convolution_width(config, "mamba_d_conv", 4));
-    RETURN_IF_ERROR(read_step_limits(config, "time_step_limit", &mamba));
-    ASSIGN_OR_RETURN(shape.bias, read_flag(config, "mamba_conv_bias", true));
-    ASSIGN_OR_RETURN(const bool biases, read_flag(config, "mamba_proj_bias", false));
-    if (!biases) return shape;
-    return config.at("mamba_proj_bias")->unsupported("only products without biases are supported");
-}
-
-Status set_mamba_layers(const JsonValue &config, Model *model) {
-    ASSIGN_OR_RETURN(const std::vector<bool> types,
-                     read_mamba_layers(config, model->layers.size()));
-    if (std::find(types.begin(), types.end(), true) == types.end()) return {};
-    ASSIGN_OR_RETURN(const MambaShape shape, read_mamba(config, model->hidden));
-    ASSIGN_OR_RETURN(const Activation activation,
-                     read_activation(config, "hidden_act", Activation::silu));
-    if (activation != Activation::silu) {
-        return config.at("hidden_act")->unsupported("only silu is supported beside mamba");
-    }
-    for (size_t i = 0; i < types.size(); ++i) {
-        if (!types[i]) continue;
-        Layer &layer = model->layers[i];
-        layer.attention = {};
-        layer.linear_attention = shape.layer;
-        name_mamba_tensors(layer_prefix(i) + "mamba.", model->hidden, model->final_norm.epsilon,
-                           shape.bias, &layer.linear_attention);
-    }
-    return {};
 }
 
 Status set_feed_forwards(const JsonValue &config, Model *model) {
@@ -150,7 +71,9 @@ Status describe_granite_hybrid(const JsonValue &config, Model *model) {
         add_qkv_biases(model);
         add_output_biases(model);
     }
-    return set_mamba_layers(config, model);
+    ASSIGN_OR_RETURN(const std::vector<bool> types,
+                     read_mamba_layers(config, model->layers.size()));
+    return set_mamba_layers(config, types, model);
 }
 
 } // namespace batchllm

@@ -76,15 +76,9 @@ std::string_view key_or(const JsonValue &config, std::string_view key, std::stri
     return config.given(other) ? other : key;
 }
 
-// The shape of a Mamba-2 layer, and whether its convolution has a bias.
-struct MambaShape {
-    LinearAttention layer = mamba_layer();
-    bool bias = true;
-};
-
 // Steps are within time_step_limit alone, as in training. (transformers 5 has time_step_min as a limit in prompts, and
 // none for tokens that it generates.)
-Result<MambaShape> read_mamba(const JsonValue &config) {
+Result<MambaShape> read_mixer(const JsonValue &config) {
     MambaShape shape;
     LinearAttention &mamba = shape.layer;
     const std::string_view groups = key_or(config, "n_groups", "mamba_n_groups");
@@ -165,7 +159,7 @@ Attention attention_of(const std::string &prefix, Attention attention) {
 Status set_layers(const JsonValue &config, const Kinds &kinds, int32_t width, Model *model) {
     MambaShape mamba;
     if (has(kinds, Kind::mamba)) {
-        ASSIGN_OR_RETURN(mamba, read_mamba(config));
+        ASSIGN_OR_RETURN(mamba, read_mixer(config));
     }
     ExpertLayers experts;
     if (has(kinds, Kind::experts)) {
@@ -183,8 +177,7 @@ Status set_layers(const JsonValue &config, const Kinds &kinds, int32_t width, Mo
         norm.weight.name = layer_prefix(i) + "norm.weight";
         switch (kinds[i]) {
         case Kind::mamba:
-            layer.linear_attention = mamba.layer;
-            name_mamba_tensors(prefix, hidden, norm.epsilon, mamba.bias, &layer.linear_attention);
+            layer.linear_attention = named_mamba(mamba, prefix, hidden, norm.epsilon);
             break;
         case Kind::attention:
             layer.attention = attention_of(prefix, plain.attention);

@@ -4,6 +4,7 @@
 
 // clang-format off
 #define BATCHLLM_FAMILIES(family)                                                                  \
+    family("bamba", "BambaForCausalLM", describe_bamba)                                            \
     family("cohere2", "Cohere2ForCausalLM", describe_cohere2)                                      \
     family("exaone4", "Exaone4ForCausalLM", describe_exaone4)                                      \
     family("gemma2", "Gemma2ForCausalLM", describe_gemma2)                                         \
