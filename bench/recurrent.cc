@@ -1,8 +1,10 @@
 // A layer of gated delta nets alone, on the GPU, at Qwen3.5-9B's shape (16 heads of keys, 32 of values, 128 by 128):
-// decode beside the rate of a copy, and prompts in chunks with what their parts take.
+// decode beside the rate of a copy, and prompts in chunks with what their parts take. And a short convolution at
+// LFM2-1.2B's (2,048 channels over three tokens), decode and prompts beside a copy of as many bytes.
 //
 //     recurrent
 //     recurrent --key-heads 16 --value-heads 32 --state bf16 --family sm80 --sms 128
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <numeric>
@@ -10,6 +12,7 @@
 
 #include "device_arrays.h"
 #include "recurrent/chunk.h"
+#include "recurrent/short_convolution.h"
 
 using namespace batchllm;
 using namespace batchllm::cuda;
@@ -151,6 +154,56 @@ void time_prompts(Bench *bench) {
     }
 }
 
+// B, C and x are read, the results written; of each request the ring is read, and of its last tokens written.
+void time_convolution(int32_t sms) {
+    constexpr int32_t kChannels = 2048, kWidth = 3;
+    const struct {
+        int32_t requests, each;
+    } steps[] = {{16, 1},   {64, 1},   {256, 1},  {512, 1}, {1024, 1},
+                 {1, 2048}, {16, 128}, {128, 16}, {1, 8192}};
+    for (const auto &step : steps) {
+        Bench lists;
+        lists.set_step(step.requests, step.each, step.each >= 16);
+        const int64_t tokens = int64_t{step.requests} * step.each;
+        const int64_t slot = (kWidth - 1) * kChannels * 4;
+        const DeviceMemory projected = noise(tokens * 3 * kChannels, 1, 1);
+        const DeviceMemory filter = require(zeroed_memory(kWidth * kChannels * 4, "a filter"));
+        const DeviceMemory states = require(zeroed_memory(step.requests * slot, "states"));
+        const DeviceMemory out = require(zeroed_memory(tokens * kChannels * 2, "results"));
+        ShortConvolutionArguments a{};
+        a.element = DType::bf16;
+        a.projected = projected.data();
+        a.stride = 3 * kChannels;
+        a.filter = filter.as<float>();
+        a.states = states.data();
+        a.slot_bytes = slot;
+        a.out = out.data();
+        a.items = lists.items.as<DeltaItem>();
+        a.chunks = lists.chunks.as<DeltaChunk>();
+        a.level = lists.level.as<DeltaLevel>();
+        a.tokens = tokens;
+        a.channels = kChannels;
+        a.width = kWidth;
+        a.sms = sms;
+        const auto time = [](const auto &launch) {
+            return 1e3 * static_cast<double>(time_launches(50, launch));
+        };
+        const double took = time([&] { require(launch_short_convolution(a, nullptr)); });
+        const int64_t kept = std::min(step.each, kWidth - 1) * kChannels * 4;
+        const int64_t bytes = tokens * 4 * kChannels * 2 + step.requests * (slot + kept);
+        const auto half = static_cast<size_t>(bytes / 2);
+        const DeviceMemory from = require(zeroed_memory(bytes / 2, "copied"));
+        const DeviceMemory to = require(zeroed_memory(bytes / 2, "copied"));
+        const double copy = time([&] {
+            require(
+                cudaMemcpyAsync(to.data(), from.data(), half, cudaMemcpyDeviceToDevice, nullptr));
+        });
+        std::printf("short convolution, %4d requests of %4d tokens: %6.1f us, %.2f TB/s; a copy of "
+                    "as many bytes: %.1f us\n",
+                    step.requests, step.each, took, static_cast<double>(bytes) / took * 1e-6, copy);
+    }
+}
+
 } // namespace
 
 int main(int count, char **values) {
@@ -177,5 +230,6 @@ int main(int count, char **values) {
     std::printf("%s, copies at %.2f TB/s\n", properties.name, copied * 1e-12);
     time_decode(&bench, copied);
     time_prompts(&bench);
+    time_convolution(bench.sms);
     return 0;
 }

@@ -34,10 +34,10 @@ void print_profile(cuda::Profile *profile, double device_seconds) {
     double all = 0;
     for (const double part : profile->seconds) all += part;
     for (size_t i = 1; i < profile->seconds.size(); ++i) {
-        std::printf("  %-10s %7.3f s  %5.1f %%\n", cuda::kPartNames[i], profile->seconds[i],
+        std::printf("  %-11s %7.3f s  %5.1f %%\n", cuda::kPartNames[i], profile->seconds[i],
                     100 * profile->seconds[i] / all);
     }
-    std::printf("  %-10s %7.3f s, of %.3f on the device\n", "all parts", all, device_seconds);
+    std::printf("  %-11s %7.3f s, of %.3f on the device\n", "all parts", all, device_seconds);
     profile->seconds.fill(0);
 }
 

@@ -8,7 +8,8 @@ namespace batchllm {
 AttentionFloor::AttentionFloor(const Model &model, int32_t key_bytes) {
     for (const Layer &layer : model.layers) {
         const LinearAttention &delta = layer.linear_attention;
-        of_state_ += 4.0 * static_cast<double>(delta.values_size() * delta.key_dim);
+        of_state_ += 4.0 * static_cast<double>(delta.values_size() * delta.key_dim +
+                                               layer.convolution.state_size());
         if (!layer.attends()) continue;
         const Attention &a = layer.attention;
         auto at = std::find_if(layers_.begin(), layers_.end(),

@@ -151,6 +151,31 @@ inline const char *named_config(const std::string &name) {
             "partial_rotary_factor": 0.25, "rope_theta": 1e7, "rms_norm_eps": 1e-6,
             "torch_dtype": "bfloat16", "tie_word_embeddings": false, "eos_token_id": null})";
     }
+    if (name == "granite-4.0-h-micro") {
+        return R"({"model_type": "granitemoehybrid", "hidden_size": 2048, "num_hidden_layers": 40,
+            "layer_types": ["mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba",
+            "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "attention",
+            "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba",
+            "attention", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba",
+            "mamba", "attention", "mamba", "mamba", "mamba", "mamba"],
+            "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 8192,
+            "shared_intermediate_size": 8192, "num_local_experts": 0, "num_experts_per_tok": 0,
+            "mamba_n_heads": 64, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_n_groups": 1,
+            "mamba_d_conv": 4, "mamba_expand": 2, "mamba_conv_bias": true,
+            "mamba_proj_bias": false, "position_embedding_type": "nope",
+            "attention_multiplier": 0.015625, "embedding_multiplier": 12, "logits_scaling": 8,
+            "residual_multiplier": 0.22, "vocab_size": 100352, "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16", "tie_word_embeddings": true,
+            "eos_token_id": null})";
+    }
+    if (name == "lfm2-1.2b") {
+        return R"({"model_type": "lfm2", "hidden_size": 2048, "num_hidden_layers": 16,
+            "full_attn_idxs": [2, 5, 8, 10, 12, 14], "num_attention_heads": 32,
+            "num_key_value_heads": 8, "block_ff_dim": 12288, "block_auto_adjust_ff_dim": true,
+            "block_ffn_dim_multiplier": 1.0, "block_multiple_of": 256, "conv_L_cache": 3,
+            "conv_bias": false, "norm_eps": 1e-5, "rope_theta": 1e6, "vocab_size": 65536,
+            "max_position_embeddings": 128000, "torch_dtype": "bfloat16", "eos_token_id": null})";
+    }
     if (name == "Gemma-3-12B") {
         return R"({"model_type": "gemma3_text", "hidden_size": 3840, "num_hidden_layers": 48,
             "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,

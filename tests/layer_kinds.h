@@ -388,17 +388,18 @@ inline Model lone() {
     return model;
 }
 
+inline Model limited_steps() {
+    Model model = state_space(2, 4, 20, 24, false);
+    model.layers[0].linear_attention.least_step = 0.3F;
+    model.layers[0].linear_attention.most_step = 0.8F;
+    return model;
+}
+
 } // namespace kinds
 
 // Kinds that the CPU alone computes.
 inline std::vector<LayerKind> cpu_layer_kinds() {
     using namespace kinds;
-    const auto limited = [] {
-        Model model = state_space(2, 4, 20, 24, false);
-        model.layers[0].linear_attention.least_step = 0.3F;
-        model.layers[0].linear_attention.most_step = 0.8F;
-        return model;
-    };
     // In no published model: the parts of either rule with the other.
     const auto crossed = [] {
         Model model = hybrid(true, 2, 4);
@@ -411,13 +412,10 @@ inline std::vector<LayerKind> cpu_layer_kinds() {
         return model;
     };
     return {
-        {"Mamba-2, then attention (Granite 4)", [] { return state_space(1, 6, 128, 64, true); }},
-        {"Mamba-2 of two groups, steps within limits", limited},
         {"a delta net with a skip, the gate before one norm", crossed},
-        {"a short convolution, then attention (LFM2)",
-         [] { return convolution(true, 3, 136, false); }},
-        {"a short convolution with biases behind attention",
+        {"a short convolution of an odd size with biases behind attention",
          [] { return convolution(false, 4, 100, true); }},
+        {"a short convolution over many tokens", [] { return convolution(true, 7, 136, false); }},
         {"layers of one thing each, the last one experts (Nemotron 3)", lone},
         {"layers of one thing each, the last one Mamba-2",
          [] {
@@ -478,6 +476,16 @@ inline std::vector<LayerKind> layer_kinds() {
         model.ropes[0].scale = 1.19F;
         return model;
     };
+    const auto convolved_experts = [] {
+        Model model = convolution(true, 3, 136, false);
+        add_experts(&model.layers[0]);
+        Router &router = model.layers[0].experts.router;
+        router.kind = RouterKind::sigmoid;
+        router.normalised = true;
+        router.epsilon = 0.2F;
+        model.layers[0].feed_forward = {};
+        return model;
+    };
     const auto head_norms = [](Layer *layer) { add_head_norms(NormKind::rms, layer); };
     const auto sinks = [](Layer *layer) {
         layer->attention.sinks = tensor(layer->attention.heads, 1);
@@ -521,6 +529,14 @@ inline std::vector<LayerKind> layer_kinds() {
          [] { return hybrid(true, 2, 4); }},
         {"a delta net behind attention", [] { return hybrid(false, 3, 3); }},
         {"a delta net with heads of 128", [] { return hybrid(true, 1, 2, 128, 128); }},
+        {"a short convolution, then attention (LFM2)",
+         [] { return convolution(true, 3, 136, false); }},
+        {"a short convolution over two tokens", [] { return convolution(true, 2, 264, false); }},
+        {"a short convolution with biases behind attention",
+         [] { return convolution(false, 4, 104, true); }},
+        {"a short convolution before experts (LFM2-MoE)", convolved_experts},
+        {"Mamba-2, then attention (Granite 4)", [] { return state_space(1, 6, 128, 64, true); }},
+        {"Mamba-2 of two groups, steps within limits", limited_steps},
         {"a tied head with a bias",
          [] {
              Model model = plain();

@@ -303,21 +303,14 @@ inline void run_rule(const LinearAttention &d, int64_t h, const Rows &input, con
     }
 }
 
-// As model.h defines it, token by token.
-inline Rows linear_attention(const LinearAttention &d, const Rows &x) {
-    Rows input(x.size());
-    for (const Tensor &part : d.input) {
-        const Rows rows = product({part, {}}, x);
-        for (size_t t = 0; t < x.size(); ++t) {
-            input[t].insert(input[t].end(), rows[t].begin(), rows[t].end());
-        }
-    }
+// What the output matrix takes. input: of each token q, k, v, z and gates of all heads.
+inline Rows ruled(const LinearAttention &d, const Rows &input) {
     const Rows mixed = convolved(d, input);
-    Rows out(x.size());
+    Rows out(input.size());
     for (int64_t h = 0; h < d.value_heads; ++h) run_rule(d, h, input, mixed, &out);
     const int64_t parts = d.norm_parts > 0 ? d.norm_parts : d.value_heads;
     const int64_t length = d.values_size() / parts;
-    for (size_t t = 0; t < x.size(); ++t) {
+    for (size_t t = 0; t < input.size(); ++t) {
         const auto gate = [&] {
             for (size_t i = 0; i < out[t].size(); ++i) {
                 out[t][i] *=
@@ -330,7 +323,19 @@ inline Rows linear_attention(const LinearAttention &d, const Rows &x) {
         }
         if (!d.gate_first) gate();
     }
-    return product(d.o, out);
+    return out;
+}
+
+// As model.h defines it, token by token.
+inline Rows linear_attention(const LinearAttention &d, const Rows &x) {
+    Rows input(x.size());
+    for (const Tensor &part : d.input) {
+        const Rows rows = product({part, {}}, x);
+        for (size_t t = 0; t < x.size(); ++t) {
+            input[t].insert(input[t].end(), rows[t].begin(), rows[t].end());
+        }
+    }
+    return product(d.o, ruled(d, input));
 }
 
 // As model.h defines it.

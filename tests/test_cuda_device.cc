@@ -271,19 +271,50 @@ void what_the_cpu_alone_computes_is_refused_by_name(void **) {
         const Status status = check_supported(model);
         assert_int_equal(status.code(), BATCHLLM_ERROR_UNSUPPORTED);
         const Layer &first = model.layers[0];
-        const bool mamba = first.linear_attention.rule == StateRule::state_space;
         const bool squares = first.feed_forward.activation == Activation::relu_squared;
-        const char *what = squares && first.feeds()  ? "layer 0: a squared ReLU (relu2) runs"
-                           : !first.feeds()          ? "layer 0: a layer without a feed-forward"
-                           : !first.linear_attention ? ": short convolutions (LFM2)"
-                           : mamba                   ? "layer 0: state-space layers (Mamba-2) run"
-                                                     : "layer 0: a delta net other than";
+        const char *what = squares && first.feeds() ? "layer 0: a squared ReLU (relu2) runs"
+                           : !first.feeds()         ? "layer 0: a layer without a feed-forward"
+                           : first.linear_attention ? "layer 0: a delta net other than"
+                                                    : ": a short convolution ";
         assert_non_null(std::strstr(status.message().c_str(), what));
     }
     for (const LayerKind &kind : layer_kinds()) {
         const Status status = check_supported(kind.make());
         if (!status.ok()) assert_null(std::strstr(status.message().c_str(), "delta net other"));
     }
+}
+
+void state_space_layers_that_no_kernel_takes_are_refused_by_name(void **) {
+    const auto refused = [](const Model &model, const std::string &what) {
+        const Status status = check_supported(model);
+        assert_int_equal(status.code(), BATCHLLM_ERROR_UNSUPPORTED);
+        const std::string wanted = "cuda backend: layer 0: a state-space layer" + what;
+        assert_string_equal(status.message().c_str(), wanted.c_str());
+    };
+    const auto taken = [] { return kinds::state_space(2, 6, 256, 128, true); };
+    assert_true(check_supported(taken()).ok());
+    refused(kinds::state_space(1, 6, 264, 64, true), " with a state of more than 256");
+    refused(kinds::state_space(1, 6, 128, 136, true), " with heads of more than 128");
+    refused(kinds::state_space(1, 4, 128, 62, true), " with heads of no multiple of 4");
+    refused(kinds::state_space(1, 3, 128, 20, true), " with values of no multiple of 8");
+    const auto changed = [&](const auto &change) {
+        Model model = taken();
+        change(&model.layers[0].linear_attention);
+        return model;
+    };
+    refused(changed([](LinearAttention *space) { space->width = 5; }),
+            "'s convolution over more than 4 tokens");
+    for (const bool gate_first : {false, true}) {
+        refused(changed([&](LinearAttention *space) {
+                    space->gate_first = gate_first;
+                    space->unit_length = gate_first;
+                }),
+                " other than Mamba-2");
+    }
+    refused(changed([](LinearAttention *space) { space->norm_parts = 4; }),
+            "'s norm of each head, or of parts that divide heads");
+    refused(changed([](LinearAttention *space) { space->norm.kind = NormKind::layer; }),
+            "'s norm other than RMSNorm with a weight");
 }
 
 } // namespace
@@ -298,6 +329,7 @@ int main() {
         cmocka_unit_test(activations_are_within_products_on_the_capability_that_has_them),
         cmocka_unit_test(keys_and_values_are_in_fp8_where_they_can_be),
         cmocka_unit_test(what_the_cpu_alone_computes_is_refused_by_name),
+        cmocka_unit_test(state_space_layers_that_no_kernel_takes_are_refused_by_name),
         cmocka_unit_test(a_machine_without_a_driver_is_told),
         cmocka_unit_test(a_failed_allocation_is_out_of_memory_and_a_lost_device_is_a_device_error),
     };

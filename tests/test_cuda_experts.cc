@@ -45,6 +45,7 @@ RoutingArguments shape_of(const Router &router, int32_t tokens, int32_t experts,
     a.chosen_groups = router.chosen_groups;
     a.normalised = router.normalised;
     a.scale = router.scale;
+    a.epsilon = router.epsilon;
     return a;
 }
 
@@ -121,7 +122,7 @@ std::vector<std::pair<int32_t, double>> choose(const RoutingArguments &a, const 
     for (const size_t e : order) all += scores[e];
     std::vector<std::pair<int32_t, double>> chosen;
     for (const size_t e : order) {
-        const double scale = double(a.scale) / (a.normalised ? all : 1);
+        const double scale = double(a.scale) / (a.normalised ? all + double(a.epsilon) : 1);
         chosen.emplace_back(int32_t(e), scores[e] * scale);
     }
     return chosen;
@@ -221,6 +222,7 @@ void routing_is_the_references(void **) {
                 router.chosen = static_cast<int32_t>(draw(random, 1, std::min(experts, 12)));
                 router.normalised = draw(random, 0, 1) == 1;
                 router.scale = draw(random, 0, 1) == 1 ? 1 : 2.5F;
+                router.epsilon = draw(random, 0, 1) == 1 ? 0 : 0.3F;
                 const int32_t stride = (experts + 16) / 16 * 16;
                 const RoutingArguments a = shape_of(router, tokens, experts, stride);
                 check_routing(a, apart(random, tokens, experts, stride), {}, {},

@@ -16,7 +16,6 @@ constexpr const char *kNarrow = "tuning=0,kv_type=fp8";
 constexpr const char *kNarrowSm80 = "tuning=0,kv_type=fp8,attention=sm80";
 
 bool has_window(const Golden &golden) { return config_has(golden, "sliding_window"); }
-bool has_states(const Golden &golden) { return has_delta_nets(golden); }
 
 // Models of every shape of attention: heads of 64 to 512, windows, sinks, caps, norms of heads, layers that attend to
 // earlier ones' keys, layers with a state; and checkpoints with scales of their own. moved: the root of the mean square

@@ -230,15 +230,14 @@ void run_kind(const LayerKind &kind, const Setting &setting, const std::string &
     Steps steps(model, setting);
     assert_int_equal(steps.run(with_prefix(rows[0], kPrefix), {}).size(), 0);
     const std::string what = kind.name + ", " + name;
-    const bool states =
-        std::any_of(model.layers.begin(), model.layers.end(),
-                    [](const Layer &layer) { return bool(layer.linear_attention); });
+    const bool states = std::any_of(model.layers.begin(), model.layers.end(),
+                                    [](const Layer &layer) { return !layer.attends(); });
     // Many rows at once, from a graph too.
     for (int round = 0; round < 3 && setting.graphs && !states; ++round) {
         compare(steps.run(with_prefix(rows[0], kPrefix), {kPrefix - 1}), {row(0, -1)}, limit,
                 chooses, what + ", the prefix again");
     }
-    // Own tokens first each time: a token that came again would change a delta net's state again.
+    // Own tokens first each time: a token that came again would change a state again.
     for (int round = 0; round < (setting.graphs ? 3 : 1); ++round) {
         compare(steps.run(with_own(rows, {0, 0}, {kOwn[0], kOwn[1]}), {1, 4, 13}),
                 {row(0, 1), row(0, 4), row(1, 8)}, limit, chooses, what + ", own tokens");

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "step/delta.h"
+#include "step/states.h"
 
 #include "cuda_arrays.h"
 
@@ -166,7 +166,7 @@ std::vector<Sequence> make_sequences(Random &random, const LinearAttention &net,
 }
 
 struct Layers { // of one
-    Layers(const Shape &shape, const DeltaOptions &options, int32_t slots, int64_t rows,
+    Layers(const Shape &shape, const StepStateOptions &options, int32_t slots, int64_t rows,
            const Vectors &vectors)
         : model(model_of(shape)), step(model, options),
           convolution(vectors.convolution, DType::f32), decay(vectors.decay, DType::f32),
@@ -192,7 +192,7 @@ struct Layers { // of one
     }
 
     Model model;
-    StepDelta step;
+    StepStates step;
     StepInput input;
     Staging staging;
     DeviceLayer weights;
@@ -241,8 +241,8 @@ bool run_step(Random &random, Layers *layers, DType type, int32_t most,
     check(layers->step.launch(0, layers->weights, x.data(), out.data(), tokens, layers->input,
                               nullptr));
     for (const uint8_t form : layers->step.form()) {
-        layers->chunked += (form & StepDelta::kChunked) != 0;
-        layers->stepped += (form & StepDelta::kStepped) != 0;
+        layers->chunked += (form & StepStates::kChunked) != 0;
+        layers->stepped += (form & StepStates::kStepped) != 0;
     }
     const std::vector<float> results = out.read();
     auto at = results.begin();

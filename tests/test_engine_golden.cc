@@ -240,9 +240,7 @@ void greedy_tokens_are_the_references_on_a_pool_that_holds_a_row_only_by_its_win
 
 std::vector<Golden> golden_with_states() {
     std::vector<Golden> all = all_golden();
-    std::erase_if(all, [](const Golden &golden) {
-        return !has_delta_nets(golden) && !has_mamba(golden) && !has_convolutions(golden);
-    });
+    std::erase_if(all, [](const Golden &golden) { return !has_states(golden); });
     return all;
 }
 

@@ -19,6 +19,7 @@ enum class Part : uint8_t {
     rope,
     attention,
     delta,
+    convolution,
     quantize, // of attention's result
     output,
     routing,
@@ -31,8 +32,9 @@ enum class Part : uint8_t {
     count
 };
 inline constexpr const char *kPartNames[] = {
-    "",       "input",   "norm",    "qkv",        "rope", "attention", "delta",  "quantize",
-    "output", "routing", "gate/up", "activation", "down", "combine",   "logits", "sample"};
+    "",           "input",       "norm",     "qkv",    "rope",    "attention",
+    "delta",      "convolution", "quantize", "output", "routing", "gate/up",
+    "activation", "down",        "combine",  "logits", "sample"};
 static_assert(std::size(kPartNames) == static_cast<size_t>(Part::count));
 
 class Profile {

@@ -133,7 +133,7 @@ template <int N> __device__ void choose(const RoutingArguments &a, int64_t token
 #pragma unroll
     for (int i = 0; i < N; ++i) sum += (taken >> i & 1) != 0 ? x[i] : 0.0f;
     sum = warp_sum(sum);
-    const float scale = a.normalised ? a.scale / (sum + 1e-20f) : a.scale;
+    const float scale = a.normalised ? a.scale / (sum + a.epsilon + 1e-20f) : a.scale;
     int before = 0; // chosen ones that come first
 #pragma unroll
     for (int i = 0; i < N; ++i) {

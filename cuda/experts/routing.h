@@ -25,6 +25,7 @@ struct RoutingArguments {
     int32_t tokens, experts, chosen, groups, chosen_groups;
     bool normalised;
     float scale;
+    float epsilon; // added to the sum of the chosen ones' scores
 
     int32_t *experts_of; // [tokens, chosen] ascending
     float *weights;      // [tokens, chosen]

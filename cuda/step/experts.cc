@@ -41,6 +41,7 @@ RoutingArguments StepExperts::routing(const Layer &layer, const DeviceExperts &w
     a.chosen_groups = router.chosen_groups;
     a.normalised = router.normalised;
     a.scale = router.scale;
+    a.epsilon = router.epsilon;
     a.experts_of = experts_of_.as<int32_t>();
     a.weights = weights_.as<float>();
     a.counts = counts_.as<int32_t>();

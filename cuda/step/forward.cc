@@ -74,7 +74,7 @@ Status Forward::allocate() {
     // All that a step can need: a place in each KV group.
     RETURN_IF_ERROR(input_.make(kSlots, buffers[StepBuffer::slots]));
     RETURN_IF_ERROR(attention_.allocate(rows_, buffers, &input_));
-    RETURN_IF_ERROR(delta_nets_.allocate(buffers, &input_));
+    RETURN_IF_ERROR(states_.allocate(buffers, &input_));
     RETURN_IF_ERROR(experts_.allocate(buffers));
     // Nothing is in gate_up_ or logits_ when a product's algorithms are timed, but what it is to write.
     const DeviceMemory &scratch = gate_up_.bytes() > logits_.bytes() ? gate_up_ : logits_;
@@ -230,25 +230,26 @@ Status Forward::attend(size_t index, cudaStream_t stream) {
     return profile_.mark(Part::attention, stream);
 }
 
-Status Forward::delta_net(size_t index, cudaStream_t stream) {
+Status Forward::recurrent(size_t index, cudaStream_t stream) {
     const DeviceLayer &w = weights_.layers[index];
     const Input x = normed(w.before_attention, residual_.data(), w.qkv.scaling);
     RETURN_IF_ERROR(linear_->run(w.qkv, x, tokens_, qkv_.data(), options_.element, false, stream));
     RETURN_IF_ERROR(profile_.mark(Part::qkv, stream));
     RETURN_IF_ERROR(
-        delta_nets_.launch(index, w, qkv_.data(), attended_.data(), tokens_, input_, stream));
-    return profile_.mark(Part::delta, stream);
+        states_.launch(index, w, qkv_.data(), attended_.data(), tokens_, input_, stream));
+    return profile_.mark(model_.layers[index].convolution ? Part::convolution : Part::delta,
+                         stream);
 }
 
 // The input's norm has been launched; so has the next layer's, or the last one, when this returns.
 Status Forward::layer(size_t index, cudaStream_t stream) {
     const DeviceLayer &w = weights_.layers[index];
     const Layer &described = model_.layers[index];
-    RETURN_IF_ERROR(described.linear_attention ? delta_net(index, stream)
-                                               : keys_and_values(index, stream));
+    RETURN_IF_ERROR(described.attends() ? keys_and_values(index, stream)
+                                        : recurrent(index, stream));
     const bool last = index + 1 == weights_.layers.size();
     if (last && wanted_ == 0) return {};
-    if (!described.linear_attention) RETURN_IF_ERROR(attend(index, stream));
+    if (described.attends()) RETURN_IF_ERROR(attend(index, stream));
 
     void *residual = residual_.data();
     const int32_t *wanted = nullptr;

@@ -29,10 +29,10 @@
 #include "linear/linear.h"
 #include "sampling/sampling.h"
 #include "step/attention.h"
-#include "step/delta.h"
 #include "step/experts.h"
 #include "step/graphs.h"
 #include "step/input.h"
+#include "step/states.h"
 #include "step/weights.h"
 
 namespace batchllm::cuda {
@@ -82,8 +82,8 @@ class Forward {
     int64_t most_pages() const;
     Status take_pages(int64_t pages);
     // Of a request's state; 0: the model has none.
-    int64_t slot_bytes() const { return delta_nets_.slot_bytes(); }
-    Status take_slots(int64_t slots) { return delta_nets_.take_slots(slots); }
+    int64_t slot_bytes() const { return states_.slot_bytes(); }
+    Status take_slots(int64_t slots) { return states_.take_slots(slots); }
 
     // Host: adds the batch to the staging buffer. wanted: tokens whose logits are wanted, ascending.
     // rows: of logits.
@@ -140,7 +140,8 @@ class Forward {
     Status layer(size_t index, cudaStream_t stream);
     Status keys_and_values(size_t layer, cudaStream_t stream);
     Status attend(size_t layer, cudaStream_t stream);
-    Status delta_net(size_t layer, cudaStream_t stream);
+    Status recurrent(size_t layer,
+                     cudaStream_t stream); // a layer with a state, up to its last product
     AttentionTensors attention_tensors(size_t layer) const;
     // The layer's plane of the pool, and where in it the batch's tokens go.
     std::byte *kv_of(size_t layer) const {
@@ -264,7 +265,7 @@ class Forward {
     std::vector<RopeTable> ropes_; // as Model::ropes
     StepAttention attention_;
     std::vector<size_t> attending_; // layers with attention
-    StepDelta delta_nets_;
+    StepStates states_;
     StepExperts experts_;
 
     // Of the staged step, rounded up.

@@ -20,15 +20,15 @@ StepForm step_form(const Model &model, const ForwardOptions &options) {
 Forward::Forward(const Model &model, const ForwardOptions &options)
     : model_(model), options_(options),
       attention_(model, options.element, options.kv_type(), options.attention),
-      delta_nets_(model, {options.element, options.state, options.attention.sms,
-                          options.reproducible, options.experts == GroupedKernel::sm90}),
+      states_(model, {options.element, options.state, options.attention.sms, options.reproducible,
+                      options.experts == GroupedKernel::sm90}),
       experts_(model, options.element, options.experts, options.attention.sms) {
     profile_.on = options.profile;
     // Plain attention reads the nodes by launch, not by worklist; events are not captured.
     graphs_.on = options.graphs && options.attention.fused && !options.profile &&
                  options.element != DType::f32;
     for (size_t i = 0; i < model_.layers.size(); ++i) {
-        if (!model_.layers[i].linear_attention) attending_.push_back(i);
+        if (model_.layers[i].attends()) attending_.push_back(i);
     }
     choose_planes();
 }

@@ -17,7 +17,7 @@ Status Forward::stage(const TokenBatch &batch, std::span<const int32_t> wanted, 
     RETURN_IF_ERROR(input_.stage<int32_t>(kPositions, batch.positions, tokens_, 0, staging));
     RETURN_IF_ERROR(input_.stage<int32_t>(kWanted, wanted, wanted_, 0, staging));
     RETURN_IF_ERROR(stage_slots(batch, staging));
-    RETURN_IF_ERROR(delta_nets_.stage(batch, &input_, staging));
+    RETURN_IF_ERROR(states_.stage(batch, &input_, staging));
     return attention_.stage(batch, &input_, staging);
 }
 
@@ -66,7 +66,7 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
     RETURN_IF_ERROR(input_.fill(staging, stream));
     bool due = false;
     Graph *graph =
-        graphs_.find({tokens_, wanted_, gather_, delta_nets_.form(), attention_.form()}, &due);
+        graphs_.find({tokens_, wanted_, gather_, states_.form(), attention_.form()}, &due);
     if (graph == nullptr && due) {
         // What cannot be captured can still be launched.
         Status captured = graphs_.begin(stream);

@@ -43,7 +43,7 @@ class Graphs {
     struct Shape {
         int64_t tokens, wanted;
         bool gather;
-        std::vector<uint8_t> delta;     // StepDelta::form()
+        std::vector<uint8_t> states;    // StepStates::form()
         std::vector<uint8_t> attention; // StepAttention::form()
         bool operator==(const Shape &) const = default;
     };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "backend/step_buffers.h"
+
 namespace batchllm::cuda {
 namespace {
 
@@ -30,6 +32,12 @@ Tensor rows_of(const Tensor &tensor, int64_t first, int64_t count) {
     return some;
 }
 
+// Behind which the gates of a layer's queries stand: of its queries, keys and values.
+int64_t query_and_key_rows(const Attention &a) {
+    const int32_t kv_heads = a.kv_layer < 0 ? a.kv_heads : 0;
+    return (int64_t{a.heads} + 2 * kv_heads) * padded_head_dim(a.head_dim);
+}
+
 bool has_part_in(const MatrixSource &source, std::initializer_list<DType> types) {
     return std::any_of(source.parts.begin(), source.parts.end(), [&](const MatrixPart &part) {
         return bool(*part.first) &&
@@ -38,6 +46,11 @@ bool has_part_in(const MatrixSource &source, std::initializer_list<DType> types)
 }
 
 } // namespace
+
+bool has_any(const std::vector<MatrixPart> &parts) {
+    return std::any_of(parts.begin(), parts.end(),
+                       [](const MatrixPart &part) { return bool(*part.first); });
+}
 
 SplitQueries::SplitQueries(const Tensor &tensor, const Attention &attention, int64_t padded,
                            int64_t gates) {
@@ -57,14 +70,67 @@ std::vector<MatrixPart> SplitQueries::parts(std::vector<MatrixPart> others) cons
     return others;
 }
 
-MatrixSource delta_input(const LinearAttention &delta, int64_t hidden) {
-    MatrixSource source{(delta.input_rows() + 15) / 16 * 16, hidden, {}, {}};
-    int64_t first = 0;
-    for (const Tensor &part : delta.input) {
-        source.parts.emplace_back(&part, first);
-        first += part.rows;
+MixerMatrices::MixerMatrices(const Layer &layer, int64_t hidden)
+    : first{first_rows(layer), hidden, {}, {}}, last{hidden, last_columns(layer), {}, {}},
+      queries_(layer.attention.q.values, layer.attention, padded_head_dim(layer.attention.head_dim),
+               query_and_key_rows(layer.attention)) {
+    if (const LinearAttention &delta = layer.linear_attention) {
+        int64_t row = 0;
+        for (const Tensor &part : delta.input) {
+            first.parts.emplace_back(&part, row);
+            row += part.rows;
+        }
+        last.parts = {{&delta.o.values, 0}};
+    } else if (const ShortConvolution &convolution = layer.convolution) {
+        const int64_t channels = convolution.channels();
+        first.parts = {{&convolution.b.values, 0},
+                       {&convolution.c.values, channels},
+                       {&convolution.x.values, 2 * channels}};
+        last.parts = {{&convolution.o.values, 0}};
+    } else {
+        const Attention &a = layer.attention;
+        const int64_t padded = padded_head_dim(a.head_dim), q_rows = a.heads * padded;
+        const int64_t kv_rows = a.kv_layer < 0 ? a.kv_heads * padded : 0;
+        first.parts = queries_.parts({{&a.k.values, q_rows}, {&a.v.values, q_rows + kv_rows}});
+        first.placing = {a.head_dim, padded, 1, 1};
+        last.parts = {{&a.o.values, 0}};
+        last.placing = {1, 1, a.head_dim, padded};
     }
-    return source;
+}
+
+TurnedFilter::TurnedFilter(const Tensor &filter, bool reads) {
+    const auto channels = static_cast<size_t>(filter.rows);
+    const auto width = static_cast<size_t>(filter.columns);
+    tensor.rows = filter.rows * filter.columns;
+    tensor.columns = 1;
+    if (!reads) return;
+    std::vector<float> stored(channels * width);
+    read_rows(filter, 0, filter.rows, DType::f32, stored.data());
+    values_.resize(stored.size());
+    for (size_t c = 0; c < channels; ++c) {
+        for (size_t w = 0; w < width; ++w) values_[w * channels + c] = stored[c * width + w];
+    }
+    tensor.data = reinterpret_cast<const std::byte *>(values_.data());
+}
+
+std::vector<MatrixPart> convolution_parts(const LinearAttention &delta, int64_t width) {
+    std::vector<MatrixPart> parts;
+    int64_t channel = 0;
+    for (const Weight &part : delta.convolution) {
+        parts.emplace_back(&part.values, channel * width + width - delta.width);
+        channel += part.rows();
+    }
+    return parts;
+}
+
+std::vector<MatrixPart> bias_parts(const LinearAttention &delta) {
+    std::vector<MatrixPart> parts;
+    int64_t channel = 0;
+    for (const Weight &part : delta.convolution) {
+        parts.emplace_back(&part.bias, channel);
+        channel += part.rows();
+    }
+    return parts;
 }
 
 bool is_stored_in_e4m3(const MatrixSource &source) { return has_part_in(source, {DType::e4m3}); }

@@ -25,6 +25,7 @@ struct Placing {
 };
 
 using MatrixPart = std::pair<const Tensor *, int64_t>; // and its first row in the whole
+bool has_any(const std::vector<MatrixPart> &parts);    // of those that a model may not have
 
 // What a matrix is made of. Tensors that the model does not have are no part of it.
 struct MatrixSource {
@@ -45,8 +46,37 @@ class SplitQueries {
     std::vector<std::pair<Tensor, int64_t>> all_;
 };
 
-// The input matrix of a delta net.
+// The matrices that begin and end a layer's mixer, of first_rows() and last_columns().
+class MixerMatrices {
+  public:
+    MixerMatrices(const Layer &layer, int64_t hidden);
+    MixerMatrices(const MixerMatrices &) = delete;
+    MixerMatrices &operator=(const MixerMatrices &) = delete;
+
+    MatrixSource first, last;
+
+  private:
+    SplitQueries queries_; // that `first` leads to
+};
+
+// A short convolution's filter as its kernel takes it: a vector of f32, [width, channels], the newest token's last.
+class TurnedFilter {
+  public:
+    // filter: [channels, width]; reads: or it has a shape alone.
+    TurnedFilter(const Tensor &filter, bool reads);
+    TurnedFilter(const TurnedFilter &) = delete;
+    TurnedFilter &operator=(const TurnedFilter &) = delete;
+
+    Tensor tensor;
+
+  private:
+    std::vector<float> values_;
+};
+// The input matrix of linear attention.
 MatrixSource delta_input(const LinearAttention &delta, int64_t hidden);
+// Its convolution, with places for `width` tokens: those before the ones that it sees count for nothing. And its biases.
+std::vector<MatrixPart> convolution_parts(const LinearAttention &delta, int64_t width);
+std::vector<MatrixPart> bias_parts(const LinearAttention &delta);
 
 // How the device keeps a matrix. none: in the compute type; else in e4m3.
 struct MatrixForm {

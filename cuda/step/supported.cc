@@ -8,6 +8,8 @@
 #include "elementwise/norm.h"
 #include "experts/routing.h"
 #include "recurrent/delta.h"
+#include "recurrent/short_convolution.h"
+#include "recurrent/state_space.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -22,15 +24,28 @@ const char *missing(const Experts &experts) {
             return "experts of different widths or activations";
         }
     }
-    if (experts.router.epsilon != 0) return "a router that adds to the sum of scores";
     if (experts.router.groups > kMostGroups) return "a router of more than 64 groups";
     if (static_cast<int64_t>(experts.each.size()) > kMostExperts) return "more than 1024 experts";
     return nullptr;
 }
 
+const char *missing_space(const LinearAttention &space) {
+    if (space.unit_length || !space.gate_first) {
+        return "a state-space layer other than Mamba-2";
+    }
+    if (space.width > kRing) return "a state-space layer's convolution over more than 4 tokens";
+    if (space.values_size() % kVector != 0) {
+        return "a state-space layer with values of no multiple of 8";
+    }
+    if (space.norm.kind != NormKind::rms || space.norm.bias || !space.norm.weight) {
+        return "a state-space layer's norm other than RMSNorm with a weight";
+    }
+    return missing_in_state_space(space.key_dim, space.value_dim, space.value_heads,
+                                  space.norm_parts);
+}
+
 const char *missing(const LinearAttention &delta) {
-    if (delta.rule != StateRule::delta)
-        return "state-space layers (Mamba-2) run on the cpu backend alone";
+    if (delta.rule == StateRule::state_space) return missing_space(delta);
     if (!delta.unit_length || delta.least_step > 0 || std::isfinite(delta.most_step) ||
         delta.gate_first || delta.norm_parts > 0 || delta.skip || delta.convolution.size() != 1 ||
         delta.convolution[0].bias) {
@@ -44,6 +59,14 @@ const char *missing(const LinearAttention &delta) {
     if (delta.values_size() % kVector != 0) return "a delta net with values of no multiple of 8";
     if (delta.norm.kind != NormKind::rms || delta.norm.bias || !delta.norm.weight) {
         return "a delta net's norm other than RMSNorm with a weight";
+    }
+    return nullptr;
+}
+
+const char *missing(const ShortConvolution &convolution) {
+    if (convolution.width > kRing) return "a short convolution over more than 4 tokens";
+    if (convolution.channels() % kConvolvedChannels != 0) {
+        return "a short convolution of no multiple of 8 channels";
     }
     return nullptr;
 }
@@ -62,10 +85,10 @@ const char *missing(const Model &model, const Layer &layer) {
     if (!layer.mixes() || !layer.feeds()) {
         return "a layer without a feed-forward, or of one alone, runs on the cpu backend alone";
     }
-    if (layer.convolution) return "short convolutions (LFM2) run on the cpu backend alone";
-    if (layer.linear_attention) {
-        if (const char *what = missing(layer.linear_attention)) return what;
-        return layer.experts ? missing(layer.experts) : nullptr;
+    if (!layer.attends()) {
+        const char *what =
+            layer.convolution ? missing(layer.convolution) : missing(layer.linear_attention);
+        return what == nullptr && layer.experts ? missing(layer.experts) : what;
     }
     const Attention &a = layer.attention;
     if (a.rope >= 0) {

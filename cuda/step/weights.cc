@@ -73,7 +73,9 @@ class Loader {
             RETURN_IF_ERROR(norm(from.after_attention, hidden, {}, &to.after_attention));
             RETURN_IF_ERROR(norm(from.before_feed_forward, hidden, {}, &to.before_feed_forward));
             RETURN_IF_ERROR(norm(from.after_feed_forward, hidden, {}, &to.after_feed_forward));
-            RETURN_IF_ERROR(from.linear_attention ? delta(from, &to) : attention(from, &to));
+            RETURN_IF_ERROR(from.linear_attention ? delta(from, &to)
+                            : from.convolution    ? convolution(from, &to)
+                                                  : attention(from, &to));
             RETURN_IF_ERROR(feed_forward(from, &to));
             RETURN_IF_ERROR(matrices(from, &to, out));
             RETURN_IF_ERROR(experts(from, &to.experts, out));
@@ -133,15 +135,31 @@ class Loader {
                       residual_bias(layer, bool(layer.after_attention)), 0, &to->o_bias);
     }
 
-    // A convolution over fewer tokens than the kernels': the earlier ones count for nothing.
     Status delta(const Layer &layer, DeviceLayer *to) {
         const LinearAttention &from = layer.linear_attention;
-        const MatrixPart all(&from.convolution[0].values, kRing - from.width); // see supported.cc
-        RETURN_IF_ERROR(vector(from.channels() * kRing, {all}, {from.width, kRing, 1, 1}, 0.25F,
-                               &to->delta.convolution));
+        const int64_t normed = from.norm_parts > 0 ? from.values_size() : from.value_dim;
+        RETURN_IF_ERROR(vector(from.channels() * kRing, convolution_parts(from, kRing),
+                               {from.width, kRing, 1, 1}, 0.25F, &to->delta.convolution));
+        RETURN_IF_ERROR(vector(from.channels(), bias_parts(from), {}, 0, &to->delta.bias));
         RETURN_IF_ERROR(vector(from.value_heads, {{&from.decay, 0}}, {}, 0, &to->delta.decay));
         RETURN_IF_ERROR(vector(from.value_heads, {{&from.step_bias, 0}}, {}, 0, &to->delta.step));
-        RETURN_IF_ERROR(norm(from.norm, from.value_dim, {}, &to->delta.norm));
+        RETURN_IF_ERROR(vector(from.value_heads, {{&from.skip, 0}}, {}, 1, &to->delta.skip));
+        RETURN_IF_ERROR(norm(from.norm, normed, {}, &to->delta.norm));
+        return vector(model_.hidden, {{&from.o.bias, 0}},
+                      residual_bias(layer, bool(layer.after_attention)), 0, &to->o_bias);
+    }
+
+    Status convolution(const Layer &layer, DeviceLayer *to) {
+        const ShortConvolution &from = layer.convolution;
+        const int64_t channels = from.channels();
+        RETURN_IF_ERROR(
+            vector(first_rows(layer),
+                   {{&from.b.bias, 0}, {&from.c.bias, channels}, {&from.x.bias, 2 * channels}}, {},
+                   0, &to->qkv_bias));
+        const TurnedFilter filter(from.filter.values, base_ != nullptr && !random_);
+        RETURN_IF_ERROR(
+            vector(filter.tensor.rows, {{&filter.tensor, 0}}, {}, 0.25F, &to->convolution.filter));
+        RETURN_IF_ERROR(vector(channels, {{&from.filter.bias, 0}}, {}, 0, &to->convolution.bias));
         return vector(model_.hidden, {{&from.o.bias, 0}},
                       residual_bias(layer, bool(layer.after_attention)), 0, &to->o_bias);
     }
@@ -161,22 +179,10 @@ class Loader {
 
     // The layer's products, in the compute type or in e4m3.
     Status matrices(const Layer &layer, DeviceLayer *to, DeviceWeights *all) {
-        const Attention &a = layer.attention;
         const FeedForward &f = layer.feed_forward;
         const int64_t hidden = model_.hidden, width = f.width, up = f.gate ? width : 0;
-        const int64_t padded = padded_head_dim(a.head_dim), q_rows = a.heads * padded;
-        const int64_t kv_rows = a.kv_layer < 0 ? a.kv_heads * padded : 0;
-        const SplitQueries q(a.q.values, a, padded, q_rows + 2 * kv_rows);
-        MatrixSource qkv{first_rows(layer),
-                         hidden,
-                         q.parts({{&a.k.values, q_rows}, {&a.v.values, q_rows + kv_rows}}),
-                         {a.head_dim, padded, 1, 1}};
-        const int64_t ended = last_columns(layer);
-        MatrixSource o{hidden, ended, {{&a.o.values, 0}}, {1, 1, a.head_dim, padded}};
-        if (const LinearAttention &delta = layer.linear_attention) {
-            qkv = delta_input(delta, hidden);
-            o = {hidden, ended, {{&delta.o.values, 0}}, {}};
-        }
+        const MixerMatrices mixer(layer, hidden);
+        const MatrixSource &qkv = mixer.first, &o = mixer.last;
         const MatrixSource gate_up{
             up + width, hidden, {{&f.gate.values, 0}, {&f.up.values, up}}, {}};
         const MatrixSource down{hidden, width, {{&f.down.values, 0}}, {}};
@@ -214,10 +220,6 @@ class Loader {
         if (own != Scaling::none && takes(own)) return {own, true};
         return is_wanted(source) && takes(Scaling::rows) ? MatrixForm{Scaling::rows, false}
                                                          : MatrixForm{};
-    }
-
-    static bool has_any(const std::vector<MatrixPart> &parts) {
-        return std::any_of(parts.begin(), parts.end(), [](auto &p) { return bool(*p.first); });
     }
 
     Status experts(const Layer &layer, DeviceExperts *to, DeviceWeights *all) {

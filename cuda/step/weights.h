@@ -34,13 +34,22 @@ struct DeviceExperts {
     explicit operator bool() const { return gate_up != nullptr; }
 };
 
-// Of a delta net, beside its matrices, which stand in place of attention's: qkv is [LinearAttention::input_rows(), a
+// Of a delta net or a state-space layer, beside its matrices, which stand in place of attention's: qkv is [LinearAttention::input_rows(), a
 // multiple of 16, hidden], o [hidden, value_heads * value_dim].
 struct DeviceDelta {
     const float *convolution = nullptr; // [channels, kRing], the newest token's last
     const float *decay = nullptr;       // [value_heads]
     const float *step = nullptr;        // [value_heads]
-    DeviceNorm norm;                    // [value_dim]
+    const float *bias = nullptr;        // [channels] of the convolution, or null
+    const float *skip = nullptr;        // [value_heads], or null
+    DeviceNorm norm;                    // [value_dim], or of all heads [values_size]
+};
+
+// Of a short convolution, beside its matrices: qkv is B, C and x, [3 channels, a multiple of 16, hidden], with qkv_bias,
+// o [hidden, channels].
+struct DeviceConvolution {
+    const float *filter = nullptr; // [width, channels], the newest token's last
+    const float *bias = nullptr;   // [channels], or null
 };
 
 struct DeviceLayer {
@@ -63,6 +72,7 @@ struct DeviceLayer {
     Matrix gate_up;                // [2 width, hidden], or without a gate [width, hidden]
     Matrix down;                   // [hidden, width]
     DeviceDelta delta;             // or nothing
+    DeviceConvolution convolution; // the same
     DeviceExperts experts;         // or none
     Matrix input_gate;             // [LayerInputs::width, hidden], or none
     Matrix input_down;             // [hidden, LayerInputs::width]

@@ -89,15 +89,19 @@ void add_attention(const Model &model, const StepForm &form, int64_t rows, StepB
     of[lists] = 4 * static_cast<int64_t>(shapes.all.size()) * list_token_bytes * rows;
 }
 
-void add_delta_nets(const Model &model, const StepForm &form, int64_t rows, StepBuffers *out) {
+// Short convolutions have lists alone.
+void add_states(const Model &model, const StepForm &form, int64_t rows, StepBuffers *out) {
     int64_t channels = 0, keys = 0, heads = 0;
+    bool any = false;
     for (const Layer &layer : model.layers) {
+        any = any || !layer.attends();
         const LinearAttention &net = layer.linear_attention;
         channels = std::max(channels, net.channels());
+        if (net.rule != StateRule::delta) continue; // what follows state spaces have no need of
         keys = std::max(keys, int64_t{net.value_heads} * net.key_dim);
         heads = std::max<int64_t>(heads, net.value_heads);
     }
-    if (heads == 0) return;
+    if (!any) return;
     StepBuffers &of = *out;
     of[delta_items] = rows * delta_item_bytes;
     of[delta_levels] = first_delta_levels * delta_level_bytes;
@@ -136,6 +140,7 @@ void add_experts(const Model &model, const StepForm &form, int64_t rows, StepBuf
 
 int64_t first_rows(const Layer &layer) {
     if (layer.linear_attention) return rounded_up(layer.linear_attention.input_rows(), 16);
+    if (layer.convolution) return rounded_up(3 * layer.convolution.channels(), 16);
     const Attention &a = layer.attention;
     const int64_t heads = (a.gated ? 2 : 1) * int64_t{a.heads};
     return (heads + (a.kv_layer < 0 ? 2 * a.kv_heads : 0)) * padded_head_dim(a.head_dim);
@@ -143,6 +148,7 @@ int64_t first_rows(const Layer &layer) {
 
 int64_t last_columns(const Layer &layer) {
     if (layer.linear_attention) return layer.linear_attention.values_size();
+    if (layer.convolution) return layer.convolution.channels();
     return int64_t{layer.attention.heads} * padded_head_dim(layer.attention.head_dim);
 }
 
@@ -193,7 +199,7 @@ StepBuffers step_buffers(const Model &model, const StepForm &form, int64_t rows)
     StepBuffers of;
     add_activations(model, form, rows, &of);
     add_attention(model, form, rows, &of);
-    add_delta_nets(model, form, rows, &of);
+    add_states(model, form, rows, &of);
     add_experts(model, form, rows, &of);
     of[sections] = 4 * section_token_bytes * rows;
     of[slots] = static_cast<int64_t>(model.kv_groups.size()) * rows * number;

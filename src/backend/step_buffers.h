@@ -18,7 +18,7 @@ constexpr int32_t padded_head_dim(int32_t head_dim) {
     return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : head_dim <= 256 ? 256 : 512;
 }
 // Rows of the matrix that begins a layer's mixer, and columns of the one that ends it: of queries, keys, values and
-// gates with padded heads, or of a delta net.
+// gates with padded heads, or of a delta net, or of a short convolution's three.
 int64_t first_rows(const Layer &layer);
 int64_t last_columns(const Layer &layer);
 // Rows of the head, a multiple of 16; 0: the model has none.
@@ -52,7 +52,7 @@ struct StepForm {
     // where it has several samples, and its own tokens make 2. Worklists that want more than there is room for are
     // built again in that way, each shape of attention by itself; the layers use the room one after another.
     int64_t partials = 6;
-    bool delta_chunks = true; // delta nets go through prompts in chunks
+    bool delta_chunks = true; // layers with a state go through prompts in chunks
     // Of layers with matrices in e4m3: scales of a row before them, and whether the result of one is not added to the
     // residual stream by its product.
     int64_t normed_scales = 0, attended_scales = 0, activated_scales = 0;
@@ -86,7 +86,7 @@ enum class StepBuffer : uint8_t {
     partial_out, // [partials * rows, heads, padded] f32
     partial_lse, // [partials * rows, heads]
     arrivals,    // [rows, kv_heads], then [4]
-    // Delta nets.
+    // Layers with a state: delta nets have all, short convolutions only what is sent.
     delta_mixed,   // [rows, channels]
     delta_keys,    // [rows, value_heads, key_dim]
     delta_weights, // [rows, value_heads, tokens of a chunk]

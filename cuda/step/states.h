@@ -1,0 +1,80 @@
+// The layers with a state of a step, gated delta nets, Mamba-2 and short convolutions: the slots of their states, and what of a
+// batch depends on what. Nodes go level by level (backend/state_levels.h).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/step_buffers.h"
+#include "device/staging.h"
+#include "recurrent/chunk.h"
+#include "recurrent/delta.h"
+#include "step/input.h"
+#include "step/state_items.h"
+#include "step/weights.h"
+
+namespace batchllm::cuda {
+
+struct StepStateOptions {
+    DType element;
+    DType state = DType::f32; // but of short convolutions; or bf16
+    int32_t sms = 1;
+    // But for short convolutions token by token, so that it does not matter how a prompt is cut into steps or where a prefix ends.
+    bool reproducible = false;
+    bool sm90 = false; // DeltaArguments'
+};
+
+// Whether prompts go in chunks: there are kernels for the heads of all delta nets and state-space layers. A model that
+// has neither does so always: the bits of short convolutions do not depend on chunks.
+bool goes_in_chunks(const Model &model, DType element, bool reproducible);
+
+class StepStates {
+  public:
+    StepStates(const Model &model, const StepStateOptions &options);
+
+    // Of a slot: all layers' states; 0: no layer has one.
+    int64_t slot_bytes() const { return slot_bytes_; }
+    Status take_slots(int64_t slots);
+    Status allocate(const StepBuffers &buffers, StepInput *input);
+
+    // Host: adds to the staging buffer what the layers need.
+    Status stage(const TokenBatch &batch, StepInput *input, Staging *staging);
+    // Which launches the staged step needs: of each level the sum of its Forms.
+    enum Form : uint8_t { kStepped = 1, kSeveral = 2, kChunked = 4 };
+    const std::vector<uint8_t> &form() const { return form_; }
+
+    // Device: enqueues the layer. tokens: of the step, rounded up; projected: the product of its input matrix,
+    // [tokens, qkv.rows]; out: [tokens, last_columns()] elements, of the staged tokens alone.
+    Status launch(size_t layer, const DeviceLayer &weights, const void *projected, void *out,
+                  int64_t tokens, const StepInput &input, cudaStream_t stream) const;
+
+  private:
+    DeltaArguments delta_arguments(size_t layer, const DeviceLayer &weights,
+                                   const StepInput &input) const;
+    Status launch_delta(size_t layer, const DeviceLayer &weights, const void *projected, void *out,
+                        int64_t tokens, const StepInput &input, cudaStream_t stream) const;
+    // The layer's launches of all levels.
+    Status launch_delta_net(DeltaArguments a, int64_t tokens, const StepInput &input,
+                            cudaStream_t stream) const;
+    Status launch_state_space(size_t layer, const DeviceLayer &weights, DeltaArguments a,
+                              int64_t tokens, const StepInput &input, cudaStream_t stream) const;
+    Status launch_convolution(size_t layer, const DeviceLayer &weights, const void *projected,
+                              void *out, int64_t tokens, const StepInput &input,
+                              cudaStream_t stream) const;
+
+    const Model &model_;
+    StepStateOptions options_;
+    int64_t slot_bytes_ = 0;
+    std::vector<int64_t> begin_; // [layers] of their parts of a slot
+    bool chunked_ = false;       // goes_in_chunks()
+    // [slots][layers] { S, ring }; of a short convolution { ring }.
+    DeviceMemory slots_;
+    DeviceMemory mixed_, gates_, w_, p_; // ChunkArguments'
+
+    // Of the staged step.
+    StateItems items_;
+    std::vector<uint8_t> form_; // [levels]
+};
+
+} // namespace batchllm::cuda

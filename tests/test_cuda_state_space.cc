@@ -1,0 +1,342 @@
+// State-space layers (Mamba-2) on the device against the rule in float64, token by token: random shapes, lengths and
+// gates, and steps that cut the tokens anywhere, with requests that continue others.
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "recurrent/state_space.h"
+#include "reference_layer.h"
+#include "step/states.h"
+
+#include "cuda_arrays.h"
+
+using namespace batchllm;
+using namespace batchllm::cuda;
+
+namespace {
+
+bool few = false; // main's argument "few": shapes and steps for compute-sanitizer
+
+struct Shape {
+    int32_t groups, heads, key_dim, value_dim, width;
+    bool bias = true, skip = true;
+    float least_step = 0, most_step = 1e9F;
+};
+
+// A layer's vectors, in the order and layout of the device's.
+struct Vectors {
+    std::vector<float> convolution, bias, decay, step, skip, norm;
+};
+
+// A layer whose tensors are in `own`, for the reference.
+struct OneLayer {
+    Model model;
+    Vectors vectors; // on the device
+    std::vector<std::vector<float>> own;
+
+    LinearAttention &space() { return model.layers[0].linear_attention; }
+    const LinearAttention &space() const { return model.layers[0].linear_attention; }
+    Tensor tensor(const std::vector<float> &values, int64_t rows) {
+        own.push_back(values);
+        Tensor made;
+        made.rows = rows;
+        made.columns = static_cast<int64_t>(values.size()) / rows;
+        made.data = reinterpret_cast<const std::byte *>(own.back().data());
+        return made;
+    }
+};
+
+OneLayer make_layer(Random &random, const Shape &shape) {
+    OneLayer made;
+    made.model.layers.resize(1);
+    LinearAttention &space = made.space();
+    space.rule = StateRule::state_space;
+    space.unit_length = false;
+    space.gate_first = true;
+    space.key_heads = space.norm_parts = shape.groups;
+    space.value_heads = shape.heads;
+    space.key_dim = shape.key_dim;
+    space.value_dim = shape.value_dim;
+    space.width = shape.width;
+    space.least_step = shape.least_step;
+    space.most_step = shape.most_step;
+    const int64_t channels = space.channels(), heads = shape.heads;
+    Vectors &v = made.vectors;
+    const std::vector<float> filter = normal(random, channels * shape.width, DType::f32, 0.6F);
+    v.convolution.resize(static_cast<size_t>(channels * kRing));
+    for (int64_t i = 0; i < channels * shape.width; ++i) {
+        const int64_t at = i / shape.width * kRing + kRing - shape.width + i % shape.width;
+        v.convolution[static_cast<size_t>(at)] = filter[static_cast<size_t>(i)];
+    }
+    if (shape.bias) v.bias = normal(random, channels, DType::f32, 0.5F);
+    if (shape.skip) v.skip = normal(random, heads, DType::f32);
+    // A decay of a token from nearly none to nearly all.
+    for (int64_t h = 0; h < heads; ++h) {
+        v.decay.push_back(static_cast<float>(draw(random, -60, 25)) / 10);
+    }
+    v.step = normal(random, heads, DType::f32);
+    v.norm = normal(random, space.values_size(), DType::f32);
+    made.own.reserve(8); // tensors point into it
+    space.convolution.push_back({made.tensor(filter, channels), {}});
+    if (shape.bias) space.convolution[0].bias = made.tensor(v.bias, channels);
+    if (shape.skip) space.skip = made.tensor(v.skip, heads);
+    space.decay = made.tensor(v.decay, heads);
+    space.step_bias = made.tensor(v.step, heads);
+    space.norm.kind = NormKind::rms;
+    space.norm.epsilon = 1e-5F;
+    space.norm.weight = made.tensor(v.norm, space.values_size());
+    return made;
+}
+
+// What continues another one, or nothing.
+struct Sequence {
+    int32_t parent = -1, start = 0, length = 0, slot = 0;
+    int32_t done = 0;            // tokens given to the device
+    std::vector<float> inputs;   // [length, stride]
+    reference::Rows all;         // [start + length] inputs from position 0 on
+    std::vector<double> results; // [length, values]
+    std::vector<float> got;      // the device's
+};
+
+std::vector<Sequence> make_sequences(Random &random, const OneLayer &layer, int64_t stride,
+                                     DType type, int32_t count, int32_t longest) {
+    const LinearAttention &space = layer.space();
+    std::vector<int32_t> slots;
+    for (int32_t i = 0; i < count; ++i) slots.push_back(i);
+    std::shuffle(slots.begin(), slots.end(), random);
+    std::vector<Sequence> all;
+    for (int32_t i = 0; i < count; ++i) {
+        Sequence s;
+        s.parent = i == 0 ? -1 : static_cast<int32_t>(draw(random, -1, i - 1));
+        s.length = static_cast<int32_t>(draw(random, 1, draw(random, 0, 2) == 0 ? 4 : longest));
+        s.slot = slots[static_cast<size_t>(i)];
+        s.inputs = normal(random, s.length * stride, type);
+        if (s.parent >= 0) {
+            const Sequence &from = all[static_cast<size_t>(s.parent)];
+            s.start = from.start + from.length;
+            s.all = from.all;
+        }
+        for (int32_t t = 0; t < s.length; ++t) {
+            const auto row = s.inputs.begin() + t * stride;
+            s.all.emplace_back(row, row + space.input_rows());
+        }
+        const reference::Rows results = reference::ruled(space, s.all);
+        for (auto row = results.begin() + s.start; row != results.end(); ++row) {
+            s.results.insert(s.results.end(), row->begin(), row->end());
+        }
+        all.push_back(std::move(s));
+    }
+    return all;
+}
+
+struct Job {
+    Shape shape;
+    DType type;
+    int32_t sequences, longest, most; // tokens of a sequence, and in a step
+    DType state = DType::f32;
+    bool reproducible = false;
+};
+
+struct Device {
+    Device(const OneLayer &layer, const Job &job)
+        : model(layer.model), step(model, {job.type, job.state, 4, job.reproducible}),
+          convolution(layer.vectors.convolution, DType::f32), bias(layer.vectors.bias, DType::f32),
+          decay(layer.vectors.decay, DType::f32), step_bias(layer.vectors.step, DType::f32),
+          skips(layer.vectors.skip, DType::f32), norm(layer.vectors.norm, DType::f32) {
+        StepForm form;
+        form.element = job.type;
+        form.delta_chunks = goes_in_chunks(model, job.type, job.reproducible);
+        check(step.allocate(step_buffers(model, form, int64_t{job.sequences} * job.most), &input));
+        check(step.take_slots(job.sequences));
+        check(staging.reserve(1 << 20));
+        weights.qkv.rows = first_rows(model.layers[0]);
+        weights.delta.convolution = convolution.floats();
+        if (job.shape.bias) weights.delta.bias = bias.floats();
+        if (job.shape.skip) weights.delta.skip = skips.floats();
+        weights.delta.decay = decay.floats();
+        weights.delta.step = step_bias.floats();
+        weights.delta.norm = {NormKind::rms, norm.floats(), nullptr, 1e-5F};
+    }
+    const Model &model;
+    StepStates step;
+    StepInput input;
+    Staging staging;
+    DeviceLayer weights;
+    Array convolution, bias, decay, step_bias, skips, norm;
+    int64_t chunked = 0; // levels of steps with items that went in chunks
+};
+
+// A step of some of what is left. False: nothing was left.
+bool run_step(Random &random, const Job &job, Device *device, std::vector<Sequence> *sequences) {
+    const LinearAttention &space = device->model.layers[0].linear_attention;
+    const int64_t stride = device->weights.qkv.rows, values = space.values_size();
+    TokenBatch batch;
+    std::vector<float> projected;
+    int32_t tokens = 0;
+    for (Sequence &s : *sequences) {
+        int32_t count = 0;
+        const Sequence *from =
+            s.parent < 0 ? nullptr : &(*sequences)[static_cast<size_t>(s.parent)];
+        if ((from == nullptr || from->done == from->length) && draw(random, 0, 3) != 0) {
+            count = static_cast<int32_t>(draw(random, 0, 1) == 0 ? 1 : draw(random, 1, job.most));
+            count = std::min(count, s.length - s.done);
+        }
+        batch.nodes.push_back({s.parent, s.start, s.done + count, tokens, count, false, s.slot});
+        const auto begin = s.inputs.begin() + stride * s.done;
+        projected.insert(projected.end(), begin, begin + stride * count);
+        s.done += count;
+        tokens += count;
+    }
+    if (tokens == 0) {
+        return std::any_of(sequences->begin(), sequences->end(),
+                           [](const Sequence &s) { return s.done < s.length; });
+    }
+    batch.tokens.resize(static_cast<size_t>(tokens));
+    const Array x(projected, job.type), out(tokens * values, job.type);
+    device->staging.clear();
+    check(device->step.stage(batch, &device->input, &device->staging));
+    check(device->staging.send(nullptr));
+    check(device->input.reserve(nullptr).status());
+    check(device->input.fill(device->staging, nullptr));
+    check(device->step.launch(0, device->weights, x.data(), out.data(), tokens, device->input,
+                              nullptr));
+    for (const uint8_t form : device->step.form()) {
+        device->chunked += (form & StepStates::kChunked) != 0;
+    }
+    const std::vector<float> results = out.read();
+    for (size_t i = 0; i < sequences->size(); ++i) {
+        const ContextNode &node = batch.nodes[i];
+        const auto at = results.begin() + node.token_begin * values;
+        (*sequences)[i].got.insert((*sequences)[i].got.end(), at, at + node.token_count * values);
+    }
+    return true;
+}
+
+// The results of all sequences' tokens.
+std::vector<float> run_job(Random &random, const OneLayer &layer, const Job &job,
+                           std::vector<Sequence> all, double limit) {
+    Device device(layer, job);
+    while (run_step(random, job, &device, &all)) {}
+    std::vector<double> wanted;
+    std::vector<float> got;
+    for (const Sequence &s : all) {
+        wanted.insert(wanted.end(), s.results.begin(), s.results.end());
+        got.insert(got.end(), s.got.begin(), s.got.end());
+    }
+    const Shape &shape = job.shape;
+    const std::string what = std::string(dtype_name(job.type)) + ", states in " +
+                             dtype_name(job.state) + ", " + std::to_string(shape.groups) + "/" +
+                             std::to_string(shape.heads) + " heads of " +
+                             std::to_string(shape.key_dim) + "/" + std::to_string(shape.value_dim) +
+                             ", steps of " + std::to_string(job.most);
+    assert_close(got, wanted, limit, what.c_str());
+    assert_int_equal(device.chunked > 0,
+                     !job.reproducible && job.most >= 16 &&
+                         takes_state_space_chunks(job.type, shape.key_dim, shape.value_dim));
+    return got;
+}
+
+void run_job(Random &random, const Job &job, double limit) {
+    const OneLayer layer = make_layer(random, job.shape);
+    run_job(random, layer, job,
+            make_sequences(random, layer, first_rows(layer.model.layers[0]), job.type,
+                           job.sequences, job.longest),
+            limit);
+}
+
+// The published one first.
+const Shape kShapes[] = {
+    {1, 4, 128, 64, 4},
+    {2, 4, 20, 24, 3, false, true, 0.3F, 0.8F},
+    {3, 6, 20, 28, 3, false},
+    {1, 2, 256, 128, 4},
+    {1, 3, 127, 40, 2, true, false},
+    {2, 2, 256, 4, 4},
+};
+
+void steps_are_the_references(void **) {
+    Random random(kSeed);
+    for (const Shape &shape : kShapes) {
+        if (few && &shape > kShapes + 1) break;
+        for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+            for (const int32_t most : {1, 3, 9}) {
+                if (few && most != 9) continue;
+                run_job(random, {shape, type, 12, 20, most}, 2 * tolerance(type));
+            }
+        }
+    }
+}
+
+void long_sequences_in_f32_are_the_references(void **) {
+    Random random(kSeed + 1);
+    if (few) return;
+    for (const int32_t most : {40, 300}) {
+        run_job(random, {kShapes[0], DType::f32, 6, 300, most}, 3e-5);
+    }
+}
+
+// Cut anywhere; what is left of a chunk, and requests of few tokens, token by token.
+void chunks_are_the_references(void **) {
+    Random random(kSeed + 2);
+    const Shape shapes[] = {{1, 3, 128, 64, 4},
+                            {2, 4, 128, 64, 3, false, false},
+                            {1, 2, 128, 64, 4, true, true, 0.3F, 0.8F}};
+    for (const Shape &shape : shapes) {
+        for (const int32_t most : {20, 64, 90, 400}) {
+            if (few && most != 90) continue;
+            for (const DType state : {DType::f32, DType::bf16}) {
+                run_job(random, {shape, DType::bf16, 9, few ? 100 : 300, most, state},
+                        state == DType::f32 ? 2e-2 : 4e-2);
+            }
+        }
+    }
+}
+
+// bf16 keeps 8 bits of each number of a state at the end of each step.
+void states_in_bf16_are_close_to_the_references(void **) {
+    Random random(kSeed + 3);
+    for (const Shape &shape : kShapes) {
+        if (few && &shape > kShapes) break;
+        for (const DType type : {DType::f32, DType::bf16}) {
+            for (const int32_t most : {1, 9}) {
+                run_job(random, {shape, type, 9, 40, most, DType::bf16}, 4e-2);
+            }
+        }
+    }
+}
+
+// Wherever the steps' ends are.
+void reproducible_results_are_the_same_bits(void **) {
+    Random random(kSeed + 4);
+    for (const DType type : {DType::f32, DType::bf16}) {
+        const OneLayer layer = make_layer(random, kShapes[0]);
+        const std::vector<Sequence> all = make_sequences(
+            random, layer, first_rows(layer.model.layers[0]), type, 9, few ? 20 : 100);
+        std::vector<float> first;
+        for (const int32_t most : {100, 33, 1}) {
+            if (few && most == 1) continue;
+            const std::vector<float> got =
+                run_job(random, layer, {kShapes[0], type, 9, 100, most, DType::f32, true}, all,
+                        2 * tolerance(type));
+            if (first.empty()) first = got;
+            assert_int_equal(got.size(), first.size());
+            assert_memory_equal(got.data(), first.data(), first.size() * sizeof(float));
+        }
+    }
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    if (const int skip = skipped(); skip != 0) return skip;
+    few = argc > 1 && argv[1] == std::string("few");
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(steps_are_the_references),
+        cmocka_unit_test(long_sequences_in_f32_are_the_references),
+        cmocka_unit_test(chunks_are_the_references),
+        cmocka_unit_test(states_in_bf16_are_close_to_the_references),
+        cmocka_unit_test(reproducible_results_are_the_same_bits),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
