@@ -534,6 +534,9 @@ void every_spelling_of_a_granite_4_is_read(void **) {
     assert_true(std::isinf(mamba(R"("time_step_limit": null)").most_step));
     assert_true(
         std::isinf(mamba(R"("time_step_limit": [0.0, {"__float__": "Infinity"}])").most_step));
+    // As transformers before 5 writes it.
+    assert_true(std::isinf(mamba(R"("time_step_limit": [0.0, Infinity])").most_step));
+    assert_true(std::isinf(mamba(R"("not_read": [NaN, -Infinity])").most_step));
     const LinearAttention limited = mamba(R"("time_step_limit": [0.25, 8])");
     assert_true(limited.least_step == 0.25F && limited.most_step == 8);
     assert_int_equal(must_load(granite4(R"("position_embedding_type": "rope")")).ropes.size(), 1);
@@ -592,6 +595,12 @@ void a_granite_4_whose_keys_do_not_fit_is_refused_by_name(void **) {
     fails(R"("time_step_limit": [1])", format, {"time_step_limit"});
     fails(R"("time_step_limit": [1, 0.5])", format, {"time_step_limit"});
     fails(R"("time_step_limit": [0, {"__float__": "NaN"}])", format, {"time_step_limit[1]"});
+    fails(R"("time_step_limit": [0, NaN])", format, {"\"time_step_limit[1]\" is NaN"});
+    fails(R"("time_step_limit": [Infinity, Infinity])", format,
+          {"\"time_step_limit[0]\" is Infinity"});
+    fails(R"("rms_norm_eps": NaN)", format, {"\"rms_norm_eps\" is NaN"});
+    fails(R"("position_embedding_type": "rope", "rope_scaling": Infinity)", format,
+          {"\"rope_scaling\" is Infinity"});
     fails(R"("position_embedding_type": "alibi")", other, {"position_embedding_type", "alibi"});
     fails(R"("normalization_function": "layernorm")", other, {"normalization_function"});
     fails(R"("num_local_experts": -1)", format, {"num_local_experts"});
@@ -605,6 +614,47 @@ void a_granite_4_whose_keys_do_not_fit_is_refused_by_name(void **) {
     mamba(R"("mamba_n_heads": 7)", {"\"mamba_n_heads\" is 7"});
     mamba(R"("mamba_n_heads": 8, "mamba_n_groups": 3)", {"\"mamba_n_groups\" is 3"});
     mamba(R"("mamba_n_heads": 8, "mamba_d_conv": 1)", {"mamba_d_conv", "is 1"});
+}
+
+// ---- Bamba ----
+
+std::string bamba(const std::string &more) {
+    return family("bamba", R"("attn_layer_indices": [1], "mamba_n_heads": 8, "mamba_n_groups": 2)" +
+                               (more.empty() ? "" : ", " + more));
+}
+
+void layers_of_bamba_attend_where_its_list_says(void **) {
+    const Model model = must_load(bamba(R"("attention_bias": true, "mlp_bias": true)"));
+    assert_true(model.layers.size() == 3 &&
+                model.final_norm.weight.name == "model.final_layernorm.weight");
+    for (size_t i = 0; i < 3; ++i) {
+        const Layer &layer = model.layers[i];
+        assert_true(layer.attends() == (i == 1) && bool(layer.linear_attention) == (i != 1));
+        const std::string prefix = "model.layers." + std::to_string(i) + ".";
+        assert_true(layer.before_feed_forward.weight.name == prefix + "pre_ff_layernorm.weight");
+        assert_true(layer.feed_forward.gate.values.name ==
+                    prefix + "feed_forward.gate_proj.weight");
+        assert_true(layer.feed_forward.down.bias && layer.feed_forward.width == 14336);
+        if (i == 1) continue;
+        const LinearAttention &mamba = layer.linear_attention;
+        assert_true(mamba.key_heads == 2 && mamba.norm_parts == 1 && mamba.key_dim == 256);
+        assert_true(mamba.o.values.name == prefix + "mamba.out_proj.weight");
+    }
+    const Attention full = attention(model, 1);
+    assert_true(full.q.bias && full.o.bias && full.head_dim == 16);
+    assert_int_equal(model.ropes[0].dims(), 8);
+    const Model plain = must_load(R"({"model_type": "bamba", "attn_layer_indices": [9]})");
+    assert_true(plain.vocabulary == 128000 && plain.hidden == 4096 && plain.layers.size() == 32);
+    assert_true(plain.max_positions == 262144 && plain.final_norm.epsilon == 1e-5F && !plain.tied);
+    assert_true(plain.bos_token == 1 && plain.eos_tokens == std::vector<int32_t>{2});
+    assert_true(attention(plain, 9).kv_heads == 8 && attention(plain, 9).head_dim == 128);
+    assert_int_equal(plain.layers[0].linear_attention.value_heads, 128);
+    const int32_t format = BATCHLLM_ERROR_MODEL_FORMAT, other = BATCHLLM_ERROR_UNSUPPORTED;
+    must_fail(family("bamba", ""), format, {"attn_layer_indices"});
+    must_fail(family("bamba", R"("attn_layer_indices": [])"), other, {"attn_layer_indices"});
+    must_fail(family("bamba", R"("attn_layer_indices": [3])"), format, {"attn_layer_indices[0]"});
+    must_fail(bamba(R"("mamba_proj_bias": true)"), other, {"mamba_proj_bias"});
+    must_fail(bamba(R"("mamba_d_head": 5)"), format, {"mamba_d_head", "is 5"});
 }
 
 // ---- Nemotron-H ----
@@ -762,8 +812,7 @@ void a_nemotron_h_whose_keys_do_not_fit_is_refused_by_name(void **) {
     fails(R"("mlp_hidden_act": "relu")", other, {"mlp_hidden_act", "relu2 are supported"});
     fails(R"("sliding_window": 8)", other, {"sliding_window"});
     fails(R"("time_step_limit": [1, 0.5])", format, {"time_step_limit"});
-    fails(R"("time_step_limit": [0, -Infinity])", format, {"not JSON"});
-    fails(R"("time_step_limit": [0, NaN])", format, {"not JSON"});
+    fails(R"("time_step_limit": [0, -Infinity])", format, {"time_step_limit[1]", "-Infinity"});
     fails(R"("moe_latent_size": 32)", other, {"moe_latent_size"});
     fails(R"("n_shared_experts": 2)", other, {"n_shared_experts"});
     fails(R"("n_routed_experts": 0)", format, {"n_routed_experts"});
@@ -1247,7 +1296,7 @@ void models_that_are_not_computed_are_refused_by_name(void **) {
     const int32_t code = BATCHLLM_ERROR_UNSUPPORTED;
     must_fail(R"({"model_type": "gemma"})", code, {"model_type", "gemma"});
     // Other families of layers with a state.
-    for (const std::string type : {"bamba", "falcon_h1", "jamba", "mamba2", "nemotron", "zamba2"}) {
+    for (const std::string type : {"falcon_h1", "jamba", "mamba2", "nemotron", "zamba2"}) {
         must_fail("{\"model_type\": \"" + type + "\"}", code,
                   {"model_type", type, "this version runs"});
     }
@@ -1441,6 +1490,7 @@ int main() {
         cmocka_unit_test(every_spelling_of_a_granite_4_is_read),
         cmocka_unit_test(defaults_of_a_granite_4_are_those_of_transformers),
         cmocka_unit_test(a_granite_4_whose_keys_do_not_fit_is_refused_by_name),
+        cmocka_unit_test(layers_of_bamba_attend_where_its_list_says),
         cmocka_unit_test(each_layer_of_a_nemotron_h_is_one_thing),
         cmocka_unit_test(every_spelling_of_a_nemotron_h_is_read),
         cmocka_unit_test(defaults_of_a_nemotron_h_are_those_of_transformers),

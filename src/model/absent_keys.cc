@@ -2,15 +2,18 @@
 
 #include <vector>
 
-#include "model/config_file.h"
+#include "base/json.h"
+#include "batchllm.h"
 
 namespace batchllm {
 
 std::string absent_shape_keys(const std::string &model_dir) {
+    constexpr size_t file_limit = 64U << 20U;
     constexpr const char *keys[] = {
         "hidden_size",         "intermediate_size", "num_hidden_layers", "num_attention_heads",
         "num_key_value_heads", "head_dim",          "vocab_size"};
-    const auto document = load_config(model_dir + "/config.json");
+    const auto document =
+        JsonDocument::load(model_dir + "/config.json", file_limit, BATCHLLM_ERROR_MODEL_FORMAT);
     if (!document.ok() || !document->root().is_object()) return "";
     const JsonValue root = document->root();
     const auto part = root.given("text_config");

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "model/config.h"
-#include "model/config_file.h"
 #include "model/families/families.h"
 #include "model/heads.h"
 #include "model/quantization.h"
@@ -151,12 +150,13 @@ Status read_quantization_file(const std::string &path, Model *model) {
 } // namespace
 
 Result<Model> describe_config(const std::string &text, const std::string &file) {
-    ASSIGN_OR_RETURN(const JsonDocument document, parse_config(text, file));
+    ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse_of_python(text, file, code));
     return describe(document.root());
 }
 
 Result<Model> describe_model(const std::string &model_dir) {
-    ASSIGN_OR_RETURN(const JsonDocument document, load_config(model_dir + "/config.json"));
+    ASSIGN_OR_RETURN(const JsonDocument document,
+                     JsonDocument::load(model_dir + "/config.json", file_limit, code));
     ASSIGN_OR_RETURN(Model model, describe(document.root()));
     model.directory = model_dir;
     RETURN_IF_ERROR(read_quantization_file(model_dir + "/hf_quant_config.json", &model));

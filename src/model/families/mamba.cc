@@ -7,17 +7,7 @@ namespace batchllm {
 namespace {
 
 constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
-
-// A number, or infinity as transformers writes it.
-Result<float> read_limit(const JsonValue &value) {
-    if (value.is_object()) {
-        ASSIGN_OR_RETURN(const std::string name, value.string("__float__"));
-        if (name == "Infinity") return std::numeric_limits<float>::infinity();
-        return value.at("__float__")->fail("must be Infinity");
-    }
-    ASSIGN_OR_RETURN(const double limit, value.number(0, 3e38));
-    return static_cast<float>(limit);
-}
+constexpr double most_limit = 3e38; // of a step: files may have 1e30 for infinity
 
 Status read_heads(const JsonValue &config, int32_t hidden, LinearAttention *mamba) {
     const char *file = config.file().c_str();
@@ -70,8 +60,14 @@ Status read_step_limits(const JsonValue &config, std::string_view key, LinearAtt
     if (!limits) return {};
     ASSIGN_OR_RETURN(const auto both, limits->elements());
     if (both.size() != 2) return limits->fail("must be two numbers");
-    ASSIGN_OR_RETURN(mamba->least_step, read_limit(both[0]));
-    ASSIGN_OR_RETURN(mamba->most_step, read_limit(both[1]));
+    ASSIGN_OR_RETURN(const double least, both[0].number(0, most_limit));
+    mamba->least_step = static_cast<float>(least);
+    if (both[1].not_finite() == "Infinity") {
+        mamba->most_step = std::numeric_limits<float>::infinity();
+        return {};
+    }
+    ASSIGN_OR_RETURN(const double most, both[1].number(0, most_limit));
+    mamba->most_step = static_cast<float>(most);
     if (mamba->least_step <= mamba->most_step) return {};
     return limits->fail("the first must be at most the second");
 }
