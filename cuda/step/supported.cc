@@ -83,7 +83,8 @@ bool squares(const Layer &layer) {
 const char *missing(const Model &model, const Layer &layer) {
     if (squares(layer)) return "a squared ReLU (relu2) runs on the cpu backend alone";
     if (!layer.mixes() || !layer.feeds()) {
-        return "a layer without a feed-forward, or of one alone, runs on the cpu backend alone";
+        return "layers of a mixer or a feed-forward alone (Nemotron-H) run on the cpu backend "
+               "alone";
     }
     if (!layer.attends()) {
         const char *what =

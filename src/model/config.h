@@ -143,7 +143,7 @@ struct ExpertsShape {
 };
 void set_experts(const std::string &prefix, const ExpertsShape &shape, Router router,
                  int64_t hidden, Layer *layer);
-// A vector named `name`, for Router::correction of such a layer.
+// Gives the router of such a layer a correction, the vector `name`.
 void set_correction(const std::string &name, Layer *layer);
 // How many experts a layer has, and how many each token goes through ("num_experts_per_tok").
 struct ExpertCounts {

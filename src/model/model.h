@@ -282,7 +282,7 @@ struct Layer {
     Tensor scalar; // [1], or none: 1
 
     bool attends() const { return attention.heads > 0; }
-    // It has something that mixes tokens, something that feeds each forward: one of them at least.
+    // Whether it mixes tokens, and whether it has a feed-forward: at least one of the two.
     bool mixes() const { return attends() || linear_attention || convolution; }
     bool feeds() const { return feed_forward.width > 0 || experts; }
 };

@@ -76,8 +76,8 @@ std::string_view key_or(const JsonValue &config, std::string_view key, std::stri
     return config.given(other) ? other : key;
 }
 
-// Steps are within time_step_limit alone, as in training. (transformers 5 has time_step_min as a limit in prompts, and
-// none for tokens that it generates.)
+// Every token's step is within time_step_limit alone. (transformers 5.17 has time_step_min as a limit in prompts, and no
+// limit for tokens that it generates with a cache.)
 Result<MambaShape> read_mixer(const JsonValue &config) {
     MambaShape shape;
     LinearAttention &mamba = shape.layer;
@@ -101,8 +101,9 @@ Result<MambaShape> read_mixer(const JsonValue &config) {
     ASSIGN_OR_RETURN(shape.bias,
                      read_flag(config, key_or(config, "use_conv_bias", "mamba_conv_bias"), true));
     ASSIGN_OR_RETURN(const bool biases, read_flag(config, "use_bias", false));
-    if (biases)
+    if (biases) {
         return config.at("use_bias")->unsupported("only products without biases are supported");
+    }
     ASSIGN_OR_RETURN(const Activation activation,
                      read_activation(config, "mamba_hidden_act", Activation::silu));
     if (activation == Activation::silu) return shape;
@@ -120,14 +121,14 @@ FeedForward ungated(const std::string &prefix, int32_t width, int64_t hidden, bo
 }
 
 // What layers with experts have in common.
-struct ExpertLayers {
+struct LayerExperts {
     Router router;
     ExpertsShape shape;
     int32_t shared = 0; // the shared expert's width
 };
 
-Result<ExpertLayers> read_experts(const JsonValue &config, const Model &model) {
-    ExpertLayers read;
+Result<LayerExperts> read_experts(const JsonValue &config, const Model &model) {
+    LayerExperts read;
     if (const auto latent = config.given("moe_latent_size")) {
         return latent->unsupported("experts of a projection of their input are not supported");
     }
@@ -161,7 +162,7 @@ Status set_layers(const JsonValue &config, const Kinds &kinds, int32_t width, Mo
     if (has(kinds, Kind::mamba)) {
         ASSIGN_OR_RETURN(mamba, read_mixer(config));
     }
-    ExpertLayers experts;
+    LayerExperts experts;
     if (has(kinds, Kind::experts)) {
         ASSIGN_OR_RETURN(experts, read_experts(config, *model));
     }
