@@ -1155,7 +1155,7 @@ Model layers_of(const std::string &pattern, int32_t window, int32_t max_position
     model.max_positions = max_positions;
     for (const char kind : pattern) {
         Layer layer;
-        layer.attention.heads = layer.attention.kv_heads = 8;
+        layer.attention.kv_heads = 8;
         layer.attention.head_dim = kind == 'b' ? 512 : 256;
         layer.attention.window = kind == 'W' ? window : 0;
         model.layers.push_back(layer);

@@ -281,7 +281,7 @@ struct Layer {
     Norm after_input;
     Tensor scalar; // [1], or none: 1
 
-    bool attends() const { return attention.heads > 0; }
+    bool attends() const { return attention.kv_heads > 0; }
     // Whether it mixes tokens, and whether it has a feed-forward: at least one of the two.
     bool mixes() const { return attends() || linear_attention || convolution; }
     bool feeds() const { return feed_forward.width > 0 || experts; }
