@@ -88,6 +88,14 @@ FP8 = {
         file=dict(producer=dict(name="modelopt", version="0.33.0"),
                   quantization=dict(quant_algo="FP8", kv_cache_quant_algo="FP8",
                                     exclude_modules=["lm_head", "*.mlp.router*"]))),
+    "nemotron_h_modelopt_fp8": dict(
+        kind="tensor", scale="weight_scale", type=torch.float32, shape=[], left=r"lm_head|layers\.2\.mixer",
+        extra=["input_scale"],
+        file=dict(producer=dict(name="modelopt", version="0.33.0"),
+                  quantization=dict(quant_algo="FP8", kv_cache_quant_algo="FP8", exclude_modules=[
+                      "lm_head", "backbone.layers.*.mixer.conv1d", "backbone.layers.2.mixer.q_proj",
+                      "backbone.layers.2.mixer.k_proj", "backbone.layers.2.mixer.v_proj",
+                      "backbone.layers.2.mixer.o_proj"]))),
     "mixtral_modelopt_fp8": dict(
         kind="block", scale="weight_scale", type=torch.float32, shape="4d", left="lm_head",
         config=dict(quant_method="modelopt", quant_algo="FP8_PB_WO", ignore=["lm_head", "*gate"],

@@ -46,6 +46,15 @@ GPT_OSS = dict(
 GRANITE = dict(SMALL, tie_word_embeddings=True, attention_multiplier=0.11, embedding_multiplier=9.0,
                residual_multiplier=0.6, logits_scaling=0.4)
 
+NEMOTRON = {key: value for key, value in SMALL.items() if key != "num_hidden_layers"}
+NEMOTRON_LETTERS = dict(linear_attention="M", full_attention="*", mlp="-", moe="E")
+
+
+def layers_of(pattern):
+    kinds = {letter: kind for kind, letter in NEMOTRON_LETTERS.items()}
+    return [kinds[letter] for letter in pattern]
+
+
 # name: (model_type, file dtype, spelling of config.json, configuration, eos in generation_config,
 # size of a shard in kB or None). Spelling "new" is what transformers 5 writes; "type" and
 # "rope_type" are the older spellings of the rope keys; "stacked" has a layer's experts in two tensors.
@@ -321,6 +330,26 @@ MODELS = {
         vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1,
                            num_attention_heads=1, patch_size=4, num_patches=16),
         projector_hidden_size=16, image_token_id=298), 299, None),
+    # Layers of one thing each: Mamba-2, attention, a feed-forward, experts.
+    "nemotron_h_bf16": ("nemotron_h", "bfloat16", "hub", dict(
+        NEMOTRON, head_dim=24, intermediate_size=72, mamba_num_heads=6, mamba_head_dim=20, n_groups=2,
+        ssm_state_size=24, layers_block_type=layers_of("-M-MM*--M-")), [298, 299], None),
+    "nemotron_h_moe_bf16": ("nemotron_h", "bfloat16", "hub", dict(
+        NEMOTRON, head_dim=32, mamba_num_heads=8, mamba_head_dim=16, n_groups=4, ssm_state_size=16, n_routed_experts=8,
+        num_experts_per_tok=4, moe_intermediate_size=16, moe_shared_expert_intermediate_size=40,
+        routed_scaling_factor=0.6, layers_block_type=layers_of("MEM*E")), 299, None),
+    "nemotron_h_stacked_f16": ("nemotron_h", "float16", "stacked", dict(
+        NEMOTRON, hidden_size=56, head_dim=20, intermediate_size=40, mlp_bias=True, use_conv_bias=False, conv_kernel=3,
+        mamba_num_heads=3, mamba_head_dim=28, n_groups=1, ssm_state_size=20, n_routed_experts=6, n_group=3,
+        topk_group=2, num_experts_per_tok=2, norm_topk_prob=False, moe_intermediate_size=24,
+        moe_shared_expert_intermediate_size=32, layers_block_type=layers_of("E*-M")), [297, 299], None),
+    "nemotron_h_modelopt_fp8": ("nemotron_h", "bfloat16", "hub", dict(
+        NEMOTRON, head_dim=16, intermediate_size=48, mamba_num_heads=4, mamba_head_dim=16, n_groups=2, ssm_state_size=16,
+        n_routed_experts=4, moe_intermediate_size=24, moe_shared_expert_intermediate_size=32,
+        layers_block_type=layers_of("ME*-")), 299, None),
+    "bamba_bf16": ("bamba", "bfloat16", "type", dict(
+        SMALL, intermediate_size=72, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1,
+        attn_layer_indices=[1], mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=20), 299, None),
 }
 
 
@@ -374,9 +403,10 @@ def fill_weights(model, seed, tied):
                 values *= 4 / math.sqrt(shape[1])  # so that some gates are past their bound
             elif model.config.model_type == "gpt_oss" and name.endswith("down_proj"):
                 values *= 0.2 / math.sqrt(shape[1])
-            elif "mlp.gate.weight" in name or "feed_forward.gate.weight" in name or "router" in name:
+            elif any(part in name for part in ("mlp.gate.weight", "feed_forward.gate.weight", "mixer.gate.weight",
+                                               "router")):
                 values *= 3 / math.sqrt(shape[1])  # so that few choices are close
-            elif "embed_tokens" in name:
+            elif "embed_tokens" in name or name == "model.embeddings.weight":
                 # Small when tied: the residual stream must not be the last token's embedding,
                 # which would make that token the likeliest.
                 values *= (0.08 if tied else 0.5) / getattr(model.config, "embedding_multiplier", 1)
@@ -390,7 +420,7 @@ def fill_weights(model, seed, tied):
         for name, buffer in sorted(model.named_buffers()):
             if name.endswith("layer_scalar"):
                 buffer.copy_(torch.from_numpy(random.uniform(0.6, 1.2, tuple(buffer.shape))))
-            elif name.endswith("expert_bias"):
+            elif name.endswith(("expert_bias", "mixer.gate.e_score_correction_bias")):
                 buffer.copy_(torch.from_numpy(random.uniform(-0.2, 0.2, tuple(buffer.shape))))
 
 
@@ -404,6 +434,12 @@ def respell(path, spelling):
     if spelling in ("new", "stacked"):
         return
     config["torch_dtype"] = config.pop("dtype")
+    if config["model_type"] == "nemotron_h":
+        kinds = config.pop("layers_block_type")
+        config["hybrid_override_pattern"] = "".join(NEMOTRON_LETTERS[kind] for kind in kinds)
+        config["num_hidden_layers"] = len(kinds)
+        config["time_step_limit"] = [0.0, math.inf]  # as Python writes it
+        return write_config(config, path)
     if spelling == "flat":
         # As Qwen2-VL was published: the text model's keys at the top.
         text = config.pop("text_config")
@@ -460,7 +496,7 @@ def respell_rope(config, spelling):
     kind = rope.pop("rope_type")
     if "original_max_position_embeddings" in config:
         rope.pop("original_max_position_embeddings", None)
-    if config["model_type"] in ("phi3", "glm"):
+    if config["model_type"] in ("phi3", "glm", "bamba"):
         config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     config["rope_scaling"] = None if kind == "default" else {spelling: kind, **rope}
 
@@ -527,7 +563,7 @@ def add_unread_tensors(model, path):
     """Layers that share others' keys and values have tensors for their own in published files; hybrids have
     heads that predict further tokens."""
     text = model.config.get_text_config()
-    if model.config.model_type.startswith(HYBRIDS):
+    if model.config.model_type.startswith((*HYBRIDS, "nemotron_h")):
         tensors = load_file(path)
         tensors["mtp.fc.weight"] = torch.ones(2)
         save_file(tensors, path, metadata={"format": "pt"})
@@ -547,11 +583,14 @@ def stack_experts(path):
     for prefix in sorted({name.split(".experts.")[0] for name in tensors if ".experts." in name}):
         parts = {}
         for kind in ("gate", "up", "down"):
-            parts[kind] = []
+            parts[kind] = []  # of gates there may be none
             while (name := f"{prefix}.experts.{len(parts[kind])}.{kind}_proj.weight") in tensors:
                 parts[kind].append(tensors.pop(name))
-        tensors[f"{prefix}.experts.gate_up_proj"] = torch.stack(
-            [torch.cat(pair) for pair in zip(parts["gate"], parts["up"])])
+        if parts["gate"]:
+            tensors[f"{prefix}.experts.gate_up_proj"] = torch.stack(
+                [torch.cat(pair) for pair in zip(parts["gate"], parts["up"])])
+        else:
+            tensors[f"{prefix}.experts.up_proj"] = torch.stack(parts["up"])
         tensors[f"{prefix}.experts.down_proj"] = torch.stack(parts["down"])
     save_file(tensors, path, metadata={"format": "pt"})
 

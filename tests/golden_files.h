@@ -87,13 +87,17 @@ inline bool config_has(const Golden &golden, const char *key) {
     return text.find(key) != std::string::npos;
 }
 
+// Layers of one thing each.
+inline bool is_nemotron(const Golden &golden) { return config_has(golden, "\"nemotron_h\""); }
+
 // Layers with a state.
 inline bool has_delta_nets(const Golden &golden) {
     return config_has(golden, "linear_num_value_heads");
 }
 inline bool has_mamba(const Golden &golden) {
-    return config_has(golden, "\"granitemoehybrid\"") &&
-           (config_has(golden, "\"mamba\"") || config_has(golden, "\"linear_attention\""));
+    return is_nemotron(golden) || config_has(golden, "\"bamba\"") ||
+           (config_has(golden, "\"granitemoehybrid\"") &&
+            (config_has(golden, "\"mamba\"") || config_has(golden, "\"linear_attention\"")));
 }
 inline bool has_convolutions(const Golden &golden) { return config_has(golden, "conv_L_cache"); }
 inline bool has_states(const Golden &golden) {
@@ -102,11 +106,12 @@ inline bool has_states(const Golden &golden) {
 
 inline bool has_experts(const Golden &golden) { return config_has(golden, "num_experts_per_tok"); }
 
-// What the CUDA backend runs: it refuses sizes that are no multiples of 8.
+// What the CUDA backend runs: it refuses sizes that are no multiples of 8, and layers of one thing each.
 inline std::vector<Golden> golden_on_cuda() {
     std::vector<Golden> all = all_golden();
-    std::erase_if(all,
-                  [](const Golden &golden) { return config_has(golden, "\"hidden_size\": 60,"); });
+    std::erase_if(all, [](const Golden &golden) {
+        return config_has(golden, "\"hidden_size\": 60,") || is_nemotron(golden);
+    });
     return all;
 }
 

@@ -364,6 +364,30 @@ inline Model state_space(int32_t groups, int32_t heads, int32_t key_dim, int32_t
     return model;
 }
 
+// Mamba-2, a squared ReLU without a gate, attention, experts of that kind beside a shared one: each a layer of its own.
+inline Model lone() {
+    Model model = state_space(2, 4, 20, 24, true);
+    const Layer mamba = model.layers[0], attention = model.layers[1];
+    model.layers.assign(4, Layer());
+    model.layers[0].before_attention = model.layers[2].before_attention = mamba.before_attention;
+    model.layers[0].linear_attention = mamba.linear_attention;
+    model.layers[2].attention = attention.attention;
+    for (Layer *layer : {&model.layers[1], &model.layers[3]}) {
+        layer->before_feed_forward = attention.before_feed_forward;
+        layer->feed_forward = attention.feed_forward;
+    }
+    add_experts(&model.layers[3]);
+    const auto ungate = [](FeedForward *f) {
+        f->activation = Activation::relu_squared;
+        f->gate = {};
+    };
+    for (Layer *layer : {&model.layers[1], &model.layers[3]}) {
+        ungate(&layer->feed_forward);
+        for (FeedForward &expert : layer->experts.each) ungate(&expert);
+    }
+    return model;
+}
+
 inline Model limited_steps() {
     Model model = state_space(2, 4, 20, 24, false);
     model.layers[0].linear_attention.least_step = 0.3F;
@@ -392,6 +416,19 @@ inline std::vector<LayerKind> cpu_layer_kinds() {
         {"a short convolution of an odd size with biases behind attention",
          [] { return convolution(false, 4, 100, true); }},
         {"a short convolution over many tokens", [] { return convolution(true, 7, 136, false); }},
+        {"layers of one thing each, the last one experts (Nemotron 3)", lone},
+        {"layers of one thing each, the last one Mamba-2",
+         [] {
+             Model model = lone();
+             std::reverse(model.layers.begin(), model.layers.end());
+             return model;
+         }},
+        {"a squared ReLU of a gate",
+         [] {
+             return changed(plain(), [](Layer *layer) {
+                 layer->feed_forward.activation = Activation::relu_squared;
+             });
+         }},
     };
 }
 

@@ -219,6 +219,8 @@ inline double activated(Activation kind, double x) {
         return x / 2 * (1 + std::erf(x / std::sqrt(2.0)));
     case Activation::gelu_tanh:
         return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::relu_squared:
+        return std::max(x, 0.0) * std::max(x, 0.0);
     case Activation::clamped_swiglu:
         break; // of gate and up together
     }
@@ -451,12 +453,16 @@ inline void run_layer(const Model &model, size_t index, const Rows &parts, const
     const Layer &layer = model.layers[index];
     const double scale = double(layer.residual_scale);
     const Rows input = normalised(layer.before_attention, *x);
-    const Rows mixed = layer.linear_attention ? linear_attention(layer.linear_attention, input)
-                       : layer.convolution    ? short_convolution(layer.convolution, input)
-                                              : attention(model, index, input, scales, kept);
-    add(normalised(layer.after_attention, mixed), scale, x);
-    const Rows second = layer.parallel ? input : normalised(layer.before_feed_forward, *x);
-    add(normalised(layer.after_feed_forward, feed_forwards(layer, second)), scale, x);
+    if (layer.mixes()) {
+        const Rows mixed = layer.linear_attention ? linear_attention(layer.linear_attention, input)
+                           : layer.convolution    ? short_convolution(layer.convolution, input)
+                                                  : attention(model, index, input, scales, kept);
+        add(normalised(layer.after_attention, mixed), scale, x);
+    }
+    if (layer.feeds()) {
+        const Rows second = layer.parallel ? input : normalised(layer.before_feed_forward, *x);
+        add(normalised(layer.after_feed_forward, feed_forwards(layer, second)), scale, x);
+    }
     if (model.layer_inputs) {
         add(normalised(layer.after_input, input_block(model, index, parts, *x)), 1, x);
     }

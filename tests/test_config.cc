@@ -534,6 +534,9 @@ void every_spelling_of_a_granite_4_is_read(void **) {
     assert_true(std::isinf(mamba(R"("time_step_limit": null)").most_step));
     assert_true(
         std::isinf(mamba(R"("time_step_limit": [0.0, {"__float__": "Infinity"}])").most_step));
+    // As transformers before 5 writes it.
+    assert_true(std::isinf(mamba(R"("time_step_limit": [0.0, Infinity])").most_step));
+    assert_true(std::isinf(mamba(R"("not_read": [NaN, -Infinity])").most_step));
     const LinearAttention limited = mamba(R"("time_step_limit": [0.25, 8])");
     assert_true(limited.least_step == 0.25F && limited.most_step == 8);
     assert_int_equal(must_load(granite4(R"("position_embedding_type": "rope")")).ropes.size(), 1);
@@ -592,6 +595,12 @@ void a_granite_4_whose_keys_do_not_fit_is_refused_by_name(void **) {
     fails(R"("time_step_limit": [1])", format, {"time_step_limit"});
     fails(R"("time_step_limit": [1, 0.5])", format, {"time_step_limit"});
     fails(R"("time_step_limit": [0, {"__float__": "NaN"}])", format, {"time_step_limit[1]"});
+    fails(R"("time_step_limit": [0, NaN])", format, {"\"time_step_limit[1]\" is NaN"});
+    fails(R"("time_step_limit": [Infinity, Infinity])", format,
+          {"\"time_step_limit[0]\" is Infinity"});
+    fails(R"("rms_norm_eps": NaN)", format, {"\"rms_norm_eps\" is NaN"});
+    fails(R"("position_embedding_type": "rope", "rope_scaling": Infinity)", format,
+          {"\"rope_scaling\" is Infinity"});
     fails(R"("position_embedding_type": "alibi")", other, {"position_embedding_type", "alibi"});
     fails(R"("normalization_function": "layernorm")", other, {"normalization_function"});
     fails(R"("num_local_experts": -1)", format, {"num_local_experts"});
@@ -605,6 +614,214 @@ void a_granite_4_whose_keys_do_not_fit_is_refused_by_name(void **) {
     mamba(R"("mamba_n_heads": 7)", {"\"mamba_n_heads\" is 7"});
     mamba(R"("mamba_n_heads": 8, "mamba_n_groups": 3)", {"\"mamba_n_groups\" is 3"});
     mamba(R"("mamba_n_heads": 8, "mamba_d_conv": 1)", {"mamba_d_conv", "is 1"});
+}
+
+// ---- Bamba ----
+
+std::string bamba(const std::string &more) {
+    return family("bamba", R"("attn_layer_indices": [1], "mamba_n_heads": 8, "mamba_n_groups": 2)" +
+                               (more.empty() ? "" : ", " + more));
+}
+
+void layers_of_bamba_attend_where_its_list_says(void **) {
+    const Model model = must_load(bamba(R"("attention_bias": true, "mlp_bias": true)"));
+    assert_true(model.layers.size() == 3 &&
+                model.final_norm.weight.name == "model.final_layernorm.weight");
+    for (size_t i = 0; i < 3; ++i) {
+        const Layer &layer = model.layers[i];
+        assert_true(layer.attends() == (i == 1) && bool(layer.linear_attention) == (i != 1));
+        const std::string prefix = "model.layers." + std::to_string(i) + ".";
+        assert_true(layer.before_feed_forward.weight.name == prefix + "pre_ff_layernorm.weight");
+        assert_true(layer.feed_forward.gate.values.name ==
+                    prefix + "feed_forward.gate_proj.weight");
+        assert_true(layer.feed_forward.down.bias && layer.feed_forward.width == 14336);
+        if (i == 1) continue;
+        const LinearAttention &mamba = layer.linear_attention;
+        assert_true(mamba.key_heads == 2 && mamba.norm_parts == 1 && mamba.key_dim == 256);
+        assert_true(mamba.o.values.name == prefix + "mamba.out_proj.weight");
+    }
+    const Attention full = attention(model, 1);
+    assert_true(full.q.bias && full.o.bias && full.head_dim == 16);
+    assert_int_equal(model.ropes[0].dims(), 8);
+    const Model plain = must_load(R"({"model_type": "bamba", "attn_layer_indices": [9]})");
+    assert_true(plain.vocabulary == 128000 && plain.hidden == 4096 && plain.layers.size() == 32);
+    assert_true(plain.max_positions == 262144 && plain.final_norm.epsilon == 1e-5F && !plain.tied);
+    assert_true(plain.bos_token == 1 && plain.eos_tokens == std::vector<int32_t>{2});
+    assert_true(attention(plain, 9).kv_heads == 8 && attention(plain, 9).head_dim == 128);
+    assert_int_equal(plain.layers[0].linear_attention.value_heads, 128);
+    const int32_t format = BATCHLLM_ERROR_MODEL_FORMAT, other = BATCHLLM_ERROR_UNSUPPORTED;
+    must_fail(family("bamba", ""), format, {"attn_layer_indices"});
+    must_fail(family("bamba", R"("attn_layer_indices": [])"), other, {"attn_layer_indices"});
+    must_fail(family("bamba", R"("attn_layer_indices": [3])"), format, {"attn_layer_indices[0]"});
+    must_fail(bamba(R"("mamba_proj_bias": true)"), other, {"mamba_proj_bias"});
+    must_fail(bamba(R"("mamba_d_head": 5)"), format, {"mamba_d_head", "is 5"});
+}
+
+// ---- Nemotron-H ----
+
+std::string times(const std::string &pattern, int32_t count) {
+    std::string all;
+    for (int32_t i = 0; i < count; ++i) all += pattern;
+    return all;
+}
+
+// Hidden size 64: Mamba-2, a feed-forward, attention, experts.
+std::string nemotron(const std::string &more,
+                     const char *layers = R"("hybrid_override_pattern": "M-*E")") {
+    return std::string(
+               R"({"model_type": "nemotron_h", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 100,
+        "num_key_value_heads": 2, "head_dim": 24, "intermediate_size": 72, "mamba_num_heads": 6, "mamba_head_dim": 20,
+        "n_groups": 2, "ssm_state_size": 24, "moe_intermediate_size": 16,
+        "moe_shared_expert_intermediate_size": 40, )") +
+           layers + (more.empty() ? "" : ", " + more) + "}";
+}
+
+void each_layer_of_a_nemotron_h_is_one_thing(void **) {
+    const Model model = must_load(nemotron(R"("mlp_bias": true, "n_group": 4, "topk_group": 2)"));
+    assert_true(model.layers.size() == 4 && model.ropes.empty() && !model.tied);
+    assert_string_equal(model.embedding.name.c_str(), "model.embeddings.weight");
+    assert_string_equal(model.final_norm.weight.name.c_str(), "model.norm_f.weight");
+    for (size_t i = 0; i < 4; ++i) {
+        const Layer &layer = model.layers[i];
+        assert_true(layer.mixes() == (i % 2 == 0) && layer.feeds() == (i % 2 == 1));
+        assert_true(bool(layer.before_attention) != bool(layer.before_feed_forward));
+        const Norm &norm = i % 2 == 0 ? layer.before_attention : layer.before_feed_forward;
+        assert_true(norm.weight.name == "model.layers." + std::to_string(i) + ".norm.weight");
+        assert_true(norm.epsilon == 1e-5F);
+    }
+    const LinearAttention &mamba = model.layers[0].linear_attention;
+    assert_true(mamba.rule == StateRule::state_space && mamba.gate_first && !mamba.unit_length);
+    assert_true(mamba.value_heads == 6 && mamba.value_dim == 20 && mamba.key_heads == 2);
+    assert_true(mamba.key_dim == 24 && mamba.norm_parts == 2 && mamba.width == 4);
+    assert_string_equal(mamba.o.values.name.c_str(), "model.layers.0.mixer.out_proj.weight");
+    const FeedForward &dense = model.layers[1].feed_forward;
+    assert_true(dense.width == 72 && !dense.gate && dense.up.bias && dense.down.bias);
+    assert_true(dense.activation == Activation::relu_squared);
+    assert_string_equal(dense.up.values.name.c_str(), "model.layers.1.mixer.up_proj.weight");
+    const Attention &full = model.layers[2].attention;
+    assert_true(full.rope < 0 && full.heads == 4 && full.kv_heads == 2 && full.head_dim == 24);
+    assert_string_equal(full.o.values.name.c_str(), "model.layers.2.mixer.o_proj.weight");
+    const Layer &sparse = model.layers[3];
+    const Router &router = sparse.experts.router;
+    assert_true(router.kind == RouterKind::sigmoid && router.chosen == 2 && router.normalised);
+    assert_true(router.groups == 4 && router.chosen_groups == 2 && router.correction.rows == 8);
+    assert_string_equal(router.correction.name.c_str(),
+                        "model.layers.3.mixer.gate.e_score_correction_bias");
+    const FeedForward &expert = sparse.experts.each[7];
+    assert_true(expert.width == 16 && !expert.gate && !expert.up.bias);
+    assert_true(expert.activation == Activation::relu_squared);
+    assert_string_equal(expert.up.values.name.c_str(),
+                        "model.layers.3.mixer.experts.7.up_proj.weight");
+    assert_true(sparse.feed_forward.width == 40 && sparse.feed_forward.up.bias);
+    assert_string_equal(sparse.feed_forward.up.values.name.c_str(),
+                        "model.layers.3.mixer.shared_experts.up_proj.weight");
+    assert_true(model.kv_groups.size() == 1 &&
+                model.kv_groups[0].layers == std::vector<int32_t>{2});
+}
+
+void every_spelling_of_a_nemotron_h_is_read(void **) {
+    for (const char *layers :
+         {R"("layers_block_type": ["mamba", "mlp", "attention", "moe"])",
+          R"("layers_block_type": ["linear_attention", "mlp", "full_attention", "moe"],
+                                  "hybrid_override_pattern": "M*")",
+          R"("hybrid_override_pattern": "M-*E", "num_hidden_layers": 4)"}) {
+        const Model model = must_load(nemotron("", layers));
+        assert_true(model.layers.size() == 4 && model.layers[0].linear_attention);
+        assert_true(model.layers[1].feeds() && model.layers[2].attends() &&
+                    model.layers[3].experts);
+    }
+    const auto mamba = [](const std::string &more) {
+        return must_load(nemotron(more)).layers[0].linear_attention;
+    };
+    // As Python writes infinity, and as transformers 5 does.
+    for (const char *infinity : {"Infinity", R"({"__float__": "Infinity"})"}) {
+        const LinearAttention limited = mamba(
+            R"("time_step_min": 0.001, "time_step_limit": [0.25, )" + std::string(infinity) + "]");
+        assert_true(limited.least_step == 0.25F && std::isinf(limited.most_step));
+    }
+    assert_true(mamba(R"("time_step_min": 0.001)").least_step == 0);
+    const LinearAttention older = mamba(R"("mamba_n_groups": 3, "mamba_d_conv": 3,
+                                           "mamba_conv_bias": false, "mamba_dt_limit": [0, 9])");
+    assert_true(older.key_heads == 3 && older.width == 3 && older.most_step == 9);
+    assert_true(older.convolution[0].bias.rows == 0);
+    assert_true(mamba("").convolution[0].bias.rows > 0);
+    // Of the first models.
+    const Model first = must_load(R"({"model_type": "nemotron_h", "attention_head_dim": 64})");
+    assert_int_equal(attention(first, 2).head_dim, 64);
+    assert_int_equal(
+        must_load(nemotron(R"("mlp_hidden_act": "silu")")).layers[3].experts.each[0].activation,
+        Activation::silu);
+    // What no layer has is not read.
+    const Model dense = must_load(nemotron(R"("n_routed_experts": 0, "moe_latent_size": 7)",
+                                           R"("hybrid_override_pattern": "M-*-")"));
+    assert_true(!dense.layers[3].experts && dense.layers[3].feed_forward.width == 72);
+    Model stacked = must_load(nemotron(""));
+    find_stacked_experts([](const std::string &name) { return name.ends_with("experts.up_proj"); },
+                         &stacked);
+    const FeedForward &last = stacked.layers[3].experts.each[7];
+    assert_true(last.up.values.name == "model.layers.3.mixer.experts.up_proj" && !last.gate);
+    assert_true(last.up.values.first_row == 7 * 16 && last.up.values.stored_rows == 16);
+    assert_true(last.down.values.first_row == 7 * 64 && last.down.values.stored_stack == 8);
+}
+
+void defaults_of_a_nemotron_h_are_those_of_transformers(void **) {
+    const Model model = must_load(R"({"model_type": "nemotron_h"})");
+    assert_true(model.vocabulary == 131072 && model.hidden == 4096 && !model.tied);
+    assert_true(model.max_positions == 4096 && model.bos_token == 1 &&
+                model.eos_tokens == std::vector<int32_t>{2});
+    assert_int_equal(model.layers.size(), 4);
+    const LinearAttention &mamba = model.layers[0].linear_attention;
+    assert_true(mamba.value_heads == 128 && mamba.value_dim == 64 && mamba.key_heads == 8 &&
+                mamba.key_dim == 128 && mamba.width == 4 && mamba.convolution[0].bias);
+    assert_true(mamba.least_step == 0 && std::isinf(mamba.most_step));
+    const Layer &sparse = model.layers[1];
+    assert_true(sparse.experts.each.size() == 8 && sparse.experts.router.chosen == 2);
+    assert_true(sparse.experts.router.groups == 1 && sparse.experts.router.scale == 1 &&
+                sparse.experts.router.normalised);
+    assert_true(sparse.experts.each[0].width == 7688 && sparse.feed_forward.width == 7688);
+    const Attention full = attention(model, 2);
+    assert_true(full.heads == 32 && full.kv_heads == 8 && full.head_dim == 128);
+    assert_true(model.layers[3].feed_forward.width == 21504 &&
+                !model.layers[3].feed_forward.up.bias);
+}
+
+void a_nemotron_h_whose_keys_do_not_fit_is_refused_by_name(void **) {
+    const int32_t format = BATCHLLM_ERROR_MODEL_FORMAT, other = BATCHLLM_ERROR_UNSUPPORTED;
+    const auto layers = [&](const char *keys, int32_t status, std::vector<std::string> parts) {
+        must_fail(nemotron("", keys), status, std::move(parts));
+    };
+    layers(R"("hybrid_override_pattern": "M-*X")", other, {"hybrid_override_pattern", "M-*X"});
+    layers(R"("hybrid_override_pattern": "M-M-")", other, {"hybrid_override_pattern", "attention"});
+    layers(R"("hybrid_override_pattern": "")", format, {"hybrid_override_pattern", "layers"});
+    layers(R"("hybrid_override_pattern": 3)", format, {"hybrid_override_pattern"});
+    layers(R"("layers_block_type": ["attention", "conv"])", other,
+           {"layers_block_type[1]", "conv"});
+    layers(R"("layers_block_type": [7])", format, {"layers_block_type[0]"});
+    layers(R"("layers_block_type": "M")", other, {"layers_block_type"});
+    const std::string many = "\"hybrid_override_pattern\": \"" + times("*", 4097) + "\"";
+    layers(many.c_str(), format, {"hybrid_override_pattern", "4096"});
+    const auto fails = [&](const std::string &more, int32_t status,
+                           std::vector<std::string> parts) {
+        must_fail(nemotron(more), status, std::move(parts));
+    };
+    fails(R"("num_hidden_layers": 5)", format, {"num_hidden_layers", "4 layers"});
+    fails(R"("mamba_n_groups": 4)", format, {"\"mamba_n_groups\" is 4"});
+    fails(R"("mamba_d_conv": 1)", format, {"mamba_d_conv", "is 1"});
+    fails(R"("use_bias": true)", other, {"use_bias"});
+    fails(R"("mamba_hidden_act": "gelu")", other, {"mamba_hidden_act"});
+    fails(R"("mlp_hidden_act": "relu")", other, {"mlp_hidden_act", "relu2 are supported"});
+    fails(R"("sliding_window": 8)", other, {"sliding_window"});
+    fails(R"("time_step_limit": [1, 0.5])", format, {"time_step_limit"});
+    fails(R"("time_step_limit": [0, -Infinity])", format, {"time_step_limit[1]", "-Infinity"});
+    fails(R"("moe_latent_size": 32)", other, {"moe_latent_size"});
+    fails(R"("n_shared_experts": 2)", other, {"n_shared_experts"});
+    fails(R"("n_routed_experts": 0)", format, {"n_routed_experts"});
+    fails(R"("num_experts_per_tok": 9)", format, {"num_experts_per_tok", "8 experts"});
+    fails(R"("n_group": 3)", format, {"n_group", "8 experts"});
+    fails(R"("routed_scaling_factor": 0)", format, {"routed_scaling_factor"});
+    fails(R"("layer_norm_epsilon": 2)", format, {"layer_norm_epsilon"});
+    // A text is not a number, whatever it says.
+    must_fail(R"({"model_type": "\"Infinity"})", other, {"Infinity", "this version runs"});
 }
 
 std::string gemma4(const std::string &more) {
@@ -947,12 +1164,6 @@ Model layers_of(const std::string &pattern, int32_t window, int32_t max_position
     return model;
 }
 
-std::string times(const std::string &pattern, int32_t count) {
-    std::string all;
-    for (int32_t i = 0; i < count; ++i) all += pattern;
-    return all;
-}
-
 void layers_of_one_kind_share_kv_groups_of_equal_pages(void **) {
     struct Case {
         std::string pattern;
@@ -1085,8 +1296,7 @@ void models_that_are_not_computed_are_refused_by_name(void **) {
     const int32_t code = BATCHLLM_ERROR_UNSUPPORTED;
     must_fail(R"({"model_type": "gemma"})", code, {"model_type", "gemma"});
     // Other families of layers with a state.
-    for (const std::string type :
-         {"bamba", "falcon_h1", "jamba", "mamba2", "nemotron_h", "zamba2"}) {
+    for (const std::string type : {"falcon_h1", "jamba", "mamba2", "nemotron", "zamba2"}) {
         must_fail("{\"model_type\": \"" + type + "\"}", code,
                   {"model_type", type, "this version runs"});
     }
@@ -1280,6 +1490,11 @@ int main() {
         cmocka_unit_test(every_spelling_of_a_granite_4_is_read),
         cmocka_unit_test(defaults_of_a_granite_4_are_those_of_transformers),
         cmocka_unit_test(a_granite_4_whose_keys_do_not_fit_is_refused_by_name),
+        cmocka_unit_test(layers_of_bamba_attend_where_its_list_says),
+        cmocka_unit_test(each_layer_of_a_nemotron_h_is_one_thing),
+        cmocka_unit_test(every_spelling_of_a_nemotron_h_is_read),
+        cmocka_unit_test(defaults_of_a_nemotron_h_are_those_of_transformers),
+        cmocka_unit_test(a_nemotron_h_whose_keys_do_not_fit_is_refused_by_name),
         cmocka_unit_test(layers_of_gemma_4_share_keys_and_values_with_earlier_ones_of_their_kind),
         cmocka_unit_test(full_layers_of_gemma_4_have_heads_of_their_own),
         cmocka_unit_test(a_tied_head_has_a_bias_of_its_own),

@@ -137,6 +137,8 @@ double activation_of(Activation activation, double x) {
         return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case Activation::clamped_swiglu:
         return std::min(x, 7.0) / (1 + std::exp(-1.702 * std::min(x, 7.0)));
+    case Activation::relu_squared:
+        return std::max(x, 0.0) * std::max(x, 0.0);
     }
     return 0;
 }
@@ -151,7 +153,7 @@ void activations_equal_the_reference_gated_or_not_with_biases_or_without(void **
     for_each_table([&](const Kernels &kernels) {
         for (const int32_t n : kLengths) {
             for (const auto activation : {Activation::silu, Activation::gelu, Activation::gelu_tanh,
-                                          Activation::clamped_swiglu}) {
+                                          Activation::clamped_swiglu, Activation::relu_squared}) {
                 for (int form = 0; form < 4; ++form) {
                     const bool gated = form % 2 == 0, biased = form >= 2;
                     const auto gate = random_floats(&random, n, 4);

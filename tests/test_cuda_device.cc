@@ -271,8 +271,11 @@ void what_the_cpu_alone_computes_is_refused_by_name(void **) {
         const Status status = check_supported(model);
         assert_int_equal(status.code(), BATCHLLM_ERROR_UNSUPPORTED);
         const Layer &first = model.layers[0];
-        const char *what =
-            first.linear_attention ? "layer 0: a delta net other than" : ": a short convolution ";
+        const bool squares = first.feed_forward.activation == Activation::relu_squared;
+        const char *what = squares && first.feeds() ? "layer 0: a squared ReLU (relu2) runs"
+                           : !first.feeds() ? "layer 0: layers of a mixer or a feed-forward alone"
+                           : first.linear_attention ? "layer 0: a delta net other than"
+                                                    : ": a short convolution ";
         assert_non_null(std::strstr(status.message().c_str(), what));
     }
     for (const LayerKind &kind : layer_kinds()) {

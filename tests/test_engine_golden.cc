@@ -441,7 +441,8 @@ void check_samples(const Golden &golden) {
 }
 
 void samples_of_a_model_with_states_are_those_without_sharing(void **) {
-    for (const char *model : {"golden/qwen3_next_bf16", "golden/lfm2_moe_bf16"}) {
+    for (const char *model :
+         {"golden/qwen3_next_bf16", "golden/lfm2_moe_bf16", "golden/nemotron_h_moe_bf16"}) {
         check_samples(read_golden(model));
     }
 }

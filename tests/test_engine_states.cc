@@ -80,7 +80,8 @@ void check_slots(const char *model) {
 }
 
 void slots_are_in_info_and_statistics(void **) {
-    for (const char *model : {"golden/qwen3_5_bf16", "golden/lfm2_bf16", "golden/lfm2_moe_bf16"}) {
+    for (const char *model : {"golden/qwen3_5_bf16", "golden/lfm2_bf16", "golden/lfm2_moe_bf16",
+                              "golden/nemotron_h_bf16"}) {
         check_slots(model);
     }
     // Three layers with two rows of 60 floats, in whole lines of 64 bytes.
@@ -110,7 +111,8 @@ void options_for_states_are_checked(void **) {
 }
 
 void the_simulation_counts_the_same_slots(void **) {
-    for (const char *model : {"golden/lfm2_moe_bf16", "golden/lfm2_vl_bf16"}) {
+    for (const char *model :
+         {"golden/lfm2_moe_bf16", "golden/lfm2_vl_bf16", "golden/nemotron_h_moe_bf16"}) {
         batchllm_engine_options options = cpu_options("state_slots=9");
         const batchllm_info cpu = info_of(make_engine(model, options));
         options.backend = "sim";

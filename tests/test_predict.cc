@@ -327,7 +327,8 @@ void fp8_and_f32_on_a_gpu_and_models_with_a_state_are_refused(void **) {
     refused("qwen3_block_fp8", nullptr, "in fp8");
     refused("llama_ct_tensor_fp8", nullptr, "in fp8");
     refused("qwen3_bf16", "quantize=fp8", "in fp8");
-    for (const char *model : {"qwen3_5_bf16", "granite_hybrid_moe_bf16", "lfm2_bf16"}) {
+    for (const char *model :
+         {"qwen3_5_bf16", "granite_hybrid_moe_bf16", "lfm2_bf16", "nemotron_h_bf16"}) {
         refused(model, nullptr, "layers with a state");
     }
     refused("llama_awq", "quantize=fp8", "in fp8");

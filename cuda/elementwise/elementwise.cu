@@ -272,7 +272,8 @@ cudaError_t launch_activation(const ActivationArguments &a, cudaStream_t stream)
         return launch_activation<Activation::gelu>(a, stream);
     case Activation::gelu_tanh:
         return launch_activation<Activation::gelu_tanh>(a, stream);
-    case Activation::clamped_swiglu: // supported.h refuses it
+    case Activation::clamped_swiglu: // supported.h refuses it, and the next
+    case Activation::relu_squared:
         break;
     }
     return cudaErrorInvalidValue;

@@ -220,6 +220,7 @@ template <typename T> cudaError_t launch_of(const GatedArguments &a, int sms, cu
     case Activation::gelu_tanh:
         return launch<T, Activation::gelu_tanh>(a, sms, stream);
     case Activation::clamped_swiglu: // of experts alone
+    case Activation::relu_squared:   // supported.h refuses it
         break;
     }
     return cudaErrorInvalidValue;

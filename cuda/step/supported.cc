@@ -1,5 +1,6 @@
 #include "step/supported.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "attention/attention.h"
@@ -70,6 +71,14 @@ const char *missing(const ShortConvolution &convolution) {
     return nullptr;
 }
 
+bool squares(const Layer &layer) {
+    const auto does = [](const FeedForward &feed) {
+        return feed.width > 0 && feed.activation == Activation::relu_squared;
+    };
+    return does(layer.feed_forward) || layer.input.activation == Activation::relu_squared ||
+           std::any_of(layer.experts.each.begin(), layer.experts.each.end(), does);
+}
+
 const char *missing(const Model &model, const Attention &a) {
     if (a.rope >= 0) {
         const int32_t dims = model.ropes[static_cast<size_t>(a.rope)].dims();
@@ -85,6 +94,11 @@ const char *missing(const Model &model, const Attention &a) {
 
 // What of the layer is not computed; null: nothing.
 const char *missing(const Model &model, const Layer &layer) {
+    if (squares(layer)) return "a squared ReLU (relu2) runs on the cpu backend alone";
+    if (!layer.mixes() || !layer.feeds()) {
+        return "layers of a mixer or a feed-forward alone (Nemotron-H) run on the cpu backend "
+               "alone";
+    }
     const char *of_mixer = layer.convolution        ? missing(layer.convolution)
                            : layer.linear_attention ? missing(layer.linear_attention)
                                                     : missing(model, layer.attention);

@@ -124,7 +124,8 @@ Result<Activation> read_activation(const JsonValue &config, std::string_view key
     if (name == "gelu_pytorch_tanh" || name == "gelu_new" || name == "gelu_fast") {
         return Activation::gelu_tanh;
     }
-    return value->unsupported("only silu, gelu and gelu_pytorch_tanh are supported");
+    if (name == "relu2") return Activation::relu_squared;
+    return value->unsupported("only silu, gelu, gelu_pytorch_tanh and relu2 are supported");
 }
 
 Status read_tokens(const JsonValue &value, int32_t vocabulary, std::vector<int32_t> *tokens) {

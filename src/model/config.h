@@ -137,12 +137,14 @@ std::string layer_prefix(size_t layer); // "model.layers.N."
 struct ExpertsShape {
     int32_t count = 0;
     int32_t width = 0;
-    const char *gate = "gate_proj";
+    const char *gate = "gate_proj"; // null: they have none
     const char *up = "up_proj";
     const char *down = "down_proj";
 };
 void set_experts(const std::string &prefix, const ExpertsShape &shape, Router router,
                  int64_t hidden, Layer *layer);
+// Gives the router of such a layer a correction, the vector `name`.
+void set_correction(const std::string &name, Layer *layer);
 // How many experts a layer has, and how many each token goes through ("num_experts_per_tok").
 struct ExpertCounts {
     int32_t all = 0;
@@ -152,6 +154,9 @@ struct ExpertCounts {
 Result<ExpertCounts> read_expert_counts(const JsonValue &config,
                                         std::initializer_list<std::string_view> keys, int32_t all,
                                         int32_t chosen, const Model &model);
+// A sigmoid router with groups of experts ("n_group", "topk_group") and a scale ("routed_scaling_factor"), as
+// several families have it.
+Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts);
 // A feed-forward with a gate: `prefix`gate_proj, up_proj, down_proj.
 FeedForward named_feed_forward(const std::string &prefix, int32_t width, int64_t hidden);
 

@@ -54,12 +54,40 @@ void set_experts(const std::string &prefix, const ExpertsShape &shape, Router ro
         FeedForward expert;
         expert.width = shape.width;
         expert.activation = layer->feed_forward.activation;
-        expert.gate = named_weight(name + shape.gate, shape.width, hidden);
+        if (shape.gate != nullptr) {
+            expert.gate = named_weight(name + shape.gate, shape.width, hidden);
+        }
         expert.up = named_weight(name + shape.up, shape.width, hidden);
         expert.down = named_weight(name + shape.down, hidden, shape.width);
         layer->experts.each.push_back(std::move(expert));
     }
     layer->feed_forward = {};
+}
+
+void set_correction(const std::string &name, Layer *layer) {
+    layer->experts.router.correction =
+        named_vector(name, static_cast<int64_t>(layer->experts.each.size()));
+}
+
+Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts) {
+    Router router;
+    router.kind = RouterKind::sigmoid;
+    router.chosen = counts.chosen;
+    ASSIGN_OR_RETURN(router.normalised, read_flag(config, "norm_topk_prob", true));
+    ASSIGN_OR_RETURN(const double scale,
+                     read_number(config, "routed_scaling_factor", 1, 1e-9, 1e9));
+    router.scale = static_cast<float>(scale);
+    ASSIGN_OR_RETURN(router.groups, read_count(config, "n_group", 1, counts.all));
+    ASSIGN_OR_RETURN(router.chosen_groups, read_count(config, "topk_group", 1, router.groups));
+    const int32_t of_group = counts.all / router.groups;
+    if (of_group * router.groups != counts.all || (router.groups > 1 && of_group < 2) ||
+        router.chosen_groups * of_group < router.chosen) {
+        const auto given = config.given("n_group");
+        return (given ? *given : config)
+            .fail(std::to_string(counts.all) + " experts cannot be parted so that " +
+                  std::to_string(router.chosen) + " of them are chosen");
+    }
+    return router;
 }
 
 } // namespace batchllm

@@ -8,7 +8,8 @@
 //     a = after_attention(attention(before_attention(x)))
 //     f = after_feed_forward(feed_forward(before_feed_forward(x + a)))     x + residual_scale * a
 //     parallel: f = ... of before_attention(x) itself, and x + residual_scale * (a + f)
-// where a layer with linear attention or a short convolution has that in place of attention;
+// where a layer with linear attention or a short convolution has that in place of attention, and one without any
+// of these, or without a feed-forward, leaves x as it is at that step;
 //     then, where the model has layer inputs, x + after_input(input block(x)), and x * scalar
 #pragma once
 
@@ -212,6 +213,7 @@ enum class Activation : uint8_t {
     // In place of activation(gate) * up: g * sigmoid(1.702 g) * (u + 1), with g the gate, at most 7, and u
     // up, from -7 to 7.
     clamped_swiglu,
+    relu_squared, // max(x, 0)^2
 };
 
 // down(activation(gate(x)) * up(x)); without a gate down(activation(up(x))).
@@ -266,10 +268,11 @@ struct InputBlock {
 struct Layer {
     Norm before_attention, after_attention;
     Norm before_feed_forward, after_feed_forward;
-    Attention attention; // none (no heads) where one of the next two stands in its place
+    Attention
+        attention; // none (no heads) where one of the next two stands in its place, or nothing
     LinearAttention linear_attention; // or none
     ShortConvolution convolution;     // or none
-    FeedForward feed_forward;         // none (width 0): experts alone
+    FeedForward feed_forward;         // none (width 0): experts alone, or nothing
     Experts experts;                  // or none
     Weight shared_gate;               // [1, hidden], or none: 1
     bool parallel = false;            // before_feed_forward is not used
@@ -278,7 +281,10 @@ struct Layer {
     Norm after_input;
     Tensor scalar; // [1], or none: 1
 
-    bool attends() const { return !linear_attention && !convolution; }
+    bool attends() const { return attention.kv_heads > 0; }
+    // Whether it mixes tokens, and whether it has a feed-forward: at least one of the two.
+    bool mixes() const { return attends() || linear_attention || convolution; }
+    bool feeds() const { return feed_forward.width > 0 || experts; }
 };
 
 // A second embedding of every token, of which each layer has a part of its own. With x the residual

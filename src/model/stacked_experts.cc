@@ -18,16 +18,19 @@ void find_stacked_experts(const std::function<bool(const std::string &name)> &ha
     for (Layer &layer : model->layers) {
         std::vector<FeedForward> &experts = layer.experts.each;
         if (experts.empty()) continue;
-        std::string prefix = experts[0].gate.values.name; // P.0.NAME.weight
+        const bool gated = bool(experts[0].gate);
+        std::string prefix = experts[0].up.values.name; // P.0.NAME.weight
         if (has(prefix)) continue;
         for (int i = 0; i < 3; ++i) prefix.resize(prefix.rfind('.'));
         prefix += '.';
-        if (!has(prefix + "gate_up_proj")) continue;
+        const std::string up = prefix + (gated ? "gate_up_proj" : "up_proj");
+        if (!has(up)) continue;
         for (size_t e = 0; e < experts.size(); ++e) {
             FeedForward &expert = experts[e];
             const int64_t width = expert.width;
-            stack(prefix + "gate_up_proj", experts.size(), e, 2 * width, 0, &expert.gate.values);
-            stack(prefix + "gate_up_proj", experts.size(), e, 2 * width, width, &expert.up.values);
+            const int64_t stored = gated ? 2 * width : width;
+            if (gated) stack(up, experts.size(), e, stored, 0, &expert.gate.values);
+            stack(up, experts.size(), e, stored, stored - width, &expert.up.values);
             stack(prefix + "down_proj", experts.size(), e, expert.down.rows(), 0,
                   &expert.down.values);
         }

@@ -41,6 +41,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (config.ok()) {
         check(!config->layers.empty() && config->vocabulary > 0 && config->hidden > 0);
         for (const Layer &layer : config->layers) {
+            check(layer.mixes() || layer.feeds());
+            for (const FeedForward &expert : layer.experts.each) check(expert.width > 0);
             if (const LinearAttention &delta = layer.linear_attention; delta) {
                 check(delta.key_heads > 0 && delta.value_heads % delta.key_heads == 0);
                 check(delta.key_dim > 0 && delta.value_dim > 0 && delta.width > 1);
@@ -56,6 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                 continue;
             }
             const Attention &attention = layer.attention;
+            if (!layer.mixes()) continue;
             check(attention.heads > 0 && attention.kv_heads > 0 && attention.head_dim > 0);
             check(attention.heads % attention.kv_heads == 0);
             check(attention.rope < static_cast<int32_t>(config->ropes.size()));

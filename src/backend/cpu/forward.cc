@@ -307,24 +307,30 @@ Status Forward::run_layer(const TokenBatch &batch, size_t index,
     const Layer &layer = model_.layers[index];
     const PackedLayer &weights = weights_.layers[index];
     const int64_t tokens = static_cast<int64_t>(batch.tokens.size());
-    Laps laps;
-    norm(weights.before_attention, residual_.floats(), tokens, input_.data());
-    laps.lap(&seconds_.norm);
     const bool last = index + 1 == model_.layers.size();
     const int64_t rows = last ? wanted_rows_ : tokens;
     const std::vector<int32_t> *of = last ? &wanted : nullptr;
-    RETURN_IF_ERROR(mix(batch, index, of, rows));
+    Laps laps;
+    if (layer.mixes()) {
+        norm(weights.before_attention, residual_.floats(), tokens, input_.data());
+        laps.lap(&seconds_.norm);
+        RETURN_IF_ERROR(mix(batch, index, of, rows));
+    }
     if (rows == 0) return {};
     if (last) gather(wanted, layer.parallel);
     laps = Laps();
-    RETURN_IF_ERROR(add_product(weights.o, attended_.data(), rows, weights.o_bias,
-                                weights.after_attention, layer.residual_scale));
-    laps.lap(&seconds_.output);
-    if (!layer.parallel) {
-        norm(weights.before_feed_forward, residual_.floats(), rows, input_.data());
-        laps.lap(&seconds_.norm);
+    if (layer.mixes()) {
+        RETURN_IF_ERROR(add_product(weights.o, attended_.data(), rows, weights.o_bias,
+                                    weights.after_attention, layer.residual_scale));
+        laps.lap(&seconds_.output);
     }
-    RETURN_IF_ERROR(feed_forward(index, rows));
+    if (layer.feeds()) {
+        if (!layer.parallel) {
+            norm(weights.before_feed_forward, residual_.floats(), rows, input_.data());
+            laps.lap(&seconds_.norm);
+        }
+        RETURN_IF_ERROR(feed_forward(index, rows));
+    }
     laps = Laps();
     if (model_.layer_inputs) {
         RETURN_IF_ERROR(add_layer_input(index, rows, of));

@@ -281,6 +281,13 @@ struct ClampedSwiglu {
     }
 };
 
+struct ReluSquared {
+    KERNEL_TARGET static Vector times(Vector gate, Vector up) {
+        const Vector g = Simd::maximum(gate, Simd::zero());
+        return Simd::multiply(Simd::multiply(g, g), up);
+    }
+};
+
 template <typename Function>
 KERNEL_TARGET void activate(const float *gate, const float *up, const float *gate_bias,
                             const float *up_bias, int32_t n, void *out) {
@@ -325,7 +332,8 @@ constexpr Kernels kKernels = {
     add_bias,
     add_scaled,
     cap,
-    {activate<Silu>, activate<Gelu>, activate<GeluTanh>, activate<ClampedSwiglu>},
+    {activate<Silu>, activate<Gelu>, activate<GeluTanh>, activate<ClampedSwiglu>,
+     activate<ReluSquared>},
     convolve,
     scale_gated<Sigmoid>,
     scale_gated<Silu>,

@@ -133,7 +133,7 @@ struct Kernels {
     void (*cap)(float *x, float scale, float softcap, int32_t n);
     // By Activation: out = elements of activation(gate + gate_bias) * (up + up_bias), where up may be null:
     // 1 in its place. Biases may be null.
-    void (*activate[4])(const float *gate, const float *up, const float *gate_bias,
+    void (*activate[5])(const float *gate, const float *up, const float *gate_bias,
                         const float *up_bias, int32_t n, void *out);
 
     // out[i] = silu(bias[i] + sum over w of inputs[w][i] * weight[w][i]); inputs: width rows of n,

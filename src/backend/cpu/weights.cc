@@ -116,7 +116,7 @@ Status pack_convolution(const ShortConvolution &from, Linear *linear, PackedLaye
 Status pack_mixer(const Layer &from, Linear *linear, PackedLayer *to) {
     if (from.linear_attention) return pack_linear_attention(from.linear_attention, linear, to);
     if (from.convolution) return pack_convolution(from.convolution, linear, to);
-    return pack_attention(from.attention, linear, to);
+    return from.attends() ? pack_attention(from.attention, linear, to) : Status();
 }
 
 Status pack_feed_forward(const FeedForward &from, Linear *linear, PackedFeedForward *to) {

@@ -4,30 +4,6 @@
 #include "model/families/families.h"
 
 namespace batchllm {
-namespace {
-
-Result<Router> read_router(const JsonValue &config, const ExpertCounts &counts) {
-    Router router;
-    router.kind = RouterKind::sigmoid;
-    router.chosen = counts.chosen;
-    ASSIGN_OR_RETURN(router.normalised, read_flag(config, "norm_topk_prob", true));
-    ASSIGN_OR_RETURN(const double scale,
-                     read_number(config, "routed_scaling_factor", 1, 1e-9, 1e9));
-    router.scale = static_cast<float>(scale);
-    ASSIGN_OR_RETURN(router.groups, read_count(config, "n_group", 1, counts.all));
-    ASSIGN_OR_RETURN(router.chosen_groups, read_count(config, "topk_group", 1, router.groups));
-    const int32_t of_group = counts.all / router.groups;
-    if (of_group * router.groups != counts.all || (router.groups > 1 && of_group < 2) ||
-        router.chosen_groups * of_group < router.chosen) {
-        const auto given = config.given("n_group");
-        return (given ? *given : config)
-            .fail(std::to_string(counts.all) + " experts cannot be parted so that " +
-                  std::to_string(router.chosen) + " of them are chosen");
-    }
-    return router;
-}
-
-} // namespace
 
 Status describe_glm4_moe(const JsonValue &config, Model *model) {
     ConfigDefaults defaults;
@@ -47,7 +23,7 @@ Status describe_glm4_moe(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(
         const ExpertCounts counts,
         read_expert_counts(config, {"n_routed_experts", "num_local_experts"}, 128, 8, *model));
-    ASSIGN_OR_RETURN(const Router router, read_router(config, counts));
+    ASSIGN_OR_RETURN(const Router router, read_grouped_router(config, counts));
     ExpertsShape experts;
     experts.count = counts.all;
     ASSIGN_OR_RETURN(experts.width, read_count(config, "moe_intermediate_size", 1408, 1 << 20));
@@ -60,10 +36,7 @@ Status describe_glm4_moe(const JsonValue &config, Model *model) {
         const std::string prefix = layer_prefix(i) + "mlp.";
         Layer &layer = model->layers[i];
         set_experts(prefix, experts, router, model->hidden, &layer);
-        Tensor &correction = layer.experts.router.correction;
-        correction.rows = counts.all;
-        correction.columns = 1;
-        correction.name = prefix + "gate.e_score_correction_bias";
+        set_correction(prefix + "gate.e_score_correction_bias", &layer);
         layer.feed_forward =
             named_feed_forward(prefix + "shared_experts.", shared * experts.width, model->hidden);
     }

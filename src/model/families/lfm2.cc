@@ -206,11 +206,7 @@ Status set_expert_layers(const JsonValue &config, Model *model) {
         const std::string prefix = layer_prefix(i) + "feed_forward.";
         Layer &layer = model->layers[i];
         set_experts(prefix, experts, router, model->hidden, &layer);
-        if (!corrected) continue;
-        Tensor &correction = layer.experts.router.correction;
-        correction.rows = counts.all;
-        correction.columns = 1;
-        correction.name = prefix + "expert_bias";
+        if (corrected) set_correction(prefix + "expert_bias", &layer);
     }
     return {};
 }

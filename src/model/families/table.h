@@ -4,6 +4,7 @@
 
 // clang-format off
 #define BATCHLLM_FAMILIES(family)                                                                  \
+    family("bamba", "BambaForCausalLM", describe_bamba)                                            \
     family("cohere2", "Cohere2ForCausalLM", describe_cohere2)                                      \
     family("exaone4", "Exaone4ForCausalLM", describe_exaone4)                                      \
     family("gemma2", "Gemma2ForCausalLM", describe_gemma2)                                         \
@@ -27,6 +28,7 @@
     family("mistral", "MistralForCausalLM", describe_mistral)                                      \
     family("mistral3", "Mistral3ForConditionalGeneration", describe_mistral3)                      \
     family("mixtral", "MixtralForCausalLM", describe_mixtral)                                      \
+    family("nemotron_h", "NemotronHForCausalLM", describe_nemotron_h)                              \
     family("olmo2", "Olmo2ForCausalLM", describe_olmo2)                                            \
     family("olmo3", "Olmo3ForCausalLM", describe_olmo3)                                            \
     family("olmoe", "OlmoeForCausalLM", describe_olmoe)                                            \

@@ -1,0 +1,68 @@
+// Bamba: Mamba-2 in most layers, attention in the others, with a rope on half of each head; dense.
+#include <algorithm>
+
+#include "model/families/families.h"
+#include "model/families/mamba.h"
+
+namespace batchllm {
+namespace {
+
+// One entry a layer, true for Mamba-2.
+Result<std::vector<bool>> read_mamba_layers(const JsonValue &config, size_t layers) {
+    std::vector<bool> mamba(layers, true);
+    ASSIGN_OR_RETURN(const JsonValue indices, config.at("attn_layer_indices"));
+    ASSIGN_OR_RETURN(const auto list, indices.elements());
+    for (const JsonValue &item : list) {
+        ASSIGN_OR_RETURN(const int64_t layer, item.integer(0, static_cast<int64_t>(layers) - 1));
+        mamba[static_cast<size_t>(layer)] = false;
+    }
+    if (!list.empty()) return mamba;
+    return indices.unsupported("a model without a layer of attention is not supported");
+}
+
+void name_layers(const DecoderShape &shape, bool biases, Model *model) {
+    model->final_norm.weight.name = "model.final_layernorm.weight";
+    for (size_t i = 0; i < model->layers.size(); ++i) {
+        Layer &layer = model->layers[i];
+        layer.before_feed_forward.weight.name = layer_prefix(i) + "pre_ff_layernorm.weight";
+        layer.feed_forward = named_feed_forward(layer_prefix(i) + "feed_forward.",
+                                                shape.intermediate, model->hidden);
+    }
+    if (biases) add_feed_forward_biases(model);
+}
+
+} // namespace
+
+Status describe_bamba(const JsonValue &config, Model *model) {
+    ConfigDefaults defaults;
+    defaults.vocabulary = 128000;
+    defaults.intermediate = 14336;
+    defaults.kv_heads = 8;
+    defaults.max_positions = 262144;
+    defaults.epsilon = 1e-5;
+    defaults.bos = 1;
+    defaults.eos = {2};
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
+    describe_decoder(shape, model);
+    RopeDefaults rope;
+    rope.part = 0.5;
+    rope.partial = true;
+    RETURN_IF_ERROR(set_rope(config, rope, model));
+    ASSIGN_OR_RETURN(const bool feed_biases, read_flag(config, "mlp_bias", false));
+    name_layers(shape, feed_biases, model);
+    RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
+    ASSIGN_OR_RETURN(const bool biases, read_flag(config, "attention_bias", false));
+    if (biases) {
+        add_qkv_biases(model);
+        add_output_biases(model);
+    }
+    ASSIGN_OR_RETURN(const std::vector<bool> types,
+                     read_mamba_layers(config, model->layers.size()));
+    RETURN_IF_ERROR(set_mamba_layers(config, types, model));
+    for (Layer &layer : model->layers) { // all groups are normed together
+        if (layer.linear_attention) layer.linear_attention.norm_parts = 1;
+    }
+    return {};
+}
+
+} // namespace batchllm
