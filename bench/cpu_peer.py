@@ -2,13 +2,14 @@
 """The job of `bench/cpu steps` beside llama.cpp: same model shape, same machine, in turn.
 
     pip install llama-cpp-python==0.3.36 gguf
-    ninja -C build bench/cpu
-    bench/cpu_peer.py --build build [--rounds 3] [--threads 2]
+    ninja -C build
+    bench/cpu_peer.py --build build [--rounds 3] [--threads 2] [--model qwen3.5]
 
 16 rows share a prefix of 2,000 tokens; each has 200 of its own and 32 new ones, chosen greedily. The model is a Llama
-of 100 million parameters with random weights in bf16. llama.cpp computes the prefix once for all rows (every token of
-it belongs to all sequences), then the rows' own tokens in full batches, then all rows' next tokens together. Its best
-round with its better size of micro-batches counts, and our best round.
+of 100 million parameters with random weights in bf16, or with `--model qwen3.5` one of as many layers of Qwen3.5's
+kinds, three of four with gated delta nets, which both read from files with the same weights. llama.cpp computes the
+prefix once for all rows, then the rows' own tokens in full batches, then all rows' next tokens together. Its best
+round with its best settings of those tried counts, and our best round.
 """
 import argparse
 import ctypes
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 
+import cpu_peer_hybrid
 import gguf
 import numpy as np
 
@@ -121,20 +123,18 @@ class Peer:
                     chosen.append(int(array.argmax()))
         return chosen
 
-    def job(self, seed):
-        """Rows a second."""
-        random = np.random.default_rng(seed)
-        prefix = random.integers(0, VOCABULARY, PREFIX).tolist()
-        own = random.integers(0, VOCABULARY, (ROWS, OWN)).tolist()
+    def job(self, prefix, own, in_turn):
+        """Rows a second, and each row's first token. in_turn: own tokens by their positions, not by rows."""
         llama.llama_memory_clear(llama.llama_get_memory(self.context), True)
         everyone = list(range(ROWS))
         start = time.perf_counter()
         self.run([(token, i, everyone, False) for i, token in enumerate(prefix)])
-        last = self.run([(token, PREFIX + i, [row], i + 1 == OWN)
-                         for row in range(ROWS) for i, token in enumerate(own[row])])
+        tokens = [(token, PREFIX + i, [row], i + 1 == OWN)
+                  for row in range(ROWS) for i, token in enumerate(own[row])]
+        first = last = self.run(sorted(tokens, key=lambda token: token[1]) if in_turn else tokens)
         for step in range(1, NEW):
             last = self.run([(token, PREFIX + OWN + step - 1, [row], True) for row, token in enumerate(last)])
-        return ROWS / (time.perf_counter() - start)
+        return ROWS / (time.perf_counter() - start), first
 
 
 def ours(build, threads):
@@ -143,35 +143,63 @@ def ours(build, threads):
     return float(re.search(r"([0-9.]+) rows/s", output).group(1))
 
 
+def ours_from_files(folder, threads, prefix, own):
+    """Rows a second, and each row's first token, of the model in a folder."""
+    import batchllm
+    rows = np.concatenate([np.tile(np.array(prefix, np.int32), (ROWS, 1)), np.array(own, np.int32)], 1)
+    with batchllm.Engine(folder, backend="cpu", threads=threads) as engine:
+        start = time.perf_counter()
+        results = engine.generate(rows, batchllm.SamplingParams(max_tokens=NEW, ignore_eos=True))
+        return ROWS / (time.perf_counter() - start), [int(result.tokens[0]) for result in results]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--model", choices=("llama", "qwen3.5"), default="llama")
     arguments = parser.parse_args()
+    hybrid = arguments.model == "qwen3.5"
+    sys.path.insert(0, os.path.join(arguments.build, "bindings", "python"))
 
     quiet = llama.llama_log_callback(lambda level, text, data: None)
     llama.llama_log_set(quiet, ctypes.c_void_p(0))
     llama.llama_backend_init()
-    best = {}
+    best, same, compared = {}, 0, 0
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.gguf")
-        write_model(path)
+        if hybrid:
+            cpu_peer_hybrid.write_model(folder, path, VOCABULARY, LONGEST)
+        else:
+            write_model(path)
         model = llama.llama_model_load_from_file(path.encode(), llama.llama_model_default_params())
         if not model:
             sys.exit("llama.cpp cannot load the model")
         for round_ in range(arguments.rounds):
-            for micro_batch in (512, 2048):
+            random = np.random.default_rng(round_)
+            prefix = random.integers(0, VOCABULARY, PREFIX).tolist()
+            own = random.integers(0, VOCABULARY, (ROWS, OWN)).tolist()
+            for micro_batch, in_turn in ((512, False), (2048, False), (512, True), (2048, True))[:4 if hybrid else 2]:
                 peer = Peer(model, arguments.threads, 2048, micro_batch)
-                name = f"llama.cpp, micro-batches of {micro_batch}"
-                best[name] = max(best.get(name, 0), peer.job(round_))
+                name = f"llama.cpp, micro-batches of {micro_batch}{', rows in turn' if in_turn else ''}"
+                rate, theirs = peer.job(prefix, own, in_turn)
+                best[name] = max(best.get(name, 0), rate)
                 peer.close()
-            best["libbatchllm"] = max(best.get("libbatchllm", 0), ours(arguments.build, arguments.threads))
+            if hybrid:
+                rate, first = ours_from_files(folder, arguments.threads, prefix, own)
+                same += sum(a == b for a, b in zip(first, theirs))
+                compared += ROWS
+            else:
+                rate = ours(arguments.build, arguments.threads)
+            best["libbatchllm"] = max(best.get("libbatchllm", 0), rate)
         llama.llama_model_free(model)
     for name, rate in best.items():
-        print(f"{name:40} {rate:7.2f} rows/s")
+        print(f"{name:48} {rate:7.2f} rows/s")
     peers = max(rate for name, rate in best.items() if name != "libbatchllm")
     print(f"libbatchllm does {best['libbatchllm'] / peers:.1f} times the rows")
+    if hybrid:
+        print(f"of {compared} rows {same} begin with the same token in both")
 
 
 if __name__ == "__main__":
