@@ -100,14 +100,16 @@ Result<OutputFile> OutputFile::open(const std::string &path, const std::string &
     OutputFile file;
     file.path_ = path == "-" ? "stdout" : path;
     file.state_path_ = path + ".state";
-    if (path == "-") {
+    const int descriptor = path == "-" ? STDOUT_FILENO : descriptor_named(path);
+    if (descriptor >= 0) {
         if (existing == ExistingOutput::resume) {
-            return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "--resume needs an output file");
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "%s: an open descriptor: --resume needs an output file", path.c_str());
         }
-        file.fd_ = STDOUT_FILENO;
+        file.fd_ = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
+        if (file.fd_ < 0) return io_error(file.path_, "cannot open");
         return file;
     }
-    file.owned_ = true;
     RETURN_IF_ERROR(file.open_file(input_path, existing));
     if (file.regular_) RETURN_IF_ERROR(file.prepare(existing, identity));
     return file;
@@ -302,8 +304,8 @@ Status OutputFile::match_lines(uint64_t records_begin) {
 OutputFile::OutputFile(OutputFile &&other) noexcept
     : path_(std::move(other.path_)), state_path_(std::move(other.state_path_)),
       fd_(std::exchange(other.fd_, -1)), state_fd_(std::exchange(other.state_fd_, -1)),
-      owned_(std::exchange(other.owned_, false)), regular_(other.regular_),
-      created_(other.created_), started_(other.started_), resuming_(other.resuming_),
+      regular_(other.regular_), created_(std::exchange(other.created_, false)),
+      started_(other.started_), resuming_(other.resuming_),
       state_header_(std::move(other.state_header_)), bytes_(other.bytes_),
       state_bytes_(other.state_bytes_), done_(std::move(other.done_)),
       resumed_rows_(other.resumed_rows_), resumed_failed_(other.resumed_failed_),
@@ -312,14 +314,14 @@ OutputFile::OutputFile(OutputFile &&other) noexcept
 
 OutputFile::~OutputFile() {
     // A run that never began leaves nothing behind. It has held the lock since it created the file.
-    if (owned_ && created_ && !started_ && still_named()) ::unlink(path_.c_str());
-    if (owned_ && fd_ >= 0) ::close(fd_);
+    if (created_ && !started_ && still_named()) ::unlink(path_.c_str());
+    if (fd_ >= 0) ::close(fd_);
     if (state_fd_ >= 0) ::close(state_fd_);
 }
 
 // What is written to a file without a name is lost when the run ends.
 Status OutputFile::check_named() const {
-    if (!owned_ || !regular_) return {};
+    if (!regular_) return {};
     ASSIGN_OR_RETURN(const bool named, same_file(fd_, path_));
     if (named) return {};
     return error(BATCHLLM_ERROR_IO, "%s: was removed, renamed or replaced while the job ran",
