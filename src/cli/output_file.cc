@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "cli/file_scanner.h"
+#include "cli/named_file.h"
 
 namespace batchllm::cli {
 namespace {
@@ -45,16 +46,6 @@ int write_all(int fd, std::string_view bytes, size_t *written) noexcept {
         *written += static_cast<size_t>(part);
     }
     return 0;
-}
-
-Result<bool> same_file(int fd, const std::string &path) {
-    struct stat one, other;
-    if (::fstat(fd, &one) != 0) return io_error(path, "cannot stat");
-    if (::stat(path.c_str(), &other) != 0) {
-        if (errno == ENOENT || errno == ENOTDIR) return false;
-        return io_error(path, "cannot stat");
-    }
-    return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
 }
 
 // A block that never reached the disk reads as zeros.
@@ -147,13 +138,14 @@ Status OutputFile::open_file(const std::string &input_path, ExistingOutput exist
                          "%s: not a regular file: --resume cannot read it back", path);
         }
         ASSIGN_OR_RETURN(const bool is_input,
-                         input_path != "-" ? same_file(fd_, input_path) : Result<bool>(false));
+                         input_path != "-" ? same_file(input_path, fd_) : Result<bool>(false));
         if (is_input) return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: is the input", path);
         RETURN_IF_ERROR(lock_file());
         // Between open and lock another run may have completed its whole job.
         if (::fstat(fd_, &info) != 0) return io_error(path_, "cannot stat");
         created_ = created && info.st_size == 0;
-        if (still_named()) return {};
+        ASSIGN_OR_RETURN(const bool named, leads_to(path_, fd_));
+        if (named) return {};
         created_ = false;
         ::close(std::exchange(fd_, -1));
     }
@@ -163,13 +155,6 @@ Status OutputFile::lock_file() {
     if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return {};
     if (errno != EWOULDBLOCK) return io_error(path_, "cannot lock");
     return error(BATCHLLM_ERROR_IO, "%s: another run is writing to it", path_.c_str());
-}
-
-// Whether the path leads to the open file.
-bool OutputFile::still_named() const {
-    struct stat own, named;
-    return ::fstat(fd_, &own) == 0 && ::stat(path_.c_str(), &named) == 0 &&
-           own.st_dev == named.st_dev && own.st_ino == named.st_ino;
 }
 
 // Decides what to do with a regular output file that may not be empty.
@@ -314,7 +299,11 @@ OutputFile::OutputFile(OutputFile &&other) noexcept
 
 OutputFile::~OutputFile() {
     // A run that never began leaves nothing behind. It has held the lock since it created the file.
-    if (created_ && !started_ && still_named()) ::unlink(path_.c_str());
+    struct stat own, named;
+    if (created_ && !started_ && ::fstat(fd_, &own) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+        own.st_dev == named.st_dev && own.st_ino == named.st_ino) {
+        ::unlink(path_.c_str());
+    }
     if (fd_ >= 0) ::close(fd_);
     if (state_fd_ >= 0) ::close(state_fd_);
 }
@@ -322,7 +311,7 @@ OutputFile::~OutputFile() {
 // What is written to a file without a name is lost when the run ends.
 Status OutputFile::check_named() const {
     if (!regular_) return {};
-    ASSIGN_OR_RETURN(const bool named, same_file(fd_, path_));
+    ASSIGN_OR_RETURN(const bool named, leads_to(path_, fd_));
     if (named) return {};
     return error(BATCHLLM_ERROR_IO, "%s: was removed, renamed or replaced while the job ran",
                  path_.c_str());

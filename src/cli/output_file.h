@@ -96,7 +96,6 @@ class OutputFile {
     OutputFile() = default;
     Status open_file(const std::string &input_path, ExistingOutput existing);
     Status lock_file();
-    bool still_named() const;
     Status check_named() const;
     Status prepare(ExistingOutput existing, JobIdentity *identity);
     Status start_state();
