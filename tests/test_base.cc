@@ -143,6 +143,39 @@ void optional_members_and_unknown_keys_are_told_apart(void **) {
     assert_false(a.at("on")->only_keys({}).ok());
 }
 
+void numbers_that_are_not_finite_are_read_as_python_writes_them(void **) {
+    const auto parse = [](const std::string &text) {
+        return JsonDocument::parse_of_python(text, "FILE", BATCHLLM_ERROR_MODEL_FORMAT);
+    };
+    const auto parsed = parse(R"({"a": [0.0, Infinity], "b":-Infinity, "c" :NaN, "in": "\\\"NaN\\",
+        "d": {"__float__": "Infinity"}, "e": {"__float__": "x"}, "f": {"__float__": "NaN", "g": 1}})");
+    assert_true(parsed.ok());
+    const JsonValue root = parsed->root();
+    assert_true(root.at("a")->elements().value()[1].not_finite() == "Infinity");
+    assert_true(root.at("b")->not_finite() == "-Infinity" && root.at("c")->not_finite() == "NaN");
+    assert_true(root.at("d")->not_finite() == "Infinity");
+    assert_string_equal(root.string("in").value().c_str(), "\\\"NaN\\");
+    for (const char *key : {"a", "in", "e", "f"}) {
+        assert_false(root.at(key)->not_finite().has_value());
+    }
+    assert_true(root.at("e")->is_object() && root.at("f")->is_object());
+    // Elsewhere they are numbers out of any range.
+    const JsonValue c = root.at("c").value();
+    assert_false(c.is_object() || c.members().ok() || c.find("__float__").has_value() ||
+                 c.at("x").ok());
+    assert_false(c.only_keys({"__float__"}).ok());
+    assert_string_equal(c.number(0, 1).status().message().c_str(),
+                        "FILE: \"c\" is NaN: must be a number from 0 to 1");
+    for (const char *text : {"{NaN: 1}", "[NaNNaN]", "[--Infinity]", "[Infinity1]", "[+Infinity]",
+                             "[nan]", "[1 NaN]", "[\"NaN]", "[NaN", "[\\NaN]"}) {
+        const auto refused = parse(text);
+        assert_false(refused.ok());
+        assert_int_equal(refused.status().code(), BATCHLLM_ERROR_MODEL_FORMAT);
+    }
+    // What others write is JSON or an error.
+    assert_false(JsonDocument::parse("[NaN]", "FILE", BATCHLLM_ERROR_MODEL_FORMAT).ok());
+}
+
 } // namespace
 } // namespace batchllm
 
@@ -150,6 +183,7 @@ int main() {
     using namespace batchllm;
     const CMUnitTest tests[] = {
         cmocka_unit_test(optional_members_and_unknown_keys_are_told_apart),
+        cmocka_unit_test(numbers_that_are_not_finite_are_read_as_python_writes_them),
         cmocka_unit_test(a_file_is_replaced_whole_and_nothing_is_left_beside_it),
         cmocka_unit_test(threads_that_write_one_path_leave_one_of_their_texts),
         cmocka_unit_test(what_is_there_what_is_not_and_what_cannot_be_told_differ),

@@ -534,6 +534,9 @@ void every_spelling_of_a_granite_4_is_read(void **) {
     assert_true(std::isinf(mamba(R"("time_step_limit": null)").most_step));
     assert_true(
         std::isinf(mamba(R"("time_step_limit": [0.0, {"__float__": "Infinity"}])").most_step));
+    // As transformers before 5 writes it.
+    assert_true(std::isinf(mamba(R"("time_step_limit": [0.0, Infinity])").most_step));
+    assert_true(std::isinf(mamba(R"("not_read": [NaN, -Infinity])").most_step));
     const LinearAttention limited = mamba(R"("time_step_limit": [0.25, 8])");
     assert_true(limited.least_step == 0.25F && limited.most_step == 8);
     assert_int_equal(must_load(granite4(R"("position_embedding_type": "rope")")).ropes.size(), 1);
@@ -592,6 +595,12 @@ void a_granite_4_whose_keys_do_not_fit_is_refused_by_name(void **) {
     fails(R"("time_step_limit": [1])", format, {"time_step_limit"});
     fails(R"("time_step_limit": [1, 0.5])", format, {"time_step_limit"});
     fails(R"("time_step_limit": [0, {"__float__": "NaN"}])", format, {"time_step_limit[1]"});
+    fails(R"("time_step_limit": [0, NaN])", format, {"\"time_step_limit[1]\" is NaN"});
+    fails(R"("time_step_limit": [Infinity, Infinity])", format,
+          {"\"time_step_limit[0]\" is Infinity"});
+    fails(R"("rms_norm_eps": NaN)", format, {"\"rms_norm_eps\" is NaN"});
+    fails(R"("position_embedding_type": "rope", "rope_scaling": Infinity)", format,
+          {"\"rope_scaling\" is Infinity"});
     fails(R"("position_embedding_type": "alibi")", other, {"position_embedding_type", "alibi"});
     fails(R"("normalization_function": "layernorm")", other, {"normalization_function"});
     fails(R"("num_local_experts": -1)", format, {"num_local_experts"});

@@ -20,6 +20,35 @@ std::string plain(double value) {
     return buffer;
 }
 
+constexpr std::string_view float_key = "__float__";
+constexpr std::string_view not_finite_names[] = {"Infinity", "-Infinity", "NaN"};
+
+// The text with objects for bare numbers that are not finite. Outside of strings JSON has no such words.
+std::string with_objects(std::string_view text) {
+    std::string out;
+    bool in_string = false;
+    for (size_t at = 0; at < text.size();) {
+        size_t count = 1;
+        if (in_string) {
+            count = text[at] == '\\' ? 2 : 1;
+            in_string = text[at] != '"';
+        } else {
+            in_string = text[at] == '"';
+            const auto *name =
+                std::find_if(std::begin(not_finite_names), std::end(not_finite_names),
+                             [&](std::string_view n) { return text.substr(at).starts_with(n); });
+            if (name != std::end(not_finite_names)) {
+                out.append("{\"").append(float_key).append("\":\"").append(*name).append("\"}");
+                at += name->size();
+                continue;
+            }
+        }
+        out += text.substr(at, count);
+        at += count;
+    }
+    return out;
+}
+
 } // namespace
 
 Status JsonValue::fail(const std::string &problem) const { return refuse(source_->code, problem); }
@@ -31,7 +60,9 @@ Status JsonValue::unsupported(const std::string &what) const {
 Status JsonValue::refuse(int32_t code, const std::string &problem) const {
     // Minifying walks the whole value, so only scalars and short values are shown.
     std::string shown;
-    if (view_.is_object()) {
+    if (const auto name = not_finite()) {
+        shown = *name;
+    } else if (view_.is_object()) {
         shown = "an object";
     } else if (const auto items = view_.items(); items.has_value() && items->size() > 16) {
         shown = "a list";
@@ -74,6 +105,18 @@ Result<double> JsonValue::number(double least, double most) const {
     return *value;
 }
 
+std::optional<std::string_view> JsonValue::not_finite() const {
+    const auto members = view_.members();
+    if (!members || members->size() != 1) return std::nullopt;
+    const auto name = view_.find(float_key);
+    const auto text = name ? name->string() : std::nullopt;
+    if (!text || std::find(std::begin(not_finite_names), std::end(not_finite_names), *text) ==
+                     std::end(not_finite_names)) {
+        return std::nullopt;
+    }
+    return text;
+}
+
 Result<std::string> JsonValue::string() const {
     const std::optional<std::string_view> value = view_.string();
     if (!value.has_value()) return fail("must be a string");
@@ -94,7 +137,7 @@ Result<std::vector<JsonValue>> JsonValue::elements() const {
 
 Result<std::vector<std::pair<std::string_view, JsonValue>>> JsonValue::members() const {
     const std::optional<JsonMembers> members = view_.members();
-    if (!members.has_value()) return fail("must be an object");
+    if (!members.has_value() || not_finite()) return fail("must be an object");
     std::vector<std::pair<std::string_view, JsonValue>> out;
     for (const auto [key, value] : *members) out.emplace_back(key, child(key, value));
     return out;
@@ -102,12 +145,12 @@ Result<std::vector<std::pair<std::string_view, JsonValue>>> JsonValue::members()
 
 std::optional<JsonValue> JsonValue::find(std::string_view key) const {
     const std::optional<JsonView> found = view_.find(key);
-    if (!found.has_value()) return std::nullopt;
+    if (!found.has_value() || not_finite()) return std::nullopt;
     return child(key, *found);
 }
 
 Result<JsonValue> JsonValue::at(std::string_view key) const {
-    if (!view_.is_object()) return fail("must be an object");
+    if (!is_object()) return fail("must be an object");
     if (auto value = find(key)) return *std::move(value);
     std::string path = path_.empty() ? "" : path_ + ".";
     path += key;
@@ -137,7 +180,7 @@ Result<bool> JsonValue::boolean_or(std::string_view key, bool otherwise) const {
 
 Status JsonValue::only_keys(std::initializer_list<std::string_view> known) const {
     const std::optional<JsonMembers> members = view_.members();
-    if (!members.has_value()) return fail("must be an object");
+    if (!members.has_value() || not_finite()) return fail("must be an object");
     for (const auto [key, value] : *members) {
         if (std::find(known.begin(), known.end(), key) == known.end()) {
             return child(key, value).unsupported("the key is not known");
@@ -146,27 +189,49 @@ Status JsonValue::only_keys(std::initializer_list<std::string_view> known) const
     return {};
 }
 
-Result<JsonDocument> JsonDocument::parse(std::string_view text, const std::string &file,
-                                         int32_t code) {
-    JsonDocument document;
-    document.parser_ = std::make_unique<JsonParser>();
-    document.source_ = std::make_unique<JsonValue::Source>(JsonValue::Source{file, code});
-    const JsonFault fault = document.parser_->parse(text, false, &document.root_);
+JsonDocument::JsonDocument(const std::string &file, int32_t code)
+    : parser_(std::make_unique<JsonParser>()),
+      source_(std::make_unique<JsonValue::Source>(JsonValue::Source{file, code})) {}
+
+Status JsonDocument::check(const JsonFault &fault) const {
+    const char *file = source_->file.c_str();
     if (fault.kind == JsonFault::Kind::memory) {
-        return error(BATCHLLM_ERROR_OUT_OF_MEMORY, "%s: out of memory", file.c_str());
+        return error(BATCHLLM_ERROR_OUT_OF_MEMORY, "%s: out of memory", file);
     }
     if (fault.kind != JsonFault::Kind::none) {
-        return error(code, "%s: not JSON: %s", file.c_str(), fault.text.c_str());
+        return error(source_->code, "%s: not JSON: %s", file, fault.text.c_str());
     }
-    if (const auto path = find_equal_keys(document.root_)) {
-        return error(code, "%s: the key \"%s\" is given twice", file.c_str(), path->c_str());
+    if (const auto path = find_equal_keys(root_)) {
+        return error(source_->code, "%s: the key \"%s\" is given twice", file, path->c_str());
     }
+    return {};
+}
+
+Result<JsonDocument> JsonDocument::parse(std::string_view text, const std::string &file,
+                                         int32_t code) {
+    JsonDocument document(file, code);
+    RETURN_IF_ERROR(document.check(document.parser_->parse(text, false, &document.root_)));
+    return document;
+}
+
+Result<JsonDocument> JsonDocument::parse_of_python(std::string_view text, const std::string &file,
+                                                   int32_t code) {
+    JsonDocument document(file, code);
+    JsonFault fault = document.parser_->parse(text, false, &document.root_);
+    if (fault.kind == JsonFault::Kind::grammar || fault.kind == JsonFault::Kind::number) {
+        const std::string valid = with_objects(text);
+        const JsonFault again = document.parser_->parse(valid, false, &document.root_);
+        if (again.kind == JsonFault::Kind::none || again.kind == JsonFault::Kind::memory) {
+            fault = again;
+        }
+    }
+    RETURN_IF_ERROR(document.check(fault));
     return document;
 }
 
 Result<JsonDocument> JsonDocument::load(const std::string &path, size_t limit, int32_t code) {
     ASSIGN_OR_RETURN(const std::string text, read_file(path, limit));
-    return parse(text, path, code);
+    return parse_of_python(text, path, code);
 }
 
 } // namespace batchllm

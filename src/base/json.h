@@ -23,7 +23,7 @@ namespace batchllm {
 class JsonValue {
   public:
     bool is_null() const { return view_.is_null(); }
-    bool is_object() const { return view_.is_object(); }
+    bool is_object() const { return view_.is_object() && !not_finite(); }
     bool is_array() const { return view_.is_array(); }
     bool is_string() const { return view_.is_string(); }
 
@@ -32,6 +32,9 @@ class JsonValue {
     Result<bool> boolean() const;
     Result<int64_t> integer(int64_t least, int64_t most) const;
     Result<double> number(double least, double most) const;
+    // "Infinity", "-Infinity" or "NaN" if the value is an object that stands for it (parse_of_python). Everywhere
+    // else it counts as a number out of range, and not as an object.
+    std::optional<std::string_view> not_finite() const;
     Result<std::string> string() const; // valid UTF-8
     Result<std::vector<JsonValue>> elements() const;
     Result<std::vector<std::pair<std::string_view, JsonValue>>> members() const;
@@ -77,13 +80,20 @@ class JsonDocument {
     // file: named in errors. code: of errors, parse errors included (BATCHLLM_ERROR_...).
     static Result<JsonDocument> parse(std::string_view text, const std::string &file, int32_t code);
 
-    // Reads the file, of at most `limit` bytes.
+    // The same for what Python's json has written, which is not JSON where a number is not finite: a bare
+    // Infinity, -Infinity or NaN is read as the object that transformers 5 writes instead of it,
+    // {"__float__": "Infinity"}.
+    static Result<JsonDocument> parse_of_python(std::string_view text, const std::string &file,
+                                                int32_t code);
+
+    // Reads the file, of at most `limit` bytes, as parse_of_python does.
     static Result<JsonDocument> load(const std::string &path, size_t limit, int32_t code);
 
     JsonValue root() const { return JsonValue(root_, source_.get(), ""); }
 
   private:
-    JsonDocument() = default;
+    JsonDocument(const std::string &file, int32_t code);
+    Status check(const JsonFault &fault) const;
     // On the heap, so that values survive a move of the document.
     std::unique_ptr<JsonParser> parser_;
     std::unique_ptr<JsonValue::Source> source_;

@@ -150,7 +150,7 @@ Status read_quantization_file(const std::string &path, Model *model) {
 } // namespace
 
 Result<Model> describe_config(const std::string &text, const std::string &file) {
-    ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse(text, file, code));
+    ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse_of_python(text, file, code));
     return describe(document.root());
 }
 

@@ -35,24 +35,19 @@ Result<std::vector<bool>> read_mamba_layers(const JsonValue &config, size_t laye
                  config.file().c_str());
 }
 
-// A number, or infinity as transformers writes it.
-Result<float> read_limit(const JsonValue &value) {
-    if (value.is_object()) {
-        ASSIGN_OR_RETURN(const std::string name, value.string("__float__"));
-        if (name == "Infinity") return std::numeric_limits<float>::infinity();
-        return value.at("__float__")->fail("must be Infinity");
-    }
-    ASSIGN_OR_RETURN(const double limit, value.number(0, 1e9));
-    return static_cast<float>(limit);
-}
-
 Status read_step_limits(const JsonValue &config, LinearAttention *mamba) {
     const auto limits = config.given("time_step_limit");
     if (!limits) return {};
     ASSIGN_OR_RETURN(const auto both, limits->elements());
     if (both.size() != 2) return limits->fail("must be two numbers");
-    ASSIGN_OR_RETURN(mamba->least_step, read_limit(both[0]));
-    ASSIGN_OR_RETURN(mamba->most_step, read_limit(both[1]));
+    ASSIGN_OR_RETURN(const double least, both[0].number(0, 1e9));
+    mamba->least_step = static_cast<float>(least);
+    if (both[1].not_finite() == "Infinity") {
+        mamba->most_step = std::numeric_limits<float>::infinity();
+        return {};
+    }
+    ASSIGN_OR_RETURN(const double most, both[1].number(0, 1e9));
+    mamba->most_step = static_cast<float>(most);
     if (mamba->least_step <= mamba->most_step) return {};
     return limits->fail("the first must be at most the second");
 }
