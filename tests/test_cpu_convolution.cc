@@ -214,7 +214,8 @@ struct Made {
 };
 
 void make(Random &random, Made *made) {
-    const int32_t width = between(random, 2, 9), channels = between(random, 1, 150);
+    const int32_t width = random() % 4 == 0 ? most_convolution_width : between(random, 2, 9);
+    const int32_t channels = between(random, 1, 150);
     const bool first = random() % 2 == 0, biases = random() % 2 == 0;
     made->model = kinds::convolution(first, width, channels, biases);
     place_keys_and_values(&made->model);

@@ -1,6 +1,7 @@
 // cuda/attention_worklist.h: what the attention kernels take for granted of a worklist.
 #include "attention/family.h"
 #include "attention/worklist_by_position.h"
+#include "backend/key_segments.h"
 
 #include <algorithm>
 #include <array>
@@ -327,7 +328,7 @@ void by_position_a_token_has_partials_of_its_own(void **) {
             const Step one = alone(step, token);
             build_worklist_by_position(one.nodes, 1, options, &single);
             assert_true(segments_of(one, options, single)[0] == among[token]);
-            assert_true(single.slots <= most_partials(one.positions[0] + 1));
+            assert_true(single.slots <= batchllm::most_partials(one.positions[0] + 1));
         }
     }
 }

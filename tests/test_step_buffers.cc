@@ -6,6 +6,7 @@
 
 #include "../bench/throughput_models.h"
 #include "backend/gated_product.h"
+#include "backend/key_segments.h"
 #include "backend/sim/sim_options.h"
 #include "backend/step_buffers.h"
 #include "seed.h"
@@ -276,6 +277,36 @@ void keys_and_weights_in_f32_have_four_bytes(void **) {
     assert_true(std::abs(less - 0.9 * static_cast<double>(more)) < 2);
 }
 
+void reproducible_steps_have_larger_buffers_in_predictions_too(void **) {
+    const DeviceCosts costs = named_device_costs("h200").value();
+    const Model model = named("Llama-3.2-1B");
+    BackendOptions options;
+    const int64_t plain_tokens = read_sim_options(&model, options, costs).value().step_tokens;
+    options.reproducible = true;
+    const SimOptions chosen = read_sim_options(&model, options, costs).value();
+    StepForm form;
+    form.partials = most_partials(model.max_positions);
+    assert_int_equal(chosen.step_tokens, default_step_tokens(model, form, costs.memory_bytes));
+    assert_true(chosen.step_tokens < plain_tokens);
+    assert_true(chosen.head_cost == 0);
+    // Keys and values in fp8 are not widened in them.
+    for (const char *type : {"auto", "fp8"}) {
+        options.extra = {{"kv_type", type}};
+        options.step_tokens = 4096;
+        const auto left = [&](bool reproducible) {
+            options.reproducible = reproducible;
+            return read_sim_options(&model, options, costs).value().kv_memory_bytes;
+        };
+        const int64_t widened = std::string(type) == "fp8"
+                                    ? widened_bytes(attention_shapes(model).all.front())
+                                    : int64_t{0};
+        const int64_t more = step_buffers(model, form, 4096).total() -
+                             step_buffers(model, {}, 4096).total() - widened;
+        const auto less = static_cast<double>(left(false) - left(true));
+        assert_true(std::abs(less - 0.9 * static_cast<double>(more)) < 2);
+    }
+}
+
 // The kernel's own conditions and a feed-forward's, whatever its shape.
 void gate_and_up_are_one_product_where_the_kernel_has_it(void **) {
     std::mt19937_64 random(seed_of_run());
@@ -319,6 +350,7 @@ int main() {
         cmocka_unit_test(keys_in_fp8_have_room_to_be_widened_in),
         cmocka_unit_test(what_does_not_fit_says_what_there_is),
         cmocka_unit_test(keys_and_weights_in_f32_have_four_bytes),
+        cmocka_unit_test(reproducible_steps_have_larger_buffers_in_predictions_too),
         cmocka_unit_test(gate_and_up_are_one_product_where_the_kernel_has_it),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

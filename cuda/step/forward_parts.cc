@@ -3,10 +3,22 @@
 #include <numeric>
 
 #include "attention/worklist_by_position.h"
+#include "backend/key_segments.h"
 #include "backend/kv_scales.h"
 #include "step/forward.h"
 
 namespace batchllm::cuda {
+namespace {
+
+constexpr bool has_key_segments() {
+    for (int32_t begin = 0; begin < 1 << 29; begin = segment_end(begin)) {
+        if (segment_end(begin) != key_segment_end(begin)) return false;
+    }
+    return true;
+}
+static_assert(has_key_segments());
+
+} // namespace
 
 StepForm step_form(const Model &model, const ForwardOptions &options) {
     StepForm form;

@@ -1,6 +1,9 @@
 #include "base/file.h"
 
 #include <cerrno>
+#include <charconv>
+#include <climits>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -102,10 +105,11 @@ Status write_file(const std::string &path, std::string_view bytes) {
     const bool there = ::stat(path.c_str(), &info) == 0;
     // If it cannot be determined what the target is, it is not replaced.
     if (!there && errno != ENOENT) return io_error(path, "cannot stat");
-    if (there && !S_ISREG(info.st_mode)) {
-        // A pipe or a device is written to: a rename would replace it. For a directory the open
-        // fails.
-        FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    const int descriptor = descriptor_named(path);
+    if (descriptor >= 0 || (there && !S_ISREG(info.st_mode))) {
+        // A rename would replace it. For a directory the open fails.
+        FileDescriptor fd(descriptor >= 0 ? ::fcntl(descriptor, F_DUPFD_CLOEXEC, 3)
+                                          : ::open(path.c_str(), O_WRONLY | O_CLOEXEC));
         if (fd.get() < 0) return io_error(path, "cannot open");
         return write_all(fd.get(), path, bytes);
     }
@@ -132,6 +136,29 @@ Status write_file(const std::string &path, std::string_view bytes) {
         return status;
     }
     return sync_directory_of(path);
+}
+
+int descriptor_named(const std::string &path) {
+    char own[PATH_MAX], directory[PATH_MAX], target[PATH_MAX];
+    if (::realpath("/proc/self/fd", own) == nullptr) return -1;
+    std::string name = path;
+    constexpr int most_links = 40; // as many as Linux follows
+    for (int links = 0; links < most_links; ++links) {
+        const size_t slash = name.rfind('/');
+        const std::string parent = slash == std::string::npos ? "." : name.substr(0, slash + 1);
+        if (::realpath(parent.c_str(), directory) == nullptr) return -1;
+        if (std::strcmp(directory, own) == 0) {
+            const char *last = name.c_str() + parent.size();
+            int number = -1;
+            const auto [end, code] = std::from_chars(last, last + std::strlen(last), number);
+            return code == std::errc() && *end == '\0' ? number : -1;
+        }
+        const ssize_t length = ::readlink(name.c_str(), target, sizeof target);
+        if (length < 0 || static_cast<size_t>(length) == sizeof target) return -1;
+        const std::string_view next(target, static_cast<size_t>(length));
+        name = (next.starts_with('/') ? "" : std::string(directory) + "/") + std::string(next);
+    }
+    return -1;
 }
 
 Status sync_directory_of(const std::string &path) {

@@ -58,8 +58,14 @@ Result<std::string> read_file(const std::string &path, size_t limit);
 
 // Writes to a file "path.tmp.<pid>.<number>" beside the target, syncs it, renames it over the target
 // and syncs the directory. On an error (such as a full disk) the temporary file is removed and the
-// target stays as it was. A target that is a pipe or a device is written to directly.
+// target stays as it was. A pipe, a device or an open descriptor (descriptor_named) is written to
+// directly.
 Status write_file(const std::string &path, std::string_view bytes);
+
+// The open descriptor of this process that the path names, itself or as a link: 1 for "/dev/stdout", 3
+// for "/dev/fd/3". -1: the path names none. Whoever opened the file behind it decides about that file:
+// here it is written to through its descriptor, and neither replaced nor read back.
+int descriptor_named(const std::string &path);
 
 // Syncs the directory that holds the path, so that a file created or renamed there survives a crash
 // of the machine.

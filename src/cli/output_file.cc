@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "cli/file_scanner.h"
+#include "cli/named_file.h"
 
 namespace batchllm::cli {
 namespace {
@@ -45,16 +46,6 @@ int write_all(int fd, std::string_view bytes, size_t *written) noexcept {
         *written += static_cast<size_t>(part);
     }
     return 0;
-}
-
-Result<bool> same_file(int fd, const std::string &path) {
-    struct stat one, other;
-    if (::fstat(fd, &one) != 0) return io_error(path, "cannot stat");
-    if (::stat(path.c_str(), &other) != 0) {
-        if (errno == ENOENT || errno == ENOTDIR) return false;
-        return io_error(path, "cannot stat");
-    }
-    return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
 }
 
 // A block that never reached the disk reads as zeros.
@@ -100,14 +91,16 @@ Result<OutputFile> OutputFile::open(const std::string &path, const std::string &
     OutputFile file;
     file.path_ = path == "-" ? "stdout" : path;
     file.state_path_ = path + ".state";
-    if (path == "-") {
+    const int descriptor = path == "-" ? STDOUT_FILENO : descriptor_named(path);
+    if (descriptor >= 0) {
         if (existing == ExistingOutput::resume) {
-            return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "--resume needs an output file");
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "%s: an open descriptor: --resume needs an output file", path.c_str());
         }
-        file.fd_ = STDOUT_FILENO;
+        file.fd_ = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
+        if (file.fd_ < 0) return io_error(file.path_, "cannot open");
         return file;
     }
-    file.owned_ = true;
     RETURN_IF_ERROR(file.open_file(input_path, existing));
     if (file.regular_) RETURN_IF_ERROR(file.prepare(existing, identity));
     return file;
@@ -145,13 +138,14 @@ Status OutputFile::open_file(const std::string &input_path, ExistingOutput exist
                          "%s: not a regular file: --resume cannot read it back", path);
         }
         ASSIGN_OR_RETURN(const bool is_input,
-                         input_path != "-" ? same_file(fd_, input_path) : Result<bool>(false));
+                         input_path != "-" ? same_file(input_path, fd_) : Result<bool>(false));
         if (is_input) return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: is the input", path);
         RETURN_IF_ERROR(lock_file());
         // Between open and lock another run may have completed its whole job.
         if (::fstat(fd_, &info) != 0) return io_error(path_, "cannot stat");
         created_ = created && info.st_size == 0;
-        if (still_named()) return {};
+        ASSIGN_OR_RETURN(const bool named, leads_to(path_, fd_));
+        if (named) return {};
         created_ = false;
         ::close(std::exchange(fd_, -1));
     }
@@ -161,13 +155,6 @@ Status OutputFile::lock_file() {
     if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return {};
     if (errno != EWOULDBLOCK) return io_error(path_, "cannot lock");
     return error(BATCHLLM_ERROR_IO, "%s: another run is writing to it", path_.c_str());
-}
-
-// Whether the path leads to the open file.
-bool OutputFile::still_named() const {
-    struct stat own, named;
-    return ::fstat(fd_, &own) == 0 && ::stat(path_.c_str(), &named) == 0 &&
-           own.st_dev == named.st_dev && own.st_ino == named.st_ino;
 }
 
 // Decides what to do with a regular output file that may not be empty.
@@ -302,8 +289,8 @@ Status OutputFile::match_lines(uint64_t records_begin) {
 OutputFile::OutputFile(OutputFile &&other) noexcept
     : path_(std::move(other.path_)), state_path_(std::move(other.state_path_)),
       fd_(std::exchange(other.fd_, -1)), state_fd_(std::exchange(other.state_fd_, -1)),
-      owned_(std::exchange(other.owned_, false)), regular_(other.regular_),
-      created_(other.created_), started_(other.started_), resuming_(other.resuming_),
+      regular_(other.regular_), created_(std::exchange(other.created_, false)),
+      started_(other.started_), resuming_(other.resuming_),
       state_header_(std::move(other.state_header_)), bytes_(other.bytes_),
       state_bytes_(other.state_bytes_), done_(std::move(other.done_)),
       resumed_rows_(other.resumed_rows_), resumed_failed_(other.resumed_failed_),
@@ -312,15 +299,19 @@ OutputFile::OutputFile(OutputFile &&other) noexcept
 
 OutputFile::~OutputFile() {
     // A run that never began leaves nothing behind. It has held the lock since it created the file.
-    if (owned_ && created_ && !started_ && still_named()) ::unlink(path_.c_str());
-    if (owned_ && fd_ >= 0) ::close(fd_);
+    struct stat own, named;
+    if (created_ && !started_ && ::fstat(fd_, &own) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+        own.st_dev == named.st_dev && own.st_ino == named.st_ino) {
+        ::unlink(path_.c_str());
+    }
+    if (fd_ >= 0) ::close(fd_);
     if (state_fd_ >= 0) ::close(state_fd_);
 }
 
 // What is written to a file without a name is lost when the run ends.
 Status OutputFile::check_named() const {
-    if (!owned_ || !regular_) return {};
-    ASSIGN_OR_RETURN(const bool named, same_file(fd_, path_));
+    if (!regular_) return {};
+    ASSIGN_OR_RETURN(const bool named, leads_to(path_, fd_));
     if (named) return {};
     return error(BATCHLLM_ERROR_IO, "%s: was removed, renamed or replaced while the job ran",
                  path_.c_str());

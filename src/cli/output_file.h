@@ -62,9 +62,10 @@ class OutputBatch {
 
 class OutputFile {
   public:
-    // "-" is stdout. The file is locked against other runs until it is closed. identity null: the
-    // job cannot be resumed (its input is a pipe), so no state is kept. input_path: refused if it is
-    // the same file. Nothing that exists is changed before start().
+    // "-" is stdout. A regular file is locked against other runs until it is closed. Anything else (a pipe, a
+    // device, an open descriptor) is only written to, and cannot be resumed. identity null: no state is
+    // kept (the input is a pipe). input_path: refused if it is the same file. Nothing that exists is
+    // changed before start().
     static Result<OutputFile> open(const std::string &path, const std::string &input_path,
                                    ExistingOutput existing, JobIdentity *identity);
     OutputFile(OutputFile &&other) noexcept;
@@ -95,7 +96,6 @@ class OutputFile {
     OutputFile() = default;
     Status open_file(const std::string &input_path, ExistingOutput existing);
     Status lock_file();
-    bool still_named() const;
     Status check_named() const;
     Status prepare(ExistingOutput existing, JobIdentity *identity);
     Status start_state();
@@ -106,8 +106,7 @@ class OutputFile {
     std::string state_path_;
     int fd_ = -1;
     int state_fd_ = -1;
-    bool owned_ = false;
-    bool regular_ = false;
+    bool regular_ = false; // and named, not only an open descriptor
     bool created_ = false; // by this run, which also holds the lock
     bool started_ = false;
     bool resuming_ = false;

@@ -160,7 +160,8 @@ Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &inter
     windows.keep_plan_tokens = options.self_contained;
     windows.enlarge = options.in.enlarge;
     windows.levels = options.in.levels;
-    ASSIGN_OR_RETURN(windows.head_cost, described_head_cost(options.in, options.prediction));
+    ASSIGN_OR_RETURN(windows.head_cost,
+                     described_head_cost(options.in, options.engine, options.prediction));
     windows.previous_plan = options.previous;
     windows.model = options.in.model;
     WindowBuilder builder(&input, std::move(row_options), std::move(windows), tokenizer.get(),

@@ -47,22 +47,24 @@ batchllm_engine_options engine_options_of(const InputOptions &in, const EngineCh
     return options;
 }
 
-Result<double> described_head_cost(const InputOptions &in, const PredictionChoice &choice) {
+Result<double> described_head_cost(const InputOptions &in, const EngineChoice &engine,
+                                   const PredictionChoice &choice) {
     if (in.model.empty() || in.levels != 0) return 0.0;
     const bool named = !choice.device.empty() && choice.device != "here";
     const std::string device = "device=" + (named ? choice.device : "h200");
-    const EngineChoice any; // the options point into it
+    EngineChoice any; // the options point into it
+    any.reproducible = named && engine.reproducible;
     batchllm_engine_options options = engine_options_of(in, any);
     options.backend = "sim";
     options.backend_options = device.c_str();
-    batchllm_engine *engine = nullptr;
-    const Status status = call_status(batchllm_engine_create(&options, &engine));
+    batchllm_engine *made = nullptr;
+    const Status status = call_status(batchllm_engine_create(&options, &made));
     if (is_failure_of_process(status.code())) return status;
     if (!status.ok()) return 0.0;
     batchllm_info info = {};
     info.struct_size = sizeof info;
-    const Status asked = call_status(batchllm_engine_info(engine, 0, &info));
-    batchllm_engine_destroy(engine);
+    const Status asked = call_status(batchllm_engine_info(made, 0, &info));
+    batchllm_engine_destroy(made);
     RETURN_IF_ERROR(asked);
     return info.head_cost;
 }

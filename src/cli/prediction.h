@@ -15,8 +15,10 @@ batchllm_engine_options engine_options_of(const InputOptions &in, const EngineCh
 batchllm_engine_options engine_options_of(const InputOptions &in, EngineChoice &&choice) = delete;
 
 // batchllm_plan_options.head_cost on the named device; without one, and for "here", on an H200, where heads cost most,
-// so that a plan suits any device. 0 without a model, and for a model that cannot be predicted.
-Result<double> described_head_cost(const InputOptions &in, const PredictionChoice &choice);
+// so that a plan suits any device. 0 without a model, for a model that cannot be predicted, and for reproducible steps
+// on a GPU that is named.
+Result<double> described_head_cost(const InputOptions &in, const EngineChoice &engine,
+                                   const PredictionChoice &choice);
 
 // For a window's rows, as in its plan. Scored rows count as one token after their prompts.
 Result<batchllm_prediction> predict_window(const Window &window, const InputOptions &in,

@@ -197,10 +197,7 @@ Status RunJob::add_window(Window window) {
     plan_seconds_ += window.plan_seconds;
     RETURN_IF_ERROR(write_failed(window));
     if (window.rows() == 0) {
-        if (window.number == 1 && !options_.save_plan.empty()) {
-            display_.note("batchllm: --save-plan: " + options_.save_plan +
-                          ": not written, as there are no rows to plan");
-        }
+        if (window.number == 1) note_no_plan("there are no rows to plan");
         return {};
     }
     if (window.number == 1 && window.plan_unused) {
@@ -257,8 +254,22 @@ Status RunJob::add_scored(const Window &window) {
         window.continuation_rows.data(), window.lines.data() + window.generated));
 }
 
+void RunJob::note_no_plan(const std::string &why) {
+    if (options_.save_plan.empty()) return;
+    display_.note("batchllm: --save-plan: " + options_.save_plan + ": not written, as " + why);
+}
+
+// A window of a resumed job holds only the rows that are left. A plan of these would replace an earlier run's, which
+// has all rows, and its windows are not those of the whole job.
 Status RunJob::save_plan(const Window &window) {
     if (options_.save_plan.empty()) return {};
+    if (const int64_t done = output_.resumed_rows(); done > 0) {
+        if (window.number == 1) {
+            note_no_plan(format_count(done) +
+                         " rows of the job are done, and its plan has them too");
+        }
+        return {};
+    }
     std::string path = options_.save_plan;
     if (window.number > 1) path.append(".").append(std::to_string(window.number));
     if (window.plan != nullptr) {

@@ -47,8 +47,7 @@ struct DecoderShape {
 // A number from 1 to most; a flag; a number. `otherwise` if the key is absent or null.
 Result<int32_t> read_count(const JsonValue &config, std::string_view key, int32_t otherwise,
                            int32_t most);
-// Of a convolution whose inputs are kept as a state: from 2 to most_convolution_width tokens.
-inline constexpr int32_t most_convolution_width = 64;
+// Of a convolution whose inputs are kept as a state.
 Result<int32_t> read_convolution_width(const JsonValue &config, std::string_view key,
                                        int32_t otherwise);
 // The entries of "layer_types", or of the list named otherwise: one for each layer.

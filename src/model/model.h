@@ -139,6 +139,9 @@ struct Attention {
     int64_t kv_size() const { return int64_t{kv_heads} * head_dim; }
 };
 
+// Tokens that a convolution sees whose inputs are kept as a state, the newest included: from 2 to this many.
+inline constexpr int32_t most_convolution_width = 64;
+
 enum class StateRule : uint8_t {
     delta,       // the gated delta rule (arXiv 2412.06464)
     state_space, // of Mamba-2 (arXiv 2405.21060): the same without the removal
@@ -160,7 +163,7 @@ struct LinearAttention {
     int32_t value_heads = 0; // a multiple: consecutive ones have a key head's query and key
     int32_t key_dim = 0;     // of a head
     int32_t value_dim = 0;
-    int32_t width = 0; // tokens that the convolution sees, the newest included; at least 2
+    int32_t width = 0; // of the convolution
     bool unit_length = true;
     float least_step = 0; // the limits
     float most_step = std::numeric_limits<float>::infinity();
@@ -195,10 +198,10 @@ struct LinearAttention {
 //     result: C * s, of all channels through o
 // The state of a layer is p of the last width - 1 tokens.
 struct ShortConvolution {
-    int32_t width = 0; // tokens that it sees, the newest included; at least 2
-    Weight b, c, x;    // [channels, hidden]
-    Weight filter;     // [channels, width], the newest token's last; its bias: [channels], or none
-    Weight o;          // [hidden, channels]
+    int32_t width = 0;
+    Weight b, c, x; // [channels, hidden]
+    Weight filter;  // [channels, width], the newest token's last; its bias: [channels], or none
+    Weight o;       // [hidden, channels]
 
     explicit operator bool() const { return width > 0; }
     int64_t channels() const { return x.rows(); }

@@ -316,8 +316,8 @@ Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
     // The pool has the default share of the memory that the probe's model leaves.
     costs.kv_fraction = info.name == "cpu" ? cpu_kv_fraction : gpu_kv_fraction;
     costs.memory_bytes =
-        bytes_beside_pages(costs, model, form_on_gpu(model, info.compute_type), info.step_tokens,
-                           false) +
+        bytes_beside_pages(costs, model, form_on_gpu(model, info.compute_type, false),
+                           info.step_tokens, false) +
         static_cast<int64_t>(static_cast<double>(info.pages * info.page_bytes) / costs.kv_fraction);
     return costs;
 }

@@ -137,6 +137,29 @@ class Interrupted(ProgramTest):
         self.finish()
         self.assertEqual(comparable(self.read_output()), self.undisturbed())
 
+    def test_a_resumed_job_leaves_the_plan_of_its_first_run(self):
+        plan = self.directory / "job.plan"
+        for _ in range(10):  # on a busy machine the run may be done before the signal
+            child = self.start("--force", "--save-plan", plan)
+            self.wait_for_output(child, 0)
+            child.send_signal(signal.SIGINT)
+            child.communicate(timeout=60)
+            if child.returncode != 3:
+                break
+        self.assertEqual(child.returncode, 130)
+        whole = plan.read_bytes()
+        done = self.run_program("run", *SLOW, "-i", self.input, "-o", self.output, "--resume", "--save-plan", plan)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertEqual(plan.read_bytes(), whole)
+        self.assertRegex(done.stderr, rb"--save-plan: .*job.plan: not written, as [\d,]+ rows of the job are done")
+        # There is nothing to resume: the plan is the job's.
+        self.output.unlink()
+        plan.unlink()
+        child = self.start("--resume", "--save-plan", plan)
+        errors = child.communicate(timeout=120)[1]
+        self.assertEqual(child.returncode, 3, errors)
+        self.assertEqual(plan.read_bytes(), whole)
+
     def test_two_runs_do_not_write_to_one_output(self):
         child = self.start()
         try:

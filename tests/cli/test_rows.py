@@ -182,6 +182,39 @@ class Lines(ProgramTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(len(by_id(map(json.loads, done.stdout.splitlines()))), 50)
 
+    def test_the_name_of_an_open_descriptor_means_that_descriptor(self):
+        self.input.write_bytes(lines(token_rows(50)))
+        redirected, link = self.directory / "redirected", self.directory / "link"
+
+        def run(file, name, *arguments):
+            link.unlink(missing_ok=True)
+            link.symlink_to(name.format(file.fileno()))
+            done = subprocess.run([PROGRAM, "run", *SIM, "-i", self.input, *arguments], stdout=file,
+                                  pass_fds=[file.fileno()], stderr=subprocess.PIPE)
+            self.assertTrue(link.is_symlink())
+            return done
+
+        for name in ("/dev/stdout", "/dev/fd/{}", "/proc/self/fd/{}"):
+            with open(redirected, "wb", buffering=0) as file:
+                file.write(b"before\n")
+                done = run(file, name, "-o", link)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                file.write(b"after\n")
+            written = redirected.read_bytes().splitlines()
+            self.assertEqual((written[0], written[-1]), (b"before", b"after"))
+            self.assertEqual(len(by_id(map(json.loads, written[1:-1]))), 50)
+            with open(redirected, "wb") as file:
+                done = run(file, name, "-o", self.output, "--force", "--stats", link)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(json.loads(redirected.read_bytes())["rows_done"], 50)
+                done = run(file, name, "-o", link, "--resume")
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(b"--resume needs an output file", done.stderr)
+                done = run(file, name, "-o", link, "--stats", link)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(b"is the file of --output too", done.stderr)
+        self.assertEqual([path.name for path in self.directory.glob("*.state")], ["out.jsonl.state"])
+
     def test_a_pipe_or_a_file_as_stdin_and_a_file_out(self):
         self.input.write_bytes(lines(token_rows(50)))
         with open(self.input, "rb") as file:

@@ -35,7 +35,8 @@ static struct {
     int by_stack;   /* stacks are looked at: */
     uint64_t stack; /* the first call with this one gets the number `at` */
     int trace;
-} plan = {0, 0, FAIL_ONCE, NULL, NULL, NULL, 0, 0, -1};
+    int inodes; /* the last number given; 0: a file keeps its own */
+} plan = {0, 0, FAIL_ONCE, NULL, NULL, NULL, 0, 0, -1, 0};
 static long calls, failed, live_blocks;
 static int paused;
 
@@ -494,7 +495,10 @@ TRUNCATE(ftruncate64)
     int name(argument what, struct type *info) {                                                   \
         REAL(int, #name, argument, struct type *);                                                 \
         if (fails(FAULT_STAT)) FAIL(EIO, -1);                                                      \
-        return real(what, info);                                                                   \
+        const int result = real(what, info);                                                       \
+        if (plan.inodes && result == 0 && S_ISREG(info->st_mode))                                  \
+            info->st_ino = (unsigned)__atomic_add_fetch(&plan.inodes, 1, __ATOMIC_RELAXED);        \
+        return result;                                                                             \
     }
 STAT(stat, const char *, stat)
 STAT(stat64, const char *, stat64)
@@ -538,6 +542,7 @@ __attribute__((constructor)) static void read_environment(void) {
     plan.count_path = getenv("BATCHLLM_FAULTS_COUNT");
     plan.stacks_path = getenv("BATCHLLM_FAULTS_STACKS");
     plan.by_stack = plan.stacks_path != NULL;
+    if (getenv("BATCHLLM_FAULTS_INODES")) plan.inodes = 1;
     const char *trace_path = getenv("BATCHLLM_FAULTS_TRACE");
     if (trace_path)
         plan.trace = (int)syscall(SYS_openat, AT_FDCWD, trace_path,

@@ -10,6 +10,7 @@
  *   BATCHLLM_FAULTS_COUNT=PATH    writes the numbers of calls and of those that failed there at the end
  *   BATCHLLM_FAULTS_STACKS=PATH   writes their call stacks there at the end, each once: "S CALLS\n"
  *   BATCHLLM_FAULTS_TRACE=PATH    what changes files is written there too (trace format: faults.c)
+ *   BATCHLLM_FAULTS_INODES=1      a regular file has another inode number each time, as on some mounts
  */
 #ifndef BATCHLLM_TESTS_FAULTS_H
 #define BATCHLLM_TESTS_FAULTS_H

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
@@ -18,8 +19,9 @@ class OnOneOutput(ProgramTest):
         super().setUp()
         self.input.write_bytes(lines(token_rows(60)))
 
-    def start(self, *arguments, fault=None):
-        environment = {**os.environ, **({"BATCHLLM_FAULTS": fault} if fault else {})}
+    def start(self, *arguments, fault=None, inodes=False):
+        environment = {**os.environ, **({"BATCHLLM_FAULTS": fault} if fault else {}),
+                       **({"BATCHLLM_FAULTS_INODES": "1"} if inodes else {})}
         child = subprocess.Popen([FAULTY, "run", *SIM, "-i", str(self.input), "-o", str(self.output), "--progress", "none",
                                   *arguments], stderr=subprocess.PIPE, env=environment)
         self.addCleanup(child.stderr.close)
@@ -27,10 +29,10 @@ class OnOneOutput(ProgramTest):
         self.addCleanup(child.kill)
         return child
 
-    def held(self, name, call, *arguments):
+    def held(self, name, call, *arguments, inodes=False):
         """A run that waits before a call, and what lets it go on."""
         go = self.directory / name
-        child = self.start(*arguments, fault=f"{call}:wait={go}")
+        child = self.start(*arguments, fault=f"{call}:wait={go}", inodes=inodes)
         here = pathlib.Path(str(go) + ".here")
         for _ in range(20000):
             if here.exists() or child.poll() is not None:
@@ -72,6 +74,34 @@ class OnOneOutput(ProgramTest):
         code, text = other()
         self.assertEqual(code, 0, text)
         self.assert_whole()
+
+    def test_another_inode_number_each_time_is_not_another_file(self):
+        child = self.start(inodes=True)
+        text = child.communicate(timeout=60)[1]
+        self.assertEqual(child.returncode, 0, text)
+        self.assert_whole()
+        child = self.start("--resume", inodes=True)
+        text = child.communicate(timeout=60)[1]
+        self.assertEqual(child.returncode, 0, text)
+        self.assert_whole()
+
+    def test_a_file_that_was_replaced_is_found_whatever_its_number(self):
+        elsewhere = self.directory / "elsewhere.jsonl"
+        for inodes in (False, True):
+            for change in (lambda: self.output.unlink(),
+                           lambda: self.output.rename(elsewhere),
+                           lambda: (self.output.rename(elsewhere), os.mkfifo(self.output)),
+                           lambda: (self.output.rename(elsewhere), self.output.write_bytes(b"another's\n")),
+                           lambda: (shutil.copy(self.output, elsewhere), elsewhere.rename(self.output))):
+                # The first write is the state's first line, the second are records of rows.
+                changed = self.held("changed", "write:2", "--force", inodes=inodes)
+                change()
+                code, text = changed()
+                self.assertEqual(code, 1, text)
+                self.assertIn("was removed, renamed or replaced while the job ran", text)
+                for path in self.directory.glob("changed*"):
+                    path.unlink()
+                self.output.unlink(missing_ok=True)
 
     def test_runs_at_once_give_one_output(self):
         finished = 0

@@ -240,7 +240,21 @@ def job_files(output: str, options: Optional[Mapping[str, Any]]) -> JobFiles:
         return RemoteJobFiles(output, options)
     if os.path.isdir(output):
         raise InvalidArgumentError(f"{output}: is a directory")
+    if (os.path.exists(output) and not os.path.isfile(output)) or _is_descriptor(output):
+        raise InvalidArgumentError(f"{output}: not a regular file: the output appears in one piece, under its own name")
     return JobFiles(output)
+
+
+def _is_descriptor(path: str) -> bool:
+    """Whether the path is, or is a link to, one of this process's open descriptors (/dev/stdout, /dev/fd/3)."""
+    for _ in range(40):  # as many links as Linux follows
+        folder = os.path.dirname(path)
+        if os.path.realpath(folder or ".") == os.path.realpath("/proc/self/fd"):
+            return True
+        if not os.path.islink(path):
+            break
+        path = os.path.join(folder, os.readlink(path))
+    return False
 
 
 def rows_of(path: str, schema: Any) -> list[Any]:

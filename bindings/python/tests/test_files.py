@@ -320,6 +320,18 @@ class Formats(Files):
             self.assertEqual(run_files(engine, self.path("empty.parquet"), self.path("none.parquet")).rows, 0)
             self.assertEqual(read(self.path("none.parquet")).column_names, ["prompt", *RESULTS])
 
+    def test_an_output_that_has_no_name_of_its_own_is_refused(self):
+        source = write(self.path("in.parquet"), pyarrow.table({"prompt": ["a"]}))
+        output = self.path("out.parquet")
+        with batchllm.Engine(MODEL) as engine, open(self.path("redirected"), "wb") as file:
+            for name in ("/dev/null", "/dev/stdout", f"/dev/fd/{file.fileno()}", f"/proc/self/fd/{file.fileno()}"):
+                os.symlink(name, output)
+                with self.assertRaisesRegex(batchllm.InvalidArgumentError, "out.parquet: not a regular file"):
+                    run_files(engine, source, output, force=True)
+                self.assertTrue(os.path.islink(output))
+                os.unlink(output)
+        self.assertEqual(self.left(), [])
+
     def left(self):
         """What runs have left beside the input."""
         return sorted(name for name in os.listdir(self.folder) if name.startswith("out"))

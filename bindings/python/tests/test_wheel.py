@@ -60,8 +60,8 @@ class Wheel(unittest.TestCase):
                        if key not in ("PYTHONPATH", "LD_LIBRARY_PATH", "MALLOC_PERTURB_")}
         environment["PYTHON"] = sys.executable
         with tempfile.TemporaryDirectory() as folder:
-            built = subprocess.run([ROOT / "scripts/wheel", f"{folder}/wheels", f"-Csetup-args=-Dcuda={CUDA}",
-                                    "-Csetup-args=-Dwerror=true"], env=environment, capture_output=True, text=True)
+            built = subprocess.run([ROOT / "scripts/wheel", f"{folder}/wheels", f"--config-settings=setup-args=-Dcuda={CUDA}"],
+                                   env=environment, capture_output=True, text=True)
             self.assertEqual(built.returncode, 0, built.stdout + built.stderr)
             (wheel,) = pathlib.Path(f"{folder}/wheels").glob("*.whl")
             self.assertIn("manylinux", wheel.name)

@@ -7,21 +7,11 @@
 #include "backend/cpu/feed_forward.h"
 
 namespace batchllm::cpu {
-namespace {
-
-constexpr int32_t kMostWidth = 64;
-
-} // namespace
 
 Status ConvolutionLayers::allocate(const Model &model, int64_t step_tokens) {
     int64_t channels = 0;
     for (const Layer &layer : model.layers) {
-        const ShortConvolution &convolution = layer.convolution;
-        if (convolution.width > kMostWidth) {
-            return error(BATCHLLM_ERROR_UNSUPPORTED, "cpu backend: a convolution over %d tokens",
-                         convolution.width);
-        }
-        channels = std::max(channels, convolution.channels());
+        channels = std::max(channels, layer.convolution.channels());
     }
     if (channels == 0) return {};
     const char *what = "a step's buffers";
@@ -84,7 +74,7 @@ void ConvolutionLayers::convolve(const ShortConvolution &shape, const PackedConv
     const auto convolve_piece = [&](const StateWork::Piece &piece) {
         const StateWork::Node &node = work_.nodes[static_cast<size_t>(piece.node)];
         const Inputs inputs(*this, node, shape, layer);
-        std::array<const float *, kMostWidth> seen{};
+        std::array<const float *, most_convolution_width> seen{};
         for (int32_t t = piece.begin; t < piece.end; ++t) {
             const int64_t token = node.token_begin + t;
             const int64_t row = rows == nullptr ? token : (*rows)[static_cast<size_t>(token)];

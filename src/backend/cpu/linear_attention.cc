@@ -13,7 +13,6 @@ namespace {
 
 // From so many tokens on, products of matrices take less time than going token by token.
 constexpr int32_t kChunkedTokens = 16;
-constexpr int32_t kMostWidth = 64;
 
 void widen(const std::byte *from, int64_t count, float *to) {
     const auto *numbers = reinterpret_cast<const uint16_t *>(from);
@@ -34,10 +33,6 @@ Status LinearAttentionLayers::allocate(const Model &model, int64_t step_tokens) 
     for (const Layer &layer : model.layers) {
         const LinearAttention &attention = layer.linear_attention;
         if (!attention) continue;
-        if (attention.width > kMostWidth) {
-            return error(BATCHLLM_ERROR_UNSUPPORTED, "cpu backend: a convolution over %d tokens",
-                         attention.width);
-        }
         projected = std::max(projected, attention.input_rows());
         channels = std::max(channels, attention.channels());
         heads = std::max<int64_t>(heads, attention.value_heads);
@@ -68,7 +63,7 @@ void LinearAttentionLayers::convolve(const LinearAttention &attention,
     const int64_t channels = attention.channels();
     const int32_t before = attention.width - 1;
     const float *kept = node.from < 0 ? nullptr : states_.inputs(node.from, layer, attention);
-    std::array<const float *, kMostWidth> inputs{};
+    std::array<const float *, most_convolution_width> inputs{};
     for (int32_t t = piece.begin; t < piece.end; ++t) {
         for (int32_t w = 0; w < attention.width; ++w) {
             const int32_t at = t - before + w;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "backend/key_segments.h"
+
 namespace batchllm {
 namespace {
 
@@ -24,12 +26,13 @@ int64_t weight_bytes(const DeviceCosts &costs, const Model &model, DType element
 
 } // namespace
 
-StepForm form_on_gpu(const Model &model, const std::string &compute_type) {
+StepForm form_on_gpu(const Model &model, const std::string &compute_type, bool reproducible) {
     const bool any = compute_type.empty() || compute_type == "auto";
     StepForm form;
     if (compute_type == "f32") form.element = DType::f32;
     if (compute_type == "f16" || (any && model.dtype == DType::f16)) form.element = DType::f16;
     form.residual = residual_type(form.element);
+    if (reproducible) form.partials = most_partials(model.max_positions);
     return form;
 }
 
@@ -42,12 +45,12 @@ int64_t step_tokens_on(const DeviceCosts &costs, const Model &model, const StepF
 }
 
 int64_t bytes_beside_pages(const DeviceCosts &costs, const Model &model, const StepForm &form,
-                           int64_t step_tokens, bool kv_e4m3) {
+                           int64_t step_tokens, bool widens) {
     const int64_t weights = weight_bytes(costs, model, form.element);
     if (!costs.on_gpu()) return weights + cpu_bytes;
     int64_t widened = 0; // as on compute capability 9.0, the one that has such kernels
     for (const AttentionShape &shape : attention_shapes(model).all) {
-        if (kv_e4m3 && shape.head_dim <= 256) widened = std::max(widened, widened_bytes(shape));
+        if (widens && shape.head_dim <= 256) widened = std::max(widened, widened_bytes(shape));
     }
     return weights + step_buffers(model, form, step_tokens).total() + widened + driver_bytes;
 }

@@ -140,11 +140,12 @@ Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &
                      "a description of a device does not say how long layers with a state take");
     }
     out->page_tokens = costs.page_tokens;
-    const StepForm form = form_on_gpu(*model, options.compute_type);
+    const StepForm form = form_on_gpu(*model, options.compute_type, options.reproducible);
     out->step_tokens = step_tokens_on(costs, *model, form);
     const int64_t tokens = options.step_tokens > 0 ? options.step_tokens : out->step_tokens;
+    const bool widens = kv_bytes == 1 && !options.reproducible;
     const int64_t left = std::max<int64_t>(
-        0, costs.memory_bytes - bytes_beside_pages(costs, *model, form, tokens, kv_bytes == 1));
+        0, costs.memory_bytes - bytes_beside_pages(costs, *model, form, tokens, widens));
     const double fraction =
         options.kv_memory_fraction > 0 ? options.kv_memory_fraction : costs.kv_fraction;
     out->kv_memory_bytes = static_cast<int64_t>(static_cast<double>(left) * fraction);
@@ -157,9 +158,10 @@ Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &
             static_cast<long long>(options.kv_memory_bytes), costs.name.c_str(),
             static_cast<long long>(costs.memory_bytes), static_cast<long long>(left));
     }
+    const bool in_order = costs.on_gpu() && options.reproducible; // whose heads have no price
     // In f32 the rates were found by counting two bytes too.
     out->costs.emplace(std::move(costs), *model, std::min<int64_t>(kv_bytes, 2));
-    out->head_cost = head_cost(*out->costs);
+    out->head_cost = in_order ? 0 : head_cost(*out->costs);
     return {};
 }
 
