@@ -28,20 +28,18 @@ multiply_rows(const unsigned char *left, const unsigned char *right, bool add, R
 // decays: of the thread's two rows
 template <typename T>
 __device__ __forceinline__ void make_results(const ResultTiles &tiles, const ResultTurns &turns,
-                                             uint32_t phase, const float (&decays)[2],
-                                             Results &found) {
+                                             const Shares &shares, uint32_t phase,
+                                             const float (&decays)[2], Results &found) {
     turns.queries.wait_full(phase);
-    turns.state.wait_full(phase);
+    turns.copies.wait_full(phase);
     multiply_rows<T, kHeadDim>(tiles.queries, tiles.state, false, found);
-    turns.queries.release_to_both();
-    turns.state.release();
+    turns.queries.release_to(shares.of_share());
 #pragma unroll
     for (int i = 0; i < kAcrossColumns / 2; ++i) found[i] *= decays[i / 2 % 2];
     turns.p.wait_full(phase);
-    turns.changes.wait_full(phase);
     multiply_rows<T, kDeltaChunk>(tiles.p, tiles.changes, true, found);
-    turns.p.release_to_both();
-    turns.changes.release();
+    turns.p.release_to(shares.of_share());
+    turns.copies.release();
 }
 
 // Of the thread's two rows, over this CTA's columns; the other CTA gets them too.
@@ -126,6 +124,7 @@ store_results(const uint4 (&eights)[4], T *out, int64_t stride, int count) {
 template <typename T> __device__ void finish(const ChunkArguments &c, const AcrossPlaces &places,
                                              AcrossShared *shared, uint32_t group) {
     const DeltaArguments &a = c.delta;
+    const Shares shares;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp_row = static_cast<int>(threadIdx.x) % 128 / 32 * 16, row = warp_row + lane / 4;
     const ResultTiles &tiles = shared->results[group];
@@ -134,14 +133,15 @@ template <typename T> __device__ void finish(const ChunkArguments &c, const Acro
     float weights[kAcrossColumns / 4];
 #pragma unroll
     for (int i = 0; i < kAcrossColumns / 4; ++i) {
-        weights[i] = a.norm[static_cast<int>(cluster_rank()) * kAcrossColumns + i / 2 * 8 +
-                            lane % 4 * 2 + i % 2];
+        weights[i] =
+            a.norm[shares.rank % kCtas * kAcrossColumns + i / 2 * 8 + lane % 4 * 2 + i % 2];
     }
-    uint32_t number = 0; // of chunks
-    for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
+    uint32_t chunks = 0, mine = 0; // mine: of those whose results the share makes
+    for (int i = shares.first_place(); i < places.count; i += shares.places_on()) {
         const AcrossPlace place = places.at(i);
-        for (int first = 0; first < place.item.token_count; first += kDeltaChunk, ++number) {
-            if (number % kGroups != group) continue;
+        for (int first = 0; first < place.item.token_count; first += kDeltaChunk) {
+            if (!shares.has(chunks++) || mine++ % kGroups != group) continue;
+            const uint32_t number = mine - 1;
             const AcrossChunk chunk(a, place, first);
             const uint32_t turn = number / kGroups % 2, phase = turn;
             const float2 *all = c.gates + chunk.token * a.value_heads + chunk.head;
@@ -151,7 +151,7 @@ template <typename T> __device__ void finish(const ChunkArguments &c, const Acro
                 decays[e] = all[min(row + 8 * e, chunk.count - 1) * a.value_heads].x;
             }
             Results found;
-            make_results<T>(tiles, turns, phase, decays, found);
+            make_results<T>(tiles, turns, shares, phase, decays, found);
             send_squares(turns, turn, row, found, squares);
             turns.gates.wait_full(phase);
             gate_results<T>(gates, warp_row + lane % 16, weights, found);

@@ -1,6 +1,6 @@
 // What feeds the kernel that goes from chunk to chunk on Hopper (across_sm90.cu): shared memory and its barriers, and
 // the two warps that copy by TMA, one for the warpgroup that has the states, one for those that make the results. What
-// both CTAs of a cluster need is loaded once: each loads half of the rows, to both.
+// several CTAs of a cluster need is loaded once: each loads its part of it, to all of them.
 #pragma once
 
 #include "attention/hopper.cuh"
@@ -13,13 +13,51 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int kWarps = 4;                    // of a warpgroup
-constexpr int kCtas = AcrossPlaces::kBlocks; // of a cluster
+constexpr int kCtas = AcrossPlaces::kBlocks; // of a share
 constexpr int kPanelBytes =
     kDeltaChunk * 128; // 64 columns, swizzled as TMA writes and wgmma wants them
 constexpr int kTileBytes = 2 * kPanelBytes;
 constexpr int kTiles = 6, kValues = 2; // under way
 constexpr int kGroups = 2;             // warpgroups that make results, every second chunk each
-constexpr int kBoxRows = kDeltaChunk / kCtas, kBoxBytes = kBoxRows * 128;
+constexpr int kBoxRows = kDeltaChunk / 2, kBoxBytes = kBoxRows * 128;
+
+// CTAs of a cluster that load together what all of them need.
+struct Peers {
+    int first, step, count; // the ranks
+    int index;              // this CTA's
+
+    __device__ __forceinline__ uint16_t mask() const {
+        uint32_t ranks = 0;
+        for (int i = 0; i < count; ++i) ranks |= 1u << (first + i * step);
+        return static_cast<uint16_t>(ranks);
+    }
+};
+
+// A cluster has one or two shares of CTAs. Each goes through all chunks of the same heads, and makes the results of every
+// chunk or of every second one. A share's CTAs have 64 columns each.
+struct Shares {
+    int rank, count;
+
+    __device__ __forceinline__ Shares()
+        : rank(static_cast<int>(cluster_rank())), count(static_cast<int>(cluster_size()) / kCtas) {}
+    __device__ __forceinline__ int index() const { return rank / kCtas; }
+    __device__ __forceinline__ bool has(uint32_t chunk) const { // its results
+        return static_cast<int>(chunk) % count == index();
+    }
+    __device__ __forceinline__ Peers all() const { return {0, 1, kCtas * count, rank}; }
+    __device__ __forceinline__ Peers of_columns() const {
+        return {rank % kCtas, kCtas, count, index()};
+    }
+    __device__ __forceinline__ Peers of_share() const {
+        return {index() * kCtas, 1, kCtas, rank % kCtas};
+    }
+    __device__ __forceinline__ Peers alone() const { return {rank, 1, 1, 0}; }
+    // The CTA's places: from the first on, so many further each.
+    __device__ __forceinline__ int first_place() const {
+        return static_cast<int>(blockIdx.x) / (kCtas * count) * kCtas + rank % kCtas;
+    }
+    __device__ __forceinline__ int places_on() const { return static_cast<int>(gridDim.x) / count; }
+};
 
 // Of a part of shared memory that is filled and used by turns. phase: 0 for the first turn, 1 for the second, and on.
 struct Turns {
@@ -46,11 +84,14 @@ struct Turns {
         __syncwarp();
         if (elect_one()) barrier_arrive(shared_address(&empty));
     }
-    // The same where both CTAs load.
-    __device__ __forceinline__ void release_to_both() const {
+    // The same where several CTAs load.
+    __device__ __forceinline__ void release_to(const Peers &peers) const {
         __syncwarp();
-        const uint32_t lane = threadIdx.x % 32;
-        if (lane < kCtas) barrier_arrive_at(shared_address(&empty), lane);
+        const int lane = static_cast<int>(threadIdx.x % 32);
+        if (lane < peers.count) {
+            barrier_arrive_at(shared_address(&empty),
+                              static_cast<uint32_t>(peers.first + lane * peers.step));
+        }
     }
 };
 
@@ -83,13 +124,13 @@ template <int kSums> __device__ __forceinline__ void wait_for(float (&sums)[kSum
 // Of a chunk, what its results are made of.
 struct ResultTiles {
     alignas(1024) unsigned char queries[kTileBytes];
-    alignas(1024) unsigned char state[kTileBytes]; // S^T before it
+    alignas(1024) unsigned char state[kTileBytes];    // S^T before it, and
+    alignas(1024) unsigned char changes[kPanelBytes]; // N^T, in 16 bits
     alignas(1024) unsigned char p[kPanelBytes];
-    alignas(1024) unsigned char changes[kPanelBytes]; // N^T
-    alignas(1024) unsigned char gates[kPanelBytes];   // then the results
+    alignas(1024) unsigned char gates[kPanelBytes]; // then the results
 };
 struct ResultTurns {
-    Turns queries, state, p, changes, gates;
+    Turns queries, copies, p, gates; // copies: state and changes
     // The other CTA's sums, of two turns: it may be one ahead.
     uint64_t squares_full[2];
     float squares[2][kDeltaChunk];
@@ -103,15 +144,14 @@ struct AcrossShared {
     Turns tile_turns[kTiles], value_turns[kValues];
     ResultTurns result_turns[kGroups];
 
-    __device__ __forceinline__ void init() {
-        for (Turns &t : tile_turns) t.init(1, kCtas * kWarps);
-        for (Turns &t : value_turns) t.init(1 + 32, kWarps);
+    __device__ __forceinline__ void init(const Shares &shares) {
+        for (Turns &t : tile_turns) t.init(1, shares.all().count * kWarps);
+        for (Turns &t : value_turns) t.init(1 + 32, shares.count * kWarps);
         for (ResultTurns &r : result_turns) {
             r.queries.init(1, kCtas * kWarps);
             r.p.init(1, kCtas * kWarps);
             r.gates.init(1, kWarps);
-            r.state.init(kWarps, kWarps);
-            r.changes.init(kWarps, kWarps);
+            r.copies.init(kWarps, kWarps);
             for (uint64_t &full : r.squares_full) barrier_init(shared_address(&full), 1);
         }
     }
@@ -120,10 +160,11 @@ static_assert(sizeof(AcrossShared) <= 232448);
 
 struct AcrossMaps {
     CUtensorMap mixed, w, p, projected; // boxes of kBoxRows tokens
-    CUtensorMap states;                 // of a slot all heads' rows, one after the other
+    CUtensorMap states; // of a slot all heads' rows, one after the other; boxes of kStateRows
 };
 
 // 64 columns of S as they lie in tiles: columns of 128 bytes each, all rows.
+constexpr int kStateRows = kHeadDim / 2;
 template <typename S> struct StateTiles {
     static constexpr int kCount = sizeof(S) / 2, kColumns = kAcrossColumns / kCount;
 };
@@ -144,32 +185,30 @@ struct AcrossChunk {
     __device__ __forceinline__ int boxes() const { return (count + kBoxRows - 1) / kBoxRows; }
 };
 
-// kPanels times 64 columns, to both CTAs. By one thread, as the next one.
-template <int kPanels>
-__device__ __forceinline__ void load_to_both(const CUtensorMap &map, int column,
-                                             const AcrossChunk &chunk, const void *to,
-                                             const Turns &turns) {
-    const int row = static_cast<int>(cluster_rank()) * kBoxRows;
+// kPanels times 64 columns. By one thread, as the next ones.
+template <int kPanels> __device__ __forceinline__ void load_rows(const CUtensorMap &map, int column,
+                                                                 const AcrossChunk &chunk,
+                                                                 const Peers &peers, const void *to,
+                                                                 const Turns &turns) {
     barrier_expect(turns.filled(), static_cast<uint32_t>(kPanels * kBoxBytes * chunk.boxes()));
-    if (row >= chunk.count) return;
-#pragma unroll
-    for (int i = 0; i < kPanels; ++i) {
-        load_box_to((1 << kCtas) - 1,
-                    shared_address(to) + static_cast<uint32_t>(i * kPanelBytes + row * 128), map,
-                    column + i * 64, static_cast<int>(chunk.token) + row, turns.filled());
+    const uint16_t ctas = peers.mask();
+    for (int i = peers.index; i < kPanels * 2; i += peers.count) {
+        const int panel = i / 2, row = i % 2 * kBoxRows;
+        if (row >= chunk.count) continue;
+        load_box_to(ctas,
+                    shared_address(to) + static_cast<uint32_t>(panel * kPanelBytes + row * 128),
+                    map, column + panel * 64, static_cast<int>(chunk.token) + row, turns.filled());
     }
 }
 
-// 64 columns, to this CTA.
-__device__ __forceinline__ void load_own(const CUtensorMap &map, int column,
-                                         const AcrossChunk &chunk, const void *to,
-                                         const Turns &turns) {
-    barrier_expect(turns.filled(), static_cast<uint32_t>(kBoxBytes * chunk.boxes()));
-#pragma unroll
-    for (int row = 0; row < kDeltaChunk; row += kBoxRows) {
-        if (row >= chunk.count) return;
-        load_box(shared_address(to) + static_cast<uint32_t>(row * 128), map, column,
-                 static_cast<int>(chunk.token) + row, turns.filled());
+// A tile of the place's S.
+__device__ __forceinline__ void load_state(const CUtensorMap &map, const AcrossPlace &place,
+                                           int column, const Peers &peers, const void *to,
+                                           const Turns &turns) {
+    barrier_expect(turns.filled(), kTileBytes);
+    for (int row = peers.index * kStateRows; row < kHeadDim; row += peers.count * kStateRows) {
+        load_box_to(peers.mask(), shared_address(to) + static_cast<uint32_t>(row * 128), map,
+                    column, place.head * kHeadDim + row, place.item.from, turns.filled());
     }
 }
 
@@ -178,6 +217,7 @@ template <typename S> __device__ void feed_states(const ChunkArguments &c, const
                                                   const AcrossPlaces &places,
                                                   AcrossShared *shared) {
     const DeltaArguments &a = c.delta;
+    const Shares shares;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     Next<kTiles> tiles;
     Next<kValues> values;
@@ -188,14 +228,12 @@ template <typename S> __device__ void feed_states(const ChunkArguments &c, const
         if (elect_one()) load(shared->tiles[at.slot], turns);
         __syncwarp();
     };
-    for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
+    for (int i = shares.first_place(); i < places.count; i += shares.places_on()) {
         const AcrossPlace place = places.at(i);
         for (int t = 0; place.item.from >= 0 && t < StateTiles<S>::kCount; ++t) {
             load_tile([&](const void *to, const Turns &turns) {
-                barrier_expect(turns.filled(), kTileBytes);
-                load_box(shared_address(to), maps.states,
-                         place.column + t * StateTiles<S>::kColumns, place.head * kHeadDim,
-                         place.item.from, turns.filled());
+                load_state(maps.states, place, place.column + t * StateTiles<S>::kColumns,
+                           shares.of_columns(), to, turns);
             });
         }
         for (int first = 0; first < place.item.token_count; first += kDeltaChunk) {
@@ -211,49 +249,52 @@ template <typename S> __device__ void feed_states(const ChunkArguments &c, const
             }
             copy_async_arrive(turns.filled());
             if (elect_one()) {
-                load_own(maps.mixed, 2 * a.keys_size() + chunk.head * kHeadDim + chunk.column,
-                         chunk, shared->values[at.slot], turns);
+                load_rows<1>(maps.mixed, 2 * a.keys_size() + chunk.head * kHeadDim + chunk.column,
+                             chunk, shares.of_columns(), shared->values[at.slot], turns);
             }
             __syncwarp();
             load_tile([&](const void *to, const Turns &full) {
-                load_to_both<2>(maps.w, chunk.head * kHeadDim, chunk, to, full);
+                load_rows<2>(maps.w, chunk.head * kHeadDim, chunk, shares.all(), to, full);
             });
             load_tile([&](const void *to, const Turns &full) {
-                load_to_both<2>(maps.mixed, a.keys_size() + chunk.key_head * kHeadDim, chunk, to,
-                                full);
+                load_rows<2>(maps.mixed, a.keys_size() + chunk.key_head * kHeadDim, chunk,
+                             shares.all(), to, full);
             });
         }
     }
 }
 
-// Of each chunk q, P and the output gate. One warp.
+// Of each chunk whose results the share makes q, P and the output gate. One warp.
 __device__ void feed_results(const DeltaArguments &a, const AcrossMaps &maps,
                              const AcrossPlaces &places, AcrossShared *shared) {
+    const Shares shares;
     Next<kGroups> groups;
-    for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
+    uint32_t number = 0; // of chunks
+    for (int i = shares.first_place(); i < places.count; i += shares.places_on()) {
         const AcrossPlace place = places.at(i);
         for (int first = 0; first < place.item.token_count; first += kDeltaChunk) {
+            if (!shares.has(number++)) continue;
             const AcrossChunk chunk(a, place, first);
             const auto at = groups.take();
             const ResultTiles &tiles = shared->results[at.slot];
             const ResultTurns &turns = shared->result_turns[at.slot];
-            turns.queries.wait_empty(at.phase);
-            if (elect_one()) {
-                load_to_both<2>(maps.mixed, chunk.key_head * kHeadDim, chunk, tiles.queries,
-                                turns.queries);
-            }
-            __syncwarp();
-            turns.p.wait_empty(at.phase);
-            if (elect_one()) {
-                load_to_both<1>(maps.p, chunk.head * kDeltaChunk, chunk, tiles.p, turns.p);
-            }
-            __syncwarp();
-            turns.gates.wait_empty(at.phase);
-            if (elect_one()) {
-                load_own(maps.projected, a.channels() + chunk.head * kHeadDim + chunk.column, chunk,
-                         tiles.gates, turns.gates);
-            }
-            __syncwarp();
+            const auto load = [&](const Turns &full, const auto &load) { // by one thread
+                full.wait_empty(at.phase);
+                if (elect_one()) load();
+                __syncwarp();
+            };
+            load(turns.queries, [&] {
+                load_rows<2>(maps.mixed, chunk.key_head * kHeadDim, chunk, shares.of_share(),
+                             tiles.queries, turns.queries);
+            });
+            load(turns.p, [&] {
+                load_rows<1>(maps.p, chunk.head * kDeltaChunk, chunk, shares.of_share(), tiles.p,
+                             turns.p);
+            });
+            load(turns.gates, [&] {
+                load_rows<1>(maps.projected, a.channels() + chunk.head * kHeadDim + chunk.column,
+                             chunk, shares.alone(), tiles.gates, turns.gates);
+            });
         }
     }
 }

@@ -23,10 +23,11 @@ struct StatePlace {
     Next<kTiles> tiles;
     Next<kValues> values;
     Next<kGroups> groups;
+    uint32_t chunks = 0;
 };
 
 template <typename S>
-__device__ __forceinline__ void read_state(AcrossShared *shared,
+__device__ __forceinline__ void read_state(AcrossShared *shared, const Shares &shares,
                                            const Next<kTiles> (&places)[StateTiles<S>::kCount],
                                            StateSums &state) {
     using Tiles = StateTiles<S>;
@@ -44,7 +45,7 @@ __device__ __forceinline__ void read_state(AcrossShared *shared,
                                                          ((byte / 16 ^ row % 8) * 16 + byte % 16)));
     });
 #pragma unroll
-    for (const auto &place : places) shared->tile_turns[place.slot].release_to_both();
+    for (const auto &place : places) shared->tile_turns[place.slot].release_to(shares.all());
 }
 
 // Where a warp's lanes store rows of S^T or N^T by store_matrix: 16 columns from 16 k on.
@@ -76,22 +77,27 @@ __device__ __forceinline__ void read_values(const Columns &u, TokenSums &changes
     }
 }
 
-// changes -= S^T W^T; S^T is left in `copy` too. The first product starts when 16 columns of S^T are there.
-template <typename T>
-__device__ __forceinline__ void subtract_known(const StateSums &state, const unsigned char *w,
-                                               const unsigned char *copy,
-                                               uint32_t (&left)[kHeadDim / 4], TokenSums &changes) {
+// changes -= S^T W^T, and S^T *= decay meanwhile: by halves, or ptxas would put that behind the products. The first
+// product starts when 16 columns of S^T are there in 16 bits.
+template <typename T> __device__ __forceinline__ void subtract_known(StateSums &state, float decay,
+                                                                     const unsigned char *w,
+                                                                     uint32_t (&left)[kHeadDim / 4],
+                                                                     TokenSums &changes) {
     const Operand rows(shared_address(w));
+    const bool decays = __any_sync(~0u, decay != 1);
 #pragma unroll
     for (int k = 0; k < kHeadDim / 16; ++k) {
-        auto &a = reinterpret_cast<uint32_t(&)[4]>(left[4 * k]);
+        uint32_t *a = left + 4 * k;
         as_operand<T>(a, state + 8 * k, state + 8 * k + 4);
-        store_matrix(operand_place(copy, k), a);
         wgmma_fence();
         wgmma_rs_minus(changes, a, rows.at(k / 4 * kPanelBytes + k % 4 * 32), 1,
                        std::integral_constant<int, kDeltaChunk>(), T());
+        if (k == kHeadDim / 16 - 1) wgmma_commit();
+        if (k % 4 == 3 && decays) {
+#pragma unroll
+            for (int i = 8 * k - 24; i < 8 * k + 8; ++i) state[i] *= decay;
+        }
     }
-    wgmma_commit();
 }
 
 // S^T += (exp(G_last - G) N)^T k. decays: of the thread's columns of N^T
@@ -113,13 +119,18 @@ advance_state(const TokenSums &changes, const float (&decays)[kDeltaChunk / 4],
     wgmma_commit();
 }
 
-template <typename T>
-__device__ __forceinline__ void leave_changes(const TokenSums &changes, const unsigned char *to) {
+// To the warpgroups that make the results: S^T before the chunk, and N^T.
+template <typename T> __device__ __forceinline__ void
+leave_copies(uint32_t (&state)[kHeadDim / 4], const TokenSums &changes, const ResultTiles &to) {
+#pragma unroll
+    for (int k = 0; k < kHeadDim / 16; ++k) {
+        store_matrix(operand_place(to.state, k), reinterpret_cast<uint32_t(&)[4]>(state[4 * k]));
+    }
 #pragma unroll
     for (int k = 0; k < kDeltaChunk / 16; ++k) {
         uint32_t a[4];
         as_operand<T>(a, changes + 8 * k, changes + 8 * k + 4);
-        store_matrix(operand_place(to, k), a);
+        store_matrix(operand_place(to.changes, k), a);
     }
 }
 
@@ -127,6 +138,7 @@ __device__ __forceinline__ void leave_changes(const TokenSums &changes, const un
 struct ChunkTiles {
     Next<kValues> u;
     Next<kTiles> w, keys;
+    bool mine; // this share makes its results
     Next<kGroups> results;
 };
 
@@ -150,69 +162,71 @@ __device__ __forceinline__ void clear_changes(int count, TokenSums &changes) {
 }
 
 // The next chunk: U goes to `changes`, and what the product with W needs is there.
-template <typename T> __device__ __forceinline__ ChunkTiles take_chunk(AcrossShared *shared,
-                                                                       StatePlace *at,
-                                                                       TokenSums &changes) {
-    const ChunkTiles now{at->values.take(), at->tiles.take(), at->tiles.take(), at->groups.take()};
+template <typename T>
+__device__ __forceinline__ ChunkTiles take_chunk(AcrossShared *shared, const Shares &shares,
+                                                 StatePlace *at, TokenSums &changes) {
+    ChunkTiles now{
+        at->values.take(), at->tiles.take(), at->tiles.take(), shares.has(at->chunks++), {}};
+    if (now.mine) now.results = at->groups.take();
     shared->value_turns[now.u.slot].wait_full(now.u.phase);
     read_values<T>(Columns{shared_address(shared->values[now.u.slot])}, changes);
     shared->tile_turns[now.w.slot].wait_full(now.w.phase);
-    shared->result_turns[now.results.slot].state.wait_empty(now.results.phase);
     return now;
 }
 
-// next: the first chunk, whose U is in `changes`. A fence waits for what the thread has sent to the other CTA, and for its
-// products: so a chunk's releases come last, and the fence of N^T when only the product with k is left.
-template <typename T> __device__ __forceinline__ void step_through(int tokens, AcrossShared *shared,
-                                                                   StatePlace *at, ChunkTiles next,
-                                                                   TokenSums &changes,
-                                                                   StateSums &state) {
+// next: the first chunk, whose U is in `changes`. A fence waits for what the thread has sent to other CTAs, and for its
+// products: so all else that the product with k gives time for comes before the fence, and a chunk's releases after it.
+template <typename T>
+__device__ __forceinline__ void step_through(int tokens, AcrossShared *shared, const Shares &shares,
+                                             StatePlace *at, ChunkTiles next, TokenSums &changes,
+                                             StateSums &state) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     uint32_t left[kHeadDim / 4], later[kDeltaChunk / 4];
     for (int first = 0; first < tokens; first += kDeltaChunk) {
         const ChunkTiles now = next;
         const int count = tokens - first; // of this chunk and those behind it
-        const Turns &w_turns = shared->tile_turns[now.w.slot],
-                    &key_turns = shared->tile_turns[now.keys.slot];
-        const ResultTiles &results = shared->results[now.results.slot];
-        const ResultTurns &turns = shared->result_turns[now.results.slot];
+        const Turns &u_turns = shared->value_turns[now.u.slot],
+                    &w_turns = shared->tile_turns[now.w.slot],
+                    &key_turns = shared->tile_turns[now.keys.slot],
+                    &copy_turns = shared->result_turns[now.results.slot].copies;
         const float2 *all = shared->decays[now.u.slot];
-        const float decay = all[kDeltaChunk - 1].x;
-        subtract_known<T>(state, shared->tiles[now.w.slot], results.state, left, changes);
-        if (__any_sync(~0u, decay != 1)) { // ptxas would put it behind the products
-#pragma unroll
-            for (float &x : state) x *= decay;
-        }
-        key_turns.wait_full(now.keys.phase);
-        if (count < kDeltaChunk) clear_rows(shared->tiles[now.keys.slot], count);
-        async_proxy_fence(); // of S^T that was left, and of k
-        if (count < kDeltaChunk) named_barrier(1, 128);
+        subtract_known<T>(state, all[kDeltaChunk - 1].x, shared->tiles[now.w.slot], left, changes);
         float decays[kDeltaChunk / 4];
 #pragma unroll
         for (int n = 0; n < kDeltaChunk / 8; ++n) {
             const float4 two = *reinterpret_cast<const float4 *>(all + 8 * n + lane % 4 * 2);
             decays[2 * n] = two.y, decays[2 * n + 1] = two.w;
         }
-        shared->value_turns[now.u.slot].release();
+        key_turns.wait_full(now.keys.phase);
+        if (count < kDeltaChunk) {
+            clear_rows(shared->tiles[now.keys.slot], count);
+            async_proxy_fence();
+            named_barrier(1, 128);
+        }
         wait_for(changes);
         if (count < kDeltaChunk) clear_changes(count, changes);
         advance_state<T>(changes, decays, shared->tiles[now.keys.slot], later, state);
-        turns.state.publish();
-        turns.changes.wait_empty(now.results.phase);
-        leave_changes<T>(changes, results.changes);
-        if (count > kDeltaChunk) next = take_chunk<T>(shared, at, changes);
-        async_proxy_fence();
-        turns.changes.publish();
+        if (now.mine) {
+            copy_turns.wait_empty(now.results.phase);
+            leave_copies<T>(left, changes, shared->results[now.results.slot]);
+        }
+        if (count > kDeltaChunk) next = take_chunk<T>(shared, shares, at, changes);
+        if (now.mine) {
+            async_proxy_fence();
+            copy_turns.publish();
+        }
         wait_for(state); // what is in flight from pass to pass ptxas serialises
-        w_turns.release_to_both();
-        key_turns.release_to_both();
+        u_turns.release_to(shares.of_columns());
+        w_turns.release_to(shares.all());
+        key_turns.release_to(shares.all());
     }
 }
 
 template <typename T, typename S>
 __device__ void compute(const ChunkArguments &c, const AcrossPlaces &places, AcrossShared *shared) {
+    const Shares shares;
     StatePlace at;
-    for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
+    for (int i = shares.first_place(); i < places.count; i += shares.places_on()) {
         const AcrossPlace place = places.at(i);
         const int tokens = __shfl_sync(~0u, place.item.token_count, 0); // known to be the same
         const bool read = place.item.from >= 0;
@@ -223,20 +237,20 @@ __device__ void compute(const ChunkArguments &c, const AcrossPlaces &places, Acr
         }
         TokenSums changes;
         StateSums state = {};
-        const ChunkTiles first = take_chunk<T>(shared, &at, changes);
-        if (read) read_state<S>(shared, from, state);
-        step_through<T>(tokens, shared, &at, first, changes, state);
-        store_state<S>(c.delta, place, state);
+        const ChunkTiles first = take_chunk<T>(shared, shares, &at, changes);
+        if (read) read_state<S>(shared, shares, from, state);
+        step_through<T>(tokens, shared, shares, &at, first, changes, state);
+        if (shares.index() == 0) store_state<S>(c.delta, place, state);
     }
 }
 
-template <typename T, typename S> __global__ void __cluster_dims__(kCtas, 1, 1)
-    __launch_bounds__(kThreads, 1) across_chunks(const __grid_constant__ ChunkArguments c,
-                                                 const __grid_constant__ AcrossMaps maps) {
+template <typename T, typename S> __global__ void __launch_bounds__(kThreads, 1)
+    across_chunks(const __grid_constant__ ChunkArguments c,
+                  const __grid_constant__ AcrossMaps maps) {
     extern __shared__ __align__(1024) unsigned char memory[];
     auto *shared = reinterpret_cast<AcrossShared *>(memory);
     if (threadIdx.x == 0) {
-        shared->init();
+        shared->init(Shares());
         barrier_init_fence();
     } else if (threadIdx.x == 32) {
         for (const CUtensorMap *map :
@@ -259,7 +273,7 @@ template <typename T, typename S> __global__ void __cluster_dims__(kCtas, 1, 1)
         if (warp == 0) feed_states<S>(c, maps, places, shared);
         if (warp == 1) feed_results(c.delta, maps, places, shared);
     }
-    cluster_sync(); // the other CTA writes to this one's memory until it is done
+    cluster_sync(); // the other CTAs write to this one's memory until they are done
 }
 
 template <typename T, typename S> cudaError_t launch(const ChunkArguments &c, cudaStream_t stream) {
@@ -275,14 +289,24 @@ template <typename T, typename S> cudaError_t launch(const ChunkArguments &c, cu
     if (status == cudaSuccess) status = map(a.projected, a.stride, &maps.projected);
     if (status == cudaSuccess) {
         status = make_tensor_map(a.states, a.state, int64_t{a.value_heads} * kHeadDim, kHeadDim,
-                                 slots, a.slot_bytes, kHeadDim, &maps.states);
+                                 slots, a.slot_bytes, kStateRows, &maps.states);
     }
     if (status != cudaSuccess) return status;
-    // An item has at least one chunk.
-    const int64_t most = int64_t{c.most_chunks} * a.value_heads * kCtas;
-    const auto blocks = static_cast<unsigned>(std::min<int64_t>(most, a.sms / kCtas * kCtas));
-    return launch_with_shared(across_chunks<T, S>, blocks, kThreads,
-                              static_cast<int>(sizeof(AcrossShared)), stream, c, maps);
+    // Two shares where all clusters run at once then; else one, and an item has at least one chunk.
+    constexpr auto bytes = static_cast<int>(sizeof(AcrossShared));
+    const int64_t heads = int64_t{c.items} * a.value_heads,
+                  most = int64_t{c.most_chunks} * a.value_heads;
+    const auto kernel = across_chunks<T, S>;
+    if (heads > 0 && heads * 2 * kCtas <= a.sms) {
+        const ClusterLaunch two(static_cast<unsigned>(heads), 2 * kCtas, kThreads, bytes, stream);
+        int at_once = 0;
+        status = clusters_at_once(kernel, two, &at_once);
+        if (status != cudaSuccess) return status;
+        if (heads <= at_once) return launch_clusters(kernel, two, c, maps);
+    }
+    const auto clusters = static_cast<unsigned>(std::min<int64_t>(most, a.sms / kCtas));
+    return launch_clusters(kernel, ClusterLaunch(clusters, kCtas, kThreads, bytes, stream), c,
+                           maps);
 }
 
 } // namespace
