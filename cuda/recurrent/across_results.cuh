@@ -136,7 +136,8 @@ template <typename T> __device__ void finish(const ChunkArguments &c, const Acro
         weights[i] =
             a.norm[shares.rank % kCtas * kAcrossColumns + i / 2 * 8 + lane % 4 * 2 + i % 2];
     }
-    uint32_t chunks = 0, mine = 0; // mine: of those whose results the share makes
+    int chunks = 0;
+    uint32_t mine = 0; // of those whose results the share makes
     for (int i = shares.first_place(); i < places.count; i += shares.places_on()) {
         const AcrossPlace place = places.at(i);
         for (int first = 0; first < place.item.token_count; first += kDeltaChunk) {

@@ -41,8 +41,8 @@ struct Shares {
     __device__ __forceinline__ Shares()
         : rank(static_cast<int>(cluster_rank())), count(static_cast<int>(cluster_size()) / kCtas) {}
     __device__ __forceinline__ int index() const { return rank / kCtas; }
-    __device__ __forceinline__ bool has(uint32_t chunk) const { // its results
-        return static_cast<int>(chunk) % count == index();
+    __device__ __forceinline__ bool has(int chunk) const { // its results
+        return (chunk & (count - 1)) == index();
     }
     __device__ __forceinline__ Peers all() const { return {0, 1, kCtas * count, rank}; }
     __device__ __forceinline__ Peers of_columns() const {
@@ -269,7 +269,7 @@ __device__ void feed_results(const DeltaArguments &a, const AcrossMaps &maps,
                              const AcrossPlaces &places, AcrossShared *shared) {
     const Shares shares;
     Next<kGroups> groups;
-    uint32_t number = 0; // of chunks
+    int number = 0; // of chunks
     for (int i = shares.first_place(); i < places.count; i += shares.places_on()) {
         const AcrossPlace place = places.at(i);
         for (int first = 0; first < place.item.token_count; first += kDeltaChunk) {

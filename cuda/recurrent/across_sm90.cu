@@ -23,7 +23,7 @@ struct StatePlace {
     Next<kTiles> tiles;
     Next<kValues> values;
     Next<kGroups> groups;
-    uint32_t chunks = 0;
+    int chunks = 0;
 };
 
 template <typename S>
@@ -57,41 +57,34 @@ __device__ __forceinline__ uint32_t operand_place(const unsigned char *tile, int
                                  (piece ^ lane % 8) * 16);
 }
 
-// changes = U^T
+// U^T as in the sums of N^T, two of 16 bits each.
 template <typename T>
-__device__ __forceinline__ void read_values(const Columns &u, TokenSums &changes) {
+__device__ __forceinline__ void read_values(const Columns &u, uint32_t (&values)[kDeltaChunk / 4]) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int n = 0; n < kDeltaChunk; n += 16) {
-        uint32_t
-            pairs[4]; // tokens n on, the warp's first and second eight columns; tokens n + 8 on
-        load_matrix_transposed(pairs, u.at(n + lane % 8 + lane / 16 * 8, warp * 2 + lane / 8 % 2));
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float2 x =
-                Pair<T>::wide(*reinterpret_cast<const typename Pair<T>::type *>(&pairs[i]));
-            float *sums = changes + n / 2 + i / 2 * 4 + i % 2 * 2;
-            sums[0] = x.x;
-            sums[1] = x.y;
-        }
+        // tokens n on, the warp's first and second eight columns; tokens n + 8 on
+        load_matrix_transposed(reinterpret_cast<uint32_t(&)[4]>(values[n / 4]),
+                               u.at(n + lane % 8 + lane / 16 * 8, warp * 2 + lane / 8 % 2));
     }
 }
 
-// changes -= S^T W^T, and S^T *= decay meanwhile: by halves, or ptxas would put that behind the products. The first
-// product starts when 16 columns of S^T are there in 16 bits.
-template <typename T> __device__ __forceinline__ void subtract_known(StateSums &state, float decay,
-                                                                     const unsigned char *w,
-                                                                     uint32_t (&left)[kHeadDim / 4],
-                                                                     TokenSums &changes) {
+// known = S^T W^T, and S^T *= decay meanwhile: by halves, or ptxas would put that behind the products. The first
+// product starts when 16 columns of S^T are there in 16 bits. copy: S^T is left there too, or null.
+template <typename T>
+__device__ __forceinline__ void multiply_known(StateSums &state, float decay,
+                                               const unsigned char *w, const unsigned char *copy,
+                                               uint32_t (&left)[kHeadDim / 4], TokenSums &known) {
     const Operand rows(shared_address(w));
     const bool decays = __any_sync(~0u, decay != 1);
 #pragma unroll
     for (int k = 0; k < kHeadDim / 16; ++k) {
-        uint32_t *a = left + 4 * k;
+        auto &a = reinterpret_cast<uint32_t(&)[4]>(left[4 * k]);
         as_operand<T>(a, state + 8 * k, state + 8 * k + 4);
+        if (copy != nullptr) store_matrix(operand_place(copy, k), a);
         wgmma_fence();
-        wgmma_rs_minus(changes, a, rows.at(k / 4 * kPanelBytes + k % 4 * 32), 1,
-                       std::integral_constant<int, kDeltaChunk>(), T());
+        wgmma_rs(known, a, rows.at(k / 4 * kPanelBytes + k % 4 * 32), k > 0,
+                 std::integral_constant<int, kDeltaChunk>(), T());
         if (k == kHeadDim / 16 - 1) wgmma_commit();
         if (k % 4 == 3 && decays) {
 #pragma unroll
@@ -100,17 +93,23 @@ template <typename T> __device__ __forceinline__ void subtract_known(StateSums &
     }
 }
 
-// S^T += (exp(G_last - G) N)^T k. decays: of the thread's columns of N^T
-template <typename T> __device__ __forceinline__ void
-advance_state(const TokenSums &changes, const float (&decays)[kDeltaChunk / 4],
-              const unsigned char *k, uint32_t (&left)[kDeltaChunk / 4], StateSums &state) {
+// N^T = U^T - known, in its place; S^T += (exp(G_last - G) N)^T k. decays: of the thread's columns of N^T
+template <typename T>
+__device__ __forceinline__ void advance_state(const uint32_t (&values)[kDeltaChunk / 4],
+                                              const float (&decays)[kDeltaChunk / 4],
+                                              const unsigned char *k, TokenSums &known,
+                                              uint32_t (&left)[kDeltaChunk / 4], StateSums &state) {
     const Operand keys(shared_address(k), kPanelBytes);
 #pragma unroll
     for (int i = 0; i < kDeltaChunk / 16; ++i) {
         uint32_t *a = left + 4 * i;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            const float *pair = changes + 8 * i + 2 * j, *decay = decays + 4 * i + j / 2 * 2;
+            const float2 u = Pair<T>::wide(
+                *reinterpret_cast<const typename Pair<T>::type *>(&values[4 * i + j]));
+            float *pair = known + 8 * i + 2 * j;
+            const float *decay = decays + 4 * i + j / 2 * 2;
+            pair[0] = u.x - pair[0], pair[1] = u.y - pair[1];
             a[j] = pack(pair[0] * decay[0], pair[1] * decay[1], T());
         }
         wgmma_fence();
@@ -119,18 +118,13 @@ advance_state(const TokenSums &changes, const float (&decays)[kDeltaChunk / 4],
     wgmma_commit();
 }
 
-// To the warpgroups that make the results: S^T before the chunk, and N^T.
-template <typename T> __device__ __forceinline__ void
-leave_copies(uint32_t (&state)[kHeadDim / 4], const TokenSums &changes, const ResultTiles &to) {
-#pragma unroll
-    for (int k = 0; k < kHeadDim / 16; ++k) {
-        store_matrix(operand_place(to.state, k), reinterpret_cast<uint32_t(&)[4]>(state[4 * k]));
-    }
+template <typename T>
+__device__ __forceinline__ void leave_changes(const TokenSums &changes, const unsigned char *to) {
 #pragma unroll
     for (int k = 0; k < kDeltaChunk / 16; ++k) {
         uint32_t a[4];
         as_operand<T>(a, changes + 8 * k, changes + 8 * k + 4);
-        store_matrix(operand_place(to.changes, k), a);
+        store_matrix(operand_place(to, k), a);
     }
 }
 
@@ -142,76 +136,72 @@ struct ChunkTiles {
     Next<kGroups> results;
 };
 
-// Rows of k from `count` on, by the warpgroup.
-__device__ __forceinline__ void clear_rows(unsigned char *tile, int count) {
+// Rows of U and k from `count` on, by the warpgroup.
+__device__ __forceinline__ void clear_rows(unsigned char *u, unsigned char *k, int count) {
     for (int i = static_cast<int>(threadIdx.x); i < (kDeltaChunk - count) * 8; i += 128) {
-#pragma unroll
-        for (int p = 0; p < 2; ++p) {
-            store_shared(shared_address(tile + p * kPanelBytes + count * 128 + i * 16), uint4{});
+        for (unsigned char *panel : {u, k, k + kPanelBytes}) {
+            store_shared(shared_address(panel + count * 128 + i * 16), uint4{});
         }
     }
+    async_proxy_fence();
+    named_barrier(1, 128);
 }
 
-// Of N^T the columns from `count` on.
-__device__ __forceinline__ void clear_changes(int count, TokenSums &changes) {
+// Of what is by tokens the columns from `count` on.
+__device__ __forceinline__ void clear_columns(int count, TokenSums &sums) {
     const int first = static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
     for (int i = 0; i < kDeltaChunk / 2; ++i) {
-        if (i / 4 * 8 + first + i % 2 >= count) changes[i] = 0;
+        if (i / 4 * 8 + first + i % 2 >= count) sums[i] = 0;
     }
 }
 
-// The next chunk: U goes to `changes`, and what the product with W needs is there.
-template <typename T>
+// The next chunk, whose U, decays and W are there.
 __device__ __forceinline__ ChunkTiles take_chunk(AcrossShared *shared, const Shares &shares,
-                                                 StatePlace *at, TokenSums &changes) {
+                                                 StatePlace *at) {
     ChunkTiles now{
         at->values.take(), at->tiles.take(), at->tiles.take(), shares.has(at->chunks++), {}};
     if (now.mine) now.results = at->groups.take();
     shared->value_turns[now.u.slot].wait_full(now.u.phase);
-    read_values<T>(Columns{shared_address(shared->values[now.u.slot])}, changes);
     shared->tile_turns[now.w.slot].wait_full(now.w.phase);
     return now;
 }
 
-// next: the first chunk, whose U is in `changes`. A fence waits for what the thread has sent to other CTAs, and for its
-// products: so all else that the product with k gives time for comes before the fence, and a chunk's releases after it.
+// A fence waits for what the thread has sent to other CTAs, and for its products: so all else that the product with k
+// gives time for comes before the fence, and a chunk's releases after it.
 template <typename T>
 __device__ __forceinline__ void step_through(int tokens, AcrossShared *shared, const Shares &shares,
-                                             StatePlace *at, ChunkTiles next, TokenSums &changes,
-                                             StateSums &state) {
+                                             StatePlace *at, ChunkTiles now, StateSums &state) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    uint32_t left[kHeadDim / 4], later[kDeltaChunk / 4];
-    for (int first = 0; first < tokens; first += kDeltaChunk) {
-        const ChunkTiles now = next;
-        const int count = tokens - first; // of this chunk and those behind it
+    uint32_t left[kHeadDim / 4], later[kDeltaChunk / 4], values[kDeltaChunk / 4];
+    float decays[kDeltaChunk / 4];
+    TokenSums changes;
+    for (int count = tokens; count > 0; count -= kDeltaChunk) { // of this chunk and those behind it
         const Turns &u_turns = shared->value_turns[now.u.slot],
                     &w_turns = shared->tile_turns[now.w.slot],
                     &key_turns = shared->tile_turns[now.keys.slot],
                     &copy_turns = shared->result_turns[now.results.slot].copies;
+        const ResultTiles &results = shared->results[now.results.slot];
+        const bool mine = now.mine;
+        if (mine) copy_turns.wait_empty(now.results.phase);
         const float2 *all = shared->decays[now.u.slot];
-        subtract_known<T>(state, all[kDeltaChunk - 1].x, shared->tiles[now.w.slot], left, changes);
-        float decays[kDeltaChunk / 4];
+        multiply_known<T>(state, all[kDeltaChunk - 1].x, shared->tiles[now.w.slot],
+                          mine ? results.state : nullptr, left, changes);
+        key_turns.wait_full(now.keys.phase);
+        unsigned char *u = shared->values[now.u.slot], *k = shared->tiles[now.keys.slot];
+        if (count < kDeltaChunk) clear_rows(u, k, count);
+        read_values<T>(Columns{shared_address(u)}, values);
 #pragma unroll
         for (int n = 0; n < kDeltaChunk / 8; ++n) {
             const float4 two = *reinterpret_cast<const float4 *>(all + 8 * n + lane % 4 * 2);
             decays[2 * n] = two.y, decays[2 * n + 1] = two.w;
         }
-        key_turns.wait_full(now.keys.phase);
-        if (count < kDeltaChunk) {
-            clear_rows(shared->tiles[now.keys.slot], count);
-            async_proxy_fence();
-            named_barrier(1, 128);
-        }
         wait_for(changes);
-        if (count < kDeltaChunk) clear_changes(count, changes);
-        advance_state<T>(changes, decays, shared->tiles[now.keys.slot], later, state);
-        if (now.mine) {
-            copy_turns.wait_empty(now.results.phase);
-            leave_copies<T>(left, changes, shared->results[now.results.slot]);
-        }
-        if (count > kDeltaChunk) next = take_chunk<T>(shared, shares, at, changes);
-        if (now.mine) {
+        if (count < kDeltaChunk) clear_columns(count, changes);
+        advance_state<T>(values, decays, k, changes, later, state);
+        if (mine) leave_changes<T>(changes, results.changes);
+        if (count > kDeltaChunk) now = take_chunk(shared, shares, at);
+        if (mine) {
             async_proxy_fence();
             copy_turns.publish();
         }
@@ -235,11 +225,10 @@ __device__ void compute(const ChunkArguments &c, const AcrossPlaces &places, Acr
         for (auto &tile : from) {
             if (read) tile = at.tiles.take();
         }
-        TokenSums changes;
         StateSums state = {};
-        const ChunkTiles first = take_chunk<T>(shared, shares, &at, changes);
+        const ChunkTiles first = take_chunk(shared, shares, &at);
         if (read) read_state<S>(shared, shares, from, state);
-        step_through<T>(tokens, shared, shares, &at, first, changes, state);
+        step_through<T>(tokens, shared, shares, &at, first, state);
         if (shares.index() == 0) store_state<S>(c.delta, place, state);
     }
 }
