@@ -65,56 +65,49 @@ __device__ __forceinline__ void send_squares(const ResultTurns &turns, uint32_t 
     }
 }
 
-// found: times the norm's weights and the gate. at: where the warp's rows of the gate are.
+// The output gate of the thread's sums, two of 16 bits each. from: the warp's first row; rows from `count` on are the last
+// one again.
+template <typename T> __device__ __forceinline__ void
+load_gates(const T *from, int64_t stride, int count, uint32_t (&gates)[kAcrossColumns / 4]) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const T *row = from + min(lane / 4 + 8 * half, count - 1) * stride + lane % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < kAcrossColumns / 8; ++n) {
+            gates[2 * n + half] = __ldg(reinterpret_cast<const uint32_t *>(row + 8 * n));
+        }
+    }
+}
+
+// found: times the norm's weights and the gate.
 template <typename T>
-__device__ __forceinline__ void gate_results(const Columns &at, int row,
+__device__ __forceinline__ void gate_results(const uint32_t (&gates)[kAcrossColumns / 4],
                                              const float (&weights)[kAcrossColumns / 4],
                                              Results &found) {
 #pragma unroll
-    for (int n = 0; n < kAcrossColumns; n += 16) {
-        uint32_t gates[4]; // rows 0 and 8 on of columns n on; of columns n + 8 on
-        load_matrix(gates, at.at(row, n / 8 + static_cast<int>(threadIdx.x % 32) / 16));
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float2 z =
-                Pair<T>::wide(*reinterpret_cast<const typename Pair<T>::type *>(&gates[i]));
-            float *pair = found + n / 2 + i / 2 * 4 + i % 2 * 2;
-            const float *weight = weights + n / 4 + i / 2 * 2;
-            pair[0] *= weight[0] * silu_approximate(z.x);
-            pair[1] *= weight[1] * silu_approximate(z.y);
-        }
+    for (int i = 0; i < kAcrossColumns / 4; ++i) {
+        const float2 z =
+            Pair<T>::wide(*reinterpret_cast<const typename Pair<T>::type *>(&gates[i]));
+        found[2 * i] *= weights[i / 2 * 2] * silu_approximate(z.x);
+        found[2 * i + 1] *= weights[i / 2 * 2 + 1] * silu_approximate(z.y);
     }
 }
 
-// scales: of the thread's two rows. By way of `at`, where the gate was, lanes get eight columns of every fourth row.
-template <typename T>
-__device__ __forceinline__ void turn_results(const Columns &at, int first, const float (&scales)[2],
-                                             const Results &found, uint4 (&eights)[4]) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-    for (int n = 0; n < kAcrossColumns; n += 16) {
-        uint32_t packed[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float *pair = found + n / 2 + i / 2 * 4 + i % 2 * 2;
-            packed[i] = pack(pair[0] * scales[i % 2], pair[1] * scales[i % 2], T());
-        }
-        store_matrix(at.at(first + lane % 16, n / 8 + lane / 16), packed);
-    }
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < 4; ++i) eights[i] = load_shared(at.at(first + i * 4 + lane / 8, lane % 8));
-}
-
-// out: the warp's first row, of `count`
+// out: the warp's first row, of `count`; scales: of the thread's two rows
 template <typename T> __device__ __forceinline__ void
-store_results(const uint4 (&eights)[4], T *out, int64_t stride, int count) {
+store_results(const Results &found, const float (&scales)[2], T *out, int64_t stride, int count) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    out += lane / 8 * stride + lane % 8 * 8;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        if (i * 4 + lane / 8 < count) {
-            __stcs(reinterpret_cast<uint4 *>(out + i * 4 * stride), eights[i]);
+    for (int half = 0; half < 2; ++half) {
+        const int row = lane / 4 + 8 * half;
+        if (row >= count) continue;
+        T *to = out + row * stride + lane % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < kAcrossColumns / 8; ++n) {
+            const float *pair = found + 4 * n + 2 * half;
+            *reinterpret_cast<uint32_t *>(to + 8 * n) =
+                pack(pair[0] * scales[half], pair[1] * scales[half], T());
         }
     }
 }
@@ -129,7 +122,6 @@ template <typename T> __device__ void finish(const ChunkArguments &c, const Acro
     const int warp_row = static_cast<int>(threadIdx.x) % 128 / 32 * 16, row = warp_row + lane / 4;
     const ResultTiles &tiles = shared->results[group];
     const ResultTurns &turns = shared->result_turns[group];
-    const Columns gates{shared_address(tiles.gates)};
     float weights[kAcrossColumns / 4];
 #pragma unroll
     for (int i = 0; i < kAcrossColumns / 4; ++i) {
@@ -151,11 +143,15 @@ template <typename T> __device__ void finish(const ChunkArguments &c, const Acro
             for (int e = 0; e < 2; ++e) {
                 decays[e] = all[min(row + 8 * e, chunk.count - 1) * a.value_heads].x;
             }
+            const int count = chunk.count - warp_row; // of the warp's rows
+            uint32_t gates[kAcrossColumns / 4];
+            load_gates<T>(projected_of<T>(a, chunk.token + (count > 0 ? warp_row : 0)) +
+                              a.channels() + chunk.head * kHeadDim + chunk.column,
+                          a.stride, max(count, 1), gates);
             Results found;
             make_results<T>(tiles, turns, shares, phase, decays, found);
             send_squares(turns, turn, row, found, squares);
-            turns.gates.wait_full(phase);
-            gate_results<T>(gates, warp_row + lane % 16, weights, found);
+            gate_results<T>(gates, weights, found);
             barrier_wait(shared_address(&turns.squares_full[turn]), number / (2 * kGroups) % 2);
             float scales[2];
 #pragma unroll
@@ -163,14 +159,10 @@ template <typename T> __device__ void finish(const ChunkArguments &c, const Acro
                 const float all = squares[e] + turns.squares[turn][row + 8 * e];
                 scales[e] = rsqrtf(all / static_cast<float>(kHeadDim) + a.epsilon);
             }
-            uint4 eights[4];
-            turn_results<T>(gates, warp_row, scales, found, eights);
-            async_proxy_fence(); // before the next gates are loaded
-            turns.gates.release();
-            store_results<T>(eights,
+            store_results<T>(found, scales,
                              static_cast<T *>(a.out) + (chunk.token + warp_row) * a.values_size() +
                                  chunk.head * kHeadDim + chunk.column,
-                             a.values_size(), chunk.count - warp_row);
+                             a.values_size(), count);
         }
     }
 }

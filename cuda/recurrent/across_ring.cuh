@@ -17,7 +17,7 @@ constexpr int kCtas = AcrossPlaces::kBlocks; // of a share
 constexpr int kPanelBytes =
     kDeltaChunk * 128; // 64 columns, swizzled as TMA writes and wgmma wants them
 constexpr int kTileBytes = 2 * kPanelBytes;
-constexpr int kTiles = 6, kValues = 2; // under way
+constexpr int kTiles = 6, kValues = 3; // under way
 constexpr int kGroups = 2;             // warpgroups that make results, every second chunk each
 constexpr int kBoxRows = kDeltaChunk / 2, kBoxBytes = kBoxRows * 128;
 
@@ -51,7 +51,6 @@ struct Shares {
     __device__ __forceinline__ Peers of_share() const {
         return {index() * kCtas, 1, kCtas, rank % kCtas};
     }
-    __device__ __forceinline__ Peers alone() const { return {rank, 1, 1, 0}; }
     // The CTA's places: from the first on, so many further each.
     __device__ __forceinline__ int first_place() const {
         return static_cast<int>(blockIdx.x) / (kCtas * count) * kCtas + rank % kCtas;
@@ -127,10 +126,9 @@ struct ResultTiles {
     alignas(1024) unsigned char state[kTileBytes];    // S^T before it, and
     alignas(1024) unsigned char changes[kPanelBytes]; // N^T, in 16 bits
     alignas(1024) unsigned char p[kPanelBytes];
-    alignas(1024) unsigned char gates[kPanelBytes]; // then the results
 };
 struct ResultTurns {
-    Turns queries, copies, p, gates; // copies: state and changes
+    Turns queries, copies, p; // copies: state and changes
     // The other CTA's sums, of two turns: it may be one ahead.
     uint64_t squares_full[2];
     float squares[2][kDeltaChunk];
@@ -150,7 +148,6 @@ struct AcrossShared {
         for (ResultTurns &r : result_turns) {
             r.queries.init(1, kCtas * kWarps);
             r.p.init(1, kCtas * kWarps);
-            r.gates.init(1, kWarps);
             r.copies.init(kWarps, kWarps);
             for (uint64_t &full : r.squares_full) barrier_init(shared_address(&full), 1);
         }
@@ -159,8 +156,8 @@ struct AcrossShared {
 static_assert(sizeof(AcrossShared) <= 232448);
 
 struct AcrossMaps {
-    CUtensorMap mixed, w, p, projected; // boxes of kBoxRows tokens
-    CUtensorMap states; // of a slot all heads' rows, one after the other; boxes of kStateRows
+    CUtensorMap mixed, w, p; // boxes of kBoxRows tokens
+    CUtensorMap states;      // of a slot all heads' rows, one after the other; boxes of kStateRows
 };
 
 // 64 columns of S as they lie in tiles: columns of 128 bytes each, all rows.
@@ -264,7 +261,7 @@ template <typename S> __device__ void feed_states(const ChunkArguments &c, const
     }
 }
 
-// Of each chunk whose results the share makes q, P and the output gate. One warp.
+// Of each chunk whose results the share makes q and P. One warp.
 __device__ void feed_results(const DeltaArguments &a, const AcrossMaps &maps,
                              const AcrossPlaces &places, AcrossShared *shared) {
     const Shares shares;
@@ -290,10 +287,6 @@ __device__ void feed_results(const DeltaArguments &a, const AcrossMaps &maps,
             load(turns.p, [&] {
                 load_rows<1>(maps.p, chunk.head * kDeltaChunk, chunk, shares.of_share(), tiles.p,
                              turns.p);
-            });
-            load(turns.gates, [&] {
-                load_rows<1>(maps.projected, a.channels() + chunk.head * kHeadDim + chunk.column,
-                             chunk, shares.alone(), tiles.gates, turns.gates);
             });
         }
     }

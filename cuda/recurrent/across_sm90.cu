@@ -196,7 +196,9 @@ __device__ __forceinline__ void step_through(int tokens, AcrossShared *shared, c
             const float4 two = *reinterpret_cast<const float4 *>(all + 8 * n + lane % 4 * 2);
             decays[2 * n] = two.y, decays[2 * n + 1] = two.w;
         }
+        u_turns.release_to(shares.of_columns());
         wait_for(changes);
+        w_turns.release_to(shares.all());
         if (count < kDeltaChunk) clear_columns(count, changes);
         advance_state<T>(values, decays, k, changes, later, state);
         if (mine) leave_changes<T>(changes, results.changes);
@@ -206,8 +208,6 @@ __device__ __forceinline__ void step_through(int tokens, AcrossShared *shared, c
             copy_turns.publish();
         }
         wait_for(state); // what is in flight from pass to pass ptxas serialises
-        u_turns.release_to(shares.of_columns());
-        w_turns.release_to(shares.all());
         key_turns.release_to(shares.all());
     }
 }
@@ -242,8 +242,7 @@ template <typename T, typename S> __global__ void __launch_bounds__(kThreads, 1)
         shared->init(Shares());
         barrier_init_fence();
     } else if (threadIdx.x == 32) {
-        for (const CUtensorMap *map :
-             {&maps.states, &maps.mixed, &maps.w, &maps.p, &maps.projected}) {
+        for (const CUtensorMap *map : {&maps.states, &maps.mixed, &maps.w, &maps.p}) {
             prefetch_map(*map);
         }
     }
@@ -275,7 +274,6 @@ template <typename T, typename S> cudaError_t launch(const ChunkArguments &c, cu
     cudaError_t status = map(c.mixed, a.channels(), &maps.mixed);
     if (status == cudaSuccess) status = map(c.w, int64_t{a.value_heads} * kHeadDim, &maps.w);
     if (status == cudaSuccess) status = map(c.p, int64_t{a.value_heads} * kDeltaChunk, &maps.p);
-    if (status == cudaSuccess) status = map(a.projected, a.stride, &maps.projected);
     if (status == cudaSuccess) {
         status = make_tensor_map(a.states, a.state, int64_t{a.value_heads} * kHeadDim, kHeadDim,
                                  slots, a.slot_bytes, kStateRows, &maps.states);

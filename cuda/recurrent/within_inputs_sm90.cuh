@@ -56,7 +56,7 @@ struct HeadPlace {
 
 // A block's unit of work: a chunk, a key head, and some of its value heads.
 struct Work {
-    int index; // among the level's
+    int index; // among the level's, the last chunk first: L2 then has those that are read first
     ChunkPlace place;
     HeadPlace heads;
 
@@ -66,7 +66,7 @@ struct Work {
     __device__ __forceinline__ Work(const ChunkArguments &c, int index)
         : Work(c, index, c.delta.key_heads * parts_of(c.delta)) {}
     __device__ __forceinline__ Work(const ChunkArguments &c, int index, int each) // of a chunk
-        : index(index), place(c, c.chunks[c.delta.level->chunk_begin + index / each]),
+        : index(index), place(c, c.chunks[c.delta.level->chunk_end - 1 - index / each]),
           heads(c.delta, index % each / parts_of(c.delta), index % parts_of(c.delta) * kHeads) {}
 };
 
