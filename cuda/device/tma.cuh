@@ -16,6 +16,15 @@ __device__ __forceinline__ void load_box(uint32_t destination, const CUtensorMap
                  "l"(&map), "r"(column), "r"(row), "r"(barrier)
                  : "memory");
 }
+// The same of matrix number `matrix` of a map of several.
+__device__ __forceinline__ void load_box(uint32_t destination, const CUtensorMap &map,
+                                         int32_t column, int32_t row, int32_t matrix,
+                                         uint32_t barrier) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(destination),
+                 "l"(&map), "r"(column), "r"(row), "r"(matrix), "r"(barrier)
+                 : "memory");
+}
 // A matrix's box to each CTA of the cluster whose bit in `ctas` is set, at the same places in its shared memory.
 __device__ __forceinline__ void load_box_to(uint16_t ctas, uint32_t destination,
                                             const CUtensorMap &map, int32_t column, int32_t row,

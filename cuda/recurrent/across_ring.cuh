@@ -188,13 +188,17 @@ template <int kPanels> __device__ __forceinline__ void load_rows(const CUtensorM
                                                                  const Peers &peers, const void *to,
                                                                  const Turns &turns) {
     barrier_expect(turns.filled(), static_cast<uint32_t>(kPanels * kBoxBytes * chunk.boxes()));
-    const uint16_t ctas = peers.mask();
     for (int i = peers.index; i < kPanels * 2; i += peers.count) {
         const int panel = i / 2, row = i % 2 * kBoxRows;
         if (row >= chunk.count) continue;
-        load_box_to(ctas,
-                    shared_address(to) + static_cast<uint32_t>(panel * kPanelBytes + row * 128),
-                    map, column + panel * 64, static_cast<int>(chunk.token) + row, turns.filled());
+        const uint32_t there =
+            shared_address(to) + static_cast<uint32_t>(panel * kPanelBytes + row * 128);
+        const int at = column + panel * 64, token = static_cast<int>(chunk.token) + row;
+        if (peers.count == 1) {
+            load_box(there, map, at, token, turns.filled());
+        } else {
+            load_box_to(peers.mask(), there, map, at, token, turns.filled());
+        }
     }
 }
 
@@ -204,8 +208,13 @@ __device__ __forceinline__ void load_state(const CUtensorMap &map, const AcrossP
                                            const Turns &turns) {
     barrier_expect(turns.filled(), kTileBytes);
     for (int row = peers.index * kStateRows; row < kHeadDim; row += peers.count * kStateRows) {
-        load_box_to(peers.mask(), shared_address(to) + static_cast<uint32_t>(row * 128), map,
-                    column, place.head * kHeadDim + row, place.item.from, turns.filled());
+        const uint32_t there = shared_address(to) + static_cast<uint32_t>(row * 128);
+        const int at = place.head * kHeadDim + row;
+        if (peers.count == 1) {
+            load_box(there, map, column, at, place.item.from, turns.filled());
+        } else {
+            load_box_to(peers.mask(), there, map, column, at, place.item.from, turns.filled());
+        }
     }
 }
 
