@@ -19,18 +19,20 @@ cudaError_t launch_with_shared(Kernel kernel, dim3 blocks, int threads, int shar
 
 // The same in clusters of so many blocks. A kernel that waits for all of them launches no more than run at once.
 struct ClusterLaunch {
-    cudaLaunchAttribute cluster{};
+    cudaLaunchAttribute attributes[2]{};
     cudaLaunchConfig_t config{};
 
     ClusterLaunch(unsigned clusters, unsigned each, int threads, int shared, cudaStream_t stream) {
-        cluster.id = cudaLaunchAttributeClusterDimension;
-        cluster.val.clusterDim = {each, 1, 1};
+        attributes[0].id = cudaLaunchAttributeClusterDimension;
+        attributes[0].val.clusterDim = {each, 1, 1};
+        attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[1].val.programmaticStreamSerializationAllowed = 1;
         config.gridDim = dim3(clusters * each);
         config.blockDim = dim3(static_cast<unsigned>(threads));
         config.dynamicSmemBytes = static_cast<size_t>(shared);
         config.stream = stream;
-        config.attrs = &cluster;
-        config.numAttrs = 1;
+        config.attrs = attributes;
+        config.numAttrs = 2;
     }
     ClusterLaunch(const ClusterLaunch &) = delete;
     ClusterLaunch &operator=(const ClusterLaunch &) = delete;

@@ -247,6 +247,7 @@ template <typename T, typename S> __global__ void __launch_bounds__(kThreads, 1)
         }
     }
     cluster_sync();
+    asm volatile("griddepcontrol.wait;" ::: "memory");
     const AcrossPlaces places(c.delta);
     const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
     if (group == 0) {
