@@ -34,15 +34,6 @@ __device__ __forceinline__ void load_box_to(uint16_t ctas, uint32_t destination,
                  "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"(ctas)
                  : "memory");
 }
-// The same of matrix number `matrix` of a map of several.
-__device__ __forceinline__ void load_box_to(uint16_t ctas, uint32_t destination,
-                                            const CUtensorMap &map, int32_t column, int32_t row,
-                                            int32_t matrix, uint32_t barrier) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(destination),
-                 "l"(&map), "r"(column), "r"(row), "r"(matrix), "r"(barrier), "h"(ctas)
-                 : "memory");
-}
 // Shared to global; part of this thread's next group of stores.
 __device__ __forceinline__ void store_box(const CUtensorMap &map, int32_t column, int32_t row,
                                           uint32_t source) {

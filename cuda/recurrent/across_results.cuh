@@ -28,17 +28,17 @@ multiply_rows(const unsigned char *left, const unsigned char *right, bool add, R
 // decays: of the thread's two rows
 template <typename T>
 __device__ __forceinline__ void make_results(const ResultTiles &tiles, const ResultTurns &turns,
-                                             const Shares &shares, uint32_t phase,
-                                             const float (&decays)[2], Results &found) {
+                                             uint32_t phase, const float (&decays)[2],
+                                             Results &found) {
     turns.queries.wait_full(phase);
     turns.copies.wait_full(phase);
     multiply_rows<T, kHeadDim>(tiles.queries, tiles.state, false, found);
-    turns.queries.release_to(shares.of_share());
+    turns.queries.release_to_both();
 #pragma unroll
     for (int i = 0; i < kAcrossColumns / 2; ++i) found[i] *= decays[i / 2 % 2];
     turns.p.wait_full(phase);
     multiply_rows<T, kDeltaChunk>(tiles.p, tiles.changes, true, found);
-    turns.p.release_to(shares.of_share());
+    turns.p.release_to_both();
     turns.copies.release();
 }
 
@@ -117,7 +117,6 @@ store_results(const Results &found, const float (&scales)[2], T *out, int64_t st
 template <typename T> __device__ void finish(const ChunkArguments &c, const AcrossPlaces &places,
                                              AcrossShared *shared, uint32_t group) {
     const DeltaArguments &a = c.delta;
-    const Shares shares;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp_row = static_cast<int>(threadIdx.x) % 128 / 32 * 16, row = warp_row + lane / 4;
     const ResultTiles &tiles = shared->results[group];
@@ -125,16 +124,14 @@ template <typename T> __device__ void finish(const ChunkArguments &c, const Acro
     float weights[kAcrossColumns / 4];
 #pragma unroll
     for (int i = 0; i < kAcrossColumns / 4; ++i) {
-        weights[i] =
-            a.norm[shares.rank % kCtas * kAcrossColumns + i / 2 * 8 + lane % 4 * 2 + i % 2];
+        weights[i] = a.norm[static_cast<int>(cluster_rank()) * kAcrossColumns + i / 2 * 8 +
+                            lane % 4 * 2 + i % 2];
     }
-    int chunks = 0;
-    uint32_t mine = 0; // of those whose results the share makes
-    for (int i = shares.first_place(); i < places.count; i += shares.places_on()) {
+    uint32_t number = 0; // of chunks
+    for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
         const AcrossPlace place = places.at(i);
-        for (int first = 0; first < place.item.token_count; first += kDeltaChunk) {
-            if (!shares.has(chunks++) || mine++ % kGroups != group) continue;
-            const uint32_t number = mine - 1;
+        for (int first = 0; first < place.item.token_count; first += kDeltaChunk, ++number) {
+            if (number % kGroups != group) continue;
             const AcrossChunk chunk(a, place, first);
             const uint32_t turn = number / kGroups % 2, phase = turn;
             const float2 *all = c.gates + chunk.token * a.value_heads + chunk.head;
@@ -149,7 +146,7 @@ template <typename T> __device__ void finish(const ChunkArguments &c, const Acro
                               a.channels() + chunk.head * kHeadDim + chunk.column,
                           a.stride, max(count, 1), gates);
             Results found;
-            make_results<T>(tiles, turns, shares, phase, decays, found);
+            make_results<T>(tiles, turns, phase, decays, found);
             send_squares(turns, turn, row, found, squares);
             gate_results<T>(gates, weights, found);
             barrier_wait(shared_address(&turns.squares_full[turn]), number / (2 * kGroups) % 2);

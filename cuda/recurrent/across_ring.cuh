@@ -1,6 +1,6 @@
 // What feeds the kernel that goes from chunk to chunk on Hopper (across_sm90.cu): shared memory and its barriers, and
 // the two warps that copy by TMA, one for the warpgroup that has the states, one for those that make the results. What
-// several CTAs of a cluster need is loaded once: each loads its part of it, to all of them.
+// both CTAs of a cluster need is loaded once: each loads half of the rows, to both.
 #pragma once
 
 #include "attention/hopper.cuh"
@@ -13,50 +13,13 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int kWarps = 4;                    // of a warpgroup
-constexpr int kCtas = AcrossPlaces::kBlocks; // of a share
+constexpr int kCtas = AcrossPlaces::kBlocks; // of a cluster
 constexpr int kPanelBytes =
     kDeltaChunk * 128; // 64 columns, swizzled as TMA writes and wgmma wants them
 constexpr int kTileBytes = 2 * kPanelBytes;
 constexpr int kTiles = 6, kValues = 3; // under way
 constexpr int kGroups = 2;             // warpgroups that make results, every second chunk each
-constexpr int kBoxRows = kDeltaChunk / 2, kBoxBytes = kBoxRows * 128;
-
-// CTAs of a cluster that load together what all of them need.
-struct Peers {
-    int first, step, count; // the ranks
-    int index;              // this CTA's
-
-    __device__ __forceinline__ uint16_t mask() const {
-        uint32_t ranks = 0;
-        for (int i = 0; i < count; ++i) ranks |= 1u << (first + i * step);
-        return static_cast<uint16_t>(ranks);
-    }
-};
-
-// A cluster has one or two shares of CTAs. Each goes through all chunks of the same heads, and makes the results of every
-// chunk or of every second one. A share's CTAs have 64 columns each.
-struct Shares {
-    int rank, count;
-
-    __device__ __forceinline__ Shares()
-        : rank(static_cast<int>(cluster_rank())), count(static_cast<int>(cluster_size()) / kCtas) {}
-    __device__ __forceinline__ int index() const { return rank / kCtas; }
-    __device__ __forceinline__ bool has(int chunk) const { // its results
-        return (chunk & (count - 1)) == index();
-    }
-    __device__ __forceinline__ Peers all() const { return {0, 1, kCtas * count, rank}; }
-    __device__ __forceinline__ Peers of_columns() const {
-        return {rank % kCtas, kCtas, count, index()};
-    }
-    __device__ __forceinline__ Peers of_share() const {
-        return {index() * kCtas, 1, kCtas, rank % kCtas};
-    }
-    // The CTA's places: from the first on, so many further each.
-    __device__ __forceinline__ int first_place() const {
-        return static_cast<int>(blockIdx.x) / (kCtas * count) * kCtas + rank % kCtas;
-    }
-    __device__ __forceinline__ int places_on() const { return static_cast<int>(gridDim.x) / count; }
-};
+constexpr int kBoxRows = kDeltaChunk / kCtas, kBoxBytes = kBoxRows * 128;
 
 // Of a part of shared memory that is filled and used by turns. phase: 0 for the first turn, 1 for the second, and on.
 struct Turns {
@@ -83,14 +46,11 @@ struct Turns {
         __syncwarp();
         if (elect_one()) barrier_arrive(shared_address(&empty));
     }
-    // The same where several CTAs load.
-    __device__ __forceinline__ void release_to(const Peers &peers) const {
+    // The same where both CTAs load.
+    __device__ __forceinline__ void release_to_both() const {
         __syncwarp();
-        const int lane = static_cast<int>(threadIdx.x % 32);
-        if (lane < peers.count) {
-            barrier_arrive_at(shared_address(&empty),
-                              static_cast<uint32_t>(peers.first + lane * peers.step));
-        }
+        const uint32_t lane = threadIdx.x % 32;
+        if (lane < kCtas) barrier_arrive_at(shared_address(&empty), lane);
     }
 };
 
@@ -142,9 +102,9 @@ struct AcrossShared {
     Turns tile_turns[kTiles], value_turns[kValues];
     ResultTurns result_turns[kGroups];
 
-    __device__ __forceinline__ void init(const Shares &shares) {
-        for (Turns &t : tile_turns) t.init(1, shares.all().count * kWarps);
-        for (Turns &t : value_turns) t.init(1 + 32, shares.count * kWarps);
+    __device__ __forceinline__ void init() {
+        for (Turns &t : tile_turns) t.init(1, kCtas * kWarps);
+        for (Turns &t : value_turns) t.init(1 + 32, kWarps);
         for (ResultTurns &r : result_turns) {
             r.queries.init(1, kCtas * kWarps);
             r.p.init(1, kCtas * kWarps);
@@ -157,11 +117,10 @@ static_assert(sizeof(AcrossShared) <= 232448);
 
 struct AcrossMaps {
     CUtensorMap mixed, w, p; // boxes of kBoxRows tokens
-    CUtensorMap states;      // of a slot all heads' rows, one after the other; boxes of kStateRows
+    CUtensorMap states;      // of a slot all heads' rows, one after the other
 };
 
 // 64 columns of S as they lie in tiles: columns of 128 bytes each, all rows.
-constexpr int kStateRows = kHeadDim / 2;
 template <typename S> struct StateTiles {
     static constexpr int kCount = sizeof(S) / 2, kColumns = kAcrossColumns / kCount;
 };
@@ -182,39 +141,32 @@ struct AcrossChunk {
     __device__ __forceinline__ int boxes() const { return (count + kBoxRows - 1) / kBoxRows; }
 };
 
-// kPanels times 64 columns. By one thread, as the next ones.
-template <int kPanels> __device__ __forceinline__ void load_rows(const CUtensorMap &map, int column,
-                                                                 const AcrossChunk &chunk,
-                                                                 const Peers &peers, const void *to,
-                                                                 const Turns &turns) {
+// kPanels times 64 columns, to both CTAs. By one thread, as the next one.
+template <int kPanels>
+__device__ __forceinline__ void load_to_both(const CUtensorMap &map, int column,
+                                             const AcrossChunk &chunk, const void *to,
+                                             const Turns &turns) {
+    const int row = static_cast<int>(cluster_rank()) * kBoxRows;
     barrier_expect(turns.filled(), static_cast<uint32_t>(kPanels * kBoxBytes * chunk.boxes()));
-    for (int i = peers.index; i < kPanels * 2; i += peers.count) {
-        const int panel = i / 2, row = i % 2 * kBoxRows;
-        if (row >= chunk.count) continue;
-        const uint32_t there =
-            shared_address(to) + static_cast<uint32_t>(panel * kPanelBytes + row * 128);
-        const int at = column + panel * 64, token = static_cast<int>(chunk.token) + row;
-        if (peers.count == 1) {
-            load_box(there, map, at, token, turns.filled());
-        } else {
-            load_box_to(peers.mask(), there, map, at, token, turns.filled());
-        }
+    if (row >= chunk.count) return;
+#pragma unroll
+    for (int i = 0; i < kPanels; ++i) {
+        load_box_to((1 << kCtas) - 1,
+                    shared_address(to) + static_cast<uint32_t>(i * kPanelBytes + row * 128), map,
+                    column + i * 64, static_cast<int>(chunk.token) + row, turns.filled());
     }
 }
 
-// A tile of the place's S.
-__device__ __forceinline__ void load_state(const CUtensorMap &map, const AcrossPlace &place,
-                                           int column, const Peers &peers, const void *to,
-                                           const Turns &turns) {
-    barrier_expect(turns.filled(), kTileBytes);
-    for (int row = peers.index * kStateRows; row < kHeadDim; row += peers.count * kStateRows) {
-        const uint32_t there = shared_address(to) + static_cast<uint32_t>(row * 128);
-        const int at = place.head * kHeadDim + row;
-        if (peers.count == 1) {
-            load_box(there, map, column, at, place.item.from, turns.filled());
-        } else {
-            load_box_to(peers.mask(), there, map, column, at, place.item.from, turns.filled());
-        }
+// 64 columns, to this CTA.
+__device__ __forceinline__ void load_own(const CUtensorMap &map, int column,
+                                         const AcrossChunk &chunk, const void *to,
+                                         const Turns &turns) {
+    barrier_expect(turns.filled(), static_cast<uint32_t>(kBoxBytes * chunk.boxes()));
+#pragma unroll
+    for (int row = 0; row < kDeltaChunk; row += kBoxRows) {
+        if (row >= chunk.count) return;
+        load_box(shared_address(to) + static_cast<uint32_t>(row * 128), map, column,
+                 static_cast<int>(chunk.token) + row, turns.filled());
     }
 }
 
@@ -223,7 +175,6 @@ template <typename S> __device__ void feed_states(const ChunkArguments &c, const
                                                   const AcrossPlaces &places,
                                                   AcrossShared *shared) {
     const DeltaArguments &a = c.delta;
-    const Shares shares;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     Next<kTiles> tiles;
     Next<kValues> values;
@@ -234,12 +185,14 @@ template <typename S> __device__ void feed_states(const ChunkArguments &c, const
         if (elect_one()) load(shared->tiles[at.slot], turns);
         __syncwarp();
     };
-    for (int i = shares.first_place(); i < places.count; i += shares.places_on()) {
+    for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
         const AcrossPlace place = places.at(i);
         for (int t = 0; place.item.from >= 0 && t < StateTiles<S>::kCount; ++t) {
             load_tile([&](const void *to, const Turns &turns) {
-                load_state(maps.states, place, place.column + t * StateTiles<S>::kColumns,
-                           shares.of_columns(), to, turns);
+                barrier_expect(turns.filled(), kTileBytes);
+                load_box(shared_address(to), maps.states,
+                         place.column + t * StateTiles<S>::kColumns, place.head * kHeadDim,
+                         place.item.from, turns.filled());
             });
         }
         for (int first = 0; first < place.item.token_count; first += kDeltaChunk) {
@@ -255,48 +208,43 @@ template <typename S> __device__ void feed_states(const ChunkArguments &c, const
             }
             copy_async_arrive(turns.filled());
             if (elect_one()) {
-                load_rows<1>(maps.mixed, 2 * a.keys_size() + chunk.head * kHeadDim + chunk.column,
-                             chunk, shares.of_columns(), shared->values[at.slot], turns);
+                load_own(maps.mixed, 2 * a.keys_size() + chunk.head * kHeadDim + chunk.column,
+                         chunk, shared->values[at.slot], turns);
             }
             __syncwarp();
             load_tile([&](const void *to, const Turns &full) {
-                load_rows<2>(maps.w, chunk.head * kHeadDim, chunk, shares.all(), to, full);
+                load_to_both<2>(maps.w, chunk.head * kHeadDim, chunk, to, full);
             });
             load_tile([&](const void *to, const Turns &full) {
-                load_rows<2>(maps.mixed, a.keys_size() + chunk.key_head * kHeadDim, chunk,
-                             shares.all(), to, full);
+                load_to_both<2>(maps.mixed, a.keys_size() + chunk.key_head * kHeadDim, chunk, to,
+                                full);
             });
         }
     }
 }
 
-// Of each chunk whose results the share makes q and P. One warp.
+// Of each chunk q and P. One warp.
 __device__ void feed_results(const DeltaArguments &a, const AcrossMaps &maps,
                              const AcrossPlaces &places, AcrossShared *shared) {
-    const Shares shares;
     Next<kGroups> groups;
-    int number = 0; // of chunks
-    for (int i = shares.first_place(); i < places.count; i += shares.places_on()) {
+    for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
         const AcrossPlace place = places.at(i);
         for (int first = 0; first < place.item.token_count; first += kDeltaChunk) {
-            if (!shares.has(number++)) continue;
             const AcrossChunk chunk(a, place, first);
             const auto at = groups.take();
             const ResultTiles &tiles = shared->results[at.slot];
             const ResultTurns &turns = shared->result_turns[at.slot];
-            const auto load = [&](const Turns &full, const auto &load) { // by one thread
-                full.wait_empty(at.phase);
-                if (elect_one()) load();
-                __syncwarp();
-            };
-            load(turns.queries, [&] {
-                load_rows<2>(maps.mixed, chunk.key_head * kHeadDim, chunk, shares.of_share(),
-                             tiles.queries, turns.queries);
-            });
-            load(turns.p, [&] {
-                load_rows<1>(maps.p, chunk.head * kDeltaChunk, chunk, shares.of_share(), tiles.p,
-                             turns.p);
-            });
+            turns.queries.wait_empty(at.phase);
+            if (elect_one()) {
+                load_to_both<2>(maps.mixed, chunk.key_head * kHeadDim, chunk, tiles.queries,
+                                turns.queries);
+            }
+            __syncwarp();
+            turns.p.wait_empty(at.phase);
+            if (elect_one()) {
+                load_to_both<1>(maps.p, chunk.head * kDeltaChunk, chunk, tiles.p, turns.p);
+            }
+            __syncwarp();
         }
     }
 }

@@ -23,11 +23,10 @@ struct StatePlace {
     Next<kTiles> tiles;
     Next<kValues> values;
     Next<kGroups> groups;
-    int chunks = 0;
 };
 
 template <typename S>
-__device__ __forceinline__ void read_state(AcrossShared *shared, const Shares &shares,
+__device__ __forceinline__ void read_state(AcrossShared *shared,
                                            const Next<kTiles> (&places)[StateTiles<S>::kCount],
                                            StateSums &state) {
     using Tiles = StateTiles<S>;
@@ -45,7 +44,7 @@ __device__ __forceinline__ void read_state(AcrossShared *shared, const Shares &s
                                                          ((byte / 16 ^ row % 8) * 16 + byte % 16)));
     });
 #pragma unroll
-    for (const auto &place : places) shared->tile_turns[place.slot].release_to(shares.all());
+    for (const auto &place : places) shared->tile_turns[place.slot].release_to_both();
 }
 
 // Where a warp's lanes store rows of S^T or N^T by store_matrix: 16 columns from 16 k on.
@@ -70,7 +69,7 @@ __device__ __forceinline__ void read_values(const Columns &u, uint32_t (&values)
 }
 
 // known = S^T W^T, and S^T *= decay meanwhile: by halves, or ptxas would put that behind the products. The first
-// product starts when 16 columns of S^T are there in 16 bits. copy: S^T is left there too, or null.
+// product starts when 16 columns of S^T are there in 16 bits. copy: S^T is left there too.
 template <typename T>
 __device__ __forceinline__ void multiply_known(StateSums &state, float decay,
                                                const unsigned char *w, const unsigned char *copy,
@@ -81,7 +80,7 @@ __device__ __forceinline__ void multiply_known(StateSums &state, float decay,
     for (int k = 0; k < kHeadDim / 16; ++k) {
         auto &a = reinterpret_cast<uint32_t(&)[4]>(left[4 * k]);
         as_operand<T>(a, state + 8 * k, state + 8 * k + 4);
-        if (copy != nullptr) store_matrix(operand_place(copy, k), a);
+        store_matrix(operand_place(copy, k), a);
         wgmma_fence();
         wgmma_rs(known, a, rows.at(k / 4 * kPanelBytes + k % 4 * 32), k > 0,
                  std::integral_constant<int, kDeltaChunk>(), T());
@@ -132,7 +131,6 @@ __device__ __forceinline__ void leave_changes(const TokenSums &changes, const un
 struct ChunkTiles {
     Next<kValues> u;
     Next<kTiles> w, keys;
-    bool mine; // this share makes its results
     Next<kGroups> results;
 };
 
@@ -157,11 +155,8 @@ __device__ __forceinline__ void clear_columns(int count, TokenSums &sums) {
 }
 
 // The next chunk, whose U, decays and W are there.
-__device__ __forceinline__ ChunkTiles take_chunk(AcrossShared *shared, const Shares &shares,
-                                                 StatePlace *at) {
-    ChunkTiles now{
-        at->values.take(), at->tiles.take(), at->tiles.take(), shares.has(at->chunks++), {}};
-    if (now.mine) now.results = at->groups.take();
+__device__ __forceinline__ ChunkTiles take_chunk(AcrossShared *shared, StatePlace *at) {
+    const ChunkTiles now{at->values.take(), at->tiles.take(), at->tiles.take(), at->groups.take()};
     shared->value_turns[now.u.slot].wait_full(now.u.phase);
     shared->tile_turns[now.w.slot].wait_full(now.w.phase);
     return now;
@@ -169,9 +164,8 @@ __device__ __forceinline__ ChunkTiles take_chunk(AcrossShared *shared, const Sha
 
 // A fence waits for what the thread has sent to other CTAs, and for its products: so all else that the product with k
 // gives time for comes before the fence, and a chunk's releases after it.
-template <typename T>
-__device__ __forceinline__ void step_through(int tokens, AcrossShared *shared, const Shares &shares,
-                                             StatePlace *at, ChunkTiles now, StateSums &state) {
+template <typename T> __device__ __forceinline__ void
+step_through(int tokens, AcrossShared *shared, StatePlace *at, ChunkTiles now, StateSums &state) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     uint32_t left[kHeadDim / 4], later[kDeltaChunk / 4], values[kDeltaChunk / 4];
     float decays[kDeltaChunk / 4];
@@ -182,11 +176,10 @@ __device__ __forceinline__ void step_through(int tokens, AcrossShared *shared, c
                     &key_turns = shared->tile_turns[now.keys.slot],
                     &copy_turns = shared->result_turns[now.results.slot].copies;
         const ResultTiles &results = shared->results[now.results.slot];
-        const bool mine = now.mine;
-        if (mine) copy_turns.wait_empty(now.results.phase);
+        copy_turns.wait_empty(now.results.phase);
         const float2 *all = shared->decays[now.u.slot];
-        multiply_known<T>(state, all[kDeltaChunk - 1].x, shared->tiles[now.w.slot],
-                          mine ? results.state : nullptr, left, changes);
+        multiply_known<T>(state, all[kDeltaChunk - 1].x, shared->tiles[now.w.slot], results.state,
+                          left, changes);
         key_turns.wait_full(now.keys.phase);
         unsigned char *u = shared->values[now.u.slot], *k = shared->tiles[now.keys.slot];
         if (count < kDeltaChunk) clear_rows(u, k, count);
@@ -196,27 +189,24 @@ __device__ __forceinline__ void step_through(int tokens, AcrossShared *shared, c
             const float4 two = *reinterpret_cast<const float4 *>(all + 8 * n + lane % 4 * 2);
             decays[2 * n] = two.y, decays[2 * n + 1] = two.w;
         }
-        u_turns.release_to(shares.of_columns());
+        u_turns.release();
         wait_for(changes);
-        w_turns.release_to(shares.all());
+        w_turns.release_to_both();
         if (count < kDeltaChunk) clear_columns(count, changes);
         advance_state<T>(values, decays, k, changes, later, state);
-        if (mine) leave_changes<T>(changes, results.changes);
-        if (count > kDeltaChunk) now = take_chunk(shared, shares, at);
-        if (mine) {
-            async_proxy_fence();
-            copy_turns.publish();
-        }
+        leave_changes<T>(changes, results.changes);
+        if (count > kDeltaChunk) now = take_chunk(shared, at);
+        async_proxy_fence();
+        copy_turns.publish();
         wait_for(state); // what is in flight from pass to pass ptxas serialises
-        key_turns.release_to(shares.all());
+        key_turns.release_to_both();
     }
 }
 
 template <typename T, typename S>
 __device__ void compute(const ChunkArguments &c, const AcrossPlaces &places, AcrossShared *shared) {
-    const Shares shares;
     StatePlace at;
-    for (int i = shares.first_place(); i < places.count; i += shares.places_on()) {
+    for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
         const AcrossPlace place = places.at(i);
         const int tokens = __shfl_sync(~0u, place.item.token_count, 0); // known to be the same
         const bool read = place.item.from >= 0;
@@ -226,20 +216,20 @@ __device__ void compute(const ChunkArguments &c, const AcrossPlaces &places, Acr
             if (read) tile = at.tiles.take();
         }
         StateSums state = {};
-        const ChunkTiles first = take_chunk(shared, shares, &at);
-        if (read) read_state<S>(shared, shares, from, state);
-        step_through<T>(tokens, shared, shares, &at, first, state);
-        if (shares.index() == 0) store_state<S>(c.delta, place, state);
+        const ChunkTiles first = take_chunk(shared, &at);
+        if (read) read_state<S>(shared, from, state);
+        step_through<T>(tokens, shared, &at, first, state);
+        store_state<S>(c.delta, place, state);
     }
 }
 
-template <typename T, typename S> __global__ void __launch_bounds__(kThreads, 1)
-    across_chunks(const __grid_constant__ ChunkArguments c,
-                  const __grid_constant__ AcrossMaps maps) {
+template <typename T, typename S> __global__ void __cluster_dims__(kCtas, 1, 1)
+    __launch_bounds__(kThreads, 1) across_chunks(const __grid_constant__ ChunkArguments c,
+                                                 const __grid_constant__ AcrossMaps maps) {
     extern __shared__ __align__(1024) unsigned char memory[];
     auto *shared = reinterpret_cast<AcrossShared *>(memory);
     if (threadIdx.x == 0) {
-        shared->init(Shares());
+        shared->init();
         barrier_init_fence();
     } else if (threadIdx.x == 32) {
         for (const CUtensorMap *map : {&maps.states, &maps.mixed, &maps.w, &maps.p}) {
@@ -247,7 +237,6 @@ template <typename T, typename S> __global__ void __launch_bounds__(kThreads, 1)
         }
     }
     cluster_sync();
-    asm volatile("griddepcontrol.wait;" ::: "memory");
     const AcrossPlaces places(c.delta);
     const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
     if (group == 0) {
@@ -262,7 +251,7 @@ template <typename T, typename S> __global__ void __launch_bounds__(kThreads, 1)
         if (warp == 0) feed_states<S>(c, maps, places, shared);
         if (warp == 1) feed_results(c.delta, maps, places, shared);
     }
-    cluster_sync(); // the other CTAs write to this one's memory until they are done
+    cluster_sync(); // the other CTA writes to this one's memory until it is done
 }
 
 template <typename T, typename S> cudaError_t launch(const ChunkArguments &c, cudaStream_t stream) {
@@ -277,24 +266,14 @@ template <typename T, typename S> cudaError_t launch(const ChunkArguments &c, cu
     if (status == cudaSuccess) status = map(c.p, int64_t{a.value_heads} * kDeltaChunk, &maps.p);
     if (status == cudaSuccess) {
         status = make_tensor_map(a.states, a.state, int64_t{a.value_heads} * kHeadDim, kHeadDim,
-                                 slots, a.slot_bytes, kStateRows, &maps.states);
+                                 slots, a.slot_bytes, kHeadDim, &maps.states);
     }
     if (status != cudaSuccess) return status;
-    // Two shares where all clusters run at once then; else one, and an item has at least one chunk.
-    constexpr auto bytes = static_cast<int>(sizeof(AcrossShared));
-    const int64_t heads = int64_t{c.items} * a.value_heads,
-                  most = int64_t{c.most_chunks} * a.value_heads;
-    const auto kernel = across_chunks<T, S>;
-    if (heads > 0 && heads * 2 * kCtas <= a.sms) {
-        const ClusterLaunch two(static_cast<unsigned>(heads), 2 * kCtas, kThreads, bytes, stream);
-        int at_once = 0;
-        status = clusters_at_once(kernel, two, &at_once);
-        if (status != cudaSuccess) return status;
-        if (heads <= at_once) return launch_clusters(kernel, two, c, maps);
-    }
-    const auto clusters = static_cast<unsigned>(std::min<int64_t>(most, a.sms / kCtas));
-    return launch_clusters(kernel, ClusterLaunch(clusters, kCtas, kThreads, bytes, stream), c,
-                           maps);
+    // An item has at least one chunk.
+    const int64_t most = int64_t{c.most_chunks} * a.value_heads * kCtas;
+    const auto blocks = static_cast<unsigned>(std::min<int64_t>(most, a.sms / kCtas * kCtas));
+    return launch_with_shared(across_chunks<T, S>, blocks, kThreads,
+                              static_cast<int>(sizeof(AcrossShared)), stream, c, maps);
 }
 
 } // namespace

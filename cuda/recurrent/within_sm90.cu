@@ -158,7 +158,6 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 2)
     const DeltaArguments &a = c.delta;
     const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0);
     const int first = static_cast<int>(blockIdx.x);
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     if (first >= Work::count(a)) return;
     if (threadIdx.x == 0) shared->works[0] = Work(c, first);
     __syncthreads();
