@@ -1,190 +1,213 @@
-// Of the kernel that goes token by token (steps.cu): what its warps share, the barriers that they wait at, and the
-// ring of stages through which S comes.
+// Of the kernel that goes token by token (steps.cu): a block's part of S, and a token's inputs, which its threads make for
+// each other.
 #pragma once
 
-#include "attention/mma.cuh"
 #include "recurrent/delta.cuh"
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-#include "attention/hopper.cuh"
-#endif
+#include "recurrent/state_space.h"
 
 namespace batchllm::cuda::steps {
 
-constexpr int kGroups = 2, kWarps = 8; // of a group
-constexpr int kGroupThreads = 32 * kWarps;
-constexpr int kMixers = 2; // of a group
-// Five warps for each of an SM's four files of registers, which gives each thread 96.
-constexpr int kThreads = kGroups * (kGroupThreads + 32 * kMixers);
-constexpr int kTokens = 4;    // that a group's mixers are ahead
-constexpr int kUpcoming = 16; // items that a mixer loads together
-constexpr int kMostStages = 8;
-constexpr int kRows = 16;                         // of S, a thread's
-constexpr int kParts = kMostDeltaDim / 2 / kRows; // of the rows, that warps have
+constexpr int kRows = 16; // of S, a thread's
 
-// What a token needs beside S. q and k are not normed. Zeros beyond a head's dims.
-struct alignas(16) StepToken {
-    float mixed[3][kMostDeltaDim]; // q, k and v
-    float gain[kMostDeltaDim];     // of the normed result
-    float decay, forget, learn;    // forget and learn: decay and rate over k's length
-    float of_query, overlap;       // 1 / (q's length times the root of key_dim); q . k
-    bool first, last, continues; // of the item's tokens; continues: S is not zeros before the first
-    bool more;                   // the group has another item and head after this
-    int64_t out;                 // elements from DeltaArguments::out on
-    int64_t to;                  // where S goes: bytes from DeltaArguments::states on
-    int64_t next;                // where what will be in the same stage is; -1: zeros, or nothing
+// Heads of the sizes that all published models have: of delta nets 128 keys by 128 values, of Mamba-2 128 by 64. And
+// others. kEach: channels that a thread convolves, at most; kBlocks: of an SM.
+template <bool kDelta> struct Published {
+    static constexpr bool kWhole = true;
+    static constexpr int kKeys = 128, kValues = kDelta ? 128 : 64, kThreads = kDelta ? 256 : 128,
+                         kEach = kDelta ? 2 : 3, kBlocks = kDelta ? 2 : 4;
+};
+struct General {
+    static constexpr bool kWhole = false;
+    static constexpr int kKeys = kMostStateKeys, kValues = kMostStateValues, kThreads = 512,
+                         kEach = 3, kBlocks = 1;
 };
 
-// ---- mbarriers, on 8.0 too ------------------------------------------------------------------------
+// Four neighbours.
+template <typename T> struct alignas(4 * sizeof(T)) Four { T x[4]; };
 
-__device__ __forceinline__ void expect_arrivals(uint64_t *barrier, uint32_t arrivals) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)),
-                 "r"(arrivals));
+__device__ __forceinline__ void add_scaled(float4 *to, const float4 &x, float scale) {
+    to->x = fmaf(x.x, scale, to->x), to->y = fmaf(x.y, scale, to->y);
+    to->z = fmaf(x.z, scale, to->z), to->w = fmaf(x.w, scale, to->w);
 }
-__device__ __forceinline__ void arrive(uint64_t *barrier) {
-    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(
-                     shared_address(barrier))
-                 : "memory");
-}
-// Until the barrier's phase `use` is over.
-__device__ __forceinline__ void await(uint64_t *barrier, uint32_t use) {
-#if __CUDA_ARCH__ >= 900
-    barrier_wait(shared_address(barrier), use & 1);
-#else
-    uint32_t over = 0;
-    while (over == 0) {
-        asm volatile("{\n.reg .pred over;\n"
-                     "mbarrier.test_wait.parity.shared.b64 over, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, over;\n}"
-                     : "=r"(over)
-                     : "r"(shared_address(barrier)), "r"(use & 1)
-                     : "memory");
-    }
-#endif
+__device__ __forceinline__ float4 scaled(const float4 &x, float scale) {
+    return make_float4(x.x * scale, x.y * scale, x.z * scale, x.w * scale);
 }
 
-// What is loaded only so that it is in L1 must go somewhere: else ptxas drops the load.
-__device__ __forceinline__ void discard(float x, float *somewhere) {
-    asm volatile("st.relaxed.cta.shared.f32 [%0], %1;" ::"r"(shared_address(somewhere)), "f"(x));
-}
-
-// ---- What a block has to do -------------------------------------------------------------------------
-
-// One item and head after another, of which the block has every gridDim-th: its j-th.
-struct StepWork {
-    const DeltaItem *items; // of the level
-    int mine;               // items and heads that the block has
-    int value_heads;
-    int block, blocks; // here, rather than in registers
-    bool one_head;     // all that the block has are of one
-
-    __device__ StepWork(const DeltaArguments &a, const DeltaLevel &level)
-        : items(a.items + level.begin), value_heads(a.value_heads),
-          block(static_cast<int>(blockIdx.x)), blocks(static_cast<int>(gridDim.x)),
-          one_head(blocks % value_heads == 0) {
-        mine = ((level.chunked - level.begin) * value_heads - block + blocks - 1) / blocks;
-    }
-    __device__ __forceinline__ int at(int j) const { return block + j * blocks; }
-    __device__ __forceinline__ const DeltaItem &item(int j) const {
-        return items[at(j) / value_heads];
-    }
-    __device__ __forceinline__ int head(int j) const { return at(j) % value_heads; }
+// A token's inputs. Zeros beyond a head's dims.
+template <typename Shape> struct alignas(16) StepToken {
+    float query[Shape::kKeys], key[Shape::kKeys], value[Shape::kValues];
+    float rate, decay; // rate: of a state-space layer the step
 };
 
-// ---- Stages -----------------------------------------------------------------------------------------
+// Of a warp's rows the parts of S^T q, and of what the delta rule needs beside: S^T k, q . q, k . k, q . k.
+template <typename Shape, bool kDelta> struct alignas(16) WarpSums { float found[Shape::kValues]; };
+template <typename Shape> struct alignas(16) WarpSums<Shape, true> {
+    float found[Shape::kValues], known[Shape::kValues];
+    float4 products; // the last unused
+};
 
-// Stage j % count has the block's j-th S. Its barrier is one of twice as many, so that each is always waited for by
-// the same group, which has seen all of its phases before. A group counts j modulo 4 * count, which says both where S
-// is and the phase.
-template <typename S, bool kWhole> struct Stages {
-    unsigned char *memory;
-    uint64_t *loaded; // [2 * count]
-    uint32_t count, bytes;
-    uint32_t used_bytes; // of a stage: S
+// By turns: a token is read until the one after the next is made.
+template <typename Shape, bool kDelta> struct StepShared {
+    StepToken<Shape> tokens[3];
+    WarpSums<Shape, kDelta> sums[2][Shape::kThreads / 32];
+};
 
-    __device__ __forceinline__ Stages(const DeltaArguments &a, unsigned char *memory,
-                                      uint64_t *loaded, uint32_t count, uint32_t bytes)
-        : memory(memory), loaded(loaded), count(count), bytes(bytes) {
-        const int elements = kWhole ? kMostDeltaDim * kMostDeltaDim : a.key_dim * a.value_dim;
-        used_bytes = static_cast<uint32_t>(elements * sizeof(S));
-    }
-    // One copy of all of it.
-    __device__ __forceinline__ bool bulk() const {
-#if __CUDA_ARCH__ >= 900
-        return used_bytes % 16 == 0;
-#else
-        return false;
-#endif
-    }
-    __device__ __forceinline__ void expect() const {
-        for (uint32_t i = 0; i < 2 * count; ++i) {
-            expect_arrivals(loaded + i, bulk() ? 1 : kGroupThreads);
-        }
-    }
-    __device__ __forceinline__ unsigned char *stage(uint32_t barrier) const {
-        return memory + (barrier < count ? barrier : barrier - count) * bytes;
-    }
-    __device__ __forceinline__ uint32_t barrier(uint32_t j) const {
-        return j < 2 * count ? j : j - 2 * count;
-    }
-    // Of the S that is next in the same stage.
-    __device__ __forceinline__ uint32_t next_barrier(uint32_t j) const {
-        const uint32_t now = barrier(j);
-        return now < count ? now + count : now - count;
-    }
-    // The group's next S.
-    __device__ __forceinline__ uint32_t after(uint32_t j) const {
-        return j + kGroups < 4 * count ? j + kGroups : j + kGroups - 4 * count;
-    }
+// A head's dims, known where they are the published ones; and a thread's part of S: rows [row, row + kRows), four
+// columns from `column` on. `lanes` neighbouring threads have the same rows.
+template <typename Shape> struct StepPart {
+    int keys, values, lanes, row, column;
+    bool any; // some of it is there
 
-    // Starts the copy, by a group's threads. From null: there will be nothing.
-    __device__ __forceinline__ void load(uint32_t barrier, const void *from) const {
-        const uint32_t to = shared_address(stage(barrier));
-        const uint32_t thread = threadIdx.x % kGroupThreads;
-        uint64_t *arrivals = loaded + barrier;
-#if __CUDA_ARCH__ >= 900
-        if (bulk()) {
-            if (thread / 32 == 0 && elect_one()) {
-                barrier_expect(shared_address(arrivals), from == nullptr ? 0 : used_bytes);
-                if (from != nullptr) bulk_copy(to, from, used_bytes, shared_address(arrivals));
+    __device__ explicit StepPart(const DeltaArguments &a)
+        : keys(Shape::kWhole ? Shape::kKeys : a.key_dim),
+          values(Shape::kWhole ? Shape::kValues : a.value_dim), lanes(Shape::kValues / 4) {
+        while (!Shape::kWhole && lanes / 2 * 4 >= values) lanes /= 2;
+        row = static_cast<int>(threadIdx.x) / lanes * kRows;
+        column = static_cast<int>(threadIdx.x) % lanes * 4;
+        any = Shape::kWhole || (row < keys && column < values);
+    }
+    __device__ __forceinline__ bool has(int r) const {
+        return Shape::kWhole || (any && row + r < keys);
+    }
+};
+
+// The channels that a thread convolves, every blockDim-th of the head's, with what they saw of the last tokens.
+template <typename T, typename Shape> struct StepChannels {
+    static constexpr int kEach = Shape::kEach;
+    float4 weights[kEach];
+    float bias[kEach], seen[kEach][kRing]; // the newest token's last
+    int channel[kEach];                    // -1: none
+    int place[kEach];                      // of a StepToken's floats
+
+    __device__ StepChannels(const StateSpaceArguments &s, const StepPart<Shape> &part, int head) {
+        const DeltaArguments &a = s.delta;
+        const int key_head = head / (a.value_heads / a.key_heads);
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) {
+            int at = static_cast<int>(threadIdx.x + e * blockDim.x);
+            channel[e] = -1;
+            if (at < 2 * part.keys) {
+                const int which = at / part.keys; // q or k
+                at -= which * part.keys;
+                channel[e] = which * a.keys_size() + key_head * part.keys + at;
+                place[e] = which * Shape::kKeys + at;
+            } else if (at < 2 * part.keys + part.values) {
+                at -= 2 * part.keys;
+                channel[e] = 2 * a.keys_size() + head * part.values + at;
+                place[e] = 2 * Shape::kKeys + at;
             }
-            return;
+            if (channel[e] < 0) continue;
+            weights[e] = reinterpret_cast<const float4 *>(a.convolution)[channel[e]];
+            bias[e] = s.bias == nullptr ? 0.0f : s.bias[channel[e]];
         }
-#endif
-        const auto *source = static_cast<const unsigned char *>(from);
-#pragma unroll 4
-        for (uint32_t p = thread * 8; from != nullptr && p < used_bytes; p += kGroupThreads * 8) {
-            asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to + p), "l"(source + p)
-                         : "memory");
-        }
-        asm volatile(
-            "cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(arrivals))
-            : "memory");
     }
-    // The j-th S, once it is there.
-    __device__ __forceinline__ const S *wait(uint32_t j) const {
-        await(loaded + barrier(j), j < 2 * count ? 0 : 1);
-        return reinterpret_cast<const S *>(stage(barrier(j)));
+
+    // What they see of the tokens before the item's first, the newest last.
+    __device__ __forceinline__ void load_before(const DeltaArguments &a, const DeltaItem &item,
+                                                T (&before)[kEach][kRing - 1]) const {
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) {
+#pragma unroll
+            for (int w = 0; w + 1 < kRing; ++w) {
+                before[e][w] = from_float<T>(0.0f);
+                if (channel[e] < 0 || item.position + w < kRing - 1) continue;
+                before[e][w] = convolution_input<T>(a, item, w + 1 - kRing, channel[e]);
+            }
+        }
+    }
+    __device__ __forceinline__ void begin(const T (&before)[kEach][kRing - 1]) {
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) {
+#pragma unroll
+            for (int w = 0; w + 1 < kRing; ++w) seen[e][w + 1] = to_float(before[e][w]);
+        }
+    }
+    __device__ __forceinline__ void see(const float (&newest)[kEach]) {
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) {
+#pragma unroll
+            for (int w = 0; w + 1 < kRing; ++w) seen[e][w] = seen[e][w + 1];
+            seen[e][kRing - 1] = newest[e];
+        }
+    }
+    __device__ __forceinline__ void mix(StepToken<Shape> *to) const {
+        auto *floats = reinterpret_cast<float *>(to);
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) {
+            if (channel[e] < 0) continue;
+            const float4 w = weights[e];
+            floats[place[e]] = silu(bias[e] + seen[e][0] * w.x + seen[e][1] * w.y +
+                                    seen[e][2] * w.z + seen[e][3] * w.w);
+        }
+    }
+    // The rows that the item's next token will see, of an item of one token, which has been seen. Rows of one slot that
+    // other blocks still read are not among those written.
+    __device__ __forceinline__ void keep(const DeltaArguments &a, const DeltaItem &item,
+                                         int head) const {
+        T *ring = ring_of<T>(a, item.state);
+        const bool keeps_keys = head % (a.value_heads / a.key_heads) == 0;
+        const int back = item.from == item.state ? 1 : kRing;
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) {
+            if (channel[e] < 0 || (channel[e] < 2 * a.keys_size() && !keeps_keys)) continue;
+#pragma unroll
+            for (int i = 0; i < kRing; ++i) {
+                if (i >= back || item.position < i) break;
+                ring[int64_t{(item.position - i) % kRing} * a.channels() + channel[e]] =
+                    from_float<T>(seen[e][kRing - 1 - i]);
+            }
+        }
     }
 };
 
-struct StepItem {
-    DeltaItem item;
-    int32_t next; // slot of what will be in the same stage, or -1
-    int16_t head, key_head, next_head;
-    bool keeps_keys; // of the value heads of its key head, this one sees to their rings
-    bool more;       // the group has another one after it
-};
+// What a thread loads of a token while another one is computed: its channels' newest inputs; of a state-space layer the
+// first threads the gates of their results; the last what rate and decay are made of.
+template <typename T, int kEach> struct StepInputs { T newest[kEach], gate, raw[2]; };
 
-// What threads seldom read is here too, as S takes two thirds of their registers.
-struct StepShared {
-    StepWork work;
-    float discarded;
-    StepToken tokens[kGroups][kTokens];
-    StepItem upcoming[kGroups][kMixers][kUpcoming];
-    // By every second token, known and found, parts, columns.
-    float4 sums[kGroups][2][2][kParts][32];
-    uint64_t loaded[2 * kMostStages];
-    uint64_t mixed[kGroups][kTokens], used[kGroups][kTokens];
-};
+template <bool kDelta, typename T, typename Shape>
+__device__ __forceinline__ StepInputs<T, Shape::kEach>
+load_inputs(const DeltaArguments &a, const StepChannels<T, Shape> &channels,
+            const StepPart<Shape> &part, int64_t token, int head) {
+    const T *row = projected_of<T>(a, token);
+    const int thread = static_cast<int>(threadIdx.x);
+    StepInputs<T, Shape::kEach> inputs;
+#pragma unroll
+    for (int e = 0; e < Shape::kEach; ++e) {
+        inputs.newest[e] = channels.channel[e] < 0 ? from_float<T>(0.0f) : row[channels.channel[e]];
+    }
+    row += a.channels();
+    inputs.gate = from_float<T>(0.0f);
+    if (!kDelta && thread < part.values) inputs.gate = row[head * part.values + thread];
+    row += a.values_size() + head;
+    inputs.raw[0] = row[0];
+    inputs.raw[1] = kDelta ? row[a.value_heads] : from_float<T>(0.0f);
+    return inputs;
+}
+
+// A token into shared memory. bias, decay: the head's of DeltaArguments::step and decay.
+template <bool kDelta, typename T, typename Shape>
+__device__ __forceinline__ void make_token(const StateSpaceArguments &s,
+                                           StepChannels<T, Shape> *channels,
+                                           const StepInputs<T, Shape::kEach> &inputs, float bias,
+                                           float decay, StepToken<Shape> *to) {
+    float newest[Shape::kEach];
+#pragma unroll
+    for (int e = 0; e < Shape::kEach; ++e) newest[e] = to_float(inputs.newest[e]);
+    channels->see(newest);
+    channels->mix(to);
+    if (threadIdx.x + 1 != blockDim.x) return;
+    if (kDelta) {
+        const DeltaGates gates =
+            gates_of(to_float(inputs.raw[0]), to_float(inputs.raw[1]), bias, decay);
+        to->rate = gates.rate;
+        to->decay = expf(gates.log_decay);
+        return;
+    }
+    const float x = to_float(inputs.raw[0]) + bias;
+    const float softplus = x > 20.0f ? x : log1pf(expf(x));
+    const float step = fminf(fmaxf(softplus, s.least_step), s.most_step);
+    to->rate = step;
+    to->decay = expf(-expf(decay) * step);
+}
 
 } // namespace batchllm::cuda::steps

@@ -121,6 +121,7 @@ Status StepStates::launch_delta_net(DeltaArguments a, int64_t tokens, const Step
                                     cudaStream_t stream) const {
     for (size_t l = 0; l < form_.size(); ++l) {
         a.level = input.at<DeltaLevel>(kDeltaLevels) + l;
+        a.stepped = items_.levels[l].chunked - items_.levels[l].begin;
         if (form_[l] & kChunked) {
             // Blocks go on to other chunks where a replay has more.
             const DeltaLevel &level = items_.levels[l];
@@ -186,6 +187,7 @@ Status StepStates::launch_state_space(size_t layer, const DeviceLayer &weights, 
         a, vectors.bias, vectors.skip, space.least_step, space.most_step, space.norm_parts};
     for (size_t l = 0; l < form_.size(); ++l) {
         s.delta.level = input.at<DeltaLevel>(kDeltaLevels) + l;
+        s.delta.stepped = items_.levels[l].chunked - items_.levels[l].begin;
         if (form_[l] & kChunked) {
             const DeltaLevel &level = items_.levels[l];
             const StateSpaceChunks c{s,
