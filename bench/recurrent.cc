@@ -43,7 +43,7 @@ struct Bench {
         a.out = out.data();
         a.items = items.as<DeltaItem>();
         a.level = level.as<DeltaLevel>();
-        a.most_items = most_items;
+        a.most_items = a.stepped = most_items;
         a.key_heads = key_heads;
         a.value_heads = value_heads;
         a.key_dim = a.value_dim = kDim;

@@ -4,10 +4,8 @@
 //     state_space
 //     state_space --heads 128 --state bf16
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <limits>
-#include <memory>
-#include <vector>
 
 #include "device_arrays.h"
 #include "step/states.h"
@@ -120,7 +118,7 @@ int main(int count, char **values) {
         const auto took = [&](bool stepped) {
             return Bench(model, state, sms, stepped, step.requests, step.each).time(5);
         };
-        // The rule reads S once and writes it once.
+        // Of each element of S a token decays it, adds to it and multiplies it by q: 5 operations.
         const double rule = 5.0 * kKeys * kValues * heads * step.requests * step.each;
         const double all = took(false);
         std::printf("%3d prompts of %4d tokens: %7.1f us, %.1f TFLOP/s of the rule's; token by "

@@ -22,7 +22,7 @@ namespace {
 using Random = std::mt19937_64;
 constexpr float kNever = std::numeric_limits<float>::quiet_NaN();
 
-// 16 bits: f32 without its lower half, as bf16. What is stored must be NaN before, but for rings.
+// 16 bits: f32 without its lower half, as bf16. Results are stored in places that must still be NaN.
 struct Half {
     uint16_t bits;
 };

@@ -277,8 +277,23 @@ void what_the_cpu_alone_computes_is_refused_by_name(void **) {
     }
     for (const LayerKind &kind : layer_kinds()) {
         const Status status = check_supported(kind.make());
-        if (!status.ok()) assert_null(std::strstr(status.message().c_str(), "delta net other"));
+        if (!status.ok()) fail_msg("%s: %s", kind.name.c_str(), status.message().c_str());
     }
+}
+
+void a_feed_forward_is_checked_behind_every_mixer(void **) {
+    const auto refuses = [](Model model) {
+        assert_true(check_supported(model).ok());
+        model.layers[0].feed_forward.activation = Activation::clamped_swiglu;
+        const Status status = check_supported(model);
+        assert_int_equal(status.code(), BATCHLLM_ERROR_UNSUPPORTED);
+        assert_string_equal(status.message().c_str(),
+                            "cuda backend: layer 0: a clamped SwiGLU outside experts");
+    };
+    refuses(kinds::plain());
+    refuses(kinds::hybrid(true, 2, 4));
+    refuses(kinds::convolution(true, 3, 136, false));
+    refuses(kinds::state_space(1, 6, 128, 64, true));
 }
 
 void state_space_layers_that_no_kernel_takes_are_refused_by_name(void **) {
@@ -326,6 +341,7 @@ int main() {
         cmocka_unit_test(activations_are_within_products_on_the_capability_that_has_them),
         cmocka_unit_test(keys_and_values_are_in_fp8_where_they_can_be),
         cmocka_unit_test(what_the_cpu_alone_computes_is_refused_by_name),
+        cmocka_unit_test(a_feed_forward_is_checked_behind_every_mixer),
         cmocka_unit_test(state_space_layers_that_no_kernel_takes_are_refused_by_name),
         cmocka_unit_test(a_machine_without_a_driver_is_told),
         cmocka_unit_test(a_failed_allocation_is_out_of_memory_and_a_lost_device_is_a_device_error),

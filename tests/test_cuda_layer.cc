@@ -287,11 +287,7 @@ void run_kinds(DType element, DType residual, const char *family, bool graphs, b
                              (kv_e4m3 ? ", keys and values in e4m3" : "");
     for (const LayerKind &kind : layer_kinds()) {
         if (kind.name.find(only) == std::string::npos) continue;
-        const Status supported = check_supported(kind.make());
-        if (!supported.ok()) {
-            print_message("%s: %s\n", kind.name.c_str(), supported.message().c_str());
-            continue;
-        }
+        check(check_supported(kind.make()));
         run_kind(kind, {element, residual, found, graphs, kv_e4m3}, name);
     }
 }

@@ -99,32 +99,42 @@ struct Sequence {
     std::vector<float> got;      // the device's
 };
 
+// from: what it continues, or null.
+Sequence make_sequence(Random &random, const OneLayer &layer, int64_t stride, DType type,
+                       int32_t length, const Sequence *from) {
+    const LinearAttention &space = layer.space();
+    Sequence s;
+    s.length = length;
+    s.inputs = normal(random, s.length * stride, type);
+    if (from != nullptr) {
+        s.start = from->start + from->length;
+        s.all = from->all;
+    }
+    for (int32_t t = 0; t < s.length; ++t) {
+        const auto row = s.inputs.begin() + t * stride;
+        s.all.emplace_back(row, row + space.input_rows());
+    }
+    const reference::Rows results = reference::ruled(space, s.all);
+    for (auto row = results.begin() + s.start; row != results.end(); ++row) {
+        s.results.insert(s.results.end(), row->begin(), row->end());
+    }
+    return s;
+}
+
 std::vector<Sequence> make_sequences(Random &random, const OneLayer &layer, int64_t stride,
                                      DType type, int32_t count, int32_t longest) {
-    const LinearAttention &space = layer.space();
     std::vector<int32_t> slots;
     for (int32_t i = 0; i < count; ++i) slots.push_back(i);
     std::shuffle(slots.begin(), slots.end(), random);
     std::vector<Sequence> all;
     for (int32_t i = 0; i < count; ++i) {
-        Sequence s;
-        s.parent = i == 0 ? -1 : static_cast<int32_t>(draw(random, -1, i - 1));
-        s.length = static_cast<int32_t>(draw(random, 1, draw(random, 0, 2) == 0 ? 4 : longest));
+        const auto parent = i == 0 ? -1 : static_cast<int32_t>(draw(random, -1, i - 1));
+        const int32_t most = draw(random, 0, 2) == 0 ? 4 : longest;
+        const auto length = static_cast<int32_t>(draw(random, 1, most));
+        Sequence s = make_sequence(random, layer, stride, type, length,
+                                   parent < 0 ? nullptr : &all[static_cast<size_t>(parent)]);
+        s.parent = parent;
         s.slot = slots[static_cast<size_t>(i)];
-        s.inputs = normal(random, s.length * stride, type);
-        if (s.parent >= 0) {
-            const Sequence &from = all[static_cast<size_t>(s.parent)];
-            s.start = from.start + from.length;
-            s.all = from.all;
-        }
-        for (int32_t t = 0; t < s.length; ++t) {
-            const auto row = s.inputs.begin() + t * stride;
-            s.all.emplace_back(row, row + space.input_rows());
-        }
-        const reference::Rows results = reference::ruled(space, s.all);
-        for (auto row = results.begin() + s.start; row != results.end(); ++row) {
-            s.results.insert(s.results.end(), row->begin(), row->end());
-        }
         all.push_back(std::move(s));
     }
     return all;
@@ -140,7 +150,8 @@ struct Job {
 
 struct Device {
     Device(const OneLayer &layer, const Job &job)
-        : model(layer.model), step(model, {job.type, job.state, 4, job.reproducible}),
+        // As on a device of one SM: blocks have several items.
+        : model(layer.model), step(model, {job.type, job.state, 1, job.reproducible}),
           convolution(layer.vectors.convolution, DType::f32), bias(layer.vectors.bias, DType::f32),
           decay(layer.vectors.decay, DType::f32), step_bias(layer.vectors.step, DType::f32),
           skips(layer.vectors.skip, DType::f32), norm(layer.vectors.norm, DType::f32) {
@@ -167,13 +178,32 @@ struct Device {
     int64_t chunked = 0; // levels of steps with items that went in chunks
 };
 
+// Adds the next `count` tokens of a sequence to a step.
+void add_tokens(int64_t stride, int32_t count, Sequence *s, TokenBatch *batch,
+                std::vector<float> *projected) {
+    const auto tokens = static_cast<int32_t>(batch->tokens.size());
+    batch->nodes.push_back({s->parent, s->start, s->done + count, tokens, count, false, s->slot});
+    batch->tokens.resize(batch->tokens.size() + static_cast<size_t>(count));
+    const auto begin = s->inputs.begin() + stride * s->done;
+    projected->insert(projected->end(), begin, begin + stride * count);
+    s->done += count;
+}
+
+void take_results(const TokenBatch &batch, const std::vector<float> &results, int64_t values,
+                  std::vector<Sequence> *sequences) {
+    for (size_t i = 0; i < sequences->size(); ++i) {
+        const ContextNode &node = batch.nodes[i];
+        const auto at = results.begin() + node.token_begin * values;
+        (*sequences)[i].got.insert((*sequences)[i].got.end(), at, at + node.token_count * values);
+    }
+}
+
 // A step of some of what is left. False: nothing was left.
 bool run_step(Random &random, const Job &job, Device *device, std::vector<Sequence> *sequences) {
     const LinearAttention &space = device->model.layers[0].linear_attention;
     const int64_t stride = device->weights.qkv.rows, values = space.values_size();
     TokenBatch batch;
     std::vector<float> projected;
-    int32_t tokens = 0;
     for (Sequence &s : *sequences) {
         int32_t count = 0;
         const Sequence *from =
@@ -182,17 +212,13 @@ bool run_step(Random &random, const Job &job, Device *device, std::vector<Sequen
             count = static_cast<int32_t>(draw(random, 0, 1) == 0 ? 1 : draw(random, 1, job.most));
             count = std::min(count, s.length - s.done);
         }
-        batch.nodes.push_back({s.parent, s.start, s.done + count, tokens, count, false, s.slot});
-        const auto begin = s.inputs.begin() + stride * s.done;
-        projected.insert(projected.end(), begin, begin + stride * count);
-        s.done += count;
-        tokens += count;
+        add_tokens(stride, count, &s, &batch, &projected);
     }
+    const auto tokens = static_cast<int64_t>(batch.tokens.size());
     if (tokens == 0) {
         return std::any_of(sequences->begin(), sequences->end(),
                            [](const Sequence &s) { return s.done < s.length; });
     }
-    batch.tokens.resize(static_cast<size_t>(tokens));
     const Array x(projected, job.type), out(tokens * values, job.type);
     device->staging.clear();
     check(device->step.stage(batch, &device->input, &device->staging));
@@ -204,12 +230,7 @@ bool run_step(Random &random, const Job &job, Device *device, std::vector<Sequen
     for (const uint8_t form : device->step.form()) {
         device->chunked += (form & StepStates::kChunked) != 0;
     }
-    const std::vector<float> results = out.read();
-    for (size_t i = 0; i < sequences->size(); ++i) {
-        const ContextNode &node = batch.nodes[i];
-        const auto at = results.begin() + node.token_begin * values;
-        (*sequences)[i].got.insert((*sequences)[i].got.end(), at, at + node.token_count * values);
-    }
+    take_results(batch, out.read(), values, sequences);
     return true;
 }
 
@@ -293,6 +314,71 @@ void chunks_are_the_references(void **) {
     }
 }
 
+// The launches of the first step are captured and replayed for all steps, which have as many tokens, but more items and
+// chunks than the first.
+void a_graphs_replays_have_other_items(void **) {
+    constexpr int32_t kRows[][8] = {{280, 14, 1, 1, 1, 1, 1, 1},
+                                    {1, 1, 2, 3, 16, 16, 130, 131},
+                                    {16, 16, 16, 16, 16, 17, 202, 1}};
+    constexpr int32_t kRowTokens = 300;
+    Random random(kSeed + 5);
+    const Job job{{2, 4, 128, 64, 4}, DType::bf16, 8, 0, kRowTokens};
+    const OneLayer layer = make_layer(random, job.shape);
+    const int64_t stride = first_rows(layer.model.layers[0]), values = layer.space().values_size();
+    std::vector<Sequence> all;
+    for (int32_t i = 0; i < job.sequences; ++i) {
+        int32_t length = 0;
+        for (const auto &rows : kRows) length += rows[i];
+        all.push_back(make_sequence(random, layer, stride, job.type, length, nullptr));
+        all.back().slot = i;
+    }
+    Device device(layer, job);
+    const Array x(kRowTokens * stride, job.type), out(kRowTokens * values, job.type);
+    auto made = Stream::create();
+    check(made.status());
+    const Stream stream = std::move(made).value();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    std::vector<uint8_t> form;
+    for (const auto &rows : kRows) {
+        TokenBatch batch;
+        std::vector<float> projected;
+        for (size_t i = 0; i < all.size(); ++i) {
+            add_tokens(stride, rows[i], &all[i], &batch, &projected);
+        }
+        assert_int_equal(batch.tokens.size(), kRowTokens);
+        const Array inputs(projected, job.type);
+        const auto bytes = static_cast<size_t>(kRowTokens * stride * dtype_bytes(job.type));
+        check(cudaMemcpy(x.data(), inputs.data(), bytes, cudaMemcpyDeviceToDevice));
+        device.staging.clear();
+        check(device.step.stage(batch, &device.input, &device.staging));
+        check(device.staging.send(nullptr));
+        const Result<bool> moved = device.input.reserve(nullptr);
+        check(moved.status());
+        check(device.input.fill(device.staging, nullptr));
+        check(cudaDeviceSynchronize());
+        if (exec == nullptr) {
+            form = device.step.form();
+            assert_int_equal(form.size(), 1);
+            assert_int_equal(form[0],
+                             StepStates::kStepped | StepStates::kSeveral | StepStates::kChunked);
+            check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+            check(device.step.launch(0, device.weights, x.data(), out.data(), kRowTokens,
+                                     device.input, stream));
+            check(cudaStreamEndCapture(stream, &graph));
+            check(cudaGraphInstantiate(&exec, graph, 0));
+        } else {
+            assert_false(*moved);
+            assert_true(device.step.form() == form);
+        }
+        check(cudaGraphLaunch(exec, stream));
+        take_results(batch, out.read(), values, &all);
+    }
+    check(cudaGraphExecDestroy(exec));
+    check(cudaGraphDestroy(graph));
+    for (const Sequence &s : all) assert_close(s.got, s.results, 3e-2, "a graph's replays");
+}
+
 // bf16 keeps 8 bits of each number of a state at the end of each step.
 void states_in_bf16_are_close_to_the_references(void **) {
     Random random(kSeed + 3);
@@ -335,6 +421,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(steps_are_the_references),
         cmocka_unit_test(long_sequences_in_f32_are_the_references),
         cmocka_unit_test(chunks_are_the_references),
+        cmocka_unit_test(a_graphs_replays_have_other_items),
         cmocka_unit_test(states_in_bf16_are_close_to_the_references),
         cmocka_unit_test(reproducible_results_are_the_same_bits),
     };

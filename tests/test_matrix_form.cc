@@ -1,4 +1,5 @@
-// Which matrices in e4m3 keep the checkpoint's scales, and where those scales go. Needs no CUDA.
+// Which matrices in e4m3 keep the checkpoint's scales, where those scales go, and of which tensors a mixer's matrices
+// are made. Needs no CUDA.
 #include <cstdint>
 #include <deque>
 #include <vector>
@@ -211,6 +212,64 @@ void gates_of_queries_are_rows_of_their_own(void **) {
     assert_true(same[0].first->rows == q.rows && same[0].second == 0);
 }
 
+Tensor shaped(int64_t rows, int64_t columns) {
+    Tensor tensor;
+    tensor.rows = rows;
+    tensor.columns = columns;
+    return tensor;
+}
+
+void a_short_convolutions_b_c_and_x_are_one_matrix(void **) {
+    Layer layer;
+    ShortConvolution &convolution = layer.convolution;
+    convolution.width = 3;
+    for (Weight *part : {&convolution.b, &convolution.c, &convolution.x}) {
+        part->values = shaped(24, 40);
+    }
+    convolution.o.values = shaped(40, 24);
+    const MixerMatrices mixer(layer, 40);
+    assert_int_equal(mixer.first.rows, 80); // a multiple of 16
+    assert_int_equal(mixer.first.columns, 40);
+    assert_true(mixer.first.parts == (std::vector<MatrixPart>{{&convolution.b.values, 0},
+                                                              {&convolution.c.values, 24},
+                                                              {&convolution.x.values, 48}}));
+    assert_int_equal(mixer.last.rows, 40);
+    assert_int_equal(mixer.last.columns, 24);
+    assert_true(mixer.last.parts == (std::vector<MatrixPart>{{&convolution.o.values, 0}}));
+}
+
+void a_short_convolutions_filter_is_turned_over(void **) {
+    const uint16_t bf16[] = {0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0}; // 1 to 6
+    Tensor filter = shaped(2, 3);
+    filter.dtype = DType::bf16;
+    filter.data = reinterpret_cast<const std::byte *>(bf16);
+    const TurnedFilter turned(filter, true);
+    assert_true(turned.tensor.dtype == DType::f32);
+    assert_int_equal(turned.tensor.rows, 6);
+    assert_int_equal(turned.tensor.columns, 1);
+    const float wanted[] = {1, 4, 2, 5, 3, 6};
+    assert_memory_equal(turned.tensor.data, wanted, sizeof wanted);
+    assert_int_equal(TurnedFilter(filter, false).tensor.rows, 6);
+    assert_null(TurnedFilter(filter, false).tensor.data);
+}
+
+// Of q, k and v, each over three tokens, in rows of four.
+void a_narrow_convolution_leaves_the_earliest_places(void **) {
+    LinearAttention space;
+    space.width = 3;
+    for (const int64_t rows : {8, 8, 24}) {
+        space.convolution.push_back({shaped(rows, 3), shaped(rows, 1)});
+    }
+    const std::vector<MatrixPart> parts = convolution_parts(space, 4), biases = bias_parts(space);
+    const int64_t channels[] = {0, 8, 16};
+    assert_int_equal(parts.size(), 3);
+    assert_int_equal(biases.size(), 3);
+    for (size_t i = 0; i < 3; ++i) {
+        assert_true(parts[i] == MatrixPart(&space.convolution[i].values, 4 * channels[i] + 1));
+        assert_true(biases[i] == MatrixPart(&space.convolution[i].bias, channels[i]));
+    }
+}
+
 // Of [experts], each of rows of gate and up by turns.
 void scales_of_experts_are_in_the_order_of_their_rows(void **) {
     Tensors tensors;
@@ -283,6 +342,9 @@ int main() {
         cmocka_unit_test(what_the_products_cannot_multiply_is_left),
         cmocka_unit_test(a_matrix_is_stored_quantised_if_a_part_is),
         cmocka_unit_test(gates_of_queries_are_rows_of_their_own),
+        cmocka_unit_test(a_short_convolutions_b_c_and_x_are_one_matrix),
+        cmocka_unit_test(a_short_convolutions_filter_is_turned_over),
+        cmocka_unit_test(a_narrow_convolution_leaves_the_earliest_places),
         cmocka_unit_test(scales_of_experts_are_in_the_order_of_their_rows),
         cmocka_unit_test(blocks_of_experts_are_those_of_gate_and_up),
         cmocka_unit_test(experts_have_one_kind_of_scales),

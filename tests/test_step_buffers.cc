@@ -67,6 +67,17 @@ void a_token_takes_what_its_models_layers_are_wide(void **) {
     takes("qwen3.5-9b", {},
           2 * (3 * 4096 + (8192 + 4096 + 64) + 4096 + 24576 + 12288) + delta + 6 * 4 * (4096 + 16) +
               4 * 4 + 512 + 32 * 8 + 4 + input);
+    // Mamba-2: q, k, v, z and a; q, k and v again; decay and step of a head in f32. No rope.
+    const Model granite = named("granite-4.0-h-micro");
+    const int64_t attention = 6 * 4 * (2048 + 32) + 4 * 8 + 512;
+    takes("granite-4.0-h-micro", {},
+          2 * (3 * 2048 + (4352 + 4096 + 64) + 4096 + 16384 + 8192) + 2 * 4352 + 64 * 8 + 20 + 8 +
+              attention + 4 * static_cast<int64_t>(granite.kv_groups.size()) + input);
+    // Short convolutions: B, C and x, and the lists.
+    const Model lfm = named("lfm2-1.2b");
+    takes("lfm2-1.2b", {},
+          2 * (3 * 2048 + 3 * 2048 + 2048 + 16384 + 8192) + 20 + 8 + attention + 32 * 8 +
+              4 * static_cast<int64_t>(lfm.kv_groups.size()) + input);
     // Experts: logits of 128, eight turns with four numbers, counts of blocks of 32 tokens, a tile of 16 bytes for 128
     // turns, what the turns make.
     takes("qwen3-30b-a3b", {},
@@ -92,7 +103,7 @@ void layers_in_e4m3_have_scales_and_perhaps_a_delta(void **) {
              4096 * (2 * 2048 + 8 * 768 / 128 * 4));
 }
 
-void heads_are_padded_and_a_delta_net_has_a_multiple_of_sixteen_rows(void **) {
+void heads_are_padded_and_what_has_a_state_has_a_multiple_of_sixteen_rows(void **) {
     Layer layer;
     layer.attention.heads = 6;
     layer.attention.kv_heads = 2;
@@ -107,6 +118,15 @@ void heads_are_padded_and_a_delta_net_has_a_multiple_of_sixteen_rows(void **) {
     layer.linear_attention.key_heads = layer.linear_attention.value_heads = 3;
     layer.linear_attention.key_dim = layer.linear_attention.value_dim = 8;
     assert_int_equal(first_rows(layer), 112); // 4 * 24 + 6
+    assert_int_equal(last_columns(layer), 24);
+    layer.linear_attention.rule = StateRule::state_space; // one gate of a head
+    layer.linear_attention.value_heads = 6;
+    assert_int_equal(first_rows(layer), 160); // 2 * 24 + 2 * 48 + 6
+    assert_int_equal(last_columns(layer), 48);
+    layer.linear_attention = {};
+    layer.convolution.width = 3;
+    layer.convolution.x.values.rows = 24;
+    assert_int_equal(first_rows(layer), 80); // 72
     assert_int_equal(last_columns(layer), 24);
 }
 
@@ -291,7 +311,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(a_token_takes_what_its_models_layers_are_wide),
         cmocka_unit_test(layers_in_e4m3_have_scales_and_perhaps_a_delta),
-        cmocka_unit_test(heads_are_padded_and_a_delta_net_has_a_multiple_of_sixteen_rows),
+        cmocka_unit_test(heads_are_padded_and_what_has_a_state_has_a_multiple_of_sixteen_rows),
         cmocka_unit_test(pages_are_predicted_as_they_were_left_on_an_h200),
         cmocka_unit_test(steps_of_the_benches_models_have_the_documented_size),
         cmocka_unit_test(a_described_gpu_has_the_steps_that_its_backend_chooses),

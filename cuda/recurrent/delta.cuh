@@ -92,15 +92,15 @@ __device__ __forceinline__ float convolved(const float4 &w, const T (&inputs)[kR
                 to_float(inputs[3]) * w.w);
 }
 
+__device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
+
 struct DeltaGates {
     float log_decay, rate;
 };
 
 // rate and step: as they were projected; bias and decay: the head's of DeltaArguments::step and decay.
 __device__ __forceinline__ DeltaGates gates_of(float rate, float step, float bias, float decay) {
-    const float x = step + bias;
-    const float softplus = x > 20.0f ? x : log1pf(expf(x));
-    return {-expf(decay) * softplus, reciprocal_approximate(1.0f + expf(-rate))};
+    return {-expf(decay) * softplus(step + bias), reciprocal_approximate(1.0f + expf(-rate))};
 }
 template <typename T>
 __device__ __forceinline__ DeltaGates gates_of(const DeltaArguments &a, int64_t token, int head) {

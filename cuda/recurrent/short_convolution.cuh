@@ -17,8 +17,8 @@ constexpr int32_t kPieces = kDeltaChunk / kPieceTokens;
 constexpr int32_t kConvolutionThreads = 256; // of a block, at most
 constexpr int32_t kConvolutionBlocks = 2;    // of so many threads, that an SM's registers hold
 
-// Blocks of a launch: across the channels, and along the pieces, which blocks go on to where there are more. It depends
-// on nothing that a graph's next replay has others of.
+// Blocks of a launch: across the channels, and along the pieces, of which a block takes every along-th. The numbers
+// depend only on what all replays of a graph share.
 struct ConvolutionGrid {
     int32_t across, along, threads;
 
@@ -59,7 +59,8 @@ __host__ __device__ inline ConvolutionPiece piece_of(const ShortConvolutionArgum
     return {item, begin, end < item.token_count ? end : item.token_count};
 }
 
-// kBiased: whether there are biases, which take registers. Memory: how kConvolvedChannels neighbouring elements are read and written; Raw: as they were read.
+// kBiased: whether there are biases, which take registers. Memory: how kConvolvedChannels neighbouring elements are
+// read and written; Memory::Raw: what a read returns, before it is widened to f32.
 template <typename T, int kWidth, bool kBiased, typename Memory> class ConvolutionThread {
   public:
     __host__ __device__ ConvolutionThread(const ShortConvolutionArguments &a, int32_t vector)
@@ -87,7 +88,7 @@ template <typename T, int kWidth, bool kBiased, typename Memory> class Convoluti
 
   private:
     static constexpr int kBefore = kWidth - 1;
-    // Tokens: so many have registers.
+    // Tokens that are loaded together: as many as there are registers for.
     static constexpr int kAhead = sizeof(T) == 2 && !kBiased ? 2 : 1;
 
     struct Inputs {
@@ -156,7 +157,7 @@ template <typename T, int kWidth, bool kBiased, typename Memory> class Convoluti
         Memory::store(static_cast<T *>(a_.out) + token * a_.channels + channel_, sum);
     }
 
-    // The last width - 1 tokens' p. What is older than the item stands in its place already if the slot is the same.
+    // The last width - 1 tokens' p. Those of before the item are in place already if the slot is the same.
     __host__ __device__ void keep(const ConvolutionPiece &piece) {
         const DeltaItem &item = piece.item;
         const int32_t first = item.token_count - kBefore;

@@ -19,7 +19,7 @@ inline constexpr int32_t kConvolvedChannels = 8; // of a thread; channels are a 
 struct ShortConvolutionArguments {
     DType element;
     const void *projected;    // [tokens, stride]: B, C and x of all channels
-    int64_t stride;           // a multiple of 8, as rows of 16 bytes begin anywhere
+    int64_t stride;           // a multiple of 8: vectors of 16 bytes are aligned in every row
     const float *filter;      // [width, channels], the newest token's last
     const float *filter_bias; // [channels], or null
     const float *input_bias;  // [3 * channels] of B, C and x, or null
@@ -27,7 +27,7 @@ struct ShortConvolutionArguments {
     int64_t slot_bytes;
     void *out;                // [tokens, channels] elements
     const DeltaItem *items;   // of the step
-    const DeltaChunk *chunks; // of the step: all tokens of the items [chunked, end) of a level
+    const DeltaChunk *chunks; // of the step; a level's have all tokens of its items [chunked, end)
     const DeltaLevel *level;  // on the device: a graph's next replay has another
     int64_t tokens;           // of the step, rounded up
     int32_t channels, width;  // width: from 2 to kRing
@@ -38,7 +38,7 @@ struct ShortConvolutionArguments {
     }
 };
 
-// The level's items whole, their rings included.
+// All that the level's items need, their rings included.
 cudaError_t launch_short_convolution(const ShortConvolutionArguments &arguments,
                                      cudaStream_t stream);
 

@@ -2,7 +2,8 @@
 // of its input matrix to what its output matrix takes: convolution, steps, the rule over each context node of a step,
 // gate, norm.
 //
-// Items, levels, slots, states and rings are those of a delta net (delta.h). C, B and x of the paper are q, k and v here.
+// Items, levels, slots, states and rings are those of a delta net (delta.h). The paper's C, B and x are called q, k and
+// v here.
 #pragma once
 
 #include "recurrent/chunk.h"
@@ -12,43 +13,43 @@ namespace batchllm::cuda {
 inline constexpr int32_t kMostStateKeys = 256, kMostStateValues = 128; // of a head
 
 struct StateSpaceArguments {
-    // projected: of a token q, k, v, z and then a of all heads; norm: [values_size].
+    // projected: of each token q, k, v, z and a of all heads; norm: [values_size()].
     DeltaArguments delta;
     const float *bias;           // [channels] of the convolution; or null: 0
     const float *skip;           // [value_heads], or null: 0
     float least_step, most_step; // the limits
-    int32_t norm_parts;          // parts of a token's results that are normed each by itself
+    int32_t norm_parts;          // a token's results are normed in so many equal parts
 };
 
-// What of a layer of such a shape the kernels do not take; null: nothing.
+// What the kernels do not compute of a layer of such a shape; null: nothing.
 const char *missing_in_state_space(int32_t key_dim, int32_t value_dim, int32_t value_heads,
                                    int32_t norm_parts);
 
-// Items [begin, chunked) of the level, whose results are gated but not normed. Those of one token leave their rings up
-// to date; the others' are launch_delta_rings'.
+// Items [begin, chunked) of the level. Their results are gated but not normed. Items of one token also update their
+// rings; those of the others are left to launch_delta_rings.
 cudaError_t launch_state_space_steps(const StateSpaceArguments &arguments, cudaStream_t stream);
 
 // Of the items [chunked, end) of a level and their chunks.
 struct StateSpaceChunks {
     StateSpaceArguments space;
     const DeltaChunk *chunks; // of the step
-    int32_t most_chunks;      // no level has more, or it is only slower; the same of items
-    int32_t items;
+    // Of the level when it is launched. A graph's next replay may have more of either: then it is slower.
+    int32_t most_chunks, items;
     void *mixed; // [tokens, channels] elements: q, k and v convolved
-    float2 *
-        gates; // [tokens, value_heads] logarithm to base 2 of the decay since the chunk began, and step
+    // [tokens, value_heads] the logarithm to base 2 of the decay from the chunk's beginning to the token, and its step
+    float2 *gates;
 };
 
-// Whether there are kernels for such heads. In f16 the numbers of S and of q . k may be too large.
+// Whether there are kernels for such heads. Not in f16, which the numbers of S and of q . k may exceed.
 bool takes_state_space_chunks(DType element, int32_t key_dim, int32_t value_dim);
 
-// What their chunks are made of: `mixed` and `gates`.
+// The first part of what follows: `mixed` and `gates` of all chunks of the level.
 cudaError_t launch_state_space_inputs(const StateSpaceChunks &arguments, cudaStream_t stream);
 
-// Those items whole, with their inputs, but for the norm and their rings.
+// All that those items need, but for the norm and their rings.
 cudaError_t launch_state_space_chunks(const StateSpaceChunks &arguments, cudaStream_t stream);
 
-// Norms the results of tokens [0, tokens) where they are: after all levels.
+// Norms the results of tokens [0, tokens) in place, after all levels.
 cudaError_t launch_state_space_norm(const StateSpaceArguments &arguments, int64_t tokens,
                                     cudaStream_t stream);
 

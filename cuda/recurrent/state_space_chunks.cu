@@ -24,6 +24,7 @@ using Element = __nv_bfloat16;
 
 constexpr int kKeys = 128, kValues = 64, kTokens = kDeltaChunk;
 constexpr int kGroup = 128, kThreads = 2 * kGroup, kWarps = kGroup / 32;
+constexpr int kBlocks = 2; // on an SM, at most
 static_assert(kTokens == 16 * kWarps && kKeys == 32 * kWarps);
 constexpr int kKept = 1; // a barrier
 
@@ -61,7 +62,7 @@ __device__ __forceinline__ void store_pair(uint32_t address, uint32_t pair) {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(pair) : "memory");
 }
 __device__ __forceinline__ float2 wide(uint32_t pair) {
-    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&pair));
+    return Pair<Element>::wide(*reinterpret_cast<const __nv_bfloat162 *>(&pair));
 }
 
 // Asynchronously, by a group.
@@ -297,7 +298,7 @@ __device__ __forceinline__ void run_results(const StateSpaceArguments &s, const 
     }
 }
 
-template <typename S> __global__ void __launch_bounds__(kThreads, 2)
+template <typename S> __global__ void __launch_bounds__(kThreads, kBlocks)
     state_space_chunks(const __grid_constant__ StateSpaceChunks c) {
     extern __shared__ __align__(128) unsigned char memory[];
     const DeltaArguments &a = c.space.delta;
@@ -331,8 +332,11 @@ cudaError_t launch_state_space_chunks(const StateSpaceChunks &c, cudaStream_t st
     if (const cudaError_t code = launch_state_space_inputs(c, stream); code != cudaSuccess) {
         return code;
     }
+    // Two rounds of the device at least: a graph's next replay may have many more items than the step that was captured.
+    const int least = 2 * space::kBlocks * std::max(a.sms, 1);
+    const int of_head = std::max(c.items, (least + a.value_heads - 1) / a.value_heads);
     const dim3 grid(static_cast<unsigned>(a.value_heads),
-                    static_cast<unsigned>(std::min(c.items, 65535)));
+                    static_cast<unsigned>(std::min(of_head, 65535)));
     return with_state(a.state, [&](auto state) {
         return launch_with_shared(space::state_space_chunks<decltype(state)>, grid, space::kThreads,
                                   space::Tiles::kBytes, stream, c);

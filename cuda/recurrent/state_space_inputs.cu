@@ -16,9 +16,10 @@ constexpr int kThreads = 128, kWarps = kThreads / 32;
 constexpr int kTokens = kDeltaChunk / kWarps; // of a warp
 constexpr int kBatch = 8;                     // of these, that are loaded together
 constexpr int kChannels = 128, kHeads = 32;   // of a block
+constexpr int kBlocks = 4;                    // on an SM, as registers allow
 
 __device__ __forceinline__ float2 wide(uint32_t pair) {
-    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&pair));
+    return Pair<Element>::wide(*reinterpret_cast<const __nv_bfloat162 *>(&pair));
 }
 
 // Tokens [begin, end) of the chunk, four channels.
@@ -92,9 +93,8 @@ __device__ __forceinline__ void make_gates(const StateSpaceChunks &c, const Chun
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {
-        const float x = to_float(raw[i]) + bias;
-        const float softplus = x > 20.0f ? x : log1pf(expf(x));
-        gates[i].y = fminf(fmaxf(softplus, c.space.least_step), c.space.most_step);
+        gates[i].y =
+            fminf(fmaxf(softplus(to_float(raw[i]) + bias), c.space.least_step), c.space.most_step);
         sum += rate * gates[i].y;
         gates[i].x = sum;
     }
@@ -142,7 +142,10 @@ cudaError_t launch_state_space_inputs(const StateSpaceChunks &c, cudaStream_t st
     const DeltaArguments &a = c.space.delta;
     const int parts =
         space::channel_blocks(a) + (a.value_heads + space::kHeads - 1) / space::kHeads;
-    const dim3 grid(static_cast<unsigned>(c.most_chunks), static_cast<unsigned>(parts));
+    // Enough for the device: a graph's next replay may have many more chunks than the step that was captured.
+    const int at_once = space::kBlocks * std::max(a.sms, 1);
+    const int along = std::max(c.most_chunks, (at_once + parts - 1) / parts);
+    const dim3 grid(static_cast<unsigned>(along), static_cast<unsigned>(parts));
     space::state_space_inputs<<<grid, space::kThreads, 0, stream>>>(c);
     return cudaGetLastError();
 }

@@ -213,6 +213,13 @@ __device__ __forceinline__ void finish_step(const DeltaArguments &a, const StepT
     });
 }
 
+// Before Mamba-2's norm results may be larger than f16's range; the norm needs only their proportions.
+template <typename T> __device__ __forceinline__ float within_range(float x) { return x; }
+template <> __device__ __forceinline__ float within_range<__half>(float x) {
+    constexpr float kMost = 65504;
+    return x > kMost ? kMost : x < -kMost ? -kMost : x; // NaN stays
+}
+
 template <bool kDelta, typename T, typename S, typename Shape> __device__ __forceinline__ void
 run_item(const StateSpaceArguments &s, const StepPart<Shape> &part, const DeltaItem &item, int head,
          StepChannels<T, Shape> *channels, StepShared<Shape, kDelta> *shared) {
@@ -262,7 +269,7 @@ run_item(const StateSpaceArguments &s, const StepPart<Shape> &part, const DeltaI
         } else if (thread < part.values) {
             float result = skip * token.value[thread];
             for (int w = 0; w < warps_of<Shape>(); ++w) result += sums[w].found[thread];
-            out[thread] = from_float<T>(result * silu(gate));
+            out[thread] = from_float<T>(within_range<T>(result * silu(gate)));
         }
     }
     store_state(part, state, state_of<S>(a, item.state, head));

@@ -203,9 +203,8 @@ __device__ __forceinline__ void make_token(const StateSpaceArguments &s,
         to->decay = expf(gates.log_decay);
         return;
     }
-    const float x = to_float(inputs.raw[0]) + bias;
-    const float softplus = x > 20.0f ? x : log1pf(expf(x));
-    const float step = fminf(fmaxf(softplus, s.least_step), s.most_step);
+    const float step =
+        fminf(fmaxf(softplus(to_float(inputs.raw[0]) + bias), s.least_step), s.most_step);
     to->rate = step;
     to->decay = expf(-expf(decay) * step);
 }

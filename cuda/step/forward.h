@@ -140,8 +140,8 @@ class Forward {
     Status layer(size_t index, cudaStream_t stream);
     Status keys_and_values(size_t layer, cudaStream_t stream);
     Status attend(size_t layer, cudaStream_t stream);
-    Status recurrent(size_t layer,
-                     cudaStream_t stream); // a layer with a state, up to its last product
+    // A layer with a state, up to its last product.
+    Status recurrent(size_t layer, cudaStream_t stream);
     AttentionTensors attention_tensors(size_t layer) const;
     // The layer's plane of the pool, and where in it the batch's tokens go.
     std::byte *kv_of(size_t layer) const {

@@ -56,13 +56,13 @@ class MixerMatrices {
     MatrixSource first, last;
 
   private:
-    SplitQueries queries_; // that `first` leads to
+    SplitQueries queries_; // parts of `first` point into it
 };
 
 // A short convolution's filter as its kernel takes it: a vector of f32, [width, channels], the newest token's last.
 class TurnedFilter {
   public:
-    // filter: [channels, width]; reads: or it has a shape alone.
+    // filter: [channels, width]; reads: else `tensor` has a shape but no data.
     TurnedFilter(const Tensor &filter, bool reads);
     TurnedFilter(const TurnedFilter &) = delete;
     TurnedFilter &operator=(const TurnedFilter &) = delete;
@@ -72,9 +72,9 @@ class TurnedFilter {
   private:
     std::vector<float> values_;
 };
-// The input matrix of linear attention.
-MatrixSource delta_input(const LinearAttention &delta, int64_t hidden);
-// Its convolution, with places for `width` tokens: those before the ones that it sees count for nothing. And its biases.
+
+// The convolution of linear attention, with places for `width` tokens: those before the ones that it sees count for
+// nothing. And its biases.
 std::vector<MatrixPart> convolution_parts(const LinearAttention &delta, int64_t width);
 std::vector<MatrixPart> bias_parts(const LinearAttention &delta);
 

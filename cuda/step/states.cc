@@ -109,7 +109,7 @@ Status StepStates::launch_delta(size_t layer, const DeviceLayer &weights, const 
     DeltaArguments a = delta_arguments(layer, weights, input);
     a.projected = projected;
     a.out = out;
-    // Not the number of items: a graph's next replay may have more, of as many tokens.
+    // Not the number of items: a graph's next replay may have more of them, with the same number of tokens.
     a.most_items = static_cast<int32_t>(tokens);
     if (model_.layers[layer].linear_attention.rule == StateRule::state_space) {
         return launch_state_space(layer, weights, a, tokens, input, stream);

@@ -1,5 +1,5 @@
-// The layers with a state of a step, gated delta nets, Mamba-2 and short convolutions: the slots of their states, and what of a
-// batch depends on what. Nodes go level by level (backend/state_levels.h).
+// A step's layers with a state (gated delta nets, Mamba-2 and short convolutions): the slots of their states, and which
+// nodes of a batch start from which. Nodes go level by level (backend/state_levels.h).
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,10 @@ namespace batchllm::cuda {
 
 struct StepStateOptions {
     DType element;
-    DType state = DType::f32; // but of short convolutions; or bf16
+    DType state = DType::f32; // of S, or bf16; short convolutions' are always in f32
     int32_t sms = 1;
-    // But for short convolutions token by token, so that it does not matter how a prompt is cut into steps or where a prefix ends.
+    // Token by token, so that it does not matter how a prompt is cut into steps or where a prefix ends. Short
+    // convolutions give the same bits in any way.
     bool reproducible = false;
     bool sm90 = false; // DeltaArguments'
 };
@@ -45,7 +46,8 @@ class StepStates {
     const std::vector<uint8_t> &form() const { return form_; }
 
     // Device: enqueues the layer. tokens: of the step, rounded up; projected: the product of its input matrix,
-    // [tokens, qkv.rows]; out: [tokens, last_columns()] elements, of the staged tokens alone.
+    // [tokens, qkv.rows]; out: [tokens, last_columns()] elements, of which the rows beyond the staged tokens mean
+    // nothing.
     Status launch(size_t layer, const DeviceLayer &weights, const void *projected, void *out,
                   int64_t tokens, const StepInput &input, cudaStream_t stream) const;
 

@@ -70,14 +70,7 @@ const char *missing(const ShortConvolution &convolution) {
     return nullptr;
 }
 
-// What of the layer is not computed; null: nothing.
-const char *missing(const Model &model, const Layer &layer) {
-    if (!layer.attends()) {
-        const char *what =
-            layer.convolution ? missing(layer.convolution) : missing(layer.linear_attention);
-        return what == nullptr && layer.experts ? missing(layer.experts) : what;
-    }
-    const Attention &a = layer.attention;
+const char *missing(const Model &model, const Attention &a) {
     if (a.rope >= 0) {
         const int32_t dims = model.ropes[static_cast<size_t>(a.rope)].dims();
         if (dims > a.head_dim) return "a rope of more than a head";
@@ -87,6 +80,15 @@ const char *missing(const Model &model, const Layer &layer) {
         return "norms of all queries or all keys together other than RMSNorm of both";
     }
     if (a.norm_whole && a.v_norm) return "norms of values beside one of all queries together";
+    return nullptr;
+}
+
+// What of the layer is not computed; null: nothing.
+const char *missing(const Model &model, const Layer &layer) {
+    const char *of_mixer = layer.convolution        ? missing(layer.convolution)
+                           : layer.linear_attention ? missing(layer.linear_attention)
+                                                    : missing(model, layer.attention);
+    if (of_mixer != nullptr) return of_mixer;
     if (layer.parallel && !layer.before_attention) {
         return "attention and feed-forward side by side without a norm before them";
     }

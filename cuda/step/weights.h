@@ -34,8 +34,8 @@ struct DeviceExperts {
     explicit operator bool() const { return gate_up != nullptr; }
 };
 
-// Of a delta net or a state-space layer, beside its matrices, which stand in place of attention's: qkv is [LinearAttention::input_rows(), a
-// multiple of 16, hidden], o [hidden, value_heads * value_dim].
+// Of a delta net or a state-space layer, beside its matrices, which stand in place of attention's: qkv is
+// [LinearAttention::input_rows(), a multiple of 16, hidden], o [hidden, value_heads * value_dim].
 struct DeviceDelta {
     const float *convolution = nullptr; // [channels, kRing], the newest token's last
     const float *decay = nullptr;       // [value_heads]

@@ -89,7 +89,7 @@ void add_attention(const Model &model, const StepForm &form, int64_t rows, StepB
     of[lists] = 4 * static_cast<int64_t>(shapes.all.size()) * list_token_bytes * rows;
 }
 
-// Short convolutions have lists alone.
+// Short convolutions need only the lists of items, levels and chunks.
 void add_states(const Model &model, const StepForm &form, int64_t rows, StepBuffers *out) {
     int64_t channels = 0, keys = 0, heads = 0, delta_heads = 0;
     bool any = false;
@@ -98,7 +98,7 @@ void add_states(const Model &model, const StepForm &form, int64_t rows, StepBuff
         const LinearAttention &net = layer.linear_attention;
         channels = std::max(channels, net.channels());
         heads = std::max<int64_t>(heads, net.value_heads);
-        if (net.rule != StateRule::delta) continue; // what follows state spaces have no need of
+        if (net.rule != StateRule::delta) continue; // the rest is for delta nets alone
         keys = std::max(keys, int64_t{net.value_heads} * net.key_dim);
         delta_heads = std::max<int64_t>(delta_heads, net.value_heads);
     }

@@ -18,7 +18,7 @@ constexpr int32_t padded_head_dim(int32_t head_dim) {
     return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : head_dim <= 256 ? 256 : 512;
 }
 // Rows of the matrix that begins a layer's mixer, and columns of the one that ends it: of queries, keys, values and
-// gates with padded heads, or of a delta net, or of a short convolution's three.
+// gates with padded heads; of all inputs of linear attention; or of a short convolution's B, C and x.
 int64_t first_rows(const Layer &layer);
 int64_t last_columns(const Layer &layer);
 // Rows of the head, a multiple of 16; 0: the model has none.
@@ -86,10 +86,10 @@ enum class StepBuffer : uint8_t {
     partial_out, // [partials * rows, heads, padded] f32
     partial_lse, // [partials * rows, heads]
     arrivals,    // [rows, kv_heads], then [4]
-    // Layers with a state: delta nets have all, short convolutions only what is sent.
+    // Layers with a state whose prompts go in chunks; none for short convolutions.
     delta_mixed,   // [rows, channels]
-    delta_keys,    // [rows, value_heads, key_dim]
-    delta_weights, // [rows, value_heads, tokens of a chunk]
+    delta_keys,    // [rows, value_heads, key_dim] of delta nets alone
+    delta_weights, // [rows, value_heads, tokens of a chunk] the same
     delta_gates,   // [rows, value_heads, 2] f32
     // Experts. turns: rows * chosen.
     router_logits,    // [rows, experts and the shared expert's gate] f32
