@@ -454,6 +454,33 @@ void experts_are_read_once_a_step_however_few_tokens_they_have(void **) {
     assert_true(otherwise > few && otherwise < 3 * few);
 }
 
+// Nemotron-H without Mamba-2: attention by itself, then a feed-forward or experts.
+void layers_of_one_thing_cost_what_one_layer_of_both_does(void **) {
+    BackendInfo cpu;
+    cpu.name = "cpu";
+    for (const char *layers : {"*-", "*E", "-*"}) {
+        const auto described = [&] {
+            return describe_config(R"({"model_type": "nemotron_h", "hybrid_override_pattern": ")" +
+                                       std::string(layers) + "\"}",
+                                   "config.json");
+        };
+        const Model apart = described().value();
+        Model both = described().value();
+        const bool first = both.layers[0].attends();
+        Layer &mixer = both.layers[first ? 0 : 1], &feeds = both.layers[first ? 1 : 0];
+        mixer.before_feed_forward = feeds.before_feed_forward;
+        mixer.feed_forward = feeds.feed_forward;
+        mixer.experts = feeds.experts;
+        both.layers.erase(both.layers.begin() + (first ? 1 : 0));
+        const auto on_h200 = [](const Model &model) {
+            return head_cost(StepCost(named_device_costs("h200").value(), model));
+        };
+        assert_true(on_h200(both) > 0 && std::abs(on_h200(apart) / on_h200(both) - 1) < 1e-9);
+        const double there = head_cost_on(cpu, both);
+        assert_true(there > 0 && std::abs(head_cost_on(cpu, apart) / there - 1) < 1e-9);
+    }
+}
+
 // Conditions as cuda/gated has them.
 void activations_within_products_move_no_bytes(void **) {
     DeviceCosts costs = named_device_costs("h200").value();
@@ -641,6 +668,7 @@ int main() {
         cmocka_unit_test(a_description_is_read_as_it_was_written),
         cmocka_unit_test(only_devices_that_there_are_are_measured),
         cmocka_unit_test(experts_are_read_once_a_step_however_few_tokens_they_have),
+        cmocka_unit_test(layers_of_one_thing_cost_what_one_layer_of_both_does),
         cmocka_unit_test(activations_within_products_move_no_bytes),
         cmocka_unit_test(steps_are_as_long_as_the_description_says),
         cmocka_unit_test(a_probe_finds_the_figures_of_a_described_device),

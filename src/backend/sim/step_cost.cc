@@ -52,7 +52,7 @@ StepSeconds &StepSeconds::operator+=(const StepSeconds &other) {
 
 StepCost::StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes)
     : costs_(std::move(costs)), kv_bytes_(static_cast<double>(kv_bytes)) {
-    for (const Layer &layer : model.layers) add_layer(layer);
+    for (const Layer &layer : model.layers) add_layer(layer, model.hidden);
     head_ = static_cast<double>(model.head.rows()) * static_cast<double>(model.head.columns());
     vocabulary_ = static_cast<double>(model.head.rows());
 }
@@ -75,12 +75,11 @@ void StepCost::add_experts(const Experts &experts) {
     at->count += 1;
 }
 
-void StepCost::add_layer(const Layer &layer) {
+void StepCost::add_layer(const Layer &layer, double hidden) {
     const auto elements = [](const Weight &weight) {
         return static_cast<double>(weight.rows()) * static_cast<double>(weight.columns());
     };
     const Attention &a = layer.attention;
-    const auto hidden = static_cast<double>(a.q.columns());
     const bool padded = costs_.on_gpu() && a.heads > 0;
     const int32_t head_dim = padded ? padded_head_dim(a.head_dim) : a.head_dim;
     add_product(padded ? static_cast<double>(first_rows(layer)) * hidden
@@ -107,6 +106,7 @@ void StepCost::add_layer(const Layer &layer) {
     elementwise_bytes_ +=
         norms * norm_bytes * hidden + activation_bytes * feed.width + rope_bytes * heads;
     if (takes_gated(DType::bf16, feed)) gated_bytes_ += activation_bytes * feed.width;
+    if (!layer.attends()) return;
     const auto same = [&](const Layers &layers) {
         return layers.window == a.window && layers.heads == a.heads &&
                layers.kv_heads == a.kv_heads && layers.head_dim == head_dim;

@@ -62,7 +62,7 @@ class StepCost {
         int32_t window = 0, heads = 0, kv_heads = 0, head_dim = 0;
         double count = 0;
     };
-    void add_layer(const Layer &layer);
+    void add_layer(const Layer &layer, double hidden);
     void add_product(double elements);
     void add_experts(const Experts &experts);
     double product_seconds(double rows, double elements) const;
