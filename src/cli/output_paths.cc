@@ -4,12 +4,15 @@
 #include <cerrno>
 #include <cstring>
 #include <dirent.h>
+#include <fcntl.h>
 #include <filesystem>
 #include <iterator>
 #include <memory>
 #include <string_view>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/file.h"
 
 namespace batchllm::cli {
 namespace {
@@ -81,6 +84,17 @@ Result<bool> is_model_file(const std::string &path, const std::string &model) {
     return inside ? Result<bool>(true) : same_file(path, model);
 }
 
+// An open descriptor that is named must be the caller's. This program opens its own with O_CLOEXEC, so they differ from
+// those that it was started with.
+Status check_descriptor(const NamedPath &output) {
+    const int descriptor = descriptor_named(output.path);
+    if (descriptor < 0) return {};
+    const int flags = ::fcntl(descriptor, F_GETFD);
+    if (flags >= 0 && (flags & FD_CLOEXEC) == 0) return {};
+    return error(BATCHLLM_ERROR_IO, "%s: %s: the program was started without this descriptor",
+                 output.option, output.path.c_str());
+}
+
 bool is_named(const std::string &path) { return !path.empty() && path != "-"; }
 
 // What the output would replace, in words; "": nothing.
@@ -113,6 +127,7 @@ Status check_output_paths(const KeptPaths &kept, std::span<const NamedPath> outp
                          "%s: -: it is a file, and cannot be stdout", output.option);
         }
         if (!is_named(output.path)) continue;
+        RETURN_IF_ERROR(check_descriptor(output));
         ASSIGN_OR_RETURN(const std::string what, replaced_by(output, kept, outputs.first(i)));
         if (!what.empty()) {
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: %s: %s", output.option,

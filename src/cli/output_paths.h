@@ -22,8 +22,9 @@ struct KeptPaths {
     std::string state; // of --output; empty: none. It need not be possible to make it
 };
 
-// An error if one of the outputs is also a kept file or another output, or if its directory does not
-// exist or cannot be written to. A pipe or a device may be named several times.
+// An error if one of the outputs is also a kept file or another output, if its directory does not exist
+// or cannot be written to, or if it is a descriptor that the program was not started with. A pipe or a
+// device may be named several times.
 Status check_output_paths(const KeptPaths &kept, std::span<const NamedPath> outputs);
 
 } // namespace batchllm::cli

@@ -215,6 +215,16 @@ class Lines(ProgramTest):
                 self.assertIn(b"is the file of --output too", done.stderr)
         self.assertEqual([path.name for path in self.directory.glob("*.state")], ["out.jsonl.state"])
 
+    def test_only_descriptors_that_the_program_was_started_with_are_written_to(self):
+        self.input.write_bytes(lines(token_rows(50)))
+        # Without this check some of these numbers are the input, the output and its state.
+        for number in range(3, 10):
+            for arguments in (["-o", f"/dev/fd/{number}"], ["-o", self.output, "--stats", f"/dev/fd/{number}"]):
+                done = self.run_program("run", *SIM, "-i", self.input, *arguments)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(f"/dev/fd/{number}: the program was started without this descriptor".encode(), done.stderr)
+                self.assertFalse(self.output.exists())
+
     def test_a_pipe_or_a_file_as_stdin_and_a_file_out(self):
         self.input.write_bytes(lines(token_rows(50)))
         with open(self.input, "rb") as file:
