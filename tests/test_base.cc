@@ -166,6 +166,10 @@ void numbers_that_are_not_finite_are_read_as_python_writes_them(void **) {
     assert_false(c.only_keys({"__float__"}).ok());
     assert_string_equal(c.number(0, 1).status().message().c_str(),
                         "FILE: \"c\" is NaN: must be a number from 0 to 1");
+    assert_string_equal(root.at("a")->number(0, 1).status().message().c_str(),
+                        "FILE: \"a\" is [0.0,Infinity]: must be a number from 0 to 1");
+    // What is wrong beside them is what the error names.
+    assert_non_null(std::strstr(parse("[NaN, 1e999]").status().message().c_str(), "too large"));
     for (const char *text : {"{NaN: 1}", "[NaNNaN]", "[--Infinity]", "[Infinity1]", "[+Infinity]",
                              "[nan]", "[1 NaN]", "[\"NaN]", "[NaN", "[\\NaN]"}) {
         const auto refused = parse(text);

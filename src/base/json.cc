@@ -23,6 +23,10 @@ std::string plain(double value) {
 constexpr std::string_view float_key = "__float__";
 constexpr std::string_view not_finite_names[] = {"Infinity", "-Infinity", "NaN"};
 
+std::string object_of(std::string_view name) {
+    return "{\"" + std::string(float_key) + "\":\"" + std::string(name) + "\"}";
+}
+
 // The text with objects for bare numbers that are not finite. Outside of strings JSON has no such words.
 std::string with_objects(std::string_view text) {
     std::string out;
@@ -38,7 +42,7 @@ std::string with_objects(std::string_view text) {
                 std::find_if(std::begin(not_finite_names), std::end(not_finite_names),
                              [&](std::string_view n) { return text.substr(at).starts_with(n); });
             if (name != std::end(not_finite_names)) {
-                out.append("{\"").append(float_key).append("\":\"").append(*name).append("\"}");
+                out += object_of(*name);
                 at += name->size();
                 continue;
             }
@@ -47,6 +51,18 @@ std::string with_objects(std::string_view text) {
         at += count;
     }
     return out;
+}
+
+// The opposite, of the beginning of minified text: more is not shown.
+std::string with_bare_numbers(std::string text) {
+    text.resize(std::min<size_t>(text.size(), 4096));
+    for (const std::string_view name : not_finite_names) {
+        const std::string object = object_of(name);
+        for (size_t at = 0; (at = text.find(object, at)) != std::string::npos; at += name.size()) {
+            text.replace(at, object.size(), name);
+        }
+    }
+    return text;
 }
 
 } // namespace
@@ -67,7 +83,7 @@ Status JsonValue::refuse(int32_t code, const std::string &problem) const {
     } else if (const auto items = view_.items(); items.has_value() && items->size() > 16) {
         shown = "a list";
     } else {
-        shown = printable(view_.text());
+        shown = printable(with_bare_numbers(view_.text()));
     }
     const std::string name = path_.empty() ? "the document" : "\"" + path_ + "\"";
     return error(code, "%s: %s is %s: %s", source_->file.c_str(), name.c_str(), shown.c_str(),
@@ -220,10 +236,7 @@ Result<JsonDocument> JsonDocument::parse_of_python(std::string_view text, const 
     JsonFault fault = document.parser_->parse(text, false, &document.root_);
     if (fault.kind == JsonFault::Kind::grammar || fault.kind == JsonFault::Kind::number) {
         const std::string valid = with_objects(text);
-        const JsonFault again = document.parser_->parse(valid, false, &document.root_);
-        if (again.kind == JsonFault::Kind::none || again.kind == JsonFault::Kind::memory) {
-            fault = again;
-        }
+        if (valid != text) fault = document.parser_->parse(valid, false, &document.root_);
     }
     RETURN_IF_ERROR(document.check(fault));
     return document;
