@@ -266,7 +266,7 @@ Status RunJob::save_plan(const Window &window) {
     if (const int64_t done = output_.resumed_rows(); done > 0) {
         if (window.number == 1) {
             note_no_plan(format_count(done) +
-                         " rows of the job are done, and its plan has them too");
+                         " rows of the job are done already and would be missing from it");
         }
         return {};
     }

@@ -5,8 +5,8 @@
 
 namespace batchllm {
 
-// "; config.json has no num_key_value_heads, which is taken as its default: ..", to be appended to an error; "" if all
-// keys are there or the file cannot be read.
+// "; config.json has no num_key_value_heads: the shape may follow from a default", to be appended to an error; "" if
+// all keys are there or the file cannot be read.
 std::string absent_shape_keys(const std::string &model_dir);
 
 } // namespace batchllm
