@@ -655,6 +655,12 @@ void layers_of_bamba_attend_where_its_list_says(void **) {
     must_fail(family("bamba", R"("attn_layer_indices": [3])"), format, {"attn_layer_indices[0]"});
     must_fail(bamba(R"("mamba_proj_bias": true)"), other, {"mamba_proj_bias"});
     must_fail(bamba(R"("mamba_d_head": 5)"), format, {"mamba_d_head", "is 5"});
+    // transformers takes 0.5 whatever the key at the top says.
+    must_fail(bamba(R"("partial_rotary_factor": 0.25)"), other, {"partial_rotary_factor", "0.25"});
+    const Model quarter = must_load(bamba(R"("rope_parameters": {"rope_type": "default",
+        "rope_theta": 1e4, "partial_rotary_factor": 0.25})"));
+    assert_int_equal(quarter.ropes[0].dims(), 4);
+    assert_int_equal(must_load(bamba(R"("partial_rotary_factor": 0.5)")).ropes[0].dims(), 8);
 }
 
 // ---- Nemotron-H ----

@@ -20,6 +20,18 @@ Result<std::vector<bool>> read_mamba_layers(const JsonValue &config, size_t laye
     return indices.unsupported("a model without a layer of attention is not supported");
 }
 
+// transformers takes half of a head whatever the key at the top says; "rope_parameters" may say otherwise.
+Status set_half_rope(const JsonValue &config, Model *model) {
+    const auto part = config.given("partial_rotary_factor");
+    if (part && !part->number(0.5, 0.5).ok()) {
+        return part->unsupported("only 0.5 is supported outside of rope_parameters");
+    }
+    RopeDefaults rope;
+    rope.part = 0.5;
+    rope.partial = true;
+    return set_rope(config, rope, model);
+}
+
 void name_layers(const DecoderShape &shape, bool biases, Model *model) {
     model->final_norm.weight.name = "model.final_layernorm.weight";
     for (size_t i = 0; i < model->layers.size(); ++i) {
@@ -44,10 +56,7 @@ Status describe_bamba(const JsonValue &config, Model *model) {
     defaults.eos = {2};
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
-    RopeDefaults rope;
-    rope.part = 0.5;
-    rope.partial = true;
-    RETURN_IF_ERROR(set_rope(config, rope, model));
+    RETURN_IF_ERROR(set_half_rope(config, model));
     ASSIGN_OR_RETURN(const bool feed_biases, read_flag(config, "mlp_bias", false));
     name_layers(shape, feed_biases, model);
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
