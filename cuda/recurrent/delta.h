@@ -53,8 +53,9 @@ struct DeltaArguments {
     const DeltaItem *items;  // of the step
     const DeltaLevel *level; // on the device: a graph's next replay has another
     int32_t most_items;      // no level has more
-    int32_t
-        stepped; // items [begin, chunked); where a graph's next replay has others, it is only slower
+    // Of state-space layers alone: items [begin, chunked) of the level when it is launched. Where a graph's next
+    // replay has others, it is only slower.
+    int32_t stepped;
     int32_t key_heads, value_heads, key_dim,
         value_dim; // dims at most kMostDeltaDim; value_dim % 4 == 0
     int32_t sms;
