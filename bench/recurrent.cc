@@ -41,8 +41,8 @@ struct Bench {
         a.states = states.data();
         a.slot_bytes = slot_bytes();
         a.out = out.data();
-        a.items = items.as<DeltaItem>();
-        a.level = level.as<DeltaLevel>();
+        a.items = items.as<StateItem>();
+        a.level = level.as<StateLevel>();
         a.most_items = most_items;
         a.key_heads = key_heads;
         a.value_heads = value_heads;
@@ -72,21 +72,21 @@ struct Bench {
         gates = require(zeroed_memory(int64_t{tokens} * value_heads * 8, "gates"));
     }
     // So many requests, of so many tokens each.
-    std::vector<DeltaChunk> set_step(int32_t requests, int32_t each, bool chunked) {
-        std::vector<DeltaItem> all;
-        std::vector<DeltaChunk> made;
+    std::vector<StateChunk> set_step(int32_t requests, int32_t each, bool chunked) {
+        std::vector<StateItem> all;
+        std::vector<StateChunk> made;
         for (int32_t i = 0; i < requests; ++i) {
             all.push_back({i, i, i * each, each, 1000});
-            for (int32_t t = 0; chunked && t < each; t += kDeltaChunk) made.push_back({i, t});
+            for (int32_t t = 0; chunked && t < each; t += kStateChunk) made.push_back({i, t});
         }
-        DeltaLevel one{};
+        StateLevel one{};
         one.several = each > 1 ? 0 : requests;
         one.chunked = chunked ? 0 : requests;
         one.end = requests;
         one.chunk_end = static_cast<int32_t>(made.size());
         items = upload(all);
-        level = upload(std::vector<DeltaLevel>{one});
-        chunks = upload(made.empty() ? std::vector<DeltaChunk>{{0, 0}} : made);
+        level = upload(std::vector<StateLevel>{one});
+        chunks = upload(made.empty() ? std::vector<StateChunk>{{0, 0}} : made);
         return made;
     }
 };
@@ -124,7 +124,7 @@ void time_prompts(Bench *bench) {
         bench->make(tokens, requests);
         const auto chunks = static_cast<int32_t>(bench->set_step(requests, each, true).size());
         const ChunkArguments a{bench->delta(requests),
-                               bench->chunks.as<DeltaChunk>(),
+                               bench->chunks.as<StateChunk>(),
                                chunks,
                                requests,
                                tokens,
@@ -144,8 +144,8 @@ void time_prompts(Bench *bench) {
         // The rule reads S twice and writes it once; chunks count whole, zeros above their diagonals too.
         const double heads = bench->value_heads;
         const double rule = 6.0 * kDim * kDim * heads * tokens;
-        const double square = 2.0 * kDeltaChunk * kDeltaChunk * kDim;
-        const double whole = (5 * square + 3 * 2.0 * kDeltaChunk * kDim * kDim) * heads * chunks;
+        const double square = 2.0 * kStateChunk * kStateChunk * kDim;
+        const double whole = (5 * square + 3 * 2.0 * kStateChunk * kDim * kDim) * heads * chunks;
         std::printf(
             "%3d prompts of %4d tokens: %7.1f us (inputs %.1f, within %.1f, across %.1f, results "
             "%.1f); %.1f TFLOP/s of the rule's, %.1f of the chunks'; token by token %.1f us\n",
@@ -178,9 +178,9 @@ void time_convolution(int32_t sms) {
         a.states = states.data();
         a.slot_bytes = slot;
         a.out = out.data();
-        a.items = lists.items.as<DeltaItem>();
-        a.chunks = lists.chunks.as<DeltaChunk>();
-        a.level = lists.level.as<DeltaLevel>();
+        a.items = lists.items.as<StateItem>();
+        a.chunks = lists.chunks.as<StateChunk>();
+        a.level = lists.level.as<StateLevel>();
         a.tokens = tokens;
         a.channels = kChannels;
         a.width = kWidth;

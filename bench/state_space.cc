@@ -51,7 +51,7 @@ class Bench {
             vectors_.as<float>();
         delta.norm = {NormKind::rms, vectors_.as<float>(), nullptr, 1e-5F};
         StepForm form;
-        form.delta_chunks = goes_in_chunks(model, DType::bf16, stepped);
+        form.state_chunks = goes_in_chunks(model, DType::bf16, stepped);
         require(step_.allocate(step_buffers(model, form, tokens_), &input_));
         require(step_.take_slots(requests));
         TokenBatch batch;

@@ -169,7 +169,7 @@ template <typename T> std::vector<float> run_job(Random &random, const Job &job,
         a.channels = shape.channels;
         a.width = shape.width;
         a.sms = job.sms;
-        for (const DeltaLevel &level : lists.levels) {
+        for (const StateLevel &level : lists.levels) {
             a.level = &level;
             run_launch<T>(random, a);
         }

@@ -173,7 +173,7 @@ struct Layers { // of one
           bias(vectors.step, DType::f32), norm(vectors.norm, DType::f32) {
         StepForm form;
         form.element = options.element;
-        form.delta_chunks = goes_in_chunks(model, options.element, options.reproducible);
+        form.state_chunks = goes_in_chunks(model, options.element, options.reproducible);
         check(step.allocate(step_buffers(model, form, rows), &input));
         check(step.take_slots(slots));
         check(staging.reserve(1 << 20));

@@ -50,7 +50,7 @@ class Layers {
           input_bias_(vectors.input_bias, DType::f32) {
         StepForm form;
         form.element = type;
-        form.delta_chunks = goes_in_chunks(model_, type, false);
+        form.state_chunks = goes_in_chunks(model_, type, false);
         check(states_.allocate(step_buffers(model_, form, rows), &input_));
         check(states_.take_slots(slots));
         check(staging_.reserve(1 << 20));

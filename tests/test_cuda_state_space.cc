@@ -157,7 +157,7 @@ struct Device {
           skips(layer.vectors.skip, DType::f32), norm(layer.vectors.norm, DType::f32) {
         StepForm form;
         form.element = job.type;
-        form.delta_chunks = goes_in_chunks(model, job.type, job.reproducible);
+        form.state_chunks = goes_in_chunks(model, job.type, job.reproducible);
         check(step.allocate(step_buffers(model, form, int64_t{job.sequences} * job.most), &input));
         check(step.take_slots(job.sequences));
         check(staging.reserve(1 << 20));

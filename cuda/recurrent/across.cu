@@ -10,19 +10,19 @@ namespace {
 constexpr int kThreads = 128;
 
 struct AcrossOperands {
-    alignas(128) unsigned char w[kDeltaChunk * Rows::kRowBytes];
-    alignas(128) unsigned char queries[kDeltaChunk * Rows::kRowBytes];
-    alignas(128) unsigned char keys[kDeltaChunk * Rows::kRowBytes];
-    alignas(128) unsigned char p[kDeltaChunk * Weights::kRowBytes];
-    alignas(128) unsigned char u[kDeltaChunk * Columns::kRowBytes];
-    float2 decays[kDeltaChunk]; // exp(G), exp(G_last - G)
+    alignas(128) unsigned char w[kStateChunk * Rows::kRowBytes];
+    alignas(128) unsigned char queries[kStateChunk * Rows::kRowBytes];
+    alignas(128) unsigned char keys[kStateChunk * Rows::kRowBytes];
+    alignas(128) unsigned char p[kStateChunk * Weights::kRowBytes];
+    alignas(128) unsigned char u[kStateChunk * Columns::kRowBytes];
+    float2 decays[kStateChunk]; // exp(G), exp(G_last - G)
 };
 
 template <typename T> __device__ __forceinline__ void
 copy_operands(const ChunkArguments &c, const AcrossPlace &place, int first, AcrossOperands *to) {
     const DeltaArguments &a = c.delta;
     const int thread = static_cast<int>(threadIdx.x);
-    const int count = min(kDeltaChunk, place.item.token_count - first);
+    const int count = min(kStateChunk, place.item.token_count - first);
     const int64_t token = int64_t{place.item.token_begin} + first;
     const int64_t w_stride = int64_t{a.value_heads} * kHeadDim, channels = a.channels();
     const int key_head = place.head / (a.value_heads / a.key_heads);
@@ -37,9 +37,9 @@ copy_operands(const ChunkArguments &c, const AcrossPlace &place, int first, Acro
     Rows{shared_address(to->keys)}.copy<kThreads>(
         thread, mixed + a.keys_size() + key_head * kHeadDim, channels, count);
     Weights{shared_address(to->p)}.copy<kThreads>(
-        thread, static_cast<const T *>(c.p) + (token * a.value_heads + place.head) * kDeltaChunk,
-        int64_t{a.value_heads} * kDeltaChunk, count);
-    if (thread < kDeltaChunk) {
+        thread, static_cast<const T *>(c.p) + (token * a.value_heads + place.head) * kStateChunk,
+        int64_t{a.value_heads} * kStateChunk, count);
+    if (thread < kStateChunk) {
         const float2 *from =
             c.gates + (token + min(thread, count - 1)) * a.value_heads + place.head;
         copy_async_pair(shared_address(to->decays + thread), from);
@@ -57,7 +57,7 @@ __device__ __forceinline__ void multiply_by_state(const StateSums &state, const 
         uint32_t a[4];
         as_operand<T>(a, state + k / 2, state + k / 2 + 4);
 #pragma unroll
-        for (int n = 0; n < kDeltaChunk; n += 16) {
+        for (int n = 0; n < kStateChunk; n += 16) {
             uint32_t b[4];
             w.load_turned_b(b, k, n);
             mma_sync(known + n / 2, a, b[0], b[1], T());
@@ -74,11 +74,11 @@ template <typename T> __device__ __forceinline__ void
 add_within(const float2 *decays, const Weights &p, const TokenSums &changes, TokenSums &found) {
     decay_tokens<false>(decays, found);
 #pragma unroll
-    for (int k = 0; k < kDeltaChunk; k += 16) {
+    for (int k = 0; k < kStateChunk; k += 16) {
         uint32_t a[4];
         as_operand<T>(a, changes + k / 2, changes + k / 2 + 4);
 #pragma unroll
-        for (int n = k; n < kDeltaChunk; n += 16) { // earlier tokens do not see k
+        for (int n = k; n < kStateChunk; n += 16) { // earlier tokens do not see k
             uint32_t b[4];
             p.load_turned_b(b, k, n);
             mma_sync(found + n / 2, a, b[0], b[1], T());
@@ -93,7 +93,7 @@ advance_state(const float2 *decays, const Rows &keys, TokenSums &changes, StateS
     decay_state(decays, state);
     decay_tokens<true>(decays, changes);
 #pragma unroll
-    for (int k = 0; k < kDeltaChunk; k += 16) {
+    for (int k = 0; k < kStateChunk; k += 16) {
         uint32_t a[4];
         as_operand<T>(a, changes + k / 2, changes + k / 2 + 4);
 #pragma unroll
@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(kThreads, kStages == 1 ? 2 : 1)
                 state[i] = to_float(from[row * kHeadDim + column]);
             });
         }
-        for (int first = 0, stage = 0; first < place.item.token_count; first += kDeltaChunk) {
-            const int next = first + kDeltaChunk;
+        for (int first = 0, stage = 0; first < place.item.token_count; first += kStateChunk) {
+            const int next = first + kStateChunk;
             copy_async_wait<0>();
             __syncthreads();
             if (kStages > 1 && next < place.item.token_count) {

@@ -11,16 +11,16 @@ namespace batchllm::cuda {
 inline constexpr int kAcrossColumns = 64; // of S, a block's
 
 using Rows = Tile<kHeadDim>;
-using Weights = Tile<kDeltaChunk>;
+using Weights = Tile<kStateChunk>;
 using Columns = Tile<kAcrossColumns>;
 
 // In mma's accumulator layout, of the warp's 16 columns: S^T, and what is by tokens. Sum 4 n + e is at row
 // lane / 4 + e / 2 * 8 of it, and at column 8 n + lane % 4 * 2 + e % 2.
 using StateSums = float[kHeadDim / 2];
-using TokenSums = float[kDeltaChunk / 2];
+using TokenSums = float[kStateChunk / 2];
 
 struct AcrossPlace {
-    DeltaItem item;
+    StateItem item;
     int head, column; // column: the first of the block's
 };
 
@@ -31,7 +31,7 @@ struct AcrossPlaces {
     int first, count; // items; places
 
     __device__ __forceinline__ explicit AcrossPlaces(const DeltaArguments &a) : arguments(a) {
-        const DeltaLevel level = *a.level;
+        const StateLevel level = *a.level;
         first = level.chunked;
         count = (level.end - level.chunked) * a.value_heads * kBlocks;
     }
@@ -73,7 +73,7 @@ template <typename T>
 __device__ __forceinline__ void subtract_from(const Columns &u, TokenSums &known) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-    for (int n = 0; n < kDeltaChunk; n += 16) {
+    for (int n = 0; n < kStateChunk; n += 16) {
         uint32_t
             wanted[4]; // tokens n on, the warp's first and second eight columns; tokens n + 8 on
         load_matrix_transposed(wanted, u.at(n + lane % 8 + lane / 16 * 8, warp * 2 + lane / 8 % 2));
@@ -93,7 +93,7 @@ template <bool to_last>
 __device__ __forceinline__ void decay_tokens(const float2 *decays, TokenSums &sums) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int n = 0; n < kDeltaChunk / 8; ++n) {
+    for (int n = 0; n < kStateChunk / 8; ++n) {
         const float4 two = *reinterpret_cast<const float4 *>(decays + 8 * n + lane % 4 * 2);
         const float first = to_last ? two.y : two.x, second = to_last ? two.w : two.z;
         sums[4 * n] *= first, sums[4 * n + 1] *= second;
@@ -102,7 +102,7 @@ __device__ __forceinline__ void decay_tokens(const float2 *decays, TokenSums &su
 }
 
 __device__ __forceinline__ void decay_state(const float2 *decays, StateSums &state) {
-    const float decay = decays[kDeltaChunk - 1].x;
+    const float decay = decays[kStateChunk - 1].x;
 #pragma unroll
     for (float &x : state) x *= decay;
 }
@@ -113,7 +113,7 @@ template <typename T> __device__ __forceinline__ void store_results(const TokenS
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     out += warp * 16 + lane % 4 * 2;
 #pragma unroll
-    for (int n = 0; n < kDeltaChunk / 8; ++n) {
+    for (int n = 0; n < kStateChunk / 8; ++n) {
         const int token = 8 * n + lane / 4;
 #pragma unroll
         for (int half = 0; half < 2; ++half) { // of the columns

@@ -39,7 +39,7 @@ __device__ __forceinline__ void make_results(const ResultTiles &tiles, const Res
     for (int i = 0; i < kAcrossColumns / 2; ++i) found[i] *= decays[i / 2 % 2];
     turns.p.wait_full(phase);
     turns.changes.wait_full(phase);
-    multiply_rows<T, kDeltaChunk>(tiles.p, tiles.changes, true, found);
+    multiply_rows<T, kStateChunk>(tiles.p, tiles.changes, true, found);
     turns.p.release_to_both();
     turns.changes.release();
 }
@@ -56,7 +56,7 @@ __device__ __forceinline__ void send_squares(const ResultTurns &turns, uint32_t 
         sum += __shfl_xor_sync(~0u, sum, 2);
     }
     const uint32_t full = shared_address(&turns.squares_full[turn]);
-    if (threadIdx.x % 128 == 0) barrier_expect(full, kDeltaChunk * sizeof(float));
+    if (threadIdx.x % 128 == 0) barrier_expect(full, kStateChunk * sizeof(float));
     if (threadIdx.x % 4 != 0) return;
     const uint32_t other = cluster_rank() ^ 1;
     const uint32_t to = address_in(shared_address(turns.squares[turn] + row), other);
@@ -140,7 +140,7 @@ template <typename T> __device__ void finish(const ChunkArguments &c, const Acro
     uint32_t number = 0; // of chunks
     for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
         const AcrossPlace place = places.at(i);
-        for (int first = 0; first < place.item.token_count; first += kDeltaChunk, ++number) {
+        for (int first = 0; first < place.item.token_count; first += kStateChunk, ++number) {
             if (number % kGroups != group) continue;
             const AcrossChunk chunk(a, place, first);
             const uint32_t turn = number / kGroups % 2, phase = turn;

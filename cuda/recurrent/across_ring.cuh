@@ -15,11 +15,11 @@ namespace {
 constexpr int kWarps = 4;                    // of a warpgroup
 constexpr int kCtas = AcrossPlaces::kBlocks; // of a cluster
 constexpr int kPanelBytes =
-    kDeltaChunk * 128; // 64 columns, swizzled as TMA writes and wgmma wants them
+    kStateChunk * 128; // 64 columns, swizzled as TMA writes and wgmma wants them
 constexpr int kTileBytes = 2 * kPanelBytes;
 constexpr int kTiles = 6, kValues = 2; // under way
 constexpr int kGroups = 2;             // warpgroups that make results, every second chunk each
-constexpr int kBoxRows = kDeltaChunk / kCtas, kBoxBytes = kBoxRows * 128;
+constexpr int kBoxRows = kStateChunk / kCtas, kBoxBytes = kBoxRows * 128;
 
 // Of a part of shared memory that is filled and used by turns. phase: 0 for the first turn, 1 for the second, and on.
 struct Turns {
@@ -92,14 +92,14 @@ struct ResultTurns {
     Turns queries, state, p, changes, gates;
     // The other CTA's sums, of two turns: it may be one ahead.
     uint64_t squares_full[2];
-    float squares[2][kDeltaChunk];
+    float squares[2][kStateChunk];
 };
 
 struct AcrossShared {
     alignas(1024) unsigned char tiles[kTiles][kTileBytes];    // S; W; k
     alignas(1024) unsigned char values[kValues][kPanelBytes]; // U
     ResultTiles results[kGroups];
-    alignas(16) float2 decays[kValues][kDeltaChunk]; // exp(G), exp(G_last - G), with U
+    alignas(16) float2 decays[kValues][kStateChunk]; // exp(G), exp(G_last - G), with U
     Turns tile_turns[kTiles], value_turns[kValues];
     ResultTurns result_turns[kGroups];
 
@@ -139,7 +139,7 @@ struct AcrossChunk {
         : head(place.head), column(place.column),
           key_head(place.head / (a.value_heads / a.key_heads)),
           token(int64_t{place.item.token_begin} + first),
-          count(min(kDeltaChunk, place.item.token_count - first)) {}
+          count(min(kStateChunk, place.item.token_count - first)) {}
     // Of tokens; a box of which none is there is not loaded.
     __device__ __forceinline__ int boxes() const { return (count + kBoxRows - 1) / kBoxRows; }
 };
@@ -166,7 +166,7 @@ __device__ __forceinline__ void load_own(const CUtensorMap &map, int column,
                                          const Turns &turns) {
     barrier_expect(turns.filled(), static_cast<uint32_t>(kBoxBytes * chunk.boxes()));
 #pragma unroll
-    for (int row = 0; row < kDeltaChunk; row += kBoxRows) {
+    for (int row = 0; row < kStateChunk; row += kBoxRows) {
         if (row >= chunk.count) return;
         load_box(shared_address(to) + static_cast<uint32_t>(row * 128), map, column,
                  static_cast<int>(chunk.token) + row, turns.filled());
@@ -198,14 +198,14 @@ template <typename S> __device__ void feed_states(const ChunkArguments &c, const
                          place.item.from, turns.filled());
             });
         }
-        for (int first = 0; first < place.item.token_count; first += kDeltaChunk) {
+        for (int first = 0; first < place.item.token_count; first += kStateChunk) {
             const AcrossChunk chunk(a, place, first);
             const float2 *decays = c.gates + chunk.token * a.value_heads + chunk.head;
             const auto at = values.take();
             const Turns &turns = shared->value_turns[at.slot];
             turns.wait_empty(at.phase);
 #pragma unroll
-            for (int t = lane; t < kDeltaChunk; t += 32) { // beyond the tokens the last one's
+            for (int t = lane; t < kStateChunk; t += 32) { // beyond the tokens the last one's
                 copy_async_pair(shared_address(&shared->decays[at.slot][t]),
                                 decays + min(t, chunk.count - 1) * a.value_heads);
             }
@@ -232,7 +232,7 @@ __device__ void feed_results(const DeltaArguments &a, const AcrossMaps &maps,
     Next<kGroups> groups;
     for (int i = static_cast<int>(blockIdx.x); i < places.count; i += static_cast<int>(gridDim.x)) {
         const AcrossPlace place = places.at(i);
-        for (int first = 0; first < place.item.token_count; first += kDeltaChunk) {
+        for (int first = 0; first < place.item.token_count; first += kStateChunk) {
             const AcrossChunk chunk(a, place, first);
             const auto at = groups.take();
             const ResultTiles &tiles = shared->results[at.slot];
@@ -245,7 +245,7 @@ __device__ void feed_results(const DeltaArguments &a, const AcrossMaps &maps,
             __syncwarp();
             turns.p.wait_empty(at.phase);
             if (elect_one()) {
-                load_to_both<1>(maps.p, chunk.head * kDeltaChunk, chunk, tiles.p, turns.p);
+                load_to_both<1>(maps.p, chunk.head * kStateChunk, chunk, tiles.p, turns.p);
             }
             __syncwarp();
             turns.gates.wait_empty(at.phase);

@@ -61,7 +61,7 @@ template <typename T>
 __device__ __forceinline__ void read_values(const Columns &u, TokenSums &changes) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-    for (int n = 0; n < kDeltaChunk; n += 16) {
+    for (int n = 0; n < kStateChunk; n += 16) {
         uint32_t
             pairs[4]; // tokens n on, the warp's first and second eight columns; tokens n + 8 on
         load_matrix_transposed(pairs, u.at(n + lane % 8 + lane / 16 * 8, warp * 2 + lane / 8 % 2));
@@ -89,18 +89,18 @@ __device__ __forceinline__ void subtract_known(const StateSums &state, const uns
         store_matrix(operand_place(copy, k), a);
         wgmma_fence();
         wgmma_rs_minus(changes, a, rows.at(k / 4 * kPanelBytes + k % 4 * 32), 1,
-                       std::integral_constant<int, kDeltaChunk>(), T());
+                       std::integral_constant<int, kStateChunk>(), T());
     }
     wgmma_commit();
 }
 
 // S^T += (exp(G_last - G) N)^T k. decays: of the thread's columns of N^T
 template <typename T> __device__ __forceinline__ void
-advance_state(const TokenSums &changes, const float (&decays)[kDeltaChunk / 4],
-              const unsigned char *k, uint32_t (&left)[kDeltaChunk / 4], StateSums &state) {
+advance_state(const TokenSums &changes, const float (&decays)[kStateChunk / 4],
+              const unsigned char *k, uint32_t (&left)[kStateChunk / 4], StateSums &state) {
     const Operand keys(shared_address(k), kPanelBytes);
 #pragma unroll
-    for (int i = 0; i < kDeltaChunk / 16; ++i) {
+    for (int i = 0; i < kStateChunk / 16; ++i) {
         uint32_t *a = left + 4 * i;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -116,7 +116,7 @@ advance_state(const TokenSums &changes, const float (&decays)[kDeltaChunk / 4],
 template <typename T>
 __device__ __forceinline__ void leave_changes(const TokenSums &changes, const unsigned char *to) {
 #pragma unroll
-    for (int k = 0; k < kDeltaChunk / 16; ++k) {
+    for (int k = 0; k < kStateChunk / 16; ++k) {
         uint32_t a[4];
         as_operand<T>(a, changes + 8 * k, changes + 8 * k + 4);
         store_matrix(operand_place(to, k), a);
@@ -132,7 +132,7 @@ struct ChunkTiles {
 
 // Rows of k from `count` on, by the warpgroup.
 __device__ __forceinline__ void clear_rows(unsigned char *tile, int count) {
-    for (int i = static_cast<int>(threadIdx.x); i < (kDeltaChunk - count) * 8; i += 128) {
+    for (int i = static_cast<int>(threadIdx.x); i < (kStateChunk - count) * 8; i += 128) {
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
             store_shared(shared_address(tile + p * kPanelBytes + count * 128 + i * 16), uint4{});
@@ -144,7 +144,7 @@ __device__ __forceinline__ void clear_rows(unsigned char *tile, int count) {
 __device__ __forceinline__ void clear_changes(int count, TokenSums &changes) {
     const int first = static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < kDeltaChunk / 2; ++i) {
+    for (int i = 0; i < kStateChunk / 2; ++i) {
         if (i / 4 * 8 + first + i % 2 >= count) changes[i] = 0;
     }
 }
@@ -168,8 +168,8 @@ template <typename T> __device__ __forceinline__ void step_through(int tokens, A
                                                                    TokenSums &changes,
                                                                    StateSums &state) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    uint32_t left[kHeadDim / 4], later[kDeltaChunk / 4];
-    for (int first = 0; first < tokens; first += kDeltaChunk) {
+    uint32_t left[kHeadDim / 4], later[kStateChunk / 4];
+    for (int first = 0; first < tokens; first += kStateChunk) {
         const ChunkTiles now = next;
         const int count = tokens - first; // of this chunk and those behind it
         const Turns &w_turns = shared->tile_turns[now.w.slot],
@@ -177,30 +177,30 @@ template <typename T> __device__ __forceinline__ void step_through(int tokens, A
         const ResultTiles &results = shared->results[now.results.slot];
         const ResultTurns &turns = shared->result_turns[now.results.slot];
         const float2 *all = shared->decays[now.u.slot];
-        const float decay = all[kDeltaChunk - 1].x;
+        const float decay = all[kStateChunk - 1].x;
         subtract_known<T>(state, shared->tiles[now.w.slot], results.state, left, changes);
         if (__any_sync(~0u, decay != 1)) { // ptxas would put it behind the products
 #pragma unroll
             for (float &x : state) x *= decay;
         }
         key_turns.wait_full(now.keys.phase);
-        if (count < kDeltaChunk) clear_rows(shared->tiles[now.keys.slot], count);
+        if (count < kStateChunk) clear_rows(shared->tiles[now.keys.slot], count);
         async_proxy_fence(); // of S^T that was left, and of k
-        if (count < kDeltaChunk) named_barrier(1, 128);
-        float decays[kDeltaChunk / 4];
+        if (count < kStateChunk) named_barrier(1, 128);
+        float decays[kStateChunk / 4];
 #pragma unroll
-        for (int n = 0; n < kDeltaChunk / 8; ++n) {
+        for (int n = 0; n < kStateChunk / 8; ++n) {
             const float4 two = *reinterpret_cast<const float4 *>(all + 8 * n + lane % 4 * 2);
             decays[2 * n] = two.y, decays[2 * n + 1] = two.w;
         }
         shared->value_turns[now.u.slot].release();
         wait_for(changes);
-        if (count < kDeltaChunk) clear_changes(count, changes);
+        if (count < kStateChunk) clear_changes(count, changes);
         advance_state<T>(changes, decays, shared->tiles[now.keys.slot], later, state);
         turns.state.publish();
         turns.changes.wait_empty(now.results.phase);
         leave_changes<T>(changes, results.changes);
-        if (count > kDeltaChunk) next = take_chunk<T>(shared, at, changes);
+        if (count > kStateChunk) next = take_chunk<T>(shared, at, changes);
         async_proxy_fence();
         turns.changes.publish();
         wait_for(state); // what is in flight from pass to pass ptxas serialises
@@ -271,7 +271,7 @@ template <typename T, typename S> cudaError_t launch(const ChunkArguments &c, cu
     const int64_t slots = (int64_t{1} << 40) / a.slot_bytes; // more than any device has
     cudaError_t status = map(c.mixed, a.channels(), &maps.mixed);
     if (status == cudaSuccess) status = map(c.w, int64_t{a.value_heads} * kHeadDim, &maps.w);
-    if (status == cudaSuccess) status = map(c.p, int64_t{a.value_heads} * kDeltaChunk, &maps.p);
+    if (status == cudaSuccess) status = map(c.p, int64_t{a.value_heads} * kStateChunk, &maps.p);
     if (status == cudaSuccess) status = map(a.projected, a.stride, &maps.projected);
     if (status == cudaSuccess) {
         status = make_tensor_map(a.states, a.state, int64_t{a.value_heads} * kHeadDim, kHeadDim,

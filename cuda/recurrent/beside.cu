@@ -10,7 +10,7 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kTokens = kDeltaChunk / (kThreads / 32);
+constexpr int kTokens = kStateChunk / (kThreads / 32);
 constexpr int kBatch = 8, kResults = 4; // tokens that are loaded together
 
 template <typename T> struct alignas(8) Four { T x[4]; };
@@ -79,7 +79,7 @@ mix_tokens(const ChunkArguments &c, const ChunkPlace &place, int head, int begin
 template <typename T> __global__ void __launch_bounds__(kThreads, 6)
     chunk_inputs(const __grid_constant__ ChunkArguments c) {
     const DeltaArguments &a = c.delta;
-    const DeltaLevel level = *a.level;
+    const StateLevel level = *a.level;
     const int head = static_cast<int>(blockIdx.y), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int i = level.chunk_begin + static_cast<int>(blockIdx.x); i < level.chunk_end;
          i += gridDim.x) {
@@ -99,7 +99,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 6)
 template <typename T> __global__ void __launch_bounds__(kThreads)
     chunk_results(const __grid_constant__ ChunkArguments c) {
     const DeltaArguments &a = c.delta;
-    const DeltaLevel level = *a.level;
+    const StateLevel level = *a.level;
     const int head = static_cast<int>(blockIdx.y), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const float4 norm = reinterpret_cast<const float4 *>(a.norm)[lane];
     const float weights[4] = {norm.x, norm.y, norm.z, norm.w};

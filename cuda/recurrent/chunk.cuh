@@ -40,11 +40,11 @@ template <int kColumns> struct Tile {
         const int lane = threadIdx.x % 32;
         load_matrix_transposed(r, at(k + lane % 16, n / 8 + lane / 16));
     }
-    // Asynchronously, by kThreads threads: kDeltaChunk rows, those from `count` on zeros.
+    // Asynchronously, by kThreads threads: kStateChunk rows, those from `count` on zeros.
     template <int kThreads, typename T> __device__ __forceinline__ void
     copy(int thread, const T *from, int64_t stride, int count) const {
 #pragma unroll
-        for (int i = 0; i < kDeltaChunk * kPieces / kThreads; ++i) {
+        for (int i = 0; i < kStateChunk * kPieces / kThreads; ++i) {
             const int place = i * kThreads + thread;
             const int row = place / kPieces, piece = place % kPieces;
             const bool valid = row < count;
@@ -68,16 +68,16 @@ template <typename Action> cudaError_t with_half(DType type, const Action &actio
 
 // A chunk of a value head.
 struct ChunkPlace {
-    DeltaItem item;
+    StateItem item;
     int64_t token; // the first
     int count;     // tokens
     int first;     // of the item's
 
-    __device__ ChunkPlace(const ChunkArguments &a, const DeltaChunk &chunk)
+    __device__ ChunkPlace(const ChunkArguments &a, const StateChunk &chunk)
         : ChunkPlace(a.delta.items[chunk.item], chunk.first) {}
-    __device__ ChunkPlace(const DeltaItem &item, int first)
+    __device__ ChunkPlace(const StateItem &item, int first)
         : item(item), token(int64_t{item.token_begin} + first),
-          count(min(kDeltaChunk, item.token_count - first)), first(first) {}
+          count(min(kStateChunk, item.token_count - first)), first(first) {}
 };
 
 template <typename T>

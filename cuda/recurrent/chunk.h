@@ -1,4 +1,4 @@
-// The gated delta rule by products of matrices, kDeltaChunk tokens of an item at a time: the WY form of arXiv
+// The gated delta rule by products of matrices, kStateChunk tokens of an item at a time: the WY form of arXiv
 // 2406.06484 with decays (2412.06464). For heads of 128 by 128 in 16 bits, sums in f32.
 //
 // With G_i the logarithm of the decay from the chunk's beginning up to token i, and S the state before the chunk:
@@ -14,17 +14,17 @@
 
 namespace batchllm::cuda {
 
-inline constexpr int32_t kDeltaChunk = 64;
+inline constexpr int32_t kStateChunk = 64;
 
-struct DeltaChunk {
+struct StateChunk {
     int32_t item;  // of the step's
-    int32_t first; // tokens [first, first + kDeltaChunk) of the item's, or as many as there are
+    int32_t first; // tokens [first, first + kStateChunk) of the item's, or as many as there are
 };
 
 // Of the items [chunked, end) of a level and their chunks.
 struct ChunkArguments {
     DeltaArguments delta;     // out: the results, normed and gated
-    const DeltaChunk *chunks; // of the step
+    const StateChunk *chunks; // of the step
     int32_t most_chunks;      // no level has more
     int32_t items;  // of the level; where a graph's next replay has others, it is only slower
     int64_t tokens; // of the step, rounded up: so many rows have `projected` and what follows
@@ -32,7 +32,7 @@ struct ChunkArguments {
     float2 *
         gates; // [tokens, value_heads] logarithm to base 2 of the decay, and rate; then exp(G), exp(G_last - G)
     void *w; // [tokens, value_heads, key_dim] elements
-    void *p; // [tokens, value_heads, kDeltaChunk] elements: by the chunk's tokens
+    void *p; // [tokens, value_heads, kStateChunk] elements: by the chunk's tokens
 };
 
 // Whether there are kernels for such heads.

@@ -63,7 +63,7 @@ __device__ __forceinline__ const T *projected_of(const DeltaArguments &a, int64_
 
 // The row of channels that the convolution sees `back` tokens before token t; any row where there is none.
 template <typename T> __device__ __forceinline__ const T *
-seen_row(const DeltaArguments &a, const DeltaItem &item, int t, int back) {
+seen_row(const DeltaArguments &a, const StateItem &item, int t, int back) {
     const int at = t - back, position = item.position + at;
     if (at >= 0 || position < 0) {
         return projected_of<T>(a, int64_t{item.token_begin} + max(at, 0));
@@ -73,7 +73,7 @@ seen_row(const DeltaArguments &a, const DeltaItem &item, int t, int back) {
 
 // What the convolution sees in a channel at token t of the item; t may be one of the last before it.
 template <typename T> __device__ __forceinline__ T convolution_input(const DeltaArguments &a,
-                                                                     const DeltaItem &item, int t,
+                                                                     const StateItem &item, int t,
                                                                      int channel) {
     if (t >= 0) return projected_of<T>(a, int64_t{item.token_begin} + t)[channel];
     const int position = item.position + t;

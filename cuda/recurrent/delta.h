@@ -24,7 +24,7 @@ inline constexpr int32_t kMostDeltaDim = 128; // of keys and of values
 inline constexpr int32_t kRing = 4;           // tokens that a convolution sees, at most
 
 // The tokens of one context node in a step.
-struct DeltaItem {
+struct StateItem {
     int32_t state, from;              // slots; from -1: zeros
     int32_t token_begin, token_count; // of the step's
     int32_t position;                 // of the first
@@ -32,7 +32,7 @@ struct DeltaItem {
 
 // Items whose states do not depend on each other. They are stepped through up to `chunked`, those of several
 // tokens from `several` on.
-struct DeltaLevel {
+struct StateLevel {
     int32_t begin, several, chunked, end;
     int32_t chunk_begin, chunk_end; // of the step's chunks
 };
@@ -50,8 +50,8 @@ struct DeltaArguments {
     std::byte *states; // the layer's part of slot 0
     int64_t slot_bytes;
     void *out;               // [tokens, value_heads * value_dim] elements
-    const DeltaItem *items;  // of the step
-    const DeltaLevel *level; // on the device: a graph's next replay has another
+    const StateItem *items;  // of the step
+    const StateLevel *level; // on the device: a graph's next replay has another
     int32_t most_items;      // no level has more
     // Of state-space layers alone: items [begin, chunked) of the level when it is launched. Where a graph's next
     // replay has others, it is only slower.

@@ -8,7 +8,7 @@ namespace batchllm::cuda {
 
 constexpr int kGroup = 128; // threads of a warpgroup
 constexpr int kSquare = 16; // rows of a warp
-constexpr int kSquares = kDeltaChunk / kSquare;
+constexpr int kSquares = kStateChunk / kSquare;
 
 // Of a warpgroup's 64 by 64 sums a warp's squares of 16 by 16, in mma's accumulator layout.
 using SquareSums = float[kSquares][8];

@@ -13,7 +13,7 @@
 namespace batchllm::cuda {
 
 constexpr int32_t kPieceTokens = 8; // of a long item
-constexpr int32_t kPieces = kDeltaChunk / kPieceTokens;
+constexpr int32_t kPieces = kStateChunk / kPieceTokens;
 constexpr int32_t kConvolutionThreads = 256; // of a block, at most
 constexpr int32_t kConvolutionBlocks = 2;    // of so many threads, that an SM's registers hold
 
@@ -34,26 +34,26 @@ struct ConvolutionGrid {
 };
 
 struct ConvolutionPiece {
-    DeltaItem item;
+    StateItem item;
     int32_t begin, end; // of the item's tokens; none if begin >= end
 
     __host__ __device__ bool keeps_ring() const { return begin == 0; }
 };
 
-__host__ __device__ inline int32_t piece_count(const DeltaLevel &level) {
+__host__ __device__ inline int32_t piece_count(const StateLevel &level) {
     return level.chunked - level.begin + (level.chunk_end - level.chunk_begin) * kPieces;
 }
 
 __host__ __device__ inline ConvolutionPiece piece_of(const ShortConvolutionArguments &a,
-                                                     const DeltaLevel &level, int32_t index) {
+                                                     const StateLevel &level, int32_t index) {
     const int32_t whole = level.chunked - level.begin;
     if (index < whole) {
-        const DeltaItem item = a.items[level.begin + index];
+        const StateItem item = a.items[level.begin + index];
         return {item, 0, item.token_count};
     }
     const int32_t piece = index - whole;
-    const DeltaChunk chunk = a.chunks[level.chunk_begin + piece / kPieces];
-    const DeltaItem item = a.items[chunk.item];
+    const StateChunk chunk = a.chunks[level.chunk_begin + piece / kPieces];
+    const StateItem item = a.items[chunk.item];
     const int32_t begin = chunk.first + piece % kPieces * kPieceTokens;
     const int32_t end = begin + kPieceTokens;
     return {item, begin, end < item.token_count ? end : item.token_count};
@@ -95,11 +95,11 @@ template <typename T, int kWidth, bool kBiased, typename Memory> class Convoluti
         typename Memory::Raw b, c, x;
     };
 
-    __host__ __device__ const T *row(const DeltaItem &item, int32_t t) const {
+    __host__ __device__ const T *row(const StateItem &item, int32_t t) const {
         return static_cast<const T *>(a_.projected) + (int64_t{item.token_begin} + t) * a_.stride +
                channel_;
     }
-    __host__ __device__ void load(const DeltaItem &item, int32_t t, Inputs *out) const {
+    __host__ __device__ void load(const StateItem &item, int32_t t, Inputs *out) const {
         const T *from = row(item, t);
         out->b = Memory::load(from);
         out->c = Memory::load(from + a_.channels);
@@ -124,7 +124,7 @@ template <typename T, int kWidth, bool kBiased, typename Memory> class Convoluti
     }
 
     // p of the item's token t, which may be one of the last before it.
-    __host__ __device__ void see(const DeltaItem &item, int32_t t,
+    __host__ __device__ void see(const StateItem &item, int32_t t,
                                  float (&out)[kConvolvedChannels]) const {
         if (t >= 0) {
             const T *from = row(item, t);
@@ -159,7 +159,7 @@ template <typename T, int kWidth, bool kBiased, typename Memory> class Convoluti
 
     // The last width - 1 tokens' p. Those of before the item are in place already if the slot is the same.
     __host__ __device__ void keep(const ConvolutionPiece &piece) {
-        const DeltaItem &item = piece.item;
+        const StateItem &item = piece.item;
         const int32_t first = item.token_count - kBefore;
         for (int w = 0; w < kBefore; ++w) {
             const int32_t t = first + w, position = item.position + t;
@@ -180,7 +180,7 @@ template <typename T, int kWidth, bool kBiased, typename Memory> __host__ __devi
 convolve_pieces(const ShortConvolutionArguments &a, int32_t vector, int32_t first, int32_t step) {
     if (vector * kConvolvedChannels >= a.channels) return;
     ConvolutionThread<T, kWidth, kBiased, Memory> thread(a, vector);
-    const DeltaLevel level = *a.level;
+    const StateLevel level = *a.level;
     for (int32_t i = first; i < piece_count(level); i += step) thread.run(piece_of(a, level, i));
 }
 

@@ -26,9 +26,9 @@ struct ShortConvolutionArguments {
     std::byte *states;        // the layer's part of slot 0
     int64_t slot_bytes;
     void *out;                // [tokens, channels] elements
-    const DeltaItem *items;   // of the step
-    const DeltaChunk *chunks; // of the step; a level's have all tokens of its items [chunked, end)
-    const DeltaLevel *level;  // on the device: a graph's next replay has another
+    const StateItem *items;   // of the step
+    const StateChunk *chunks; // of the step; a level's have all tokens of its items [chunked, end)
+    const StateLevel *level;  // on the device: a graph's next replay has another
     int64_t tokens;           // of the step, rounded up
     int32_t channels, width;  // width: from 2 to kRing
     int32_t sms;

@@ -88,7 +88,7 @@ template <> __device__ __forceinline__ float within_range<__half>(float x) {
 }
 
 template <typename T, typename S, typename Shape> __device__ __forceinline__ void
-run_item(const StateSpaceArguments &s, const SpacePart<Shape> &part, const DeltaItem &item,
+run_item(const StateSpaceArguments &s, const SpacePart<Shape> &part, const StateItem &item,
          int head, SpaceChannels<T, Shape> *channels, SpaceShared<Shape> *shared) {
     const DeltaArguments &a = s.delta;
     const int thread = static_cast<int>(threadIdx.x), warps = static_cast<int>(blockDim.x) / 32;
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     const int head = static_cast<int>(blockIdx.x);
     const SpacePart<Shape> part(s.delta);
     SpaceChannels<T, Shape> channels(s, part, head);
-    const DeltaLevel level = *s.delta.level;
+    const StateLevel level = *s.delta.level;
     if (!Shape::kWhole) {
         auto *floats = reinterpret_cast<float *>(shared.tokens);
         for (unsigned i = threadIdx.x; i < sizeof shared.tokens / 4; i += blockDim.x) floats[i] = 0;

@@ -83,7 +83,7 @@ template <typename T, typename Shape> struct SpaceChannels {
     }
 
     // Their inputs of the tokens before the item's first, the newest last.
-    __device__ __forceinline__ void load_before(const DeltaArguments &a, const DeltaItem &item,
+    __device__ __forceinline__ void load_before(const DeltaArguments &a, const StateItem &item,
                                                 T (&before)[kEach][kRing - 1]) const {
 #pragma unroll
         for (int e = 0; e < kEach; ++e) {
@@ -122,7 +122,7 @@ template <typename T, typename Shape> struct SpaceChannels {
     }
     // Writes the ring of an item of one token, after see(). Where the item stays in its slot, only that token's row:
     // other blocks may still read the others.
-    __device__ __forceinline__ void keep(const DeltaArguments &a, const DeltaItem &item,
+    __device__ __forceinline__ void keep(const DeltaArguments &a, const StateItem &item,
                                          int head) const {
         T *ring = ring_of<T>(a, item.state);
         const bool keeps_keys = head % (a.value_heads / a.key_heads) == 0;

@@ -32,7 +32,7 @@ cudaError_t launch_state_space_steps(const StateSpaceArguments &arguments, cudaS
 // Of the items [chunked, end) of a level and their chunks.
 struct StateSpaceChunks {
     StateSpaceArguments space;
-    const DeltaChunk *chunks; // of the step
+    const StateChunk *chunks; // of the step
     // Of the level when it is launched. A graph's next replay may have more of either: then it is slower.
     int32_t most_chunks, items;
     void *mixed; // [tokens, channels] elements: q, k and v convolved

@@ -1,4 +1,4 @@
-// Mamba-2's rule by products of matrices, kDeltaChunk tokens of an item at a time: the form of arXiv 2405.21060, for
+// Mamba-2's rule by products of matrices, kStateChunk tokens of an item at a time: the form of arXiv 2405.21060, for
 // heads of 128 keys by 64 values in bf16, sums in f32.
 //
 // With G_i the logarithm of the decay from the chunk's beginning up to token i, and S the state before the chunk:
@@ -22,7 +22,7 @@ namespace {
 
 using Element = __nv_bfloat16;
 
-constexpr int kKeys = 128, kValues = 64, kTokens = kDeltaChunk;
+constexpr int kKeys = 128, kValues = 64, kTokens = kStateChunk;
 constexpr int kGroup = 128, kThreads = 2 * kGroup, kWarps = kGroup / 32;
 constexpr int kBlocks = 2; // on an SM, at most
 static_assert(kTokens == 16 * kWarps && kKeys == 32 * kWarps);
@@ -255,7 +255,7 @@ __device__ __forceinline__ void advance(const Tiles &tiles, int count, WarpState
 
 // The item's chunks, by the group with S.
 template <typename S> __device__ __forceinline__ void run_states(const StateSpaceChunks &c,
-                                                                 const DeltaItem &item, int head,
+                                                                 const StateItem &item, int head,
                                                                  unsigned char *memory, int *turn) {
     const DeltaArguments &a = c.space.delta;
     copy_chunk(c, ChunkPlace(item, 0), head, Tiles(memory, *turn));
@@ -286,7 +286,7 @@ template <typename S> __device__ __forceinline__ void run_states(const StateSpac
 }
 
 // By the other.
-__device__ __forceinline__ void run_results(const StateSpaceArguments &s, const DeltaItem &item,
+__device__ __forceinline__ void run_results(const StateSpaceArguments &s, const StateItem &item,
                                             int head, unsigned char *memory, int *turn) {
     const float skip = s.skip == nullptr ? 0.0f : s.skip[head];
     for (int first = 0; first < item.token_count; first += kTokens, *turn ^= 1) {
@@ -303,10 +303,10 @@ template <typename S> __global__ void __launch_bounds__(kThreads, kBlocks)
     extern __shared__ __align__(128) unsigned char memory[];
     const DeltaArguments &a = c.space.delta;
     const int head = static_cast<int>(blockIdx.x);
-    const DeltaLevel level = *a.level;
+    const StateLevel level = *a.level;
     int turn = 0;
     for (int i = level.chunked + static_cast<int>(blockIdx.y); i < level.end; i += gridDim.y) {
-        const DeltaItem item = a.items[i];
+        const StateItem item = a.items[i];
         if (threadIdx.x < kGroup) {
             run_results(c.space, item, head, memory, &turn);
         } else {

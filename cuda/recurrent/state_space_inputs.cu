@@ -13,7 +13,7 @@ namespace {
 using Element = __nv_bfloat16;
 
 constexpr int kThreads = 128, kWarps = kThreads / 32;
-constexpr int kTokens = kDeltaChunk / kWarps; // of a warp
+constexpr int kTokens = kStateChunk / kWarps; // of a warp
 constexpr int kBatch = 8;                     // of these, that are loaded together
 constexpr int kChannels = 128, kHeads = 32;   // of a block
 constexpr int kBlocks = 4;                    // on an SM, as registers allow
@@ -119,12 +119,12 @@ __global__ void __launch_bounds__(kThreads)
     state_space_inputs(const __grid_constant__ StateSpaceChunks c) {
     __shared__ float totals[kWarps][kHeads];
     const DeltaArguments &a = c.space.delta;
-    const DeltaLevel level = *a.level;
+    const StateLevel level = *a.level;
     const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
     const int part = static_cast<int>(blockIdx.y), begin = warp * kTokens;
     for (int i = level.chunk_begin + static_cast<int>(blockIdx.x); i < level.chunk_end;
          i += gridDim.x) {
-        const DeltaChunk chunk = c.chunks[i];
+        const StateChunk chunk = c.chunks[i];
         const ChunkPlace place(a.items[chunk.item], chunk.first);
         if (part >= channel_blocks(a)) {
             make_gates(c, place, (part - channel_blocks(a)) * kHeads + lane, begin, totals);

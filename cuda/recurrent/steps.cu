@@ -211,7 +211,7 @@ template <typename T, typename S, bool kWhole> __global__ void __launch_bounds__
     const Stages<S, kWhole> stages(a, memory + kStepSharedBytes, shared->loaded, stage_count,
                                    stage_bytes);
     if (threadIdx.x == kThreads - 32) { // of a warp that has no weights to load
-        const DeltaLevel level = *a.level;
+        const StateLevel level = *a.level;
         stages.expect();
         for (int i = 0; i < kGroups * kTokens; ++i) {
             expect_arrivals(&shared->mixed[0][0] + i, 1);
@@ -236,11 +236,11 @@ template <typename T, typename S, bool kWhole> __global__ void __launch_bounds__
 constexpr int kRingThreads = 256;
 
 template <typename T> __global__ void delta_rings(const __grid_constant__ DeltaArguments a) {
-    const DeltaLevel level = *a.level;
+    const StateLevel level = *a.level;
     const int channel = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
     if (channel >= a.channels()) return;
     for (int i = level.several + static_cast<int>(blockIdx.x); i < level.end; i += gridDim.x) {
-        const DeltaItem item = a.items[i];
+        const StateItem item = a.items[i];
         T *ring = ring_of<T>(a, item.state);
         for (int back = 0; back < kRing; ++back) {
             const int t = item.token_count - 1 - back, position = item.position + t;

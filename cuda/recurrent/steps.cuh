@@ -71,20 +71,20 @@ __device__ __forceinline__ void discard(float x, float *somewhere) {
 
 // One item and head after another, of which the block has every gridDim-th: its j-th.
 struct StepWork {
-    const DeltaItem *items; // of the level
+    const StateItem *items; // of the level
     int mine;               // items and heads that the block has
     int value_heads;
     int block, blocks; // here, rather than in registers
     bool one_head;     // all that the block has are of one
 
-    __device__ StepWork(const DeltaArguments &a, const DeltaLevel &level)
+    __device__ StepWork(const DeltaArguments &a, const StateLevel &level)
         : items(a.items + level.begin), value_heads(a.value_heads),
           block(static_cast<int>(blockIdx.x)), blocks(static_cast<int>(gridDim.x)),
           one_head(blocks % value_heads == 0) {
         mine = ((level.chunked - level.begin) * value_heads - block + blocks - 1) / blocks;
     }
     __device__ __forceinline__ int at(int j) const { return block + j * blocks; }
-    __device__ __forceinline__ const DeltaItem &item(int j) const {
+    __device__ __forceinline__ const StateItem &item(int j) const {
         return items[at(j) / value_heads];
     }
     __device__ __forceinline__ int head(int j) const { return at(j) % value_heads; }
@@ -168,7 +168,7 @@ template <typename S, bool kWhole> struct Stages {
 };
 
 struct StepItem {
-    DeltaItem item;
+    StateItem item;
     int32_t next; // slot of what will be in the same stage, or -1
     int16_t head, key_head, next_head;
     bool keeps_keys; // of the value heads of its key head, this one sees to their rings

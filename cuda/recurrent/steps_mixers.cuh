@@ -60,7 +60,7 @@ __device__ __forceinline__ void store_four(T *to, int count, const Four<T> &four
 // The rows that the item's next token will see, of an item of one token. Rows of one slot that other blocks
 // still read are not among those written.
 template <bool kWhole, typename T>
-__device__ __forceinline__ void keep_in_ring(const DeltaArguments &a, const DeltaItem &item,
+__device__ __forceinline__ void keep_in_ring(const DeltaArguments &a, const StateItem &item,
                                              int channel, int count, const Four<T> (&seen)[kRing]) {
     int slot = item.state, position = item.position;
     asm volatile("" : "+r"(slot), "+r"(position)); // addresses are not kept from part to part
@@ -138,7 +138,7 @@ template <typename T, typename S, bool kWhole>
 __device__ __forceinline__ void mix_token(const DeltaArguments &a, const StepItem &its, int t,
                                           bool fresh, StepToken *to, uint64_t *used, uint32_t use,
                                           float *discarded) {
-    const DeltaItem item = its.item;
+    const StateItem item = its.item;
     int lane = threadIdx.x % 32, head = its.head, key_head = its.key_head;
     // Addresses are not kept from token to token.
     asm volatile("" : "+r"(lane), "+r"(head), "+r"(key_head));

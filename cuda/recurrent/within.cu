@@ -7,25 +7,25 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kAcross = kDeltaChunk + 4;  // floats from row to row of A, which is kept turned over
-constexpr int kInverse = kDeltaChunk + 8; // of T
+constexpr int kAcross = kStateChunk + 4;  // floats from row to row of A, which is kept turned over
+constexpr int kInverse = kStateChunk + 8; // of T
 constexpr int kBlock = 16;                // rows of T that one thread finds
-constexpr int kHalf = kDeltaChunk / 2;
+constexpr int kHalf = kStateChunk / 2;
 
 using Rows = Tile<kHeadDim>;
 
 struct WithinShared {
-    float sums[kDeltaChunk];  // G
-    float rates[kDeltaChunk]; // 0 beyond the chunk's tokens
+    float sums[kStateChunk];  // G
+    float rates[kStateChunk]; // 0 beyond the chunk's tokens
     float scales
-        [2][kDeltaChunk]; // what T is multiplied by, from the right: rate exp(G) for W, rate for U
-    alignas(128) float across[kDeltaChunk * kAcross];
+        [2][kStateChunk]; // what T is multiplied by, from the right: rate exp(G) for W, rate for U
+    alignas(128) float across[kStateChunk * kAcross];
     alignas(128) float between[kHalf * kHalf];
-    alignas(128) unsigned char keys[kDeltaChunk * Rows::kRowBytes];
-    alignas(128) unsigned char values[kDeltaChunk * Rows::kRowBytes];
+    alignas(128) unsigned char keys[kStateChunk * Rows::kRowBytes];
+    alignas(128) unsigned char values[kStateChunk * Rows::kRowBytes];
     union {
-        alignas(128) unsigned char queries[kDeltaChunk * Rows::kRowBytes];
-        alignas(128) float inverse[kDeltaChunk * kInverse];
+        alignas(128) unsigned char queries[kStateChunk * Rows::kRowBytes];
+        alignas(128) float inverse[kStateChunk * kInverse];
     };
 };
 
@@ -73,7 +73,7 @@ __device__ __forceinline__ void multiply_within(const ChunkArguments &c, const C
             mma_sync(products[n][1], a, b[2], b[3], T());
         }
     }
-    T *p = static_cast<T *>(c.p) + (place.token * c.delta.value_heads + head) * kDeltaChunk;
+    T *p = static_cast<T *>(c.p) + (place.token * c.delta.value_heads + head) * kStateChunk;
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
         if (n > warp) break;
@@ -94,7 +94,7 @@ __device__ __forceinline__ void multiply_within(const ChunkArguments &c, const C
                 shared->across[j * kAcross + i] = rate * pair[0];
                 shared->across[(j + 1) * kAcross + i] = rate * pair[1];
             } else if (i < place.count) {
-                *reinterpret_cast<uint32_t *>(p + int64_t{i} * c.delta.value_heads * kDeltaChunk +
+                *reinterpret_cast<uint32_t *>(p + int64_t{i} * c.delta.value_heads * kStateChunk +
                                               j) = pack(pair[0], pair[1], T());
             }
         }
@@ -105,7 +105,7 @@ __device__ __forceinline__ void multiply_within(const ChunkArguments &c, const C
 // read.
 __device__ __forceinline__ void invert_blocks(WithinShared *shared, int thread) {
     const int begin = thread / 32 * kBlock, column = thread % 32;
-    if (begin >= kDeltaChunk) return;
+    if (begin >= kStateChunk) return;
     if (column >= kBlock) {
         if (begin % kHalf != 0) return;
 #pragma unroll
@@ -192,9 +192,9 @@ __device__ __forceinline__ void apply_inverse(const WithinShared &shared, const 
                                               const Rows &rows, int count, T *out, int64_t stride) {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     constexpr int kColumns = kHeadDim / 2; // at a time
-    uint32_t a[kDeltaChunk / 16][4];
+    uint32_t a[kStateChunk / 16][4];
 #pragma unroll
-    for (int k = 0; k < kDeltaChunk / 16; ++k) {
+    for (int k = 0; k < kStateChunk / 16; ++k) {
         if (k > warp) break;
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
@@ -209,7 +209,7 @@ __device__ __forceinline__ void apply_inverse(const WithinShared &shared, const 
     for (int begin = 0; begin < kHeadDim; begin += kColumns) {
         float sums[kColumns / 8][4] = {};
 #pragma unroll
-        for (int k = 0; k < kDeltaChunk / 16; ++k) {
+        for (int k = 0; k < kStateChunk / 16; ++k) {
             if (k > warp) break;
 #pragma unroll
             for (int n = 0; n < kColumns; n += 16) {
@@ -238,7 +238,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 3)
     extern __shared__ __align__(128) unsigned char memory[];
     auto &shared = *reinterpret_cast<WithinShared *>(memory);
     const DeltaArguments &a = c.delta;
-    const DeltaLevel &level = *a.level;
+    const StateLevel &level = *a.level;
     int thread = static_cast<int>(threadIdx.x);
     int head = static_cast<int>(blockIdx.y);
     const int key_head = head / (a.value_heads / a.key_heads);

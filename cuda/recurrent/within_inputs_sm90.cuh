@@ -12,7 +12,7 @@ constexpr int kThreads = 256;
 constexpr int kHeads = 2;          // value heads of a block
 constexpr int kTiles = 2 + kHeads; // q, k and each v
 constexpr int kBefore = kRing - 1; // tokens before the chunk that its convolution sees
-constexpr int kPanelBytes = kDeltaChunk * 128;
+constexpr int kPanelBytes = kStateChunk * 128;
 
 // A chunk's rows of a head as wgmma reads them: two panels of 64 columns (Operand in attention/hopper.cuh).
 struct Panels {
@@ -24,9 +24,9 @@ struct Panels {
 };
 
 struct GroupShared {
-    float sums[kDeltaChunk];      // G
-    float rates[kDeltaChunk];     // 0 beyond the chunk's tokens
-    float key_rates[kDeltaChunk]; // rate exp(G)
+    float sums[kStateChunk];      // G
+    float rates[kStateChunk];     // 0 beyond the chunk's tokens
+    float key_rates[kStateChunk]; // rate exp(G)
     InverseShared inverse;
 };
 
@@ -117,7 +117,7 @@ template <typename T> __device__ __forceinline__ void copy_inputs(const DeltaArg
                    a.convolution + (channel + thread) * kRing, true);
         const Panels to{shared_address(shared->tiles[tile])};
 #pragma unroll
-        for (int t = 0; t < kDeltaChunk; t += kRows) {
+        for (int t = 0; t < kStateChunk; t += kRows) {
             copy_async(to.at(t + row, piece), from + channel + t * a.stride, t + row < place.count);
         }
         copy_async_commit();
@@ -127,8 +127,8 @@ template <typename T> __device__ __forceinline__ void copy_inputs(const DeltaArg
 // To L2: the inputs of the block's next chunk.
 template <typename T> __device__ __forceinline__ void
 prefetch_inputs(const DeltaArguments &a, const ChunkPlace &place, const HeadPlace &heads) {
-    static_assert(kThreads == kTiles * kDeltaChunk);
-    const int thread = thread_anew(), tile = thread / kDeltaChunk, row = thread % kDeltaChunk;
+    static_assert(kThreads == kTiles * kStateChunk);
+    const int thread = thread_anew(), tile = thread / kStateChunk, row = thread % kStateChunk;
     if (row >= place.count) return;
     const T *from = projected_of<T>(a, place.token + row), *head = from + heads.channel(a, tile);
     prefetch(head);
@@ -203,7 +203,7 @@ __device__ __forceinline__ void mix_tile(const ChunkArguments &c, const ChunkPla
                                          const HeadPlace &heads, int group, WithinShared *shared) {
     const DeltaArguments &a = c.delta;
     const int thread = thread_anew() % kGroup, lane = thread % 32, piece = lane % 16;
-    const int tile = (kKeys ? 0 : 2) + group, each = place.count > kDeltaChunk / 2 ? 8 : 4;
+    const int tile = (kKeys ? 0 : 2) + group, each = place.count > kStateChunk / 2 ? 8 : 4;
     const int first = (group == 0 ? thread / 32 : 3 - thread / 32) * 2 * each;
     const int begin = first + lane / 16 * each;
     const Panels rows{shared_address(shared->tiles[tile])};
@@ -217,7 +217,7 @@ __device__ __forceinline__ void mix_tile(const ChunkArguments &c, const ChunkPla
     for (int w = 0; w < kBefore; ++w) {
         see(load_shared(begin == 0
                             ? shared_address(shared->before[tile][w] + piece * 16)
-                            : rows.at((begin + kDeltaChunk - kBefore + w) % kDeltaChunk, piece)));
+                            : rows.at((begin + kStateChunk - kBefore + w) % kStateChunk, piece)));
     }
     named_barrier(1 + group, kGroup); // before another half of a warp mixes those
     T *to = mixed_of<T>(c, place.token + begin) + heads.channel(a, tile) + piece * 8;

@@ -23,9 +23,9 @@ enum StepSection : size_t {
     kSlots,
     kNodes,
     kNodeOf,
-    kDeltaItems,
-    kDeltaLevels,
-    kDeltaChunks,
+    kStateItems,
+    kStateLevels,
+    kStateChunks,
     kLists
 };
 

@@ -9,23 +9,23 @@ namespace {
 
 // Of the items from `begin` on.
 void add_level(int32_t begin, int32_t least_chunked, StateItems *out) {
-    std::vector<DeltaItem> &items = out->items;
+    std::vector<StateItem> &items = out->items;
     const auto chunked =
-        std::stable_partition(items.begin() + begin, items.end(), [&](const DeltaItem &item) {
+        std::stable_partition(items.begin() + begin, items.end(), [&](const StateItem &item) {
             return item.token_count < least_chunked;
         });
     const auto several =
         std::stable_partition(items.begin() + begin, chunked,
-                              [](const DeltaItem &item) { return item.token_count == 1; });
+                              [](const StateItem &item) { return item.token_count == 1; });
     const auto count = [](const auto &all) { return static_cast<int32_t>(all.size()); };
-    DeltaLevel level{};
+    StateLevel level{};
     level.begin = begin;
     level.several = static_cast<int32_t>(several - items.begin());
     level.chunked = static_cast<int32_t>(chunked - items.begin());
     level.end = count(items);
     level.chunk_begin = count(out->chunks);
     for (int32_t i = level.chunked; i < level.end; ++i) {
-        for (int32_t t = 0; t < items[static_cast<size_t>(i)].token_count; t += kDeltaChunk) {
+        for (int32_t t = 0; t < items[static_cast<size_t>(i)].token_count; t += kStateChunk) {
             out->chunks.push_back({i, t});
         }
     }

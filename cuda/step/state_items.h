@@ -11,9 +11,9 @@
 namespace batchllm::cuda {
 
 struct StateItems {
-    std::vector<DeltaItem> items;   // level by level
-    std::vector<DeltaLevel> levels; // of these
-    std::vector<DeltaChunk> chunks; // the same
+    std::vector<StateItem> items;   // level by level
+    std::vector<StateLevel> levels; // of these
+    std::vector<StateChunk> chunks; // the same
 };
 
 // least_chunked: of so many tokens or more an item goes in chunks.

@@ -48,17 +48,17 @@ Status StepStates::take_slots(int64_t slots) {
 
 Status StepStates::allocate(const StepBuffers &buffers, StepInput *input) {
     if (slot_bytes_ == 0) return {};
-    static_assert(sizeof(DeltaItem) == delta_item_bytes && sizeof(DeltaLevel) == delta_level_bytes);
-    RETURN_IF_ERROR(input->make(kDeltaItems, buffers[StepBuffer::delta_items]));
-    RETURN_IF_ERROR(input->make(kDeltaLevels, buffers[StepBuffer::delta_levels]));
+    static_assert(sizeof(StateItem) == state_item_bytes && sizeof(StateLevel) == state_level_bytes);
+    RETURN_IF_ERROR(input->make(kStateItems, buffers[StepBuffer::state_items]));
+    RETURN_IF_ERROR(input->make(kStateLevels, buffers[StepBuffer::state_levels]));
     if (!chunked_) return {};
-    static_assert(sizeof(DeltaChunk) == delta_chunk_bytes && kDeltaChunk == delta_chunk_tokens);
+    static_assert(sizeof(StateChunk) == state_chunk_bytes && kStateChunk == state_chunk_tokens);
     const char *what = "activations";
     ASSIGN_OR_RETURN(mixed_, DeviceMemory::create(buffers[StepBuffer::delta_mixed], what));
     ASSIGN_OR_RETURN(w_, DeviceMemory::create(buffers[StepBuffer::delta_keys], what));
     ASSIGN_OR_RETURN(p_, DeviceMemory::create(buffers[StepBuffer::delta_weights], what));
     ASSIGN_OR_RETURN(gates_, DeviceMemory::create(buffers[StepBuffer::delta_gates], what));
-    return input->make(kDeltaChunks, buffers[StepBuffer::delta_chunks]);
+    return input->make(kStateChunks, buffers[StepBuffer::state_chunks]);
 }
 
 // ---- Host ----
@@ -67,14 +67,14 @@ Status StepStates::stage(const TokenBatch &batch, StepInput *input, Staging *sta
     if (slot_bytes_ == 0) return {};
     list_state_items(batch, chunked_ ? kChunkedTokens : INT32_MAX, &items_);
     form_.clear();
-    for (const DeltaLevel &level : items_.levels) {
+    for (const StateLevel &level : items_.levels) {
         form_.push_back(static_cast<uint8_t>((level.chunked > level.begin ? kStepped : 0) |
                                              (level.end > level.several ? kSeveral : 0) |
                                              (level.end > level.chunked ? kChunked : 0)));
     }
-    RETURN_IF_ERROR(input->stage<DeltaItem>(kDeltaItems, items_.items, staging));
-    RETURN_IF_ERROR(input->stage<DeltaChunk>(kDeltaChunks, items_.chunks, staging));
-    return input->stage<DeltaLevel>(kDeltaLevels, items_.levels, staging);
+    RETURN_IF_ERROR(input->stage<StateItem>(kStateItems, items_.items, staging));
+    RETURN_IF_ERROR(input->stage<StateChunk>(kStateChunks, items_.chunks, staging));
+    return input->stage<StateLevel>(kStateLevels, items_.levels, staging);
 }
 
 // ---- Device ----
@@ -93,7 +93,7 @@ DeltaArguments StepStates::delta_arguments(size_t layer, const DeviceLayer &weig
     a.epsilon = weights.delta.norm.epsilon;
     a.states = slots_.data() + begin_[layer];
     a.slot_bytes = slot_bytes_;
-    a.items = input.at<DeltaItem>(kDeltaItems);
+    a.items = input.at<StateItem>(kStateItems);
     a.key_heads = delta.key_heads;
     a.value_heads = delta.value_heads;
     a.key_dim = delta.key_dim;
@@ -120,13 +120,13 @@ Status StepStates::launch_delta(size_t layer, const DeviceLayer &weights, const 
 Status StepStates::launch_delta_net(DeltaArguments a, int64_t tokens, const StepInput &input,
                                     cudaStream_t stream) const {
     for (size_t l = 0; l < form_.size(); ++l) {
-        a.level = input.at<DeltaLevel>(kDeltaLevels) + l;
+        a.level = input.at<StateLevel>(kStateLevels) + l;
         if (form_[l] & kChunked) {
             // Blocks go on to other chunks where a replay has more.
-            const DeltaLevel &level = items_.levels[l];
+            const StateLevel &level = items_.levels[l];
             const int32_t chunks = level.chunk_end - level.chunk_begin;
             const ChunkArguments c{a,
-                                   input.at<DeltaChunk>(kDeltaChunks),
+                                   input.at<StateChunk>(kStateChunks),
                                    chunks,
                                    level.end - level.chunked,
                                    tokens,
@@ -156,14 +156,14 @@ Status StepStates::launch_convolution(size_t layer, const DeviceLayer &weights,
     a.states = slots_.data() + begin_[layer];
     a.slot_bytes = slot_bytes_;
     a.out = out;
-    a.items = input.at<DeltaItem>(kDeltaItems);
-    a.chunks = chunked_ ? input.at<DeltaChunk>(kDeltaChunks) : nullptr;
+    a.items = input.at<StateItem>(kStateItems);
+    a.chunks = chunked_ ? input.at<StateChunk>(kStateChunks) : nullptr;
     a.tokens = tokens;
     a.channels = static_cast<int32_t>(convolution.channels());
     a.width = convolution.width;
     a.sms = options_.sms;
     for (size_t l = 0; l < form_.size(); ++l) {
-        a.level = input.at<DeltaLevel>(kDeltaLevels) + l;
+        a.level = input.at<StateLevel>(kStateLevels) + l;
         RETURN_IF_CUDA(launch_short_convolution(a, stream));
     }
     return {};
@@ -185,12 +185,12 @@ Status StepStates::launch_state_space(size_t layer, const DeviceLayer &weights, 
     StateSpaceArguments s{
         a, vectors.bias, vectors.skip, space.least_step, space.most_step, space.norm_parts};
     for (size_t l = 0; l < form_.size(); ++l) {
-        s.delta.level = input.at<DeltaLevel>(kDeltaLevels) + l;
+        s.delta.level = input.at<StateLevel>(kStateLevels) + l;
         s.delta.stepped = items_.levels[l].chunked - items_.levels[l].begin;
         if (form_[l] & kChunked) {
-            const DeltaLevel &level = items_.levels[l];
+            const StateLevel &level = items_.levels[l];
             const StateSpaceChunks c{s,
-                                     input.at<DeltaChunk>(kDeltaChunks),
+                                     input.at<StateChunk>(kStateChunks),
                                      level.chunk_end - level.chunk_begin,
                                      level.end - level.chunked,
                                      mixed_.data(),

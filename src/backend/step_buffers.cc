@@ -104,15 +104,15 @@ void add_states(const Model &model, const StepForm &form, int64_t rows, StepBuff
     }
     if (!any) return;
     StepBuffers &of = *out;
-    of[delta_items] = rows * delta_item_bytes;
-    of[delta_levels] = first_delta_levels * delta_level_bytes;
-    if (!form.delta_chunks) return;
+    of[state_items] = rows * state_item_bytes;
+    of[state_levels] = first_state_levels * state_level_bytes;
+    if (!form.state_chunks) return;
     const int64_t element = rows * dtype_bytes(form.element);
     of[delta_mixed] = element * channels;
     of[delta_keys] = element * keys;
-    of[delta_weights] = element * delta_heads * delta_chunk_tokens;
+    of[delta_weights] = element * delta_heads * state_chunk_tokens;
     of[delta_gates] = rows * heads * 2 * number;
-    of[delta_chunks] = rows * delta_chunk_bytes;
+    of[state_chunks] = rows * state_chunk_bytes;
 }
 
 void add_experts(const Model &model, const StepForm &form, int64_t rows, StepBuffers *out) {
@@ -189,7 +189,7 @@ int64_t StepBuffers::total() const {
 }
 
 int64_t StepBuffers::growing() const {
-    return total() - (*this)[logits] - (*this)[delta_levels] - (*this)[workspace];
+    return total() - (*this)[logits] - (*this)[state_levels] - (*this)[workspace];
 }
 
 int64_t staging_bytes(int64_t step_tokens) {

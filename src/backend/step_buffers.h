@@ -52,7 +52,7 @@ struct StepForm {
     // where it has several samples, and its own tokens make 2. Worklists that want more than there is room for are
     // built again in that way, each shape of attention by itself; the layers use the room one after another.
     int64_t partials = 6;
-    bool delta_chunks = true; // layers with a state go through prompts in chunks
+    bool state_chunks = true; // layers with a state go through prompts in chunks
     // Of layers with matrices in e4m3: scales of a row before them, and whether the result of one is not added to the
     // residual stream by its product.
     int64_t normed_scales = 0, attended_scales = 0, activated_scales = 0;
@@ -103,9 +103,9 @@ enum class StepBuffer : uint8_t {
     sections,     // kTokens, kPositions, kPages and kWanted of a StepInput
     slots,        // kSlots
     lists,        // four for each shape of attention
-    delta_items,  // [rows]
-    delta_levels, // of so many that most steps have no more
-    delta_chunks, // [rows]
+    state_items,  // [rows]
+    state_levels, // of so many that most steps have no more
+    state_chunks, // [rows]
     staging,      // of all batches in flight
     workspace,    // cuBLASLt's
     count
@@ -126,8 +126,8 @@ struct StepBuffers {
 // What the sizes above are made of; cuda/step holds them against its types.
 inline constexpr int64_t sample_bytes = 12;
 inline constexpr int64_t section_token_bytes = 16, list_token_bytes = 128;
-inline constexpr int64_t delta_item_bytes = 20, delta_level_bytes = 24, delta_chunk_bytes = 8;
-inline constexpr int64_t delta_chunk_tokens = 64, first_delta_levels = 64;
+inline constexpr int64_t state_item_bytes = 20, state_level_bytes = 24, state_chunk_bytes = 8;
+inline constexpr int64_t state_chunk_tokens = 64, first_state_levels = 64;
 inline constexpr int64_t routed_tokens = 32, expert_tile_rows = 128, expert_tile_bytes = 16;
 inline constexpr int64_t scaled_elements = 128, gpu_page_tokens = 64;
 inline constexpr int64_t step_batches = 2; // in flight
