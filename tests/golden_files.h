@@ -106,12 +106,11 @@ inline bool has_states(const Golden &golden) {
 
 inline bool has_experts(const Golden &golden) { return config_has(golden, "num_experts_per_tok"); }
 
-// What the CUDA backend runs: it refuses sizes that are no multiples of 8, and layers of one thing each.
+// What the CUDA backend runs: it refuses sizes that are no multiples of 8.
 inline std::vector<Golden> golden_on_cuda() {
     std::vector<Golden> all = all_golden();
-    std::erase_if(all, [](const Golden &golden) {
-        return config_has(golden, "\"hidden_size\": 60,") || is_nemotron(golden);
-    });
+    std::erase_if(all,
+                  [](const Golden &golden) { return config_has(golden, "\"hidden_size\": 60,"); });
     return all;
 }
 
