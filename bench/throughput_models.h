@@ -168,8 +168,7 @@ inline const char *named_config(const std::string &name) {
             "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16", "tie_word_embeddings": true,
             "eos_token_id": null})";
     }
-    if (name ==
-        "nemotron-h-8b") { // each M a layer of Mamba-2, each * attention, each - a feed-forward
+    if (name == "nemotron-h-8b") {
         return R"({"model_type": "nemotron_h", "hidden_size": 4096, "num_hidden_layers": 52,
             "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
             "num_attention_heads": 32, "num_key_value_heads": 8, "attention_head_dim": 128,
@@ -178,7 +177,7 @@ inline const char *named_config(const std::string &name) {
             "vocab_size": 131072, "max_position_embeddings": 8192, "layer_norm_epsilon": 1e-5,
             "torch_dtype": "bfloat16", "tie_word_embeddings": false, "eos_token_id": null})";
     }
-    if (name == "nemotron-3-nano") { // each E a layer of experts
+    if (name == "nemotron-3-nano") {
         return R"({"model_type": "nemotron_h", "hidden_size": 2688, "num_hidden_layers": 52,
             "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
             "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,

@@ -79,7 +79,7 @@ void a_token_takes_what_its_models_layers_are_wide(void **) {
     takes("nemotron-h-8b", {},
           2 * (3 * 4096 + (8192 + 2 * 1024 + 8192 + 128) + 8192 + 2 * 21504) + mamba +
               6 * 4 * (4096 + 32) + 4 * 8 + 512 + 4 + input);
-    // Experts, six a token, and a delta for the shared one, whose width is the widest.
+    // Experts, six a token, and a delta for the shared one, which is twice as wide.
     takes("nemotron-3-nano", {},
           2 * (4 * 2688 + (4096 + 2 * 1024 + 4096 + 64) + 4096 + 2 * 3712) + 2 * (4096 + 2 * 1024) +
               64 * 8 + 20 + 8 + 4 * 128 + 4 * 6 * 4 + 128 * 4 / 32 + 6 * 2 * (1856 + 2688) +
