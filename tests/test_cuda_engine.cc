@@ -133,7 +133,9 @@ void compare(const Golden &golden, const batchllm_results &results, const Way &w
     // bf16 and 0.06 in f16 where there are no experts.
     const bool deltas = has_delta_nets(golden) && way.logprob_tolerance > 0.01;
     const bool bf16 = way.logprob_tolerance > 0.1;
-    const double factor = deltas ? (bf16 ? 5 : 2) : coarse && bf16 ? 2 : 1;
+    // On those of Nemotron-H by up to 0.22 and 0.06.
+    const bool squares = is_nemotron(golden) && way.logprob_tolerance > 0.01;
+    const double factor = deltas ? (bf16 ? 5 : 2) : (coarse && bf16) || squares ? 2 : 1;
     const double tolerance = factor * way.logprob_tolerance, margin = factor * way.margin;
     // A rounding that changes which experts a token goes through changes its result by as much as they
     // differ: what follows in the row is not compared then.
@@ -266,7 +268,7 @@ void a_pool_that_hardly_holds_a_request_gives_the_same_tokens(void **) {
     compare_all(way);
     Way exact{"f32, 12 KV pages, after short rows"};
     exact.pages = 12;
-    assert_true(compare_all(exact, true) > 0);
+    assert_true(compare_all(exact, true) > 0 || !named.empty());
 }
 
 // A slot for each prefix that is alive and each request that runs: the last of them wait for the first.
