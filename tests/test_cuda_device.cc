@@ -6,6 +6,7 @@
 
 #include "attention/family.h"
 #include "backend_options.h"
+#include "golden_files.h"
 #include "layer_kinds.h"
 #include "step/supported.h"
 #include "testing.h"
@@ -281,6 +282,14 @@ void what_the_cpu_alone_computes_is_refused_by_name(void **) {
     }
 }
 
+void golden_models_for_cuda_are_supported(void **) {
+    for (const Golden &golden : golden_on_cuda()) {
+        const Result<Model> model = describe_model(golden.directory);
+        const Status status = model.ok() ? check_supported(*model) : model.status();
+        if (!status.ok()) fail_msg("%s: %s", golden.directory.c_str(), status.message().c_str());
+    }
+}
+
 void what_no_model_has_of_lone_layers_and_squared_relus_is_refused(void **) {
     const auto refuses = [](const std::function<void(Model *)> &change, const char *what) {
         Model model = kinds::lone();
@@ -373,6 +382,7 @@ int main() {
         cmocka_unit_test(activations_are_within_products_on_the_capability_that_has_them),
         cmocka_unit_test(keys_and_values_are_in_fp8_where_they_can_be),
         cmocka_unit_test(what_the_cpu_alone_computes_is_refused_by_name),
+        cmocka_unit_test(golden_models_for_cuda_are_supported),
         cmocka_unit_test(what_no_model_has_of_lone_layers_and_squared_relus_is_refused),
         cmocka_unit_test(a_feed_forward_is_checked_behind_every_mixer),
         cmocka_unit_test(state_space_layers_that_no_kernel_takes_are_refused_by_name),
