@@ -168,6 +168,28 @@ inline const char *named_config(const std::string &name) {
             "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16", "tie_word_embeddings": true,
             "eos_token_id": null})";
     }
+    if (name == "nemotron-h-8b") {
+        return R"({"model_type": "nemotron_h", "hidden_size": 4096, "num_hidden_layers": 52,
+            "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
+            "num_attention_heads": 32, "num_key_value_heads": 8, "attention_head_dim": 128,
+            "intermediate_size": 21504, "mamba_num_heads": 128, "mamba_head_dim": 64,
+            "n_groups": 8, "ssm_state_size": 128, "conv_kernel": 4, "mlp_hidden_act": "relu2",
+            "vocab_size": 131072, "max_position_embeddings": 8192, "layer_norm_epsilon": 1e-5,
+            "torch_dtype": "bfloat16", "tie_word_embeddings": false, "eos_token_id": null})";
+    }
+    if (name == "nemotron-3-nano") {
+        return R"({"model_type": "nemotron_h", "hidden_size": 2688, "num_hidden_layers": 52,
+            "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+            "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
+            "intermediate_size": 1856, "moe_intermediate_size": 1856,
+            "moe_shared_expert_intermediate_size": 3712, "n_routed_experts": 128,
+            "num_experts_per_tok": 6, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+            "norm_topk_prob": true, "routed_scaling_factor": 2.5, "mamba_num_heads": 64,
+            "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128, "conv_kernel": 4,
+            "mlp_hidden_act": "relu2", "vocab_size": 131072, "max_position_embeddings": 262144,
+            "layer_norm_epsilon": 1e-5, "torch_dtype": "bfloat16", "tie_word_embeddings": false,
+            "eos_token_id": null})";
+    }
     if (name == "lfm2-1.2b") {
         return R"({"model_type": "lfm2", "hidden_size": 2048, "num_hidden_layers": 16,
             "full_attn_idxs": [2, 5, 8, 10, 12, 14], "num_attention_heads": 32,

@@ -340,7 +340,7 @@ MODELS = {
         routed_scaling_factor=0.6, layers_block_type=layers_of("MEM*E")), 299, None),
     "nemotron_h_stacked_f16": ("nemotron_h", "float16", "stacked", dict(
         NEMOTRON, hidden_size=56, head_dim=20, intermediate_size=40, mlp_bias=True, use_conv_bias=False, conv_kernel=3,
-        mamba_num_heads=3, mamba_head_dim=28, n_groups=1, ssm_state_size=20, n_routed_experts=6, n_group=3,
+        mamba_num_heads=3, mamba_head_dim=24, n_groups=1, ssm_state_size=20, n_routed_experts=6, n_group=3,
         topk_group=2, num_experts_per_tok=2, norm_topk_prob=False, moe_intermediate_size=24,
         moe_shared_expert_intermediate_size=32, layers_block_type=layers_of("E*-M")), [297, 299], None),
     "nemotron_h_modelopt_fp8": ("nemotron_h", "bfloat16", "hub", dict(

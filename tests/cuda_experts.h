@@ -45,6 +45,7 @@ struct Product {
     std::vector<int32_t> counts; // turns of each expert
     bool gathered;               // x through row_of
     bool biased = false;
+    bool squared = false; // where not gated
 };
 
 struct Inputs {
@@ -97,6 +98,7 @@ struct ProductLists {
         arguments.columns = p.columns;
         arguments.gated = p.gated;
         arguments.activation = p.activation;
+        arguments.squared = p.squared;
         arguments.tiles = tiles.as<ExpertTile>();
         arguments.tile_count = count.as<int32_t>();
     }
@@ -105,7 +107,8 @@ struct ProductLists {
 inline std::string shape_name(const Product &p) {
     std::string name = std::to_string(p.rows) + " x " + std::to_string(p.columns) +
                        (p.gated ? ", gated by " + std::to_string(int(p.activation)) : "") +
-                       (p.biased ? ", biased" : "") + (p.gathered ? ", gathered" : "") + ", turns";
+                       (!p.gated && p.squared ? ", squared" : "") + (p.biased ? ", biased" : "") +
+                       (p.gathered ? ", gathered" : "") + ", turns";
     for (const int32_t count : p.counts) name += " " + std::to_string(count);
     return name;
 }
@@ -123,10 +126,13 @@ inline std::vector<int32_t> many_counts(uint64_t seed) {
     return counts;
 }
 
-// Both activated, or a row as it is.
+// Both activated, or a row as it is or activated.
 inline void push_result(const Product &p, const std::vector<double> &y, std::vector<double> *out) {
     for (int32_t r = 0; r < p.rows; ++r) {
-        if (!p.gated) out->push_back(y[size_t(r)]);
+        if (!p.gated) {
+            const double of = y[size_t(r)];
+            out->push_back(p.squared ? reference::activated(Activation::relu_squared, of) : of);
+        }
         if (p.gated && r % 16 < 8) {
             out->push_back(reference::gated(p.activation, y[size_t(r)], y[size_t(r + 8)]));
         }

@@ -385,6 +385,34 @@ inline Model lone() {
         ungate(&layer->feed_forward);
         for (FeedForward &expert : layer->experts.each) ungate(&expert);
     }
+    Router &router = model.layers[3].experts.router;
+    router.kind = RouterKind::sigmoid;
+    router.correction = tensor(6, 1);
+    router.normalised = true;
+    router.scale = 1.5F;
+    return model;
+}
+
+// In no published model: with biases, norms behind and no state, attention first and last.
+inline Model lone_attention() {
+    Model model = lone();
+    model.layers[0] = model.layers[2];
+    std::swap(model.layers[2], model.layers[3]);
+    const auto biases = [](FeedForward *f) {
+        add_bias(&f->up);
+        add_bias(&f->down);
+    };
+    for (Layer &layer : model.layers) {
+        layer.residual_scale = 0.6F;
+        if (!layer.feeds()) {
+            add_bias(&layer.attention.o);
+            continue;
+        }
+        layer.after_feed_forward = layer.before_feed_forward;
+        biases(&layer.feed_forward);
+        for (FeedForward &expert : layer.experts.each) biases(&expert);
+    }
+    model.layers[3].after_attention = model.layers[3].before_attention;
     return model;
 }
 
@@ -416,19 +444,6 @@ inline std::vector<LayerKind> cpu_layer_kinds() {
         {"a short convolution of an odd size with biases behind attention",
          [] { return convolution(false, 4, 100, true); }},
         {"a short convolution over many tokens", [] { return convolution(true, 7, 136, false); }},
-        {"layers of one thing each, the last one experts (Nemotron 3)", lone},
-        {"layers of one thing each, the last one Mamba-2",
-         [] {
-             Model model = lone();
-             std::reverse(model.layers.begin(), model.layers.end());
-             return model;
-         }},
-        {"a squared ReLU of a gate",
-         [] {
-             return changed(plain(), [](Layer *layer) {
-                 layer->feed_forward.activation = Activation::relu_squared;
-             });
-         }},
     };
 }
 
@@ -537,6 +552,20 @@ inline std::vector<LayerKind> layer_kinds() {
         {"a short convolution before experts (LFM2-MoE)", convolved_experts},
         {"Mamba-2, then attention (Granite 4)", [] { return state_space(1, 6, 128, 64, true); }},
         {"Mamba-2 of two groups, steps within limits", limited_steps},
+        {"layers of one thing each, the last one experts (Nemotron 3)", lone},
+        {"layers of one thing each, the last one Mamba-2",
+         [] {
+             Model model = lone();
+             std::reverse(model.layers.begin(), model.layers.end());
+             return model;
+         }},
+        {"layers of one thing each, with biases and norms behind", lone_attention},
+        {"a squared ReLU of a gate",
+         [] {
+             return changed(plain(), [](Layer *layer) {
+                 layer->feed_forward.activation = Activation::relu_squared;
+             });
+         }},
         {"a tied head with a bias",
          [] {
              Model model = plain();

@@ -1,10 +1,12 @@
 // What the CUDA backend says of a machine that it cannot run on, and which kernels it takes where it can:
 // decided by what the driver tells, so no device is needed.
 #include <cstring>
+#include <functional>
 #include <string>
 
 #include "attention/family.h"
 #include "backend_options.h"
+#include "golden_files.h"
 #include "layer_kinds.h"
 #include "step/supported.h"
 #include "testing.h"
@@ -270,18 +272,54 @@ void what_the_cpu_alone_computes_is_refused_by_name(void **) {
         const Model model = kind.make();
         const Status status = check_supported(model);
         assert_int_equal(status.code(), BATCHLLM_ERROR_UNSUPPORTED);
-        const Layer &first = model.layers[0];
-        const bool squares = first.feed_forward.activation == Activation::relu_squared;
-        const char *what = squares && first.feeds() ? "layer 0: a squared ReLU (relu2) runs"
-                           : !first.feeds() ? "layer 0: layers of a mixer or a feed-forward alone"
-                           : first.linear_attention ? "layer 0: a delta net other than"
-                                                    : ": a short convolution ";
+        const char *what = model.layers[0].linear_attention ? "layer 0: a delta net other than"
+                                                            : ": a short convolution ";
         assert_non_null(std::strstr(status.message().c_str(), what));
     }
     for (const LayerKind &kind : layer_kinds()) {
         const Status status = check_supported(kind.make());
         if (!status.ok()) fail_msg("%s: %s", kind.name.c_str(), status.message().c_str());
     }
+}
+
+void golden_models_for_cuda_are_supported(void **) {
+    for (const Golden &golden : golden_on_cuda()) {
+        const Result<Model> model = describe_model(golden.directory);
+        const Status status = model.ok() ? check_supported(*model) : model.status();
+        if (!status.ok()) fail_msg("%s: %s", golden.directory.c_str(), status.message().c_str());
+    }
+}
+
+void what_no_model_has_of_lone_layers_and_squared_relus_is_refused(void **) {
+    const auto refuses = [](const std::function<void(Model *)> &change, const char *what) {
+        Model model = kinds::lone();
+        change(&model);
+        const Status status = check_supported(model);
+        assert_int_equal(status.code(), BATCHLLM_ERROR_UNSUPPORTED);
+        if (std::strstr(status.message().c_str(), what) == nullptr) {
+            fail_msg("%s", status.message().c_str());
+        }
+    };
+    const char *lone = "layer 0: a mixer or a feed-forward alone beside";
+    refuses([](Model *model) { model->layer_inputs.width = 8; }, lone);
+    refuses([](Model *model) { model->layers[0].scalar = kinds::tensor(1, 1); }, lone);
+    refuses([](Model *model) { model->layers[0].parallel = true; }, lone);
+    const auto of_experts = [&](const std::function<void(FeedForward *)> &change,
+                                const char *what) {
+        const auto all = [&](Model *model) {
+            for (FeedForward &expert : model->layers[3].experts.each) change(&expert);
+        };
+        refuses(all, what);
+    };
+    of_experts([](FeedForward *f) { f->gate = f->up; }, "layer 3: a squared ReLU (relu2) of");
+    of_experts([](FeedForward *f) { f->activation = Activation::silu; },
+               "layer 3: experts without a gate other than with relu2");
+    refuses(
+        [](Model *model) {
+            model->layers[3].experts.each[5].gate = model->layers[1].feed_forward.up;
+        },
+        "layer 3: experts of which some have a gate");
+    refuses([](Model *model) { model->layers[1].feed_forward.width = 12; }, "layer 1: hidden_size");
 }
 
 void a_feed_forward_is_checked_behind_every_mixer(void **) {
@@ -344,6 +382,8 @@ int main() {
         cmocka_unit_test(activations_are_within_products_on_the_capability_that_has_them),
         cmocka_unit_test(keys_and_values_are_in_fp8_where_they_can_be),
         cmocka_unit_test(what_the_cpu_alone_computes_is_refused_by_name),
+        cmocka_unit_test(golden_models_for_cuda_are_supported),
+        cmocka_unit_test(what_no_model_has_of_lone_layers_and_squared_relus_is_refused),
         cmocka_unit_test(a_feed_forward_is_checked_behind_every_mixer),
         cmocka_unit_test(state_space_layers_that_no_kernel_takes_are_refused_by_name),
         cmocka_unit_test(a_machine_without_a_driver_is_told),

@@ -161,6 +161,7 @@ void a_fused_norm_is_the_norm_apart(void **) {
 
 double activated(Activation kind, double x) {
     if (kind == Activation::silu) return x / (1 + std::exp(-x));
+    if (kind == Activation::relu_squared) return std::max(x, 0.0) * std::max(x, 0.0);
     if (kind == Activation::gelu) return x / 2 * std::erfc(-x / std::sqrt(2.0));
     return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
@@ -168,7 +169,8 @@ double activated(Activation kind, double x) {
 void activations_are_the_references(void **) {
     Random random(kSeed + 8);
     for (const DType type : kTypes) {
-        for (const Activation kind : {Activation::silu, Activation::gelu, Activation::gelu_tanh}) {
+        for (const Activation kind : {Activation::silu, Activation::gelu, Activation::gelu_tanh,
+                                      Activation::relu_squared}) {
             for (int round = 0; round < 6; ++round) {
                 const bool gated = round % 2 == 0, biased = round % 3 > 0;
                 const auto rows = static_cast<int32_t>(draw(random, 1, 30));
@@ -192,6 +194,24 @@ void activations_are_the_references(void **) {
                     }
                 }
                 assert_close(out.read(), wanted, tolerance(type), "activation");
+            }
+        }
+    }
+}
+
+// As the CPU has it.
+void the_squared_relu_of_a_nan_is_one(void **) {
+    const std::vector<float> x = {NAN, -INFINITY, INFINITY, -1, 0, -0.0F, 3, 1e-30F};
+    const std::vector<float> wanted = {NAN, 0, INFINITY, 0, 0, 0, 9, 0};
+    for (const DType type : kTypes) {
+        const Array in(x, type), out(8, type);
+        check(launch_activation(
+            {type, Activation::relu_squared, false, in.data(), nullptr, out.data(), 1, 8},
+            nullptr));
+        const std::vector<float> got = out.read();
+        for (size_t i = 0; i < 8; ++i) {
+            if (std::isnan(wanted[i]) ? !std::isnan(got[i]) : got[i] != wanted[i]) {
+                fail_msg("%s: of %g %g", dtype_name(type), double(x[i]), double(got[i]));
             }
         }
     }
@@ -671,6 +691,7 @@ int main() {
         cmocka_unit_test(additions_and_norms_are_the_references),
         cmocka_unit_test(a_fused_norm_is_the_norm_apart),
         cmocka_unit_test(activations_are_the_references),
+        cmocka_unit_test(the_squared_relu_of_a_nan_is_one),
         cmocka_unit_test(silu_is_right_for_every_number),
         cmocka_unit_test(more_rows_than_a_grid_has_are_all_reached),
         cmocka_unit_test(gated_results_are_the_references),

@@ -21,11 +21,14 @@ namespace {
 std::string attention = "auto"; // main's argument: the family of kernels
 bool experts_alone = false;     // the second, "experts": models with experts alone
 bool only_states = false;       // models with a state alone; "states" as the second argument
+std::string named; // any other second argument: models with it in their directories' names
 
 std::vector<Golden> models() {
     std::vector<Golden> all = golden_on_cuda();
     if (experts_alone) std::erase_if(all, [](const Golden &g) { return !has_experts(g); });
     if (only_states) std::erase_if(all, [](const Golden &g) { return !has_states(g); });
+    std::erase_if(all,
+                  [](const Golden &g) { return g.directory.find(named) == std::string::npos; });
     return all;
 }
 
@@ -130,7 +133,9 @@ void compare(const Golden &golden, const batchllm_results &results, const Way &w
     // bf16 and 0.06 in f16 where there are no experts.
     const bool deltas = has_delta_nets(golden) && way.logprob_tolerance > 0.01;
     const bool bf16 = way.logprob_tolerance > 0.1;
-    const double factor = deltas ? (bf16 ? 5 : 2) : coarse && bf16 ? 2 : 1;
+    // On those of Nemotron-H by up to 0.22 and 0.06.
+    const bool squares = is_nemotron(golden) && way.logprob_tolerance > 0.01;
+    const double factor = deltas ? (bf16 ? 5 : 2) : (coarse && bf16) || squares ? 2 : 1;
     const double tolerance = factor * way.logprob_tolerance, margin = factor * way.margin;
     // A rounding that changes which experts a token goes through changes its result by as much as they
     // differ: what follows in the row is not compared then.
@@ -195,7 +200,7 @@ int64_t compare_all(const Way &way, bool after_short_rows = false) {
                   "preemptions\n",
                   way.name, int(count), int(compared.equal), int(compared.all),
                   compared.largest_error, int(preemptions));
-    assert_true(count >= (only_states ? 6 : experts_alone ? 6 : 10));
+    assert_true(count >= (!named.empty() ? 1 : only_states ? 6 : experts_alone ? 6 : 10));
     assert_true((shared > 0) == (way.enlarge != BATCHLLM_ENLARGE_NONE));
     assert_true(static_cast<double>(compared.equal) >=
                 way.least * static_cast<double>(compared.all));
@@ -263,7 +268,7 @@ void a_pool_that_hardly_holds_a_request_gives_the_same_tokens(void **) {
     compare_all(way);
     Way exact{"f32, 12 KV pages, after short rows"};
     exact.pages = 12;
-    assert_true(compare_all(exact, true) > 0);
+    assert_true(compare_all(exact, true) > 0 || !named.empty());
 }
 
 // A slot for each prefix that is alive and each request that runs: the last of them wait for the first.
@@ -355,7 +360,7 @@ batchllm_params sampled_params() {
 
 void the_same_job_twice_gives_the_same_tokens(void **) {
     const std::vector<Golden> all = models();
-    for (size_t m = 0; m < 3; ++m) {
+    for (size_t m = 0; m < std::min<size_t>(3, all.size()); ++m) {
         for (const bool greedy : {true, false}) {
             std::vector<std::vector<int32_t>> first;
             for (int round = 0; round < 2; ++round) {
@@ -525,6 +530,7 @@ int main(int argc, char **argv) {
     if (argc > 1) attention = argv[1];
     experts_alone = argc > 2 && argv[2] == std::string("experts");
     only_states = argc > 2 && argv[2] == std::string("states");
+    if (argc > 2 && !experts_alone && !only_states) named = argv[2];
     const CMUnitTest tests[] = {
         cmocka_unit_test(f32_tokens_are_the_references_with_sharing),
         cmocka_unit_test(f32_tokens_are_the_references_without_sharing_in_steps_of_64),

@@ -395,7 +395,8 @@ void grouped_products_are_the_references(void **) {
                           activation,
                           counts,
                           gated,
-                          biased};
+                          biased,
+                          draw(random, 0, 1) == 1};     // gated: no matter
                 if (int64_t{rows} * columns > 100000) { // what the host takes long for
                     for (int32_t &count : p.counts) count = count > 150 ? 150 : count;
                 }
@@ -406,6 +407,10 @@ void grouped_products_are_the_references(void **) {
     // As down may have it: columns that are no gate's, rows of eights alone.
     check_product({3, 136, 40, false, Activation::silu, {5, 0, 77}, false}, ++seed);
     check_product({3, 72, 72, false, Activation::silu, {130, 2, 0}, true, true}, ++seed);
+    // Up of experts without a gate: of Nemotron 3 Nano's width and narrower.
+    const Activation relu = Activation::relu_squared;
+    check_product({3, 1856, 96, false, relu, {131, 0, 20}, true, false, true}, ++seed);
+    check_product({3, 24, 64, false, relu, {5, 0, 77}, true, true, true}, ++seed);
     // As gpt-oss has it, its experts narrower than any tile and wider than one.
     const Activation clamped = Activation::clamped_swiglu;
     check_product({3, 64, 64, true, clamped, {5, 0, 77}, true, true}, ++seed);
@@ -418,6 +423,8 @@ void grouped_products_of_many_experts_are_the_references(void **) {
     check_product(p, kSeed + 61);
     p.gated = p.gathered = false;
     check_product(p, kSeed + 62);
+    p.squared = p.gathered = true;
+    check_product(p, kSeed + 63);
 }
 
 // A turn's result is the same bits whatever other turns there are.
@@ -447,15 +454,20 @@ void a_nan_stays_one(void **) {
     for (const GroupedKernel kernel : kernels()) {
         for (const DType type : {DType::f32, DType::f16}) {
             if (kernel != GroupedKernel::sm80 && type == DType::f32) continue;
-            const Product p{1, 32, 64, true, Activation::clamped_swiglu, {3}, false, true};
-            Random random(kSeed + 80);
-            Inputs in = make_inputs(random, p, type);
-            in.x[size_t(p.columns)] = std::numeric_limits<float>::quiet_NaN(); // of turn 1
-            const std::vector<float> got = multiply(p, in, type, kernel);
-            for (size_t i = 0; i < got.size(); ++i) {
-                if (std::isnan(got[i]) != (i / 16 == 1)) {
-                    fail_msg("%s: turn %d: %g", name_of(p, type, kernel).c_str(), int(i / 16),
-                             static_cast<double>(got[i]));
+            Product p{1, 32, 64, true, Activation::clamped_swiglu, {3}, false, true};
+            for (const bool gated : {true, false}) {
+                p.gated = gated;
+                p.squared = !gated;
+                Random random(kSeed + 80);
+                Inputs in = make_inputs(random, p, type);
+                in.x[size_t(p.columns)] = std::numeric_limits<float>::quiet_NaN(); // of turn 1
+                const std::vector<float> got = multiply(p, in, type, kernel);
+                const size_t width = got.size() / 3;
+                for (size_t i = 0; i < got.size(); ++i) {
+                    if (std::isnan(got[i]) != (i / width == 1)) {
+                        fail_msg("%s: turn %d: %g", name_of(p, type, kernel).c_str(),
+                                 int(i / width), static_cast<double>(got[i]));
+                    }
                 }
             }
         }

@@ -249,6 +249,21 @@ Model without_gate() {
     return model;
 }
 
+// As Nemotron-H has them: attention, then a feed-forward with a squared ReLU, each behind a norm of its own.
+Model one_thing_each() {
+    Model model = without_gate();
+    for (size_t i = 0; i < 4; i += 2) {
+        Layer mixer = model.layers[i], feeds;
+        mixer.residual_scale = feeds.residual_scale = 0.5F;
+        std::swap(mixer.before_feed_forward, feeds.before_feed_forward);
+        std::swap(mixer.feed_forward, feeds.feed_forward);
+        feeds.feed_forward.activation = Activation::relu_squared;
+        model.layers[i] = mixer;
+        model.layers.insert(model.layers.begin() + static_cast<std::ptrdiff_t>(i) + 1, feeds);
+    }
+    return model;
+}
+
 // A model in memory twice: its matrices in e4m3, and what they stand for.
 struct Twice {
     Model stored, reference;
@@ -406,6 +421,8 @@ void steps_in_e4m3_are_the_dequantised_references(void **) {
         {"side by side, by channel", side_by_side, 0, 0, 0.011},
         {"side by side, blocks", side_by_side, 128, 128, 0.011},
         {"no gate, biases, by channel", without_gate, 0, 0, 0.017},
+        {"layers of one thing each, by channel", one_thing_each, 0, 0, 0.023},
+        {"layers of one thing each, blocks", one_thing_each, 128, 128, 0.023},
     };
     Random random(kSeed + 42);
     bool good = true;
@@ -503,8 +520,9 @@ void layers_with_experts_are_in_e4m3_up_to_the_experts(void **) {
 
 } // namespace
 
-int main() {
+int main(int count, char **values) {
     if (const int code = skipped()) return code;
+    if (count > 1) cmocka_set_test_filter(values[1]); // for example steps*
     const CMUnitTest tests[] = {
         cmocka_unit_test(products_that_the_device_has_are_the_references),
         cmocka_unit_test(long_sums_are_the_references),

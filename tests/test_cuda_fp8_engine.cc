@@ -212,8 +212,9 @@ bool available() {
 
 } // namespace
 
-int main() {
+int main(int count, char **values) {
     if (!available()) return 77;
+    if (count > 1) cmocka_set_test_filter(values[1]); // for example scores*
     const CMUnitTest tests[] = {
         cmocka_unit_test(scores_of_models_in_fp8_are_the_dequantised_references),
         cmocka_unit_test(every_way_gives_the_same_tokens_but_for_close_calls),

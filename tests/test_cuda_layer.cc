@@ -230,8 +230,9 @@ void run_kind(const LayerKind &kind, const Setting &setting, const std::string &
     Steps steps(model, setting);
     assert_int_equal(steps.run(with_prefix(rows[0], kPrefix), {}).size(), 0);
     const std::string what = kind.name + ", " + name;
-    const bool states = std::any_of(model.layers.begin(), model.layers.end(),
-                                    [](const Layer &layer) { return !layer.attends(); });
+    const bool states =
+        std::any_of(model.layers.begin(), model.layers.end(),
+                    [](const Layer &layer) { return layer.linear_attention || layer.convolution; });
     // Many rows at once, from a graph too.
     for (int round = 0; round < 3 && setting.graphs && !states; ++round) {
         compare(steps.run(with_prefix(rows[0], kPrefix), {kPrefix - 1}), {row(0, -1)}, limit,

@@ -210,7 +210,8 @@ void assert_nearly_same(const Rows &fused, const Rows &apart, const char *what) 
 void an_activation_in_e4m3_is_the_activation_quantised(void **) {
     Random random(kSeed + 32);
     for (const DType type : kTypes) {
-        for (const Activation kind : {Activation::silu, Activation::gelu, Activation::gelu_tanh}) {
+        for (const Activation kind : {Activation::silu, Activation::gelu, Activation::gelu_tanh,
+                                      Activation::relu_squared}) {
             for (const int32_t width :
                  {8, 344, 1024, 1032, 2048, 2056, 14336, 16392, 18944, 28672, 32768}) {
                 for (const bool gated : {false, true}) {

@@ -332,6 +332,45 @@ void experts_have_one_kind_of_scales(void **) {
     assert_true(own_scaling(ExpertMatrix{128, 256, {{&apart, nullptr}}}) == Scaling::none);
 }
 
+// Gate and up by turns, with their biases; without a gate up as it is.
+void experts_have_gate_and_up_or_up_alone(void **) {
+    Tensors tensors;
+    Experts experts;
+    for (int e = 0; e < 2; ++e) {
+        FeedForward &each = experts.each.emplace_back();
+        each.width = 24;
+        for (Weight *w : {&each.gate, &each.up, &each.down}) {
+            w->values =
+                *tensors.of(DType::bf16, w == &each.down ? 40 : 24, w == &each.down ? 24 : 40);
+            w->bias = *tensors.of(DType::f32, w->rows(), 1);
+        }
+    }
+    const FeedForward &last = experts.each[1];
+    const ExpertMatrices both(experts, 40);
+    assert_true(both.gate_up.rows == 48 && both.gate_up.columns == 40 && both.biased());
+    assert_true(both.gate_up.experts[1].first == &last.gate.values &&
+                both.gate_up.experts[1].second == &last.up.values);
+    assert_true(both.gate_up_bias.size() == 4 &&
+                both.gate_up_bias[2] == MatrixPart(&last.gate.bias, 48) &&
+                both.gate_up_bias[3] == MatrixPart(&last.up.bias, 56));
+    assert_true(both.of_gate_up_bias.row(9) == 17);
+    for (FeedForward &each : experts.each) each.gate = {};
+    const ExpertMatrices alone(experts, 40);
+    assert_true(alone.gate_up.rows == 24 && alone.gate_up.columns == 40);
+    assert_true(alone.gate_up.experts[1].first == &last.up.values &&
+                alone.gate_up.experts[1].second == nullptr);
+    assert_true(alone.gate_up_bias.size() == 2 &&
+                alone.gate_up_bias[1] == MatrixPart(&last.up.bias, 24));
+    assert_true(alone.of_gate_up_bias.row(9) == 9);
+    for (const ExpertMatrices *of : {&both, &alone}) {
+        assert_true(of->down.rows == 40 && of->down.columns == 24 &&
+                    of->down.experts[1].first == &last.down.values &&
+                    of->down_bias[1] == MatrixPart(&last.down.bias, 40));
+    }
+    for (FeedForward &each : experts.each) each.up.bias = each.down.bias = {};
+    assert_false(ExpertMatrices(experts, 40).biased());
+}
+
 } // namespace
 
 int main() {
@@ -348,6 +387,7 @@ int main() {
         cmocka_unit_test(scales_of_experts_are_in_the_order_of_their_rows),
         cmocka_unit_test(blocks_of_experts_are_those_of_gate_and_up),
         cmocka_unit_test(experts_have_one_kind_of_scales),
+        cmocka_unit_test(experts_have_gate_and_up_or_up_alone),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -31,8 +31,8 @@ void is_bytes(const char *what, int64_t is, int64_t wanted) {
     }
 }
 
-// Bytes of a token in all that grows.
-void takes(const char *name, const StepForm &form, int64_t wanted) {
+// Bytes of a token in all that grows; rest: of 8,192 tokens together, beside those.
+void takes(const char *name, const StepForm &form, int64_t wanted, int64_t rest = 0) {
     const Model model = named(name);
     const StepBuffers of = step_buffers(model, form, 8192);
     // Beside tokens: the queues of attention, and a tile for each expert and their count.
@@ -40,7 +40,7 @@ void takes(const char *name, const StepForm &form, int64_t wanted) {
     for (const Layer &layer : model.layers) {
         if (layer.experts) fixed = 16 + 16 * static_cast<int64_t>(layer.experts.each.size()) + 4;
     }
-    is_bytes(name, of.growing(), 8192 * wanted + fixed);
+    is_bytes(name, of.growing(), 8192 * wanted + rest + fixed);
 }
 
 // Input: four sections of 16 bytes, a slot in each KV group, twice 1,024 staged. Of each shape of attention four lists of
@@ -74,6 +74,17 @@ void a_token_takes_what_its_models_layers_are_wide(void **) {
     takes("granite-4.0-h-micro", {},
           2 * (3 * 2048 + (4352 + 4096 + 64) + 4096 + 16384 + 8192) + 2 * 4352 + 64 * 8 + 20 + 8 +
               attention + 4 * static_cast<int64_t>(granite.kv_groups.size()) + input);
+    // Layers of one thing each: as wide as the widest, without a gate. Here k and q are of eight groups.
+    const int64_t mamba = 2 * (8192 + 2 * 1024) + 128 * 8 + 20 + 8;
+    takes("nemotron-h-8b", {},
+          2 * (3 * 4096 + (8192 + 2 * 1024 + 8192 + 128) + 8192 + 2 * 21504) + mamba +
+              6 * 4 * (4096 + 32) + 4 * 8 + 512 + 4 + input);
+    // Experts, six a token, and a delta for the shared one, which is twice as wide.
+    takes("nemotron-3-nano", {},
+          2 * (4 * 2688 + (4096 + 2 * 1024 + 4096 + 64) + 4096 + 2 * 3712) + 2 * (4096 + 2 * 1024) +
+              64 * 8 + 20 + 8 + 4 * 128 + 4 * 6 * 4 + 128 * 4 / 32 + 6 * 2 * (1856 + 2688) +
+              6 * 4 * (4096 + 32) + 4 * 2 + 512 + 4 + input,
+          8192 * 6 * 16 / 128);
     // Short convolutions: B, C and x, and the lists.
     const Model lfm = named("lfm2-1.2b");
     takes("lfm2-1.2b", {},
@@ -84,6 +95,16 @@ void a_token_takes_what_its_models_layers_are_wide(void **) {
     takes("qwen3-30b-a3b", {},
           2 * (4 * 2048 + 5120 + 4096) + 4 * 128 + 4 * 8 * 4 + 128 * 4 / 32 + 8 * 16 / 128 +
               8 * 2 * (768 + 2048) + 6 * 4 * (4096 + 32) + 4 * 4 + 512 + 64 * 8 + 4 + input);
+}
+
+void layers_of_feed_forwards_alone_need_no_lists_of_states(void **) {
+    const Model model =
+        shape_of(R"({"model_type": "nemotron_h", "hybrid_override_pattern": "*-"})");
+    const StepBuffers of = step_buffers(model, {}, 4096);
+    for (const StepBuffer list : {StepBuffer::state_items, StepBuffer::state_levels,
+                                  StepBuffer::state_chunks, StepBuffer::delta_mixed}) {
+        assert_int_equal(of[list], 0);
+    }
 }
 
 void layers_in_e4m3_have_scales_and_perhaps_a_delta(void **) {
@@ -154,11 +175,18 @@ void steps_of_the_benches_models_have_the_documented_size(void **) {
         const char *name;
         int64_t tokens[4];
     } models[] = {
-        {"Mistral-7B", {16384, 8192, 8192, 4096}},     {"Llama-3-8B", {16384, 8192, 8192, 4096}},
-        {"Qwen2-7B", {16384, 8192, 8192, 4096}},       {"Qwen3-4B", {16384, 8192, 8192, 4096}},
-        {"Gemma-3-12B", {16384, 8192, 8192, 4096}},    {"Llama-3.2-3B", {16384, 8192, 8192, 4096}},
-        {"Llama-3.2-1B", {16384, 16384, 16384, 8192}}, {"qwen3.5-9b", {8192, 8192, 8192, 4096}},
-        {"qwen3-30b-a3b", {8192, 8192, 8192, 8192}},   {"gpt-oss-20b", {8192, 8192, 8192, 8192}},
+        {"Mistral-7B", {16384, 8192, 8192, 4096}},
+        {"Llama-3-8B", {16384, 8192, 8192, 4096}},
+        {"Qwen2-7B", {16384, 8192, 8192, 4096}},
+        {"Qwen3-4B", {16384, 8192, 8192, 4096}},
+        {"Gemma-3-12B", {16384, 8192, 8192, 4096}},
+        {"Llama-3.2-3B", {16384, 8192, 8192, 4096}},
+        {"Llama-3.2-1B", {16384, 16384, 16384, 8192}},
+        {"qwen3.5-9b", {8192, 8192, 8192, 4096}},
+        {"qwen3-30b-a3b", {8192, 8192, 8192, 8192}},
+        {"gpt-oss-20b", {8192, 8192, 8192, 8192}},
+        {"nemotron-h-8b", {8192, 8192, 8192, 4096}},
+        {"nemotron-3-nano", {8192, 8192, 8192, 8192}},
     };
     for (const auto &[name, tokens] : models) {
         const Model model = named(name);
@@ -341,6 +369,7 @@ void gate_and_up_are_one_product_where_the_kernel_has_it(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(a_token_takes_what_its_models_layers_are_wide),
+        cmocka_unit_test(layers_of_feed_forwards_alone_need_no_lists_of_states),
         cmocka_unit_test(layers_in_e4m3_have_scales_and_perhaps_a_delta),
         cmocka_unit_test(heads_are_padded_and_what_has_a_state_has_a_multiple_of_sixteen_rows),
         cmocka_unit_test(pages_are_predicted_as_they_were_left_on_an_h200),

@@ -23,6 +23,9 @@ template <Activation Kind> __device__ __forceinline__ float activated(float x) {
         return divided(x, 1.0f + exp2_approximate(-kLog2e * x));
     } else if constexpr (Kind == Activation::gelu) {
         return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+    } else if constexpr (Kind == Activation::relu_squared) {
+        const float positive = x < 0.0f ? 0.0f : x; // a NaN stays one
+        return positive * positive;
     } else {
         return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
     }

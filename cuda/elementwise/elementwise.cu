@@ -272,8 +272,9 @@ cudaError_t launch_activation(const ActivationArguments &a, cudaStream_t stream)
         return launch_activation<Activation::gelu>(a, stream);
     case Activation::gelu_tanh:
         return launch_activation<Activation::gelu_tanh>(a, stream);
-    case Activation::clamped_swiglu: // supported.h refuses it, and the next
     case Activation::relu_squared:
+        return launch_activation<Activation::relu_squared>(a, stream);
+    case Activation::clamped_swiglu: // supported.h refuses it
         break;
     }
     return cudaErrorInvalidValue;

@@ -91,8 +91,9 @@ cudaError_t launch_layer_part(const LayerPartArguments &a, cudaStream_t stream) 
         return launch_layer_part<Activation::gelu>(a, stream);
     case Activation::gelu_tanh:
         return launch_layer_part<Activation::gelu_tanh>(a, stream);
-    case Activation::clamped_swiglu: // supported.h refuses it, and the next
     case Activation::relu_squared:
+        return launch_layer_part<Activation::relu_squared>(a, stream);
+    case Activation::clamped_swiglu: // supported.h refuses it
         break;
     }
     return cudaErrorInvalidValue;

@@ -126,8 +126,9 @@ cudaError_t launch_activation_e4m3(const ActivationArguments &a, const RowScales
         return launch_activation_e4m3<Activation::gelu>(a, scales, stream);
     case Activation::gelu_tanh:
         return launch_activation_e4m3<Activation::gelu_tanh>(a, scales, stream);
-    case Activation::clamped_swiglu: // supported.h refuses it, and the next
     case Activation::relu_squared:
+        return launch_activation_e4m3<Activation::relu_squared>(a, scales, stream);
+    case Activation::clamped_swiglu: // supported.h refuses it
         break;
     }
     return cudaErrorInvalidValue;

@@ -1,6 +1,6 @@
-// The grouped products: for the turns of each expert y = x W^T + bias with the expert's own W, or with gate and
-// up in W activation(gate) * up of it. The tiles are made on the device (experts/routing.h); the launch is the same
-// for every routing. A result does not depend on what other turns there are.
+// The grouped products: for the turns of each expert y = x W^T + bias with the expert's own W, or max(., 0)^2 of that,
+// or with gate and up in W activation(gate) * up. The tiles are made on the device (experts/routing.h); the launch is
+// the same for every routing. A result does not depend on what other turns there are.
 //
 // W as the products read it. For elements of two bytes: panels of kPanel columns (the last filled up with
 // zeros), one after another; in a panel a row is 128 bytes, of which chunk c (16 bytes) lies at c ^ (row % 8),
@@ -24,7 +24,6 @@
 namespace batchllm::cuda {
 
 inline constexpr int32_t kPanel = 64;
-inline constexpr int32_t kGateRows = 8;
 
 // Columns of W with what fills up the last panel.
 inline int64_t padded_columns(int64_t columns, DType element) {
@@ -50,12 +49,15 @@ struct GroupedArguments {
     int32_t rows, columns; // of an expert's W; multiples of 8, rows of 16 where gated
     const float *bias;     // [experts, rows] in the order of W's rows; null: none, as in e4m3
     bool gated;
-    Activation activation;
-    void *y; // [turns, rows], or gated [turns, rows / 2]
+    Activation activation; // gated: of the gate
+    bool squared;          // not gated: y is max(., 0)^2; not in e4m3
+    void *y;               // [turns, rows], or gated [turns, rows / 2]
     const ExpertTile *tiles;
     const int32_t *tile_count;
     GroupedScales scales; // of e4m3
 };
+
+inline bool squares(const GroupedArguments &a) { return !a.gated && a.squared; }
 
 // Whether experts of this shape can be in e4m3, on devices that have GroupedKernel::sm90.
 constexpr bool experts_take_e4m3(int64_t hidden, int64_t width, Activation activation) {

@@ -41,8 +41,8 @@ __device__ void add_bias(const GroupedArguments &a, const GroupedWork &work, int
     }
 }
 
-__device__ void store(const GroupedArguments &a, const GroupedWork &work, int row, int column,
-                      const float (&sum)[4]) {
+template <bool Squared> __device__ void store(const GroupedArguments &a, const GroupedWork &work,
+                                              int row, int column, const float (&sum)[4]) {
     if (row >= work.count) return;
     const int64_t turn = work.begin + row;
     auto *y = static_cast<float *>(a.y);
@@ -52,13 +52,16 @@ __device__ void store(const GroupedArguments &a, const GroupedWork &work, int ro
             y[turn * (a.rows / 2) + column / 16 * 8 + column % 8 + i] =
                 gated(a.activation, sum[i], sum[2 + i]);
         } else {
-            if (column < a.rows) y[turn * a.rows + column + i] = sum[i];
-            if (column + 8 < a.rows) y[turn * a.rows + column + 8 + i] = sum[2 + i];
+            if (column < a.rows) y[turn * a.rows + column + i] = ungated<Squared>(sum[i]);
+            if (column + 8 < a.rows) {
+                y[turn * a.rows + column + 8 + i] = ungated<Squared>(sum[2 + i]);
+            }
         }
     }
 }
 
-__global__ void __launch_bounds__(kThreads) grouped(const __grid_constant__ GroupedArguments a) {
+template <bool Squared> __global__ void __launch_bounds__(kThreads)
+    grouped(const __grid_constant__ GroupedArguments a) {
     __shared__ Tiles tiles;
     const GroupedQueue<kSide> queue(a);
     const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
@@ -83,7 +86,7 @@ __global__ void __launch_bounds__(kThreads) grouped(const __grid_constant__ Grou
             }
             for (int i = 0; i < 4; ++i) {
                 if (a.bias != nullptr) add_bias(a, work, work.column + own, sums[i]);
-                store(a, work, row + ty * 4 + i, work.column + own, sums[i]);
+                store<Squared>(a, work, row + ty * 4 + i, work.column + own, sums[i]);
             }
         }
     }
@@ -92,7 +95,8 @@ __global__ void __launch_bounds__(kThreads) grouped(const __grid_constant__ Grou
 } // namespace
 
 cudaError_t launch_grouped_f32(const GroupedArguments &a, int sms, cudaStream_t stream) {
-    grouped<<<static_cast<unsigned>(4 * sms), kThreads, 0, stream>>>(a);
+    const auto kernel = squares(a) ? grouped<true> : grouped<false>;
+    kernel<<<static_cast<unsigned>(4 * sms), kThreads, 0, stream>>>(a);
     return cudaGetLastError();
 }
 

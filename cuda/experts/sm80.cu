@@ -98,9 +98,9 @@ __device__ void add_bias(const GroupedArguments &a, const GroupedWork &work, int
     }
 }
 
-template <typename T> __device__ void store(const GroupedArguments &a, const GroupedWork &work,
-                                            int warp_row, int warp_column,
-                                            const float (&sums)[4][4][4]) {
+template <typename T, bool Squared>
+__device__ void store(const GroupedArguments &a, const GroupedWork &work, int warp_row,
+                      int warp_column, const float (&sums)[4][4][4]) {
     const int lane = threadIdx.x % 32;
     const int width = a.gated ? a.rows / 2 : a.rows;
 #pragma unroll
@@ -122,17 +122,19 @@ template <typename T> __device__ void store(const GroupedArguments &a, const Gro
                     continue;
                 }
                 if (column < a.rows) {
-                    *reinterpret_cast<uint32_t *>(y + column) = pack(first[0], first[1], T());
+                    *reinterpret_cast<uint32_t *>(y + column) =
+                        pack(ungated<Squared>(first[0]), ungated<Squared>(first[1]), T());
                 }
                 if (column + 8 < a.rows) {
-                    *reinterpret_cast<uint32_t *>(y + column + 8) = pack(second[0], second[1], T());
+                    *reinterpret_cast<uint32_t *>(y + column + 8) =
+                        pack(ungated<Squared>(second[0]), ungated<Squared>(second[1]), T());
                 }
             }
         }
     }
 }
 
-template <typename T> __global__ void __launch_bounds__(kThreads, 1)
+template <typename T, bool Squared> __global__ void __launch_bounds__(kThreads, 1)
     grouped(const __grid_constant__ GroupedArguments a) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const uint32_t base = shared_address(shared);
@@ -159,13 +161,14 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 1)
             multiply<T>(base + s % kStages * 2 * kSide, warp_row, warp_column, tall, sums);
         }
         if (a.bias != nullptr) add_bias(a, work, warp_column, sums);
-        store<T>(a, work, warp_row, warp_column, sums);
+        store<T, Squared>(a, work, warp_row, warp_column, sums);
     }
     copy_async_wait<0>();
 }
 
 template <typename T> cudaError_t launch(const GroupedArguments &a, int sms, cudaStream_t stream) {
-    return launch_with_shared(grouped<T>, static_cast<unsigned>(sms), kThreads, kShared, stream, a);
+    const auto kernel = squares(a) ? grouped<T, true> : grouped<T, false>;
+    return launch_with_shared(kernel, static_cast<unsigned>(sms), kThreads, kShared, stream, a);
 }
 
 } // namespace

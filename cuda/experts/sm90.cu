@@ -93,6 +93,9 @@ template <typename T, Epilogue F> __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <typename T> cudaError_t launch(const GroupedArguments &a, int sms, cudaStream_t stream) {
+    if (squares(a)) {
+        return launch_tiles(grouped<T, Epilogue::relu_squared>, kShared, a, sms, stream);
+    }
     if (!a.gated) return launch_tiles(grouped<T, Epilogue::plain>, kShared, a, sms, stream);
     switch (a.activation) {
     case Activation::silu:
@@ -103,7 +106,7 @@ template <typename T> cudaError_t launch(const GroupedArguments &a, int sms, cud
         return launch_tiles(grouped<T, Epilogue::gelu_tanh>, kShared, a, sms, stream);
     case Activation::clamped_swiglu:
         return launch_tiles(grouped<T, Epilogue::clamped_swiglu>, kShared, a, sms, stream);
-    case Activation::relu_squared: // supported.h refuses it
+    case Activation::relu_squared: // of a gate: supported.h refuses it
         break;
     }
     return cudaErrorInvalidValue;

@@ -101,7 +101,11 @@ __device__ __forceinline__ void release(uint32_t barrier) {
     if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
 }
 
-enum class Epilogue { plain, silu, gelu, gelu_tanh, clamped_swiglu }; // of the results
+// Of the results; the first two are not gated.
+enum class Epilogue { plain, relu_squared, silu, gelu, gelu_tanh, clamped_swiglu };
+constexpr bool is_gated(Epilogue of) {
+    return of != Epilogue::plain && of != Epilogue::relu_squared;
+}
 constexpr Activation activation_of(Epilogue of) {
     return of == Epilogue::silu        ? Activation::silu
            : of == Epilogue::gelu      ? Activation::gelu
@@ -118,7 +122,7 @@ constexpr int out_bytes(int turns) { return turns * (128 * 2 + 16); }
 template <typename T, Epilogue F, int OutTurns, int Turns, int Chunk>
 __device__ __forceinline__ void store(const GroupedArguments &a, const GroupedWork &work, int group,
                                       const float (&sums)[2][Turns / 2], unsigned char *out) {
-    constexpr bool gated = F != Epilogue::plain;
+    constexpr bool gated = is_gated(F), squared = F == Epilogue::relu_squared;
     constexpr int columns = gated ? 64 : 128, stride = columns * 2 + 16;
     constexpr int eights = OutTurns / 8, first = eights * Chunk;
     constexpr int last = first + eights < Turns / 8 ? first + eights : Turns / 8;
@@ -147,8 +151,11 @@ __device__ __forceinline__ void store(const GroupedArguments &a, const GroupedWo
 #pragma unroll
             for (int j = first; j < last; j += 2) {
                 const float *d = sums[b] + 4 * j;
-                const uint32_t r[4] = {pack(d[0], d[1], T()), pack(d[2], d[3], T()),
-                                       pack(d[4], d[5], T()), pack(d[6], d[7], T())};
+                uint32_t r[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    r[i] = pack(ungated<squared>(d[2 * i]), ungated<squared>(d[2 * i + 1]), T());
+                }
                 store_matrix_transposed(at + (j - first) * 8 * stride, r);
             }
         }

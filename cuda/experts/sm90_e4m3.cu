@@ -328,7 +328,7 @@ template <bool Blocks, bool Gated> __global__ void __launch_bounds__(kThreads, 1
 cudaError_t launch_grouped_e4m3(const GroupedArguments &a, int sms, cudaStream_t stream) {
     const GroupedScales &s = a.scales;
     if (a.rows % kScaleBlock != 0 || a.columns % kScaleBlock != 0 || s.x == nullptr ||
-        s.w == nullptr || s.scaling == Scaling::none || a.bias != nullptr) {
+        s.w == nullptr || s.scaling == Scaling::none || a.bias != nullptr || squares(a)) {
         return cudaErrorInvalidValue;
     }
     const bool blocks = s.scaling == Scaling::blocks;

@@ -1,4 +1,4 @@
-// Work of the grouped products: the turns of one expert, kTileRows at a time.
+// Work of the grouped products: the turns of one expert, kTileRows at a time. And how gate and up stand in W.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 namespace batchllm::cuda {
 
 inline constexpr int32_t kTileRows = 128;
+inline constexpr int32_t kGateRows = 8; // of gate, then of up, by turns
 
 // A tile of an expert, which has the turns [begin, end); first: the number of the expert's first tile. The
 // expert's tiles follow one another; which turns each has is the product's choice.

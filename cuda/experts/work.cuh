@@ -51,6 +51,11 @@ template <Activation Kind> __device__ __forceinline__ float quickly_gated(float 
     }
 }
 
+// Of a sum that is not gated.
+template <bool Squared> __device__ __forceinline__ float ungated(float sum) {
+    return Squared ? activated<Activation::relu_squared>(sum) : sum;
+}
+
 __device__ __forceinline__ float gated(Activation kind, float gate, float up) {
     switch (kind) {
     case Activation::silu:

@@ -219,8 +219,8 @@ template <typename T> cudaError_t launch_of(const GatedArguments &a, int sms, cu
         return launch<T, Activation::gelu>(a, sms, stream);
     case Activation::gelu_tanh:
         return launch<T, Activation::gelu_tanh>(a, sms, stream);
-    case Activation::clamped_swiglu: // of experts alone
-    case Activation::relu_squared:   // supported.h refuses it
+    case Activation::clamped_swiglu: // takes_gated() has neither
+    case Activation::relu_squared:
         break;
     }
     return cudaErrorInvalidValue;

@@ -63,10 +63,11 @@ Status StepExperts::products(const Layer &layer, const DeviceExperts &weights, c
     a.row_of = token_of_.as<int32_t>();
     a.w = weights.gate_up;
     a.bias = weights.gate_up_bias;
-    a.rows = 2 * expert.width;
+    a.gated = bool(expert.gate);
+    a.rows = (a.gated ? 2 : 1) * expert.width;
     a.columns = model_.hidden;
-    a.gated = true;
     a.activation = expert.activation;
+    a.squared = !a.gated; // supported.cc has seen that it is this activation
     a.y = activated_.data();
     a.scales = {weights.gate_up_scaling, x.scales, weights.gate_up_scales,
                 activated_scales_.as<float>(), element_};
@@ -78,7 +79,7 @@ Status StepExperts::products(const Layer &layer, const DeviceExperts &weights, c
     a.bias = weights.down_bias;
     a.rows = model_.hidden;
     a.columns = expert.width;
-    a.gated = false;
+    a.gated = a.squared = false;
     a.y = made_.data();
     a.scales = {weights.down_scaling, activated_scales_.as<float>(), weights.down_scales, nullptr,
                 element_};

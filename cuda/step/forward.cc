@@ -159,7 +159,7 @@ Status Forward::launch(cudaStream_t stream) {
     RETURN_IF_ERROR(profile_.mark(Part::input, stream));
     const DeviceLayer &first = weights_.layers[0];
     RETURN_IF_ERROR(
-        norm(first.before_attention, first.qkv.scaling, residual_.data(), tokens_, stream));
+        norm(first_norm(first), first_scaling(first), residual_.data(), tokens_, stream));
     for (size_t i = 0; i < weights_.layers.size(); ++i) RETURN_IF_ERROR(layer(i, stream));
     return {};
 }
@@ -241,12 +241,39 @@ Status Forward::recurrent(size_t index, cudaStream_t stream) {
                          stream);
 }
 
-// The input's norm has been launched; so has the next layer's, or the last one, when this returns.
+Status Forward::output(size_t index, const int32_t *wanted, void *residual, int64_t rows,
+                       cudaStream_t stream) {
+    const DeviceLayer &w = weights_.layers[index];
+    const Layer &described = model_.layers[index];
+    ASSIGN_OR_RETURN(const Input x, attended(w.o, wanted, rows, stream));
+    if (wanted != nullptr && described.parallel) { // the feed-forward's input, now of these rows
+        RETURN_IF_ERROR(
+            norm(w.before_attention, scaling_of_feed_forward(w), residual, rows, stream));
+    }
+    const bool ends = !described.feeds(); // the layer
+    const DeviceNorm *next = ends                 ? &norm_after(index)
+                             : described.parallel ? nullptr
+                                                  : &w.before_feed_forward;
+    const Ending ending{w.o,
+                        x,
+                        w.o_bias,
+                        w.after_attention,
+                        described.residual_scale,
+                        next,
+                        ends ? scaling_after(index) : scaling_of_feed_forward(w),
+                        Part::output};
+    return finish(ending, residual, rows, stream);
+}
+
+// The first norm has been launched; so has the next layer's, or the last one, when this returns.
 Status Forward::layer(size_t index, cudaStream_t stream) {
     const DeviceLayer &w = weights_.layers[index];
     const Layer &described = model_.layers[index];
-    RETURN_IF_ERROR(described.attends() ? keys_and_values(index, stream)
-                                        : recurrent(index, stream));
+    const bool mixes = described.mixes();
+    if (mixes) {
+        RETURN_IF_ERROR(described.attends() ? keys_and_values(index, stream)
+                                            : recurrent(index, stream));
+    }
     const bool last = index + 1 == weights_.layers.size();
     if (last && wanted_ == 0) return {};
     if (described.attends()) RETURN_IF_ERROR(attend(index, stream));
@@ -262,21 +289,12 @@ Status Forward::layer(size_t index, cudaStream_t stream) {
                                      model_.hidden * dtype_bytes(options_.residual), stream));
         residual = last_.data();
     }
-    ASSIGN_OR_RETURN(const Input x, attended(w.o, wanted, rows, stream));
-    if (wanted != nullptr && described.parallel) { // the feed-forward's input, now of these rows
-        RETURN_IF_ERROR(
-            norm(w.before_attention, scaling_of_feed_forward(w), residual, rows, stream));
+    if (mixes) {
+        RETURN_IF_ERROR(output(index, wanted, residual, rows, stream));
+    } else if (wanted != nullptr) { // the feed-forward's input, now of these rows
+        RETURN_IF_ERROR(norm(first_norm(w), first_scaling(w), residual, rows, stream));
     }
-    const Ending ending{w.o,
-                        x,
-                        w.o_bias,
-                        w.after_attention,
-                        described.residual_scale,
-                        described.parallel ? nullptr : &w.before_feed_forward,
-                        scaling_of_feed_forward(w),
-                        Part::output};
-    RETURN_IF_ERROR(finish(ending, residual, rows, stream));
-    return feed_forward(index, residual, rows, stream);
+    return described.feeds() ? feed_forward(index, residual, rows, stream) : Status();
 }
 
 Status Forward::sum_hidden(const SumSpan *spans, int32_t count, float *sums, cudaStream_t stream) {

@@ -1,7 +1,7 @@
 // One token batch through the model on the device, up to the logits of the tokens that want them.
 //
 // The residual stream is added to by the products themselves (y += scale x W^T), so that a layer is: norm,
-// QKV, rope and KV write, attention, O, norm, gate and up, activation, down. Where a norm stands after a
+// QKV, rope and KV write, attention, O, norm, gate and up, activation, down; or half of that. Where a norm stands after a
 // sublayer, its product is a delta, which one launch normalises, adds and passes on to the next norm.
 // After the last layer's attention only the wanted tokens go on. What the experts of a layer make is a delta
 // too, beside which the shared expert's stands.
@@ -138,6 +138,9 @@ class Forward {
     Status launch(cudaStream_t stream);
     Status replay(Graph *graph, cudaStream_t stream);
     Status layer(size_t index, cudaStream_t stream);
+    // The end of a layer's mixer. wanted: the rows, of all; null: the first.
+    Status output(size_t index, const int32_t *wanted, void *residual, int64_t rows,
+                  cudaStream_t stream);
     Status keys_and_values(size_t layer, cudaStream_t stream);
     Status attend(size_t layer, cudaStream_t stream);
     // A layer with a state, up to its last product.
@@ -158,15 +161,21 @@ class Forward {
     Status sparse_feed_forward(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
     Status make_layer_inputs(cudaStream_t stream);
     Status add_layer_input(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
-    // What follows layer `index`: the next one's norm, or the last of all.
+    // The norm that a layer begins with, and how what it makes is scaled.
+    static const DeviceNorm &first_norm(const DeviceLayer &w) {
+        return w.mixes() ? w.before_attention : w.before_feed_forward;
+    }
+    static Scaling first_scaling(const DeviceLayer &w) {
+        return w.mixes() ? w.qkv.scaling : scaling_of_feed_forward(w);
+    }
+    // What follows layer `index`: the next one's first norm, or the last of all.
     const DeviceNorm &norm_after(size_t index) const {
         return index + 1 == weights_.layers.size() ? weights_.final_norm
-                                                   : weights_.layers[index + 1].before_attention;
+                                                   : first_norm(weights_.layers[index + 1]);
     }
-    // How what it makes is scaled.
     Scaling scaling_after(size_t index) const {
         return index + 1 == weights_.layers.size() ? Scaling::none
-                                                   : weights_.layers[index + 1].qkv.scaling;
+                                                   : first_scaling(weights_.layers[index + 1]);
     }
     // The product that ends a sublayer, added to the residual stream, and the norm that follows.
     struct Ending {
@@ -221,7 +230,7 @@ class Forward {
         DType y_type;
         bool accumulate;
     };
-    // QKV, O, gate and up, down, the router, and the input block's two; those that the layer has.
+    // QKV and O, gate and up, down, the router, and the input block's two; those that the layer has.
     std::vector<Product> products(const DeviceLayer &weights) const;
 
     const Model &model_;

@@ -97,7 +97,8 @@ std::string Forward::compute_type() const {
     if (!weights_.scaled()) return element;
     int64_t all = 0;
     for (const DeviceLayer &layer : weights_.layers) {
-        all += layer.experts && layer.gate_up.rows > 0 ? 6 : 4;
+        all += 2 * (int64_t{layer.mixes()} + int64_t{layer.gate_up.rows > 0} +
+                    int64_t{bool(layer.experts)});
     }
     return element +
            (weights_.in_e4m3 == all ? ", products in fp8 (e4m3)" : ", some products in fp8 (e4m3)");
@@ -158,8 +159,11 @@ std::vector<Forward::Product> Forward::products(const DeviceLayer &w) const {
     const Input attended{w.o.scaling == Scaling::none ? attended_.data() : qkv_.data(),
                          attended_scales_.as<float>()};
     const Input activated{activated_.data(), activated_scales_.as<float>()};
-    std::vector<Product> products = {{w.qkv, normed, qkv_.data(), element, false},
-                                     end(w.o, attended, w.after_attention)};
+    std::vector<Product> products;
+    if (w.mixes()) {
+        products.push_back({w.qkv, normed, qkv_.data(), element, false});
+        products.push_back(end(w.o, attended, w.after_attention));
+    }
     if (w.gate_up.rows > 0) {
         products.push_back({w.gate_up, normed, gate_up_.data(), element, false});
         products.push_back(w.experts ? Product{w.down, activated, delta_.data(), residual, false}

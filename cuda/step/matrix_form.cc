@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "backend/step_buffers.h"
+#include "experts/tile.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -190,6 +191,28 @@ MatrixSource ExpertMatrix::source(size_t expert) const {
         source.parts.emplace_back(experts[expert].second, rows / 2);
     }
     return source;
+}
+
+ExpertMatrices::ExpertMatrices(const Experts &experts, int64_t hidden) {
+    const FeedForward &first = experts.each[0];
+    const bool gated = bool(first.gate);
+    const int64_t width = first.width, rows = gated ? 2 * width : width;
+    gate_up = {rows, hidden, {}};
+    down = {hidden, width, {}};
+    if (gated) of_gate_up_bias = {kGateRows, 2 * kGateRows};
+    for (const FeedForward &expert : experts.each) {
+        const auto e = static_cast<int64_t>(down_bias.size());
+        if (gated) {
+            gate_up_bias.emplace_back(&expert.gate.bias, e * rows);
+            gate_up_bias.emplace_back(&expert.up.bias, e * rows + kGateRows);
+            gate_up.experts.push_back({&expert.gate.values, &expert.up.values});
+        } else {
+            gate_up_bias.emplace_back(&expert.up.bias, e * rows);
+            gate_up.experts.push_back({&expert.up.values, nullptr});
+        }
+        down_bias.emplace_back(&expert.down.bias, e * hidden);
+        down.experts.push_back({&expert.down.values, nullptr});
+    }
 }
 
 Scaling own_scaling(const ExpertMatrix &matrix) {

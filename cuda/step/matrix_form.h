@@ -111,6 +111,16 @@ struct ExpertMatrix {
     MatrixSource source(size_t expert) const;
 };
 
+// Of all of a layer's experts: gate and up in turns, or without a gate up alone, down, and their biases in the same order.
+struct ExpertMatrices {
+    ExpertMatrix gate_up, down;
+    std::vector<MatrixPart> gate_up_bias, down_bias;
+    Placing of_gate_up_bias;
+
+    ExpertMatrices(const Experts &experts, int64_t hidden);
+    bool biased() const { return has_any(gate_up_bias) || has_any(down_bias); }
+};
+
 // As of MatrixSource, of all experts together.
 Scaling own_scaling(const ExpertMatrix &matrix);
 std::vector<float> expert_scales(const ExpertMatrix &matrix, Scaling scaling); // GroupedScales::w

@@ -1,6 +1,5 @@
 #include "step/supported.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "attention/attention.h"
@@ -18,8 +17,11 @@ constexpr int32_t kMostHeadDim = 512; // attention's
 
 const char *missing(const Experts &experts) {
     const FeedForward &first = experts.each[0];
+    const bool squared = first.activation == Activation::relu_squared;
+    if (squared && first.gate) return "a squared ReLU (relu2) of experts' gates";
+    if (!squared && !first.gate) return "experts without a gate other than with relu2";
     for (const FeedForward &expert : experts.each) {
-        if (!expert.gate) return "experts without a gate";
+        if (bool(expert.gate) != bool(first.gate)) return "experts of which some have a gate";
         if (expert.width != first.width || expert.activation != first.activation) {
             return "experts of different widths or activations";
         }
@@ -71,14 +73,6 @@ const char *missing(const ShortConvolution &convolution) {
     return nullptr;
 }
 
-bool squares(const Layer &layer) {
-    const auto does = [](const FeedForward &feed) {
-        return feed.width > 0 && feed.activation == Activation::relu_squared;
-    };
-    return does(layer.feed_forward) || layer.input.activation == Activation::relu_squared ||
-           std::any_of(layer.experts.each.begin(), layer.experts.each.end(), does);
-}
-
 const char *missing(const Model &model, const Attention &a) {
     if (a.rope >= 0) {
         const int32_t dims = model.ropes[static_cast<size_t>(a.rope)].dims();
@@ -94,10 +88,9 @@ const char *missing(const Model &model, const Attention &a) {
 
 // What of the layer is not computed; null: nothing.
 const char *missing(const Model &model, const Layer &layer) {
-    if (squares(layer)) return "a squared ReLU (relu2) runs on the cpu backend alone";
-    if (!layer.mixes() || !layer.feeds()) {
-        return "layers of a mixer or a feed-forward alone (Nemotron-H) run on the cpu backend "
-               "alone";
+    const bool alone = !layer.mixes() || !layer.feeds();
+    if (alone && (model.layer_inputs || layer.scalar || layer.parallel)) {
+        return "a mixer or a feed-forward alone beside layer inputs, a scalar or a parallel block";
     }
     const char *of_mixer = layer.convolution        ? missing(layer.convolution)
                            : layer.linear_attention ? missing(layer.linear_attention)

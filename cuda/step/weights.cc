@@ -212,7 +212,10 @@ class Loader {
     }
 
     MatrixForm form_of(const MatrixSource &source, bool ends) const {
-        if (options_.quantize == Quantize::none) return {};
+        // A layer of one thing has no matrices of the other.
+        if (options_.quantize == Quantize::none || source.rows == 0 || source.columns == 0) {
+            return {};
+        }
         const auto takes = [&](Scaling scaling) {
             return options_.takes(source.rows, source.columns, scaling, ends);
         };
@@ -242,27 +245,18 @@ class Loader {
             }
         }
         RETURN_IF_ERROR(vector(count, {{&router.correction, 0}}, {}, 0, &to->correction));
-        ExpertMatrix gate_up{2 * width, hidden, {}}, down{hidden, width, {}};
-        std::vector<MatrixPart> gate_up_bias, down_bias;
-        for (const FeedForward &expert : from.each) {
-            const auto e = static_cast<int64_t>(down_bias.size());
-            gate_up_bias.emplace_back(&expert.gate.bias, 2 * e * width);
-            gate_up_bias.emplace_back(&expert.up.bias, 2 * e * width + kGateRows);
-            down_bias.emplace_back(&expert.down.bias, e * hidden);
-            gate_up.experts.push_back({&expert.gate.values, &expert.up.values});
-            down.experts.push_back({&expert.down.values, nullptr});
-        }
-        const Placing turns{kGateRows, 2 * kGateRows};
-        RETURN_IF_ERROR(vector(2 * count * width, gate_up_bias, turns, 0, &to->gate_up_bias));
-        RETURN_IF_ERROR(vector(count * hidden, down_bias, {}, 0, &to->down_bias));
-        ExpertForm of_gate_up = form_of(gate_up), of_down = form_of(down);
+        const ExpertMatrices each(from, hidden);
+        RETURN_IF_ERROR(vector(count * each.gate_up.rows, each.gate_up_bias, each.of_gate_up_bias,
+                               0, &to->gate_up_bias));
+        RETURN_IF_ERROR(vector(count * hidden, each.down_bias, {}, 0, &to->down_bias));
+        ExpertForm of_gate_up = form_of(each.gate_up), of_down = form_of(each.down);
         if (of_gate_up.scaling == Scaling::none || of_down.scaling == Scaling::none ||
-            !options_.experts_in_e4m3 || layer.parallel || has_any(gate_up_bias) ||
-            has_any(down_bias) || !experts_take_e4m3(hidden, width, from.each[0].activation)) {
+            !options_.experts_in_e4m3 || layer.parallel || each.biased() ||
+            !experts_take_e4m3(hidden, width, from.each[0].activation)) {
             of_gate_up = of_down = {element_};
         }
-        RETURN_IF_ERROR(matrix(gate_up, of_gate_up, &to->gate_up, &to->gate_up_scales, all));
-        RETURN_IF_ERROR(matrix(down, of_down, &to->down, &to->down_scales, all));
+        RETURN_IF_ERROR(matrix(each.gate_up, of_gate_up, &to->gate_up, &to->gate_up_scales, all));
+        RETURN_IF_ERROR(matrix(each.down, of_down, &to->down, &to->down_scales, all));
         to->gate_up_scaling = of_gate_up.scaling;
         to->down_scaling = of_down.scaling;
         return {};

@@ -21,12 +21,13 @@ struct DeviceExperts {
                                         // a multiple of 16 rows, hidden]
     const float *router_bias = nullptr; // [experts], or null
     const float *correction = nullptr;  // [experts], or null
-    const void *gate_up = nullptr;      // [experts][2 width, hidden], gate and up taking turns
+    const void *gate_up = nullptr;      // [experts][2 width, hidden], gate and up taking turns;
+                                        // or without a gate [width, hidden]
     const void *down = nullptr;         // [experts][hidden, width]
     // Where both are in e4m3, as GroupedScales has them.
     Scaling gate_up_scaling = Scaling::none, down_scaling = Scaling::none;
     const float *gate_up_scales = nullptr, *down_scales = nullptr;
-    const float *gate_up_bias = nullptr; // [experts, 2 width] as gate_up's rows, or null
+    const float *gate_up_bias = nullptr; // [experts, gate_up's rows], or null
     const float *down_bias = nullptr;    // [experts, hidden], or null
 
     bool in_e4m3() const { return gate_up_scaling != Scaling::none; }
@@ -52,6 +53,7 @@ struct DeviceConvolution {
     const float *bias = nullptr;   // [channels], or null
 };
 
+// A layer without a mixer or without a feed-forward has no matrices of it: they have no rows, or no columns.
 struct DeviceLayer {
     DeviceNorm before_attention, after_attention;       // [hidden]
     DeviceNorm before_feed_forward, after_feed_forward; // [hidden]
@@ -77,6 +79,8 @@ struct DeviceLayer {
     Matrix input_gate;             // [LayerInputs::width, hidden], or none
     Matrix input_down;             // [hidden, LayerInputs::width]
     const float *scalar = nullptr; // [1], or null: 1
+
+    bool mixes() const { return qkv.rows > 0; }
 };
 
 struct DeviceWeights {

@@ -94,7 +94,7 @@ void add_states(const Model &model, const StepForm &form, int64_t rows, StepBuff
     int64_t channels = 0, keys = 0, heads = 0, delta_heads = 0;
     bool any = false;
     for (const Layer &layer : model.layers) {
-        any = any || !layer.attends();
+        any = any || layer.linear_attention || layer.convolution;
         const LinearAttention &net = layer.linear_attention;
         channels = std::max(channels, net.channels());
         heads = std::max<int64_t>(heads, net.value_heads);
