@@ -47,6 +47,8 @@
  * NULL.      A pointer that a function needs and that is NULL is INVALID_ARGUMENT. Where NULL is
  *            allowed, the declaration says what it stands for. For a NULL handle
  *            batchllm_interrupt does nothing, and functions without a status return 0, NULL or "".
+ * Paths.     A file that is written is replaced. A path that names an open descriptor of the process,
+ *            such as /dev/stdout or /dev/fd/3, means that descriptor: it is written to as it is.
  * Columns.   n items in one buffer with n + 1 int64 offsets that never decrease, offsets[0] >= 0;
  *            item i is [offsets[i], offsets[i + 1]). Offsets count tokens, bytes or items as named.
  * Versions.  Everything exists since 0.1 unless a declaration says otherwise. Symbols and numbers

@@ -207,13 +207,34 @@ class Lines(ProgramTest):
                 done = run(file, name, "-o", self.output, "--force", "--stats", link)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertEqual(json.loads(redirected.read_bytes())["rows_done"], 50)
+            with open(redirected, "wb", buffering=0) as file:
+                file.write(b"before\n")
+                done = run(file, name, "-o", self.output, "--force", "--timeline", link)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                file.write(b"after\n")
+            written = redirected.read_bytes().splitlines()
+            self.assertEqual((written[0], written[1][:5], written[-1]), (b"before", b"step,", b"after"))
+            with open(redirected, "wb") as file:
                 done = run(file, name, "-o", link, "--resume")
                 self.assertEqual(done.returncode, 1)
                 self.assertIn(b"--resume needs an output file", done.stderr)
-                done = run(file, name, "-o", link, "--stats", link)
-                self.assertEqual(done.returncode, 1)
-                self.assertIn(b"is the file of --output too", done.stderr)
+                for output in (link, "-"):
+                    done = run(file, name, "-o", output, "--stats", link)
+                    self.assertEqual(done.returncode, 1)
+                    self.assertIn(b"is the file of --output too", done.stderr)
         self.assertEqual([path.name for path in self.directory.glob("*.state")], ["out.jsonl.state"])
+
+    def test_an_input_that_stdin_is_redirected_from_is_not_overwritten(self):
+        rows = lines(token_rows(50))
+        self.input.write_bytes(rows)
+        for arguments in (["-i", "-", "-o", self.input, "--force"], ["-i", "-", "-o", "-"], ["-i", self.input, "-o", "-"],
+                          ["-i", "-", "-o", self.output, "--stats", self.input]):
+            with open(self.input, "rb") as stdin, open(self.input, "ab") as stdout:
+                done = subprocess.run([PROGRAM, "run", *SIM, *arguments], stdin=stdin, stdout=stdout,
+                                      stderr=subprocess.PIPE)
+            self.assertEqual(done.returncode, 1, arguments)
+            self.assertIn(b"is the input", done.stderr)
+        self.assertEqual(self.input.read_bytes(), rows)
 
     def test_only_descriptors_that_the_program_was_started_with_are_written_to(self):
         self.input.write_bytes(lines(token_rows(50)))
