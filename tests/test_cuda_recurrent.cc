@@ -275,7 +275,7 @@ void chunks_are_the_references(void **) {
                 for (const bool sm90 : {false, true}) {
                     if (sm90 && !hopper) continue;
                     run_job(random, {shape, type, 9, longest, most, DType::f32, sm90},
-                            type == DType::bf16 ? 2e-2 : 3e-3);
+                            type == DType::bf16 ? 1e-2 : 2e-3);
                 }
             }
         }

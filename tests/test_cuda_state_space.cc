@@ -243,8 +243,7 @@ void chunks_are_the_references(void **) {
         for (const int32_t most : {20, 64, 90, 400}) {
             if (few && most != 90) continue;
             for (const DType state : {DType::f32, DType::bf16}) {
-                run_job(random, {shape, DType::bf16, 9, few ? 100 : 300, most, state},
-                        state == DType::f32 ? 2e-2 : 4e-2);
+                run_job(random, {shape, DType::bf16, 9, few ? 100 : 300, most, state}, 2e-2);
             }
         }
     }
