@@ -97,6 +97,20 @@ class BadRows(ProgramTest):
         self.assertEqual(len(out), 17000)
         self.assertEqual(sum("error" in row for row in out), 16998)
 
+    def test_the_end_of_a_run_shows_its_first_error(self):
+        self.input.write_bytes(lines(token_rows(3) + ['{"id": 1, "tokens": [1], "top_p": 7}', '{"tokens": []}']))
+        done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output)
+        self.assertEqual(done.returncode, 3)
+        shown = [line for line in done.stderr.splitlines() if line.startswith(b"The first error: ")]
+        self.assertEqual(len(shown), 1, done.stderr)
+        self.assertIn(b"input line 4: ROW_INVALID_PARAMETER: ", shown[0])
+        self.assertIn(b"top_p", shown[0])
+        self.input.write_bytes(lines(token_rows(3) + [{"id": 4, "tokens": [1] * 9000}]))  # found by the engine
+        done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--force")
+        self.assertIn(b"The first error: input line 4: ROW_TOO_LONG: ", done.stderr)
+        self.input.write_bytes(lines(token_rows(3)))
+        self.assertNotIn(b"The first error", self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--force").stderr)
+
     def test_a_key_in_an_error_is_cut_short_and_harmless(self):
         key = "\x1b[31m\n" + "k" * 1000
         [row] = self.run_rows([{"tokens": [1], key: 1}], expect=3)
