@@ -101,6 +101,9 @@ Result<std::string> read_file(const std::string &path, size_t limit) {
 }
 
 Status write_file(const std::string &path, std::string_view bytes) {
+    if (path.empty()) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "the path of a file to write is empty");
+    }
     struct stat info;
     const bool there = ::stat(path.c_str(), &info) == 0;
     // If it cannot be determined what the target is, it is not replaced.
