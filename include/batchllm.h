@@ -33,8 +33,9 @@
  *            batchllm_last_error() is the text of the calling thread's last failure. No exception,
  *            exit or abort crosses this interface.
  * Threads.   A handle is used by one thread at a time, except where a function says otherwise
- *            (batchllm_cancel, batchllm_interrupt). Different handles are independent. Engines have
- *            threads of their own, so a child of fork() must not use its parent's.
+ *            (batchllm_cancel, batchllm_interrupt). A call on an engine that another thread is in is
+ *            STATE. Different handles are independent. Engines have threads of their own, so a child
+ *            of fork() must not use its parent's.
  * Ownership. Inputs are copied unless a declaration says that they are borrowed. The caller owns
  *            what a function returns through a `**` parameter, and passes it to the matching _free
  *            or _destroy, which ignore NULL. On failure an out parameter is set to NULL.
@@ -47,6 +48,8 @@
  * NULL.      A pointer that a function needs and that is NULL is INVALID_ARGUMENT. Where NULL is
  *            allowed, the declaration says what it stands for. For a NULL handle
  *            batchllm_interrupt does nothing, and functions without a status return 0, NULL or "".
+ * Paths.     A file that is written is replaced. A path that names an open descriptor of the process,
+ *            such as /dev/stdout or /dev/fd/3, means that descriptor: it is written to as it is.
  * Columns.   n items in one buffer with n + 1 int64 offsets that never decrease, offsets[0] >= 0;
  *            item i is [offsets[i], offsets[i + 1]). Offsets count tokens, bytes or items as named.
  * Versions.  Everything exists since 0.1 unless a declaration says otherwise. Symbols and numbers

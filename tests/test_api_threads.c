@@ -107,6 +107,79 @@ static void cancel_from_other_threads_during_run_gives_each_row_one_result(void 
     free_rows(&rows);
 }
 
+static void *run_until_stopped(void *user) {
+    int32_t status;
+    do { // refused while the main thread is in a call
+        status = batchllm_run(user, NULL, NULL);
+    } while (status == BATCHLLM_ERROR_STATE);
+    return status == BATCHLLM_ERROR_STOPPED ? NULL : user;
+}
+
+static void a_call_that_would_overlap_another_threads_is_refused(void **state) {
+    (void)state;
+    token_rows rows = make_rows(4, 30, 10);
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.backend_options = "vocabulary=1000,page_tokens=1024,pages=65536";
+    options.max_request_tokens = 50000000;
+    batchllm_engine *engine = sim_engine_with(&options);
+    add_rows(engine, &rows, 10000000);
+    pthread_t runner;
+    assert_int_equal(pthread_create(&runner, NULL, run_until_stopped, engine), 0);
+    batchllm_stats stats = {.struct_size = sizeof stats};
+    int32_t status;
+    do { // until the other thread is in its call
+        status = batchllm_engine_stats(engine, &stats);
+    } while (status == BATCHLLM_OK);
+    assert_int_equal(status, BATCHLLM_ERROR_STATE);
+    assert_non_null(strstr(batchllm_last_error(), "another thread"));
+    batchllm_results *results = NULL;
+    assert_int_equal(batchllm_poll(engine, 0, &results), BATCHLLM_ERROR_STATE);
+    assert_null(results);
+    assert_int_equal(batchllm_run(engine, NULL, NULL), BATCHLLM_ERROR_STATE);
+    assert_int_equal(batchllm_step(engine, NULL), BATCHLLM_ERROR_STATE);
+    assert_int_equal(batchllm_add_prompt(engine, "x", -1, 0, NULL), BATCHLLM_ERROR_STATE);
+    assert_ok(batchllm_cancel(engine, 1)); // of any thread
+    batchllm_interrupt(engine);
+    void *failed = NULL;
+    pthread_join(runner, &failed);
+    assert_null(failed);
+    assert_ok(batchllm_engine_stats(engine, &stats));
+    assert_int_equal(stats.rows, 4);
+    batchllm_engine_destroy(engine);
+    free_rows(&rows);
+}
+
+static void *poll_one(void *user) {
+    batchllm_results *results = NULL;
+    const int32_t status = batchllm_poll(user, 0, &results);
+    batchllm_results_free(results);
+    return status == BATCHLLM_OK ? NULL : user;
+}
+
+static int32_t poll_in_another_thread(void *user, const batchllm_progress *progress) {
+    (void)progress;
+    pthread_t poller;
+    void *failed = NULL;
+    assert_int_equal(pthread_create(&poller, NULL, poll_one, user), 0);
+    pthread_join(poller, &failed);
+    assert_null(failed);
+    return 0;
+}
+
+static void a_callback_may_wait_for_another_threads_call(void **state) {
+    (void)state;
+    token_rows rows = make_rows(20, 30, 10);
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.backend_options = "vocabulary=1000";
+    batchllm_engine *engine = sim_engine_with(&options);
+    add_rows(engine, &rows, 5);
+    assert_ok(batchllm_run(engine, poll_in_another_thread, engine));
+    batchllm_engine_destroy(engine);
+    free_rows(&rows);
+}
+
 static void *fail_here(void *user) {
     batchllm_engine *engine = NULL;
     const int32_t status = batchllm_engine_create(NULL, &engine);
@@ -166,6 +239,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(engines_in_several_threads_give_what_one_thread_gives),
         cmocka_unit_test(cancel_from_other_threads_during_run_gives_each_row_one_result),
+        cmocka_unit_test(a_call_that_would_overlap_another_threads_is_refused),
+        cmocka_unit_test(a_callback_may_wait_for_another_threads_call),
         cmocka_unit_test(the_last_error_is_the_calling_threads_own),
         cmocka_unit_test(a_tokenizer_serves_several_threads),
     };

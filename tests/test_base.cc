@@ -1,5 +1,6 @@
 // base/: files that are replaced whole, and the pool of threads.
 #include <atomic>
+#include <cstring>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>
@@ -26,6 +27,9 @@ void a_file_is_replaced_whole_and_nothing_is_left_beside_it(void **) {
     assert_int_equal(std::distance(begin(files), end(files)), 1);
     assert_int_equal(write_file(directory.path(), "x").code(), BATCHLLM_ERROR_IO);
     assert_int_equal(write_file(directory.file("no/f"), "x").code(), BATCHLLM_ERROR_IO);
+    const Status none = write_file("", "x"); // and no ".tmp.." here
+    assert_int_equal(none.code(), BATCHLLM_ERROR_INVALID_ARGUMENT);
+    assert_non_null(std::strstr(none.message().c_str(), "empty"));
 }
 
 void threads_that_write_one_path_leave_one_of_their_texts(void **) {

@@ -146,11 +146,11 @@ template <typename T> std::vector<float> run_job(Random &random, const Job &job,
     Aligned<float> states(std::vector<float>(static_cast<size_t>(job.sequences * ring), kNever));
     Aligned<float> filter(vectors.filter), filter_bias(vectors.filter_bias),
         input_bias(vectors.input_bias);
-    const auto run = [&](const TokenBatch &batch, const std::vector<float> &projected) {
-        const auto tokens = static_cast<int64_t>(batch.tokens.size());
+    const auto run = [&](const StateStep &step) {
+        const auto tokens = static_cast<int64_t>(step.batch.tokens.size());
         StateItems lists;
-        list_state_items(batch, job.least_chunked, &lists);
-        Aligned<T> x(projected);
+        list_state_items(step.batch, job.least_chunked, &lists);
+        Aligned<T> x(step.projected);
         Aligned<Half> out(std::vector<float>(static_cast<size_t>(tokens * shape.channels), kNever));
         Aligned<float> exact(
             std::vector<float>(static_cast<size_t>(tokens * shape.channels), kNever));
@@ -180,20 +180,12 @@ template <typename T> std::vector<float> run_job(Random &random, const Job &job,
         return results;
     };
     std::vector<float> got;
-    while (run_step(random, shape, job.most, &all, run)) {}
-    for (const ConvolutionSequence &s : all) {
-        assert_int_equal(s.got.size(), s.wanted.size());
-        double wrong = 0, sum = 1e-30;
-        for (size_t i = 0; i < s.got.size(); ++i) {
-            wrong += std::pow(double(s.got[i]) - s.wanted[i], 2);
-            sum += s.wanted[i] * s.wanted[i];
-        }
-        if (!(std::sqrt(wrong / sum) <= limit)) {
-            fail_msg("%d channels over %d tokens, steps of %d: relative error %g", shape.channels,
-                     shape.width, job.most, std::sqrt(wrong / sum));
-        }
-        got.insert(got.end(), s.got.begin(), s.got.end());
-    }
+    while (run_step(random, shape.stride(), shape.channels, job.most, &all, run)) {}
+    const std::string what = std::to_string(shape.channels) + " channels over " +
+                             std::to_string(shape.width) + " tokens, steps of " +
+                             std::to_string(job.most);
+    assert_each_close(all, limit, what.c_str());
+    for (const ConvolutionSequence &s : all) got.insert(got.end(), s.got.begin(), s.got.end());
     assert_int_equal(twice, 0);
     return got;
 }

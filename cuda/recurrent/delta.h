@@ -53,9 +53,6 @@ struct DeltaArguments {
     const StateItem *items;  // of the step
     const StateLevel *level; // on the device: a graph's next replay has another
     int32_t most_items;      // no level has more
-    // Of state-space layers alone: items [begin, chunked) of the level when it is launched. Where a graph's next
-    // replay has others, it is only slower.
-    int32_t stepped;
     int32_t key_heads, value_heads, key_dim,
         value_dim; // dims at most kMostDeltaDim; value_dim % 4 == 0
     int32_t sms;

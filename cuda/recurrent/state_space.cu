@@ -160,18 +160,19 @@ int threads_for(int keys, int values) {
 // Blocks of each head: one for each item of the captured step, and enough for the device, since a graph's next replay may
 // have many more, of which blocks then have several. Not one for each token: of a step of prompts most are no items of
 // this launch.
-template <typename Shape> int blocks_of_head(const DeltaArguments &a) {
+template <typename Shape> int blocks_of_head(const StateSpaceArguments &s) {
+    const DeltaArguments &a = s.delta;
     constexpr int kRounds = 4;
     const int at_once = std::max(a.sms, 1) * Shape::kBlocks;
     const int enough = (kRounds * at_once + a.value_heads - 1) / a.value_heads;
-    return std::min({a.most_items, std::max(a.stepped, enough), 65535});
+    return std::min({a.most_items, std::max(s.stepped, enough), 65535});
 }
 
 template <typename T, typename S, typename Shape>
 cudaError_t launch_steps(const StateSpaceArguments &s, cudaStream_t stream) {
     const DeltaArguments &a = s.delta;
     const dim3 grid(static_cast<unsigned>(a.value_heads),
-                    static_cast<unsigned>(blocks_of_head<Shape>(a)));
+                    static_cast<unsigned>(blocks_of_head<Shape>(s)));
     const int threads = Shape::kWhole ? Shape::kThreads : threads_for(a.key_dim, a.value_dim);
     state_space_steps<T, S, Shape><<<grid, static_cast<unsigned>(threads), 0, stream>>>(s);
     return cudaGetLastError();

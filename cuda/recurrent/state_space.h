@@ -19,6 +19,8 @@ struct StateSpaceArguments {
     const float *skip;           // [value_heads], or null: 0
     float least_step, most_step; // the limits
     int32_t norm_parts;          // a token's results are normed in so many equal parts
+    // Items [begin, chunked) of the level when it is launched. A graph's next replay may have more: then it is slower.
+    int32_t stepped;
 };
 
 // What the kernels do not compute of a layer of such a shape; null: nothing.

@@ -183,12 +183,12 @@ Status StepStates::launch_state_space(size_t layer, const DeviceLayer &weights, 
     const LinearAttention &space = model_.layers[layer].linear_attention;
     const DeviceDelta &vectors = weights.delta;
     StateSpaceArguments s{
-        a, vectors.bias, vectors.skip, space.least_step, space.most_step, space.norm_parts};
+        a, vectors.bias, vectors.skip, space.least_step, space.most_step, space.norm_parts, 0};
     for (size_t l = 0; l < form_.size(); ++l) {
         s.delta.level = input.at<StateLevel>(kStateLevels) + l;
-        s.delta.stepped = items_.levels[l].chunked - items_.levels[l].begin;
+        const StateLevel &level = items_.levels[l];
+        s.stepped = level.chunked - level.begin;
         if (form_[l] & kChunked) {
-            const StateLevel &level = items_.levels[l];
             const StateSpaceChunks c{s,
                                      input.at<StateChunk>(kStateChunks),
                                      level.chunk_end - level.chunk_begin,

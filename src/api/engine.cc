@@ -8,6 +8,7 @@
 #include "api/plan.h"
 
 using namespace batchllm;
+using api::EngineUse;
 using api::guard;
 using api::guard_out;
 using api::need;
@@ -26,6 +27,21 @@ template <typename T> Status check_scored(int64_t n, const char *items_name, con
     return check_column("continuations", continuations, "continuation_offsets",
                         continuation_offsets, continuation_rows[n]);
 }
+
+// The callback of batchllm_run, which may use the engine.
+struct Callback {
+    batchllm_progress_function function;
+    void *user;
+    const EngineUse *use;
+
+    static int32_t call(void *self, const batchllm_progress *progress) {
+        const auto *callback = static_cast<const Callback *>(self);
+        callback->use->pause();
+        const int32_t stop = callback->function(callback->user, progress);
+        callback->use->resume();
+        return stop;
+    }
+};
 
 } // namespace
 
@@ -57,7 +73,7 @@ const char *batchllm_engine_label(const batchllm_engine *engine, int64_t label) 
 
 int32_t batchllm_engine_check_params(batchllm_engine *engine, const batchllm_params *params) {
     return guard([&]() -> Status {
-        RETURN_IF_ERROR(need("engine", engine));
+        ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
         ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params, 1, 1));
         ASSIGN_OR_RETURN(const batchllm_params known, column.at(0));
         return engine->engine->check_params(known);
@@ -68,7 +84,7 @@ int32_t batchllm_add_tokens(batchllm_engine *engine, int64_t n, const int32_t *t
                             const int64_t *offsets, const uint64_t *tags,
                             const batchllm_params *params, int64_t params_count) {
     return guard([&]() -> Status {
-        RETURN_IF_ERROR(need("engine", engine));
+        ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
         RETURN_IF_ERROR(check_column("tokens", tokens, "offsets", offsets, n));
         ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params, params_count, n));
         return engine->engine->add_tokens({n, tokens, offsets}, tags, column);
@@ -79,7 +95,7 @@ int32_t batchllm_add_text(batchllm_engine *engine, int64_t n, const char *text,
                           const int64_t *offsets, const uint64_t *tags,
                           const batchllm_params *params, int64_t params_count) {
     return guard([&]() -> Status {
-        RETURN_IF_ERROR(need("engine", engine));
+        ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
         RETURN_IF_ERROR(check_column("text", text, "offsets", offsets, n));
         ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params, params_count, n));
         return engine->engine->add_text({n, text, offsets}, tags, column);
@@ -90,7 +106,7 @@ int32_t batchllm_add_chat(batchllm_engine *engine, int64_t n, const char *conver
                           const int64_t *offsets, const uint64_t *tags,
                           const batchllm_params *params, int64_t params_count) {
     return guard([&]() -> Status {
-        RETURN_IF_ERROR(need("engine", engine));
+        ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
         RETURN_IF_ERROR(check_column("conversations", conversations, "offsets", offsets, n));
         ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params, params_count, n));
         return engine->engine->add_chat({n, conversations, offsets}, tags, column);
@@ -100,7 +116,7 @@ int32_t batchllm_add_chat(batchllm_engine *engine, int64_t n, const char *conver
 int32_t batchllm_add_prompt(batchllm_engine *engine, const char *text, int64_t bytes, uint64_t tag,
                             const batchllm_params *params) {
     return guard([&]() -> Status {
-        RETURN_IF_ERROR(need("engine", engine));
+        ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
         RETURN_IF_ERROR(need("text", text));
         const int64_t length = bytes < 0 ? static_cast<int64_t>(std::strlen(text)) : bytes;
         const int64_t offsets[2] = {0, length};
@@ -114,7 +130,7 @@ int32_t batchllm_add_scores(batchllm_engine *engine, int64_t n, const int32_t *t
                             const int64_t *continuation_offsets, const int64_t *continuation_rows,
                             const uint64_t *tags) {
     return guard([&]() -> Status {
-        RETURN_IF_ERROR(need("engine", engine));
+        ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
         RETURN_IF_ERROR(check_scored(n, "tokens", tokens, offsets, continuations,
                                      continuation_offsets, continuation_rows));
         if (n == 0) return {};
@@ -129,7 +145,7 @@ int32_t batchllm_add_score_text(batchllm_engine *engine, int64_t n, const char *
                                 const int64_t *continuation_rows, const uint64_t *tags,
                                 const batchllm_params *params) {
     return guard([&]() -> Status {
-        RETURN_IF_ERROR(need("engine", engine));
+        ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
         RETURN_IF_ERROR(check_scored(n, "text", text, offsets, continuations, continuation_offsets,
                                      continuation_rows));
         ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params, 1, n));
@@ -143,14 +159,14 @@ int32_t batchllm_add_score_text(batchllm_engine *engine, int64_t n, const char *
 
 int32_t batchllm_build_groups(batchllm_engine *engine) {
     return guard([&]() -> Status {
-        RETURN_IF_ERROR(need("engine", engine));
+        ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
         return engine->engine->build_groups();
     });
 }
 
 int32_t batchllm_step(batchllm_engine *engine, batchllm_progress *progress) {
     return guard([&]() -> Status {
-        RETURN_IF_ERROR(need("engine", engine));
+        ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
         batchllm_progress full{};
         full.struct_size = sizeof full;
         // Before the step: if progress cannot be written, no step may be lost.
@@ -165,8 +181,9 @@ int32_t batchllm_step(batchllm_engine *engine, batchllm_progress *progress) {
 
 int32_t batchllm_run(batchllm_engine *engine, batchllm_progress_function callback, void *user) {
     return guard([&]() -> Status {
-        RETURN_IF_ERROR(need("engine", engine));
-        return engine->engine->run(callback, user);
+        ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
+        Callback paused{callback, user, &use};
+        return engine->engine->run(callback == nullptr ? nullptr : Callback::call, &paused);
     });
 }
 
@@ -192,7 +209,7 @@ int32_t batchllm_cancel_all(batchllm_engine *engine) {
 
 int32_t batchllm_poll(batchllm_engine *engine, int64_t max_results, batchllm_results **out) {
     return guard_out(out, [&]() -> Status {
-        RETURN_IF_ERROR(need("engine", engine));
+        ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
         if (max_results < 0) {
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "max_results is %" PRId64 ": it cannot be negative", max_results);
@@ -217,7 +234,7 @@ int32_t batchllm_engine_info(const batchllm_engine *engine, int32_t device, batc
 
 int32_t batchllm_engine_stats(const batchllm_engine *engine, batchllm_stats *stats) {
     return guard([&]() -> Status {
-        RETURN_IF_ERROR(need("engine", engine));
+        ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
         RETURN_IF_ERROR(need("stats", stats));
         const batchllm_stats full = engine->engine->stats();
         return api::copy_out("stats", &full, sizeof full, stats);
@@ -226,7 +243,7 @@ int32_t batchllm_engine_stats(const batchllm_engine *engine, batchllm_stats *sta
 
 int32_t batchllm_engine_use_plan(batchllm_engine *engine, const batchllm_plan *plan) {
     return guard([&]() -> Status {
-        RETURN_IF_ERROR(need("engine", engine));
+        ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
         RETURN_IF_ERROR(need("plan", plan));
         return engine->engine->use_plan(plan->plan);
     });
@@ -234,7 +251,7 @@ int32_t batchllm_engine_use_plan(batchllm_engine *engine, const batchllm_plan *p
 
 int32_t batchllm_engine_get_plan(const batchllm_engine *engine, batchllm_plan **out) {
     return guard_out(out, [&]() -> Status {
-        RETURN_IF_ERROR(need("engine", engine));
+        ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
         ASSIGN_OR_RETURN(Plan plan, engine->engine->get_plan());
         *out = api::make_plan_handle(std::move(plan)).release();
         return {};

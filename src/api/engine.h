@@ -1,10 +1,47 @@
 // The handle of an engine: batchllm.h's batchllm_engine.
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <utility>
 
+#include "api/boundary.h"
 #include "runtime/engine.h"
 
 struct batchllm_engine {
     std::unique_ptr<batchllm::Engine> engine;
+    mutable std::atomic<bool> in_use = false; // a call is under way that no other may overlap
 };
+
+namespace batchllm::api {
+
+// The use of an engine by one call: a second call that would overlap it gets an error instead.
+class EngineUse {
+  public:
+    static Result<EngineUse> begin(const batchllm_engine *engine) {
+        RETURN_IF_ERROR(need("engine", engine));
+        if (!engine->in_use.exchange(true, std::memory_order_acquire)) return EngineUse(engine);
+        return error(BATCHLLM_ERROR_STATE,
+                     "another thread is in a call on this engine: it is for one at a time");
+    }
+    EngineUse(EngineUse &&other) noexcept : engine_(std::exchange(other.engine_, nullptr)) {}
+    EngineUse &operator=(EngineUse &&) = delete;
+    ~EngineUse() {
+        if (engine_ != nullptr) pause();
+    }
+    // While a callback may make calls of its own, on any one thread.
+    void pause() const {
+        engine_->in_use.store(false, std::memory_order_release);
+        engine_->in_use.notify_one();
+    }
+    void resume() const {
+        while (engine_->in_use.exchange(true, std::memory_order_acquire))
+            engine_->in_use.wait(true);
+    }
+
+  private:
+    explicit EngineUse(const batchllm_engine *engine) : engine_(engine) {}
+    const batchllm_engine *engine_;
+};
+
+} // namespace batchllm::api

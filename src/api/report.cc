@@ -75,7 +75,7 @@ void batchllm_report_destroy(batchllm_report *report) { delete report; }
 
 int32_t batchllm_engine_set_report(batchllm_engine *engine, batchllm_report *report) {
     return guard([&]() -> Status {
-        RETURN_IF_ERROR(need("engine", engine));
+        ASSIGN_OR_RETURN(const api::EngineUse use, api::EngineUse::begin(engine));
         return engine->engine->set_report(report == nullptr ? nullptr : report->record);
     });
 }

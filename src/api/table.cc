@@ -132,7 +132,7 @@ int32_t batchllm_add_table(batchllm_engine *engine, const batchllm_table *table,
                            const uint64_t *tags, const batchllm_params *params,
                            int64_t params_count) {
     return guard([&]() -> Status {
-        RETURN_IF_ERROR(need("engine", engine));
+        ASSIGN_OR_RETURN(const api::EngineUse use, api::EngineUse::begin(engine));
         RETURN_IF_ERROR(need("table", table));
         ASSIGN_OR_RETURN(const ParamsColumn column,
                          ParamsColumn::open(params, params_count, table->table.rows()));

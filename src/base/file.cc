@@ -101,15 +101,18 @@ Result<std::string> read_file(const std::string &path, size_t limit) {
 }
 
 Status write_file(const std::string &path, std::string_view bytes) {
+    if (path.empty()) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "the path of a file to write is empty");
+    }
     struct stat info;
     const bool there = ::stat(path.c_str(), &info) == 0;
     // If it cannot be determined what the target is, it is not replaced.
     if (!there && errno != ENOENT) return io_error(path, "cannot stat");
-    const int descriptor = descriptor_named(path);
-    if (descriptor >= 0 || (there && !S_ISREG(info.st_mode))) {
+    ASSIGN_OR_RETURN(const FileDescriptor named, copy_descriptor_named(path));
+    if (named.get() >= 0) return write_all(named.get(), path, bytes);
+    if (there && !S_ISREG(info.st_mode)) {
         // A rename would replace it. For a directory the open fails.
-        FileDescriptor fd(descriptor >= 0 ? ::fcntl(descriptor, F_DUPFD_CLOEXEC, 3)
-                                          : ::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+        const FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
         if (fd.get() < 0) return io_error(path, "cannot open");
         return write_all(fd.get(), path, bytes);
     }
@@ -159,6 +162,14 @@ int descriptor_named(const std::string &path) {
         name = (next.starts_with('/') ? "" : std::string(directory) + "/") + std::string(next);
     }
     return -1;
+}
+
+Result<FileDescriptor> copy_descriptor_named(const std::string &path) {
+    const int descriptor = descriptor_named(path);
+    if (descriptor < 0) return FileDescriptor(-1);
+    FileDescriptor copy(::fcntl(descriptor, F_DUPFD_CLOEXEC, 3));
+    if (copy.get() < 0) return io_error(path, "cannot open");
+    return copy;
 }
 
 Status sync_directory_of(const std::string &path) {

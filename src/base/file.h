@@ -66,6 +66,8 @@ Status write_file(const std::string &path, std::string_view bytes);
 // for "/dev/fd/3". -1: the path names none. Whoever opened the file behind it decides about that file:
 // here it is written to through its descriptor, and neither replaced nor read back.
 int descriptor_named(const std::string &path);
+// A copy of it, which shares its position in the file. -1: the path names none.
+Result<FileDescriptor> copy_descriptor_named(const std::string &path);
 
 // Syncs the directory that holds the path, so that a file created or renamed there survives a crash
 // of the machine.

@@ -138,7 +138,7 @@ Status OutputFile::open_file(const std::string &input_path, ExistingOutput exist
                          "%s: not a regular file: --resume cannot read it back", path);
         }
         ASSIGN_OR_RETURN(const bool is_input,
-                         input_path != "-" ? same_file(input_path, fd_) : Result<bool>(false));
+                         same_file(input_path == "-" ? "/dev/stdin" : input_path, fd_));
         if (is_input) return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: is the input", path);
         RETURN_IF_ERROR(lock_file());
         // Between open and lock another run may have completed its whole job.

@@ -95,25 +95,28 @@ Status check_descriptor(const NamedPath &output) {
                  output.option, output.path.c_str());
 }
 
-bool is_named(const std::string &path) { return !path.empty() && path != "-"; }
+// The file that a path means, where "-" means a stream.
+std::string file_of(const std::string &path, const char *stream) {
+    return path == "-" ? stream : path;
+}
 
 // What the output would replace, in words; "": nothing.
 Result<std::string> replaced_by(const NamedPath &output, const KeptPaths &kept,
                                 std::span<const NamedPath> before) {
-    ASSIGN_OR_RETURN(const bool input, is_named(kept.input) ? same_file(output.path, kept.input)
-                                                            : Result<bool>(false));
+    const std::string path = file_of(output.path, "/dev/stdout");
+    ASSIGN_OR_RETURN(const bool input, same_file(path, file_of(kept.input, "/dev/stdin")));
     if (input) return std::string("is the input");
     for (const auto &others : {before, kept.options}) {
         for (const NamedPath &other : others) {
-            if (!is_named(other.path)) continue;
-            ASSIGN_OR_RETURN(const bool same, same_file(output.path, other.path));
+            if (other.path.empty()) continue;
+            ASSIGN_OR_RETURN(const bool same, same_file(path, file_of(other.path, "/dev/stdout")));
             if (same) return std::string("is the file of ") + other.option + " too";
         }
     }
     ASSIGN_OR_RETURN(const bool state,
-                     kept.state.empty() ? Result<bool>(false) : same_file(output.path, kept.state));
+                     kept.state.empty() ? Result<bool>(false) : same_file(path, kept.state));
     if (state) return std::string("is where --output keeps its state");
-    ASSIGN_OR_RETURN(const bool model, is_model_file(output.path, kept.model));
+    ASSIGN_OR_RETURN(const bool model, is_model_file(path, kept.model));
     return std::string(model ? "is a file of the model" : "");
 }
 
@@ -126,14 +129,14 @@ Status check_output_paths(const KeptPaths &kept, std::span<const NamedPath> outp
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "%s: -: it is a file, and cannot be stdout", output.option);
         }
-        if (!is_named(output.path)) continue;
-        RETURN_IF_ERROR(check_descriptor(output));
+        if (output.path.empty()) continue;
+        if (output.path != "-") RETURN_IF_ERROR(check_descriptor(output));
         ASSIGN_OR_RETURN(const std::string what, replaced_by(output, kept, outputs.first(i)));
         if (!what.empty()) {
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: %s: %s", output.option,
                          output.path.c_str(), what.c_str());
         }
-        RETURN_IF_ERROR(check_directory(output));
+        if (output.path != "-") RETURN_IF_ERROR(check_directory(output));
     }
     return {};
 }

@@ -10,6 +10,7 @@
 #include "cli/job_mistakes.h"
 #include "cli/json_text.h"
 #include "cli/prediction.h"
+#include "cli/result_view.h"
 
 namespace batchllm::cli {
 namespace {
@@ -295,6 +296,7 @@ Status RunJob::write_failed(const Window &window) {
     constexpr size_t flush_bytes = size_t{1} << 20;
     for (const FailedRow &row : window.failed) {
         append_failure(batch_.text(), row.line, row.record, row.error);
+        keep_failure(row.line, row.error);
         RETURN_IF_ERROR(report_.add_failure(row.line, row.error.code, row.error.message));
         batch_.commit_line(row.line, true);
         if (batch_.lines().size() > flush_bytes) RETURN_IF_ERROR(write_batch());
@@ -320,6 +322,7 @@ Status RunJob::write_results() {
         const auto line = static_cast<int64_t>(tag);
         const bool failed = append_result(batch_.text(), output_options_, line, record->second,
                                           *results, first, count);
+        if (failed && line < failed_line_) keep_failure(line, error_of(*results, first));
         batch_.commit_line(line, failed);
         completion_tokens_ += results->token_offsets[first + count] - results->token_offsets[first];
         finished_most_tokens_ += record->second.most_tokens;
@@ -376,6 +379,7 @@ int RunJob::finish(Status status) {
     const Status written = both(stats, write_report(seconds));
     const std::string text = summary(seconds);
     if (!text.empty()) display_.note(text);
+    if (!failure_.empty()) display_.note(failure_);
     if (!written.ok()) {
         return report(written.message() + (complete ? " (the output is complete)" : again));
     }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -54,6 +55,7 @@ class RunJob {
     int64_t expected_tokens_left() const;
     JobProgress progress(const WindowSource &source) const;
     std::string summary(double seconds) const;
+    void keep_failure(int64_t line, const RowError &error);
 
     const RunOptions &options_;
     OutputOptions output_options_;
@@ -64,6 +66,8 @@ class RunJob {
     std::chrono::steady_clock::time_point start_;
 
     ReportFile report_;
+    std::string failure_; // of the first line of this run that has one, for the end
+    int64_t failed_line_ = std::numeric_limits<int64_t>::max();
     EngineHandle engine_;
     TokenizerHandle tokenizer_;
     std::optional<ConstraintCache> constraints_;

@@ -113,6 +113,13 @@ Status RunJob::write_report(double seconds) {
                          {seconds, tokenize_seconds_, plan_seconds_});
 }
 
+void RunJob::keep_failure(int64_t line, const RowError &error) {
+    if (line >= failed_line_) return;
+    failed_line_ = line;
+    failure_ = "The first error: input line " + std::to_string(line) + ": " + error.code + ": " +
+               error.message;
+}
+
 std::string RunJob::summary(double seconds) const {
     batchllm_stats stats = {};
     stats.struct_size = sizeof stats;

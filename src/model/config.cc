@@ -77,14 +77,24 @@ Status read_special_tokens(const JsonValue &config, const ConfigDefaults &defaul
     return {};
 }
 
+Result<int32_t> read_integer(const JsonValue &config, std::string_view key, int32_t otherwise,
+                             int32_t least, int32_t most) {
+    const auto value = config.given(key);
+    if (!value) return otherwise;
+    ASSIGN_OR_RETURN(const int64_t number, value->integer(least, most));
+    return static_cast<int32_t>(number);
+}
+
 } // namespace
 
 Result<int32_t> read_count(const JsonValue &config, std::string_view key, int32_t otherwise,
                            int32_t most) {
-    const auto value = config.given(key);
-    if (!value) return otherwise;
-    ASSIGN_OR_RETURN(const int64_t number, value->integer(1, most));
-    return static_cast<int32_t>(number);
+    return read_integer(config, key, otherwise, 1, most);
+}
+
+Result<int32_t> read_count_or_zero(const JsonValue &config, std::string_view key, int32_t otherwise,
+                                   int32_t most) {
+    return read_integer(config, key, otherwise, 0, most);
 }
 
 Result<int32_t> read_convolution_width(const JsonValue &config, std::string_view key,
@@ -169,6 +179,12 @@ Result<DecoderShape> read_shape(const JsonValue &config, const ConfigDefaults &d
 Result<int32_t> read_window(const JsonValue &config, int32_t otherwise) {
     if (config.find("sliding_window") && !config.given("sliding_window")) return 0;
     return read_count(config, "sliding_window", otherwise, 1 << 30);
+}
+
+Status set_window(const JsonValue &config, int32_t otherwise, Model *model) {
+    ASSIGN_OR_RETURN(const int32_t window, read_window(config, otherwise));
+    for (Layer &layer : model->layers) layer.attention.window = window;
+    return {};
 }
 
 Status set_windows(const JsonValue &config, int32_t window,

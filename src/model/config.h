@@ -44,9 +44,11 @@ struct DecoderShape {
     float epsilon = 0;
 };
 
-// A number from 1 to most; a flag; a number. `otherwise` if the key is absent or null.
+// A number from 1 to most, or from 0; a flag; a number. `otherwise` if the key is absent or null.
 Result<int32_t> read_count(const JsonValue &config, std::string_view key, int32_t otherwise,
                            int32_t most);
+Result<int32_t> read_count_or_zero(const JsonValue &config, std::string_view key, int32_t otherwise,
+                                   int32_t most);
 // Of a convolution whose inputs are kept as a state.
 Result<int32_t> read_convolution_width(const JsonValue &config, std::string_view key,
                                        int32_t otherwise);
@@ -71,6 +73,8 @@ Status read_tokens(const JsonValue &value, int32_t vocabulary, std::vector<int32
 
 // "sliding_window", or 0 when it is null; `otherwise` when it is absent.
 Result<int32_t> read_window(const JsonValue &config, int32_t otherwise);
+// Sets it on all layers, in families that have no "layer_types".
+Status set_window(const JsonValue &config, int32_t otherwise, Model *model);
 // Sets the window of the layers that are sliding_attention in "layer_types" or, without that key, of
 // those that `otherwise` selects. A window of 0: none.
 Status set_windows(const JsonValue &config, int32_t window,
@@ -165,6 +169,9 @@ Status set_activation(const JsonValue &config, std::string_view key, Activation 
 void add_qkv_biases(Model *model);
 void add_output_biases(Model *model); // attention's
 void add_feed_forward_biases(Model *model);
+// Where "attention_bias" (of q, k, v and the output) or "mlp_bias" says so.
+Status set_attention_biases(const JsonValue &config, bool otherwise, Model *model);
+Status set_feed_forward_biases(const JsonValue &config, Model *model);
 void set_head_norms(Model *model);  // "q_norm" and "k_norm", of each head
 void set_whole_norms(Model *model); // the same, of all heads together
 // "gate_up_proj" in place of "gate_proj" and "up_proj", gate first.

@@ -129,6 +129,20 @@ void add_feed_forward_biases(Model *model) {
     }
 }
 
+Status set_attention_biases(const JsonValue &config, bool otherwise, Model *model) {
+    ASSIGN_OR_RETURN(const bool biases, read_flag(config, "attention_bias", otherwise));
+    if (!biases) return {};
+    add_qkv_biases(model);
+    add_output_biases(model);
+    return {};
+}
+
+Status set_feed_forward_biases(const JsonValue &config, Model *model) {
+    ASSIGN_OR_RETURN(const bool biases, read_flag(config, "mlp_bias", false));
+    if (biases) add_feed_forward_biases(model);
+    return {};
+}
+
 void set_head_norms(Model *model) {
     for (size_t i = 0; i < model->layers.size(); ++i) {
         Attention &attention = model->layers[i].attention;

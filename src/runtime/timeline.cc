@@ -3,6 +3,9 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cstring>
+#include <stdio.h>
+
+#include "base/file.h"
 
 namespace batchllm {
 namespace {
@@ -15,11 +18,14 @@ constexpr int64_t flush_every = 64;
 Result<Timeline> Timeline::open(const std::string &path) {
     Timeline timeline;
     timeline.path_ = path;
-    timeline.file_.reset(std::fopen(path.c_str(), "we"));
+    ASSIGN_OR_RETURN(FileDescriptor named, copy_descriptor_named(path));
+    timeline.file_.reset(named.get() < 0 ? std::fopen(path.c_str(), "we")
+                                         : ::fdopen(named.get(), "we"));
     if (timeline.file_ == nullptr) {
         return error(BATCHLLM_ERROR_IO, "%s: cannot create: %s", path.c_str(),
                      std::strerror(errno));
     }
+    named.release(); // the stream's from now on
     // Stays in the buffer: like for any line, the first flush reports a full disk.
     std::fputs("step,milliseconds,decode_tokens,own_tokens,prefix_tokens,requests,pages_used,"
                "device\n",

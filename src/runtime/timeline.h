@@ -15,7 +15,7 @@ namespace batchllm {
 // and nothing is written after it.
 class Timeline {
   public:
-    // Replaces the file.
+    // Replaces the file, or writes to the open descriptor that the path names (base/file.h).
     static Result<Timeline> open(const std::string &path);
 
     Status write(int64_t step, double milliseconds, const StepCounts &counts, int32_t device);

@@ -97,6 +97,20 @@ class BadRows(ProgramTest):
         self.assertEqual(len(out), 17000)
         self.assertEqual(sum("error" in row for row in out), 16998)
 
+    def test_the_end_of_a_run_shows_its_first_error(self):
+        self.input.write_bytes(lines(token_rows(3) + ['{"id": 1, "tokens": [1], "top_p": 7}', '{"tokens": []}']))
+        done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output)
+        self.assertEqual(done.returncode, 3)
+        shown = [line for line in done.stderr.splitlines() if line.startswith(b"The first error: ")]
+        self.assertEqual(len(shown), 1, done.stderr)
+        self.assertIn(b"input line 4: ROW_INVALID_PARAMETER: ", shown[0])
+        self.assertIn(b"top_p", shown[0])
+        self.input.write_bytes(lines(token_rows(3) + [{"id": 4, "tokens": [1] * 9000}]))  # found by the engine
+        done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--force")
+        self.assertIn(b"The first error: input line 4: ROW_TOO_LONG: ", done.stderr)
+        self.input.write_bytes(lines(token_rows(3)))
+        self.assertNotIn(b"The first error", self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--force").stderr)
+
     def test_a_key_in_an_error_is_cut_short_and_harmless(self):
         key = "\x1b[31m\n" + "k" * 1000
         [row] = self.run_rows([{"tokens": [1], key: 1}], expect=3)
@@ -207,13 +221,34 @@ class Lines(ProgramTest):
                 done = run(file, name, "-o", self.output, "--force", "--stats", link)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertEqual(json.loads(redirected.read_bytes())["rows_done"], 50)
+            with open(redirected, "wb", buffering=0) as file:
+                file.write(b"before\n")
+                done = run(file, name, "-o", self.output, "--force", "--timeline", link)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                file.write(b"after\n")
+            written = redirected.read_bytes().splitlines()
+            self.assertEqual((written[0], written[1][:5], written[-1]), (b"before", b"step,", b"after"))
+            with open(redirected, "wb") as file:
                 done = run(file, name, "-o", link, "--resume")
                 self.assertEqual(done.returncode, 1)
                 self.assertIn(b"--resume needs an output file", done.stderr)
-                done = run(file, name, "-o", link, "--stats", link)
-                self.assertEqual(done.returncode, 1)
-                self.assertIn(b"is the file of --output too", done.stderr)
+                for output in (link, "-"):
+                    done = run(file, name, "-o", output, "--stats", link)
+                    self.assertEqual(done.returncode, 1)
+                    self.assertIn(b"is the file of --output too", done.stderr)
         self.assertEqual([path.name for path in self.directory.glob("*.state")], ["out.jsonl.state"])
+
+    def test_an_input_that_stdin_is_redirected_from_is_not_overwritten(self):
+        rows = lines(token_rows(50))
+        self.input.write_bytes(rows)
+        for arguments in (["-i", "-", "-o", self.input, "--force"], ["-i", "-", "-o", "-"], ["-i", self.input, "-o", "-"],
+                          ["-i", "-", "-o", self.output, "--stats", self.input]):
+            with open(self.input, "rb") as stdin, open(self.input, "ab") as stdout:
+                done = subprocess.run([PROGRAM, "run", *SIM, *arguments], stdin=stdin, stdout=stdout,
+                                      stderr=subprocess.PIPE)
+            self.assertEqual(done.returncode, 1, arguments)
+            self.assertIn(b"is the input", done.stderr)
+        self.assertEqual(self.input.read_bytes(), rows)
 
     def test_only_descriptors_that_the_program_was_started_with_are_written_to(self):
         self.input.write_bytes(lines(token_rows(50)))

@@ -315,8 +315,12 @@ def _numpy(rows: Any) -> Column:
         return Tokens(array("i"), offsets_of([0] * rows.shape[0]))
     if rows.ndim == 2 and rows.dtype.kind in "iu":
         _check_mask("rows", rows)
+        if rows.dtype.kind != "i" or rows.dtype.itemsize != 4 or not rows.dtype.isnative:
+            raise TypeError(f"an array of {rows.dtype.str}: token ids are int32: rows.astype('int32')")
         # In one dimension: the same memory, or a copy if the rows are not adjacent.
         return Tokens(rows.ravel(), offsets_of([rows.shape[1]] * rows.shape[0]))
     if rows.ndim == 1 and rows.dtype.kind in "OUST":
         return from_list(rows.tolist())
+    if rows.dtype.kind not in "iu":
+        raise TypeError(f"an array of {rows.ndim} dimensions of {rows.dtype}: rows are texts, or token ids of int32")
     raise TypeError(f"an array of {rows.ndim} dimensions of {rows.dtype}: use batchllm.Tokens(tokens, offsets)")

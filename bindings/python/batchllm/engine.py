@@ -180,6 +180,7 @@ class _Job:
         self.added = False  # every row is in the engine
         self.over = False  # the call has ended
         self.wanted = True  # its results are kept after the call has ended
+        self.told = False  # a later call has said that this one left rows
 
 
 class _Mail:
@@ -911,6 +912,16 @@ class Engine:
         for job in [job for job in self._ended if job not in mail]:
             self._ended.remove(job)
 
+    def _tell_rows_left(self) -> None:
+        """Logs that a call runs the rows of one that was interrupted, too: it may seem to hang."""
+        left = 0
+        for job in self._ended:
+            if job.wanted and not job.told:
+                left += job.rows - self._mail[job].done
+                job.told = True
+        if left:
+            self._log.write(1, f"a call that was interrupted left {left:,} rows, which this call runs too; cancel_all() ends them")
+
     def _complete(self, job: _Job) -> bool:
         """Whether every row has its result, from this call's steps or another's. Some may still be in the mail."""
         with self._lock:
@@ -972,6 +983,8 @@ class _Active:
                 return self._job
             engine._collect()
             stats = engine.stats()
+            if not engine._jobs:
+                engine._tell_rows_left()
             alone = not engine._jobs and stats.rows == stats.rows_done
             if self._first_row is not None and not alone:
                 raise StateError("first_row: other calls' rows are in the engine")

@@ -276,6 +276,8 @@ class Results(Sequence[Result]):
     def __getitem__(self, index: Union[int, slice]) -> Union[Result, list[Result]]:
         if isinstance(index, slice):
             return [Result(self, i) for i in range(*index.indices(self._count))]
+        if not hasattr(index, "__index__"):
+            raise TypeError(f"results[{index!r}]: a number or a slice is expected; a column is an attribute, as results.texts")
         if not -self._count <= index < self._count:
             raise IndexError(f"result {index} of {self._count}")
         return Result(self, index % self._count)

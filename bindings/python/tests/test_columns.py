@@ -264,8 +264,10 @@ class Libraries(unittest.TestCase):
         self.assertEqual(as_lists(numpy.array(TEXTS, object)), TEXTS)
         with sim() as engine:
             for other in (numpy.int64, ">i4"):
-                with self.assertRaisesRegex(TypeError, "int32"):
+                with self.assertRaisesRegex(TypeError, r"token ids are int32: rows.astype\('int32'\)"):
                     engine.generate(numpy.array([[1, 2]], other))
+            with self.assertRaisesRegex(TypeError, "2 dimensions of float64: rows are texts, or token ids of int32"):
+                engine.generate(numpy.ones((2, 2)))
             # Offsets of two dimensions are as many numbers as rows would need, and no offsets.
             for offsets in (numpy.array([[0, 3, 6]]), numpy.array([[0, 3], [4, 6]]), numpy.array([], numpy.int64)):
                 with self.assertRaisesRegex(ValueError, "offsets have one dimension"):

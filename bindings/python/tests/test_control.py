@@ -48,6 +48,23 @@ class Interruption(unittest.TestCase):
         )
         self.assertEqual(done.stdout.splitlines(), ["[0, 1] [1, 2] True", "cancelled", "4"], done.stderr)
 
+    def test_a_call_after_an_interrupted_one_says_that_it_runs_the_rows_left(self):
+        short = SamplingParams(max_tokens=2)
+        with slow_sim() as engine:
+            threading.Timer(0.2, engine.interrupt).start()
+            with self.assertRaises(batchllm.StoppedError):
+                engine.generate(rows(3), LONG)
+            with self.assertLogs("batchllm", "WARNING") as log:
+                engine.generate(rows(1), short)
+            self.assertEqual(len(log.output), 1)
+            self.assertIn("left 3 rows", log.output[0])
+            with self.assertNoLogs("batchllm", "WARNING"):
+                engine.generate(rows(1), short)
+            engine.cancel_all()
+            self.assertTrue(engine.run().idle)
+            with self.assertNoLogs("batchllm", "WARNING"):
+                self.assertEqual(len(engine.generate(rows(4), short)), 4)
+
     def test_interrupt_from_a_thread_stops_the_run_and_the_engine_goes_on(self):
         with slow_sim() as engine:
             threading.Timer(0.2, engine.interrupt).start()

@@ -79,6 +79,8 @@ class Generate(unittest.TestCase):
             self.assertEqual(results.failed, [1])
             self.assertIn("ROW_INVALID_UTF8", results.errors[1])
             self.assertEqual((results[1].finish_reason, results[1].text), ("error", ""))
+            with self.assertRaisesRegex(TypeError, r"results\['text'\]: a number or a slice is expected"):
+                results["text"]
             with self.assertRaises(batchllm.RowError) as caught:
                 engine.generate(texts, SamplingParams(max_tokens=2), on_error="raise")
             self.assertEqual(caught.exception.row, 1)

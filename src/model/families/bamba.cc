@@ -32,7 +32,7 @@ Status set_half_rope(const JsonValue &config, Model *model) {
     return set_rope(config, rope, model);
 }
 
-void name_layers(const DecoderShape &shape, bool biases, Model *model) {
+void name_layers(const DecoderShape &shape, Model *model) {
     model->final_norm.weight.name = "model.final_layernorm.weight";
     for (size_t i = 0; i < model->layers.size(); ++i) {
         Layer &layer = model->layers[i];
@@ -40,7 +40,6 @@ void name_layers(const DecoderShape &shape, bool biases, Model *model) {
         layer.feed_forward = named_feed_forward(layer_prefix(i) + "feed_forward.",
                                                 shape.intermediate, model->hidden);
     }
-    if (biases) add_feed_forward_biases(model);
 }
 
 } // namespace
@@ -57,14 +56,10 @@ Status describe_bamba(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
     RETURN_IF_ERROR(set_half_rope(config, model));
-    ASSIGN_OR_RETURN(const bool feed_biases, read_flag(config, "mlp_bias", false));
-    name_layers(shape, feed_biases, model);
+    name_layers(shape, model);
+    RETURN_IF_ERROR(set_feed_forward_biases(config, model));
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
-    ASSIGN_OR_RETURN(const bool biases, read_flag(config, "attention_bias", false));
-    if (biases) {
-        add_qkv_biases(model);
-        add_output_biases(model);
-    }
+    RETURN_IF_ERROR(set_attention_biases(config, false, model));
     ASSIGN_OR_RETURN(const std::vector<bool> types,
                      read_mamba_layers(config, model->layers.size()));
     RETURN_IF_ERROR(set_mamba_layers(config, types, model));

@@ -27,11 +27,7 @@ Status describe_cohere2(const JsonValue &config, Model *model) {
         layer.parallel = true;
     }
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
-    ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
-    if (bias) {
-        add_qkv_biases(model);
-        add_output_biases(model);
-    }
+    RETURN_IF_ERROR(set_attention_biases(config, false, model));
 
     ASSIGN_OR_RETURN(const int32_t window, read_window(config, 4096));
     RETURN_IF_ERROR(set_windows_but_every(config, window, "sliding_window_pattern", 4, model));

@@ -44,11 +44,7 @@ Status describe_gemma(const JsonValue &config, ConfigDefaults defaults, Model *m
     set_norms_around(1, model);
     model->embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(model->hidden)));
     RETURN_IF_ERROR(set_activation(config, "hidden_activation", Activation::gelu_tanh, model));
-    ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
-    if (bias) {
-        add_qkv_biases(model);
-        add_output_biases(model);
-    }
+    RETURN_IF_ERROR(set_attention_biases(config, false, model));
     ASSIGN_OR_RETURN(const double scalar,
                      read_number(config, "query_pre_attn_scalar", 256, 1e-6, 1e6));
     for (Layer &layer : model->layers) layer.attention.scale = 1 / std::sqrt(scalar);

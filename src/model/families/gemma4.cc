@@ -116,12 +116,7 @@ Status set_attention(const JsonValue &config, const DecoderShape &shape, Model *
         layer.attention.v_norm.kind = NormKind::rms;
         layer.attention.v_norm.epsilon = shape.epsilon;
     }
-    ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
-    if (bias) {
-        add_qkv_biases(model);
-        add_output_biases(model);
-    }
-    return {};
+    return set_attention_biases(config, false, model);
 }
 
 Status set_gemma4_ropes(const JsonValue &config, Model *model) {

@@ -28,10 +28,8 @@ Status describe_glm4_moe(const JsonValue &config, Model *model) {
     experts.count = counts.all;
     ASSIGN_OR_RETURN(experts.width, read_count(config, "moe_intermediate_size", 1408, 1 << 20));
     ASSIGN_OR_RETURN(const int32_t shared, read_count(config, "n_shared_experts", 1, 64));
-    int64_t dense = 1;
-    if (const auto given = config.given("first_k_dense_replace")) {
-        ASSIGN_OR_RETURN(dense, given->integer(0, 4096));
-    }
+    ASSIGN_OR_RETURN(const int32_t dense,
+                     read_count_or_zero(config, "first_k_dense_replace", 1, 4096));
     for (size_t i = static_cast<size_t>(dense); i < model->layers.size(); ++i) {
         const std::string prefix = layer_prefix(i) + "mlp.";
         Layer &layer = model->layers[i];

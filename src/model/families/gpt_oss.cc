@@ -98,11 +98,7 @@ Status describe_gpt_oss(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const int32_t window, read_window(config, 128));
     RETURN_IF_ERROR(set_windows(
         config, window, [](size_t layer) { return layer % 2 == 0; }, model));
-    ASSIGN_OR_RETURN(const bool biases, read_flag(config, "attention_bias", true));
-    if (biases) {
-        add_qkv_biases(model);
-        add_output_biases(model);
-    }
+    RETURN_IF_ERROR(set_attention_biases(config, true, model));
     for (size_t i = 0; i < model->layers.size(); ++i) {
         Tensor &sinks = model->layers[i].attention.sinks;
         sinks.rows = shape.heads;

@@ -66,11 +66,7 @@ Status describe_granite_hybrid(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(set_positions(config, model));
     RETURN_IF_ERROR(set_multipliers(config, model));
     RETURN_IF_ERROR(set_feed_forwards(config, model));
-    ASSIGN_OR_RETURN(const bool biases, read_flag(config, "attention_bias", false));
-    if (biases) {
-        add_qkv_biases(model);
-        add_output_biases(model);
-    }
+    RETURN_IF_ERROR(set_attention_biases(config, false, model));
     ASSIGN_OR_RETURN(const std::vector<bool> types,
                      read_mamba_layers(config, model->layers.size()));
     return set_mamba_layers(config, types, model);

@@ -64,11 +64,10 @@ Status describe_granite_moe(const JsonValue &config, Model *model) {
 
 Status describe_granite_moe_shared(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(describe_granite_moe(config, model));
-    const auto given = config.given("shared_intermediate_size");
-    if (!given) return {};
-    ASSIGN_OR_RETURN(const int64_t width, given->integer(0, 1 << 20));
+    ASSIGN_OR_RETURN(const int32_t width,
+                     read_count_or_zero(config, "shared_intermediate_size", 0, 1 << 20));
     if (width == 0) return {};
-    set_shared_feed_forward(static_cast<int32_t>(width), model);
+    set_shared_feed_forward(width, model);
     return set_activation(config, "hidden_act", Activation::silu, model);
 }
 

@@ -198,10 +198,7 @@ Status set_expert_layers(const JsonValue &config, Model *model) {
                      read_number(config, "routed_scaling_factor", 1, 1e-9, 1e9));
     router.scale = static_cast<float>(scale);
     ASSIGN_OR_RETURN(const bool corrected, read_flag(config, "use_expert_bias", true));
-    int64_t dense = 2;
-    if (const auto given = config.given("num_dense_layers")) {
-        ASSIGN_OR_RETURN(dense, given->integer(0, 4096));
-    }
+    ASSIGN_OR_RETURN(const int32_t dense, read_count_or_zero(config, "num_dense_layers", 2, 4096));
     for (size_t i = static_cast<size_t>(dense); i < model->layers.size(); ++i) {
         const std::string prefix = layer_prefix(i) + "feed_forward.";
         Layer &layer = model->layers[i];

@@ -14,14 +14,8 @@ Status describe_llama(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
     RETURN_IF_ERROR(set_windows(
         config, 0, [](size_t) { return false; }, model));
-    ASSIGN_OR_RETURN(const bool attention_bias, read_flag(config, "attention_bias", false));
-    if (attention_bias) {
-        add_qkv_biases(model);
-        add_output_biases(model);
-    }
-    ASSIGN_OR_RETURN(const bool mlp_bias, read_flag(config, "mlp_bias", false));
-    if (mlp_bias) add_feed_forward_biases(model);
-    return {};
+    RETURN_IF_ERROR(set_attention_biases(config, false, model));
+    return set_feed_forward_biases(config, model);
 }
 
 } // namespace batchllm

@@ -58,9 +58,7 @@ Status describe_ministral3(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(set_rope(rope, {}, model));
     RETURN_IF_ERROR(set_long_scale(rope, model));
 
-    ASSIGN_OR_RETURN(const int32_t window, read_window(config, 0));
-    for (Layer &layer : model->layers) layer.attention.window = window;
-    return {};
+    return set_window(config, 0, model);
 }
 
 Status describe_mistral3(const JsonValue &config, Model *model) {

@@ -27,9 +27,7 @@ Status describe_mixtral(const JsonValue &config, Model *model) {
                     &model->layers[i]);
     }
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
-    ASSIGN_OR_RETURN(const int32_t window, read_window(config, 0));
-    for (Layer &layer : model->layers) layer.attention.window = window;
-    return {};
+    return set_window(config, 0, model);
 }
 
 } // namespace batchllm

@@ -19,12 +19,7 @@ Status describe_both(const JsonValue &config, Model *model) {
     set_norms_after(model);
     set_whole_norms(model);
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
-    ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
-    if (bias) {
-        add_qkv_biases(model);
-        add_output_biases(model);
-    }
-    return {};
+    return set_attention_biases(config, false, model);
 }
 
 } // namespace

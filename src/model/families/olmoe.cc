@@ -34,11 +34,7 @@ Status describe_olmoe(const JsonValue &config, Model *model) {
     for (size_t i = 0; i < model->layers.size(); ++i) {
         set_experts(layer_prefix(i) + "mlp.", experts, router, model->hidden, &model->layers[i]);
     }
-    ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
-    if (bias) {
-        add_qkv_biases(model);
-        add_output_biases(model);
-    }
+    RETURN_IF_ERROR(set_attention_biases(config, false, model));
     return set_activation(config, "hidden_act", Activation::silu, model);
 }
 

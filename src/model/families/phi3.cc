@@ -42,9 +42,7 @@ Status describe_phi3(const JsonValue &config, Model *model) {
     rope.original_positions = 4096;
     rope.longrope_aliases = {"su", "yarn"};
     RETURN_IF_ERROR(set_rope(config, rope, model));
-    ASSIGN_OR_RETURN(const int32_t window, read_window(config, 0));
-    for (Layer &layer : model->layers) layer.attention.window = window;
-    return {};
+    return set_window(config, 0, model);
 }
 
 } // namespace batchllm

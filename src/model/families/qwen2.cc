@@ -20,15 +20,13 @@ Status describe_both(const JsonValue &config, int32_t head_dim, Model *model) {
 
     ASSIGN_OR_RETURN(const bool used, read_flag(config, "use_sliding_window", false));
     int32_t window = 0;
-    int64_t full = 28;
+    int32_t full = 28;
     if (used) {
         ASSIGN_OR_RETURN(window, read_window(config, 4096));
-        if (const auto below = config.given("max_window_layers")) {
-            ASSIGN_OR_RETURN(full, below->integer(0, 1 << 20));
-        }
+        ASSIGN_OR_RETURN(full, read_count_or_zero(config, "max_window_layers", full, 1 << 20));
     }
     return set_windows(
-        config, window, [&](size_t layer) { return static_cast<int64_t>(layer) >= full; }, model);
+        config, window, [&](size_t layer) { return static_cast<int32_t>(layer) >= full; }, model);
 }
 
 } // namespace
@@ -42,12 +40,7 @@ Status describe_qwen2(const JsonValue &config, Model *model) {
 Status describe_qwen3(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(describe_both(config, 128, model));
     set_head_norms(model);
-    ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
-    if (bias) {
-        add_qkv_biases(model);
-        add_output_biases(model);
-    }
-    return {};
+    return set_attention_biases(config, false, model);
 }
 
 } // namespace batchllm

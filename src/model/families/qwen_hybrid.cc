@@ -78,11 +78,7 @@ Status describe_gated_attention(const JsonValue &config, const ConfigDefaults &d
     }
     set_head_norms(model);
     set_norm_offsets(1, model);
-    ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
-    if (bias) {
-        add_qkv_biases(model);
-        add_output_biases(model);
-    }
+    RETURN_IF_ERROR(set_attention_biases(config, false, model));
     // Interleaved sections of several axes are accepted: text has the same position on all axes.
     RopeDefaults rope;
     rope.part = 0.25;

@@ -87,13 +87,11 @@ Status describe_qwen2_moe(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const bool used, read_flag(config, "use_sliding_window", false));
     if (!used) return {};
     ASSIGN_OR_RETURN(const int32_t window, read_window(config, 4096));
-    int64_t windowed = 28;
-    if (const auto below = config.given("max_window_layers")) {
-        ASSIGN_OR_RETURN(windowed, below->integer(0, 1 << 20));
-    }
+    ASSIGN_OR_RETURN(const int32_t windowed,
+                     read_count_or_zero(config, "max_window_layers", 28, 1 << 20));
     return set_windows(
         config, window,
-        [&](size_t layer) { return layer % 2 == 0 && static_cast<int64_t>(layer) < windowed; },
+        [&](size_t layer) { return layer % 2 == 0 && static_cast<int32_t>(layer) < windowed; },
         model);
 }
 
@@ -107,16 +105,10 @@ Status describe_qwen3_moe(const JsonValue &config, Model *model) {
     kind.defaults.max_positions = 32768;
     RETURN_IF_ERROR(describe_both(config, kind, model));
     set_head_norms(model);
-    ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
-    if (bias) {
-        add_qkv_biases(model);
-        add_output_biases(model);
-    }
+    RETURN_IF_ERROR(set_attention_biases(config, false, model));
     ASSIGN_OR_RETURN(const bool used, read_flag(config, "use_sliding_window", false));
     if (!used) return {};
-    ASSIGN_OR_RETURN(const int32_t window, read_window(config, 4096));
-    for (Layer &layer : model->layers) layer.attention.window = window;
-    return {};
+    return set_window(config, 4096, model);
 }
 
 } // namespace batchllm

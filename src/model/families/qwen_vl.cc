@@ -48,12 +48,7 @@ Status describe_qwen3_text(const JsonValue &config, Model *model) {
     set_head_norms(model);
     RETURN_IF_ERROR(set_rope(config, text_rope(500000), model));
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
-    ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
-    if (bias) {
-        add_qkv_biases(model);
-        add_output_biases(model);
-    }
-    return {};
+    return set_attention_biases(config, false, model);
 }
 
 // Tied if either the whole configuration or its text part says so.

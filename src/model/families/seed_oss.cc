@@ -23,9 +23,7 @@ Status describe_seed_oss(const JsonValue &config, Model *model) {
     if (qkv_bias) add_qkv_biases(model);
     ASSIGN_OR_RETURN(const bool output_bias, read_flag(config, "attention_out_bias", false));
     if (output_bias) add_output_biases(model);
-    ASSIGN_OR_RETURN(const bool mlp_bias, read_flag(config, "mlp_bias", false));
-    if (mlp_bias) add_feed_forward_biases(model);
-    return {};
+    return set_feed_forward_biases(config, model);
 }
 
 } // namespace batchllm

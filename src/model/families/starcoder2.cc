@@ -49,9 +49,7 @@ Status describe_starcoder2(const JsonValue &config, Model *model) {
     }
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::gelu_tanh, model));
     RETURN_IF_ERROR(set_rope(config, {}, model));
-    ASSIGN_OR_RETURN(const int32_t window, read_window(config, 0));
-    for (Layer &layer : model->layers) layer.attention.window = window;
-    return {};
+    return set_window(config, 0, model);
 }
 
 } // namespace batchllm
