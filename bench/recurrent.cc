@@ -4,6 +4,7 @@
 //
 //     recurrent
 //     recurrent --key-heads 16 --value-heads 32 --state bf16 --family sm80 --sms 128
+//     recurrent --part inputs    # of chunks: convolution, lengths of q and k, gates
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -113,31 +114,60 @@ void time_decode(Bench *bench, double copied) {
     }
 }
 
+constexpr struct {
+    int32_t requests, each;
+} kPromptSteps[] = {{1, 2048}, {4, 512}, {16, 128}, {32, 64}, {64, 32},
+                    {128, 16}, {256, 8}, {2, 2048}, {1, 4096}};
+
+ChunkArguments chunks_of(Bench *bench, int32_t requests, int32_t each) {
+    bench->make(requests * each, requests);
+    const auto chunks = static_cast<int32_t>(bench->set_step(requests, each, true).size());
+    return {bench->delta(requests),
+            bench->chunks.as<StateChunk>(),
+            chunks,
+            requests,
+            requests * each,
+            bench->mixed.data(),
+            bench->gates.as<float2>(),
+            bench->w.data(),
+            bench->p.data()};
+}
+
+// q, k and v are read and written, of each request the ring is read; the same kernel for every family.
+void time_inputs(Bench *bench) {
+    for (const auto &step : kPromptSteps) {
+        const ChunkArguments a = chunks_of(bench, step.requests, step.each);
+        const auto time = [](const auto &launch) {
+            return 1e3 * static_cast<double>(time_launches(50, launch));
+        };
+        const double took = time([&] { require(launch_chunk_inputs(a, nullptr)); });
+        const int64_t gates = a.tokens * bench->value_heads * (2 * 2 + 8);
+        const int64_t bytes =
+            2 * bench->channels() * (2 * a.tokens + (kRing - 1) * step.requests) + gates;
+        const DeviceMemory from = require(zeroed_memory(bytes / 2, "copied"));
+        const DeviceMemory to = require(zeroed_memory(bytes / 2, "copied"));
+        const double copy = time([&] {
+            require(cudaMemcpyAsync(to.data(), from.data(), static_cast<size_t>(bytes / 2),
+                                    cudaMemcpyDeviceToDevice, nullptr));
+        });
+        std::printf("inputs of %3d prompts of %4d tokens: %6.1f us, %.2f TB/s; a copy of as many "
+                    "bytes: %.1f us\n",
+                    step.requests, step.each, took, static_cast<double>(bytes) / took * 1e-6, copy);
+    }
+}
+
 void time_prompts(Bench *bench) {
-    const struct {
-        int32_t requests, each;
-    } steps[] = {{1, 2048}, {4, 512}, {16, 128}, {32, 64}, {64, 32},
-                 {128, 16}, {256, 8}, {2, 2048}, {1, 4096}};
-    for (const auto &step : steps) {
-        const int32_t requests = step.requests, each = step.each;
-        const int32_t tokens = requests * each;
-        bench->make(tokens, requests);
-        const auto chunks = static_cast<int32_t>(bench->set_step(requests, each, true).size());
-        const ChunkArguments a{bench->delta(requests),
-                               bench->chunks.as<StateChunk>(),
-                               chunks,
-                               requests,
-                               tokens,
-                               bench->mixed.data(),
-                               bench->gates.as<float2>(),
-                               bench->w.data(),
-                               bench->p.data()};
+    for (const auto &step : kPromptSteps) {
+        const int32_t requests = step.requests, each = step.each, tokens = requests * each;
+        const ChunkArguments a = chunks_of(bench, requests, each);
+        const int32_t chunks = a.most_chunks;
         const auto time = [&](auto launch) {
             return static_cast<double>(time_launches(10, [&] { require(launch(a, nullptr)); }));
         };
         const double all = time(launch_delta_chunks);
-        const double parts[] = {time(launch_chunk_inputs), time(launch_within_chunks),
-                                time(launch_across_chunks), time(launch_chunk_results)};
+        const double parts[] = {bench->sm90 ? 0 : time(launch_chunk_inputs),
+                                time(launch_within_chunks), time(launch_across_chunks),
+                                time(launch_chunk_results)};
         bench->set_step(requests, each, false);
         const auto stepped = static_cast<double>(time_launches(
             3, [&] { require(launch_delta_steps(bench->delta(requests), nullptr)); }));
@@ -208,6 +238,7 @@ void time_convolution(int32_t sms) {
 
 int main(int count, char **values) {
     Bench bench;
+    bool inputs = false; // these alone
     cudaDeviceProp properties{};
     require(cudaGetDeviceProperties(&properties, 0));
     bench.sms = properties.multiProcessorCount;
@@ -224,10 +255,17 @@ int main(int count, char **values) {
         if (std::strcmp(values[i], "--family") == 0 && std::strcmp(values[i + 1], "sm80") == 0) {
             bench.sm90 = false;
         }
+        if (std::strcmp(values[i], "--part") == 0) {
+            inputs = std::strcmp(values[i + 1], "inputs") == 0;
+        }
     }
     for (int i = 0; i < 20; ++i) copy_rate(); // until the clock has settled
     const double copied = copy_rate();
     std::printf("%s, copies at %.2f TB/s\n", properties.name, copied * 1e-12);
+    if (inputs) {
+        time_inputs(&bench);
+        return 0;
+    }
     time_decode(&bench, copied);
     time_prompts(&bench);
     time_convolution(bench.sms);

@@ -41,8 +41,8 @@ bool takes_chunks(DType element, int32_t key_dim, int32_t value_dim);
 // The level's items whole, but for their rings.
 cudaError_t launch_delta_chunks(const ChunkArguments &arguments, cudaStream_t stream);
 
-// Its four parts, one after the other. With delta.sm90 the second makes its own inputs, the third norms and gates what
-// it finds, and the first and the last do nothing.
+// Its four parts, one after the other. With delta.sm90 the second makes its own inputs, so that the first is left out,
+// the third norms and gates what it finds, and the last does nothing.
 cudaError_t launch_chunk_inputs(const ChunkArguments &arguments, cudaStream_t stream);
 cudaError_t launch_within_chunks(const ChunkArguments &arguments, cudaStream_t stream);
 cudaError_t launch_across_chunks(const ChunkArguments &arguments, cudaStream_t stream);

@@ -1,5 +1,6 @@
 // The convolution before the delta rule, of kEach neighbouring channels in a lane, token after token; and what q and k
-// are multiplied by to be of length 1. The approximate silu: see beside.cu.
+// are multiplied by to be of length 1. What calls this is to be bound by memory, not by instructions, hence the
+// approximate silu.
 #pragma once
 
 #include "recurrent/delta.cuh"
@@ -10,11 +11,15 @@ template <int kEach> struct Convolution {
     float weights[kEach][kRing];
     float seen[kRing][kEach] = {}; // the newest token last
 
-    // load(e): a channel's weights
-    template <typename Load> __device__ __forceinline__ explicit Convolution(const Load &load) {
+    __device__ __forceinline__ Convolution() {}
+    template <typename Load> __device__ __forceinline__ explicit Convolution(const Load &from) {
+        load(from);
+    }
+    // from(e): a channel's weights
+    template <typename Load> __device__ __forceinline__ void load(const Load &from) {
 #pragma unroll
         for (int e = 0; e < kEach; ++e) {
-            const float4 w = load(e);
+            const float4 w = from(e);
             weights[e][0] = w.x, weights[e][1] = w.y, weights[e][2] = w.z, weights[e][3] = w.w;
         }
     }

@@ -28,6 +28,7 @@ struct GroupShared {
     float rates[kStateChunk];     // 0 beyond the chunk's tokens
     float key_rates[kStateChunk]; // rate exp(G)
     InverseShared inverse;
+    alignas(128) unsigned char staging[kSquares][kSquare * 128]; // a warp's own
 };
 
 // Blocks' worth of value heads that a key head has.

@@ -127,10 +127,10 @@ template <typename T> __device__ __forceinline__ void within_head(const ChunkArg
         if (warp < used) {
             apply_gates(shared, warp, squares, reinterpret_cast<SquareSums &>(weights));
         }
-        store_rows<T, kStateChunk>(
-            weights, Panels{shared_address(shared.inverse.staging[warp])}, 0, count,
-            static_cast<T *>(c.p) + (row * a.value_heads + head) * kStateChunk,
-            a.value_heads * kStateChunk);
+        store_rows<T, kStateChunk>(weights, Panels{shared_address(shared.staging[warp])}, 0, count,
+                                   static_cast<T *>(c.p) +
+                                       (row * a.value_heads + head) * kStateChunk,
+                                   a.value_heads * kStateChunk);
         SquareSums inverse;
         invert(squares, used, group, warp, &shared.inverse, inverse);
         scale_columns<T>(inverse, shared.rates, left);
