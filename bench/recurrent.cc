@@ -165,7 +165,7 @@ void time_prompts(Bench *bench) {
             return static_cast<double>(time_launches(10, [&] { require(launch(a, nullptr)); }));
         };
         const double all = time(launch_delta_chunks);
-        const double parts[] = {bench->sm90 ? 0 : time(launch_chunk_inputs),
+        const double parts[] = {bench->sm90 && !a.by_rule() ? 0 : time(launch_chunk_inputs),
                                 time(launch_within_chunks), time(launch_across_chunks),
                                 time(launch_chunk_results)};
         bench->set_step(requests, each, false);
@@ -178,9 +178,11 @@ void time_prompts(Bench *bench) {
         const double whole = (5 * square + 3 * 2.0 * kStateChunk * kDim * kDim) * heads * chunks;
         std::printf(
             "%3d prompts of %4d tokens: %7.1f us (inputs %.1f, within %.1f, across %.1f, results "
-            "%.1f); %.1f TFLOP/s of the rule's, %.1f of the chunks'; token by token %.1f us\n",
+            "%.1f); %.1f TFLOP/s of the rule's, %.1f of the chunks', %.1f of the chunks' across; "
+            "token by token %.1f us\n",
             requests, each, all * 1e3, parts[0] * 1e3, parts[1] * 1e3, parts[2] * 1e3,
-            parts[3] * 1e3, rule / all * 1e-9, whole / all * 1e-9, stepped * 1e3);
+            parts[3] * 1e3, rule / all * 1e-9, whole / all * 1e-9, whole / parts[2] * 1e-9,
+            stepped * 1e3);
     }
 }
 

@@ -162,6 +162,7 @@ cudaError_t launch(const ChunkArguments &a, int64_t most, cudaStream_t stream) {
 } // namespace
 
 cudaError_t launch_across_chunks(const ChunkArguments &a, cudaStream_t stream) {
+    if (a.by_rule()) return launch_rule_sm90(a, stream);
     if (a.delta.sm90) return launch_across_sm90(a, stream);
     int shared = 0;
     if (const cudaError_t code = most_shared(&shared); code != cudaSuccess) return code;

@@ -78,7 +78,7 @@ bool takes_chunks(DType element, int32_t key_dim, int32_t value_dim) {
 }
 
 cudaError_t launch_chunk_results(const ChunkArguments &a, cudaStream_t stream) {
-    if (a.delta.sm90) return cudaSuccess; // launch_across_sm90 makes them
+    if (a.delta.sm90) return cudaSuccess; // made and normed before
     const dim3 grid(static_cast<unsigned>(a.most_chunks),
                     static_cast<unsigned>(a.delta.value_heads));
     return with_half(a.delta.element, [&](auto t) {
@@ -94,7 +94,7 @@ cudaError_t launch_delta_chunks(const ChunkArguments &a, cudaStream_t stream) {
     }
     for (const auto launch :
          {launch_chunk_inputs, launch_within_chunks, launch_across_chunks, launch_chunk_results}) {
-        if (a.delta.sm90 && launch == launch_chunk_inputs)
+        if (a.delta.sm90 && !a.by_rule() && launch == launch_chunk_inputs)
             continue; // launch_within_sm90 makes them
         if (const cudaError_t code = launch(a, stream); code != cudaSuccess) return code;
     }

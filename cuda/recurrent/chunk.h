@@ -31,8 +31,14 @@ struct ChunkArguments {
     void *mixed;    // [tokens, channels] elements: q, k and v convolved; then U in v's place
     float2 *
         gates; // [tokens, value_heads] logarithm to base 2 of the decay, and rate; then exp(G), exp(G_last - G)
-    void *w; // [tokens, value_heads, key_dim] elements
+    void *w; // [tokens, value_heads, key_dim] elements; if by_rule() T instead, as p
     void *p; // [tokens, value_heads, kStateChunk] elements: by the chunk's tokens
+
+    // With delta.sm90: by the kernels that keep a value head whole (rule_sm90.cu), which are faster where there are
+    // heads for most of the device. Both ways are right for whatever a graph's next replay has.
+    bool by_rule() const {
+        return delta.sm90 && int64_t{2} * items * delta.value_heads > delta.sms;
+    }
 };
 
 // Whether there are kernels for such heads.
@@ -41,14 +47,16 @@ bool takes_chunks(DType element, int32_t key_dim, int32_t value_dim);
 // The level's items whole, but for their rings.
 cudaError_t launch_delta_chunks(const ChunkArguments &arguments, cudaStream_t stream);
 
-// Its four parts, one after the other. With delta.sm90 the second makes its own inputs, so that the first is left out,
-// the third norms and gates what it finds, and the last does nothing.
+// Its four parts, one after the other. With delta.sm90 the third norms and gates what it finds, and the last does
+// nothing. If by_rule() the second makes T and P alone; else it makes its own inputs, so that the first is left out.
 cudaError_t launch_chunk_inputs(const ChunkArguments &arguments, cudaStream_t stream);
 cudaError_t launch_within_chunks(const ChunkArguments &arguments, cudaStream_t stream);
 cudaError_t launch_across_chunks(const ChunkArguments &arguments, cudaStream_t stream);
 cudaError_t launch_chunk_results(const ChunkArguments &arguments, cudaStream_t stream);
 
-// What the parts launch with delta.sm90.
+// What the second and the third launch with delta.sm90: if by_rule(), and else.
+cudaError_t launch_rule_weights_sm90(const ChunkArguments &arguments, cudaStream_t stream);
+cudaError_t launch_rule_sm90(const ChunkArguments &arguments, cudaStream_t stream);
 cudaError_t launch_within_sm90(const ChunkArguments &arguments, cudaStream_t stream);
 cudaError_t launch_across_sm90(const ChunkArguments &arguments, cudaStream_t stream);
 

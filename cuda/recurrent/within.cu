@@ -277,6 +277,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 3)
 } // namespace
 
 cudaError_t launch_within_chunks(const ChunkArguments &a, cudaStream_t stream) {
+    if (a.by_rule()) return launch_rule_weights_sm90(a, stream);
     if (a.delta.sm90) return launch_within_sm90(a, stream);
     const dim3 grid(static_cast<unsigned>(a.most_chunks),
                     static_cast<unsigned>(a.delta.value_heads));
