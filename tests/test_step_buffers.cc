@@ -68,6 +68,12 @@ void a_token_takes_what_its_models_layers_are_wide(void **) {
     takes("qwen3.5-9b", {},
           2 * (3 * 4096 + (8192 + 4096 + 64) + 4096 + 24576 + 12288) + delta + 6 * 4 * (4096 + 16) +
               4 * 4 + 512 + 32 * 8 + 4 + input);
+    // Token by token the lower halves of Q, K and V, and the items.
+    StepForm stepped;
+    stepped.state_chunks = false;
+    takes("qwen3.5-9b", stepped,
+          2 * (3 * 4096 + (8192 + 4096 + 64) + 4096 + 24576 + 12288) + 2 * 8192 + 20 +
+              6 * 4 * (4096 + 16) + 4 * 4 + 512 + 32 * 8 + 4 + input);
     // Mamba-2: q, k, v, z and a; q, k and v again; decay and step of a head in f32. No rope.
     const Model granite = named("granite-4.0-h-micro");
     const int64_t attention = 6 * 4 * (2048 + 32) + 4 * 8 + 512;

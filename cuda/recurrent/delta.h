@@ -39,9 +39,10 @@ struct StateLevel {
 
 struct DeltaArguments {
     DType element;
-    DType state;           // S: f32 or bf16
-    const void *projected; // [tokens, stride]: q, k, v, z, b, a of all heads
+    DType state;     // S: f32 or bf16
+    void *projected; // [tokens, stride]: q, k, v, z, b, a of all heads
     int64_t stride;
+    void *halves;             // [tokens, channels] of 16 bits, for the steps of models in 16 bits
     const float *convolution; // [channels, kRing], the newest token's last
     const float *decay;       // [value_heads]
     const float *step;        // [value_heads]
@@ -53,9 +54,9 @@ struct DeltaArguments {
     const StateItem *items;  // of the step
     const StateLevel *level; // on the device: a graph's next replay has another
     int32_t most_items;      // no level has more
-    // Of state-space layers alone: items [begin, chunked) of the level when it is launched. Where a graph's next
+    // Items of the level that are stepped through when it is captured, of one token and of several. Where a graph's next
     // replay has others, it is only slower.
-    int32_t stepped;
+    int32_t ones, few;
     int32_t key_heads, value_heads, key_dim,
         value_dim; // dims at most kMostDeltaDim; value_dim % 4 == 0
     int32_t sms;
@@ -69,10 +70,13 @@ struct DeltaArguments {
     }
 };
 
-// Items [begin, chunked). Those of one token leave their rings up to date.
-cudaError_t launch_delta_steps(const DeltaArguments &arguments, cudaStream_t stream);
+// Items [begin, chunked), with their rings; of one token alone where not `several`. Overwrites their q, k and v.
+cudaError_t launch_delta_steps(const DeltaArguments &arguments, bool several, cudaStream_t stream);
+// Its first part, of items of several tokens or of those of one.
+cudaError_t launch_delta_steps_inputs(const DeltaArguments &arguments, bool several,
+                                      cudaStream_t stream);
 
-// The rings of items [several, end), once nothing reads them any more.
-cudaError_t launch_delta_rings(const DeltaArguments &arguments, cudaStream_t stream);
+// The rings of items [chunked, end), or of [several, end), once nothing reads them any more.
+cudaError_t launch_delta_rings(const DeltaArguments &arguments, bool chunked, cudaStream_t stream);
 
 } // namespace batchllm::cuda

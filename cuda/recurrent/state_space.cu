@@ -164,7 +164,7 @@ template <typename Shape> int blocks_of_head(const DeltaArguments &a) {
     constexpr int kRounds = 4;
     const int at_once = std::max(a.sms, 1) * Shape::kBlocks;
     const int enough = (kRounds * at_once + a.value_heads - 1) / a.value_heads;
-    return std::min({a.most_items, std::max(a.stepped, enough), 65535});
+    return std::min({a.most_items, std::max(a.ones + a.few, enough), 65535});
 }
 
 template <typename T, typename S, typename Shape>

@@ -51,10 +51,12 @@ Status StepStates::allocate(const StepBuffers &buffers, StepInput *input) {
     static_assert(sizeof(StateItem) == state_item_bytes && sizeof(StateLevel) == state_level_bytes);
     RETURN_IF_ERROR(input->make(kStateItems, buffers[StepBuffer::state_items]));
     RETURN_IF_ERROR(input->make(kStateLevels, buffers[StepBuffer::state_levels]));
+    const char *what = "activations";
+    if (const int64_t bytes = buffers[StepBuffer::delta_mixed]; bytes > 0) {
+        ASSIGN_OR_RETURN(mixed_, DeviceMemory::create(bytes, what));
+    }
     if (!chunked_) return {};
     static_assert(sizeof(StateChunk) == state_chunk_bytes && kStateChunk == state_chunk_tokens);
-    const char *what = "activations";
-    ASSIGN_OR_RETURN(mixed_, DeviceMemory::create(buffers[StepBuffer::delta_mixed], what));
     ASSIGN_OR_RETURN(w_, DeviceMemory::create(buffers[StepBuffer::delta_keys], what));
     ASSIGN_OR_RETURN(p_, DeviceMemory::create(buffers[StepBuffer::delta_weights], what));
     ASSIGN_OR_RETURN(gates_, DeviceMemory::create(buffers[StepBuffer::delta_gates], what));
@@ -103,11 +105,12 @@ DeltaArguments StepStates::delta_arguments(size_t layer, const DeviceLayer &weig
     return a;
 }
 
-Status StepStates::launch_delta(size_t layer, const DeviceLayer &weights, const void *projected,
+Status StepStates::launch_delta(size_t layer, const DeviceLayer &weights, void *projected,
                                 void *out, int64_t tokens, const StepInput &input,
                                 cudaStream_t stream) const {
     DeltaArguments a = delta_arguments(layer, weights, input);
     a.projected = projected;
+    a.halves = mixed_.data();
     a.out = out;
     // Not the number of items: a graph's next replay may have more of them, with the same number of tokens.
     a.most_items = static_cast<int32_t>(tokens);
@@ -120,10 +123,10 @@ Status StepStates::launch_delta(size_t layer, const DeviceLayer &weights, const 
 Status StepStates::launch_delta_net(DeltaArguments a, int64_t tokens, const StepInput &input,
                                     cudaStream_t stream) const {
     for (size_t l = 0; l < form_.size(); ++l) {
+        const StateLevel &level = items_.levels[l];
         a.level = input.at<StateLevel>(kStateLevels) + l;
         if (form_[l] & kChunked) {
             // Blocks go on to other chunks where a replay has more.
-            const StateLevel &level = items_.levels[l];
             const int32_t chunks = level.chunk_end - level.chunk_begin;
             const ChunkArguments c{a,
                                    input.at<StateChunk>(kStateChunks),
@@ -136,15 +139,16 @@ Status StepStates::launch_delta_net(DeltaArguments a, int64_t tokens, const Step
                                    p_.data()};
             RETURN_IF_CUDA(launch_delta_chunks(c, stream));
         }
-        if (form_[l] & kStepped) RETURN_IF_CUDA(launch_delta_steps(a, stream));
-        if (form_[l] & kSeveral) RETURN_IF_CUDA(launch_delta_rings(a, stream));
+        a.ones = level.several - level.begin, a.few = level.chunked - level.several;
+        if (form_[l] & kStepped) RETURN_IF_CUDA(launch_delta_steps(a, form_[l] & kSeveral, stream));
+        if (form_[l] & kChunked) RETURN_IF_CUDA(launch_delta_rings(a, true, stream));
     }
     return {};
 }
 
-Status StepStates::launch_convolution(size_t layer, const DeviceLayer &weights,
-                                      const void *projected, void *out, int64_t tokens,
-                                      const StepInput &input, cudaStream_t stream) const {
+Status StepStates::launch_convolution(size_t layer, const DeviceLayer &weights, void *projected,
+                                      void *out, int64_t tokens, const StepInput &input,
+                                      cudaStream_t stream) const {
     const ShortConvolution &convolution = model_.layers[layer].convolution;
     ShortConvolutionArguments a{};
     a.element = options_.element;
@@ -169,9 +173,8 @@ Status StepStates::launch_convolution(size_t layer, const DeviceLayer &weights,
     return {};
 }
 
-Status StepStates::launch(size_t layer, const DeviceLayer &weights, const void *projected,
-                          void *out, int64_t tokens, const StepInput &input,
-                          cudaStream_t stream) const {
+Status StepStates::launch(size_t layer, const DeviceLayer &weights, void *projected, void *out,
+                          int64_t tokens, const StepInput &input, cudaStream_t stream) const {
     return model_.layers[layer].convolution
                ? launch_convolution(layer, weights, projected, out, tokens, input, stream)
                : launch_delta(layer, weights, projected, out, tokens, input, stream);
@@ -186,7 +189,8 @@ Status StepStates::launch_state_space(size_t layer, const DeviceLayer &weights, 
         a, vectors.bias, vectors.skip, space.least_step, space.most_step, space.norm_parts};
     for (size_t l = 0; l < form_.size(); ++l) {
         s.delta.level = input.at<StateLevel>(kStateLevels) + l;
-        s.delta.stepped = items_.levels[l].chunked - items_.levels[l].begin;
+        s.delta.ones = items_.levels[l].several - items_.levels[l].begin;
+        s.delta.few = items_.levels[l].chunked - items_.levels[l].several;
         if (form_[l] & kChunked) {
             const StateLevel &level = items_.levels[l];
             const StateSpaceChunks c{s,
@@ -198,7 +202,7 @@ Status StepStates::launch_state_space(size_t layer, const DeviceLayer &weights, 
             RETURN_IF_CUDA(launch_state_space_chunks(c, stream));
         }
         if (form_[l] & kStepped) RETURN_IF_CUDA(launch_state_space_steps(s, stream));
-        if (form_[l] & kSeveral) RETURN_IF_CUDA(launch_delta_rings(s.delta, stream));
+        if (form_[l] & kSeveral) RETURN_IF_CUDA(launch_delta_rings(s.delta, false, stream));
     }
     RETURN_IF_CUDA(launch_state_space_norm(s, tokens, stream));
     return {};

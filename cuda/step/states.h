@@ -48,22 +48,21 @@ class StepStates {
     // Device: enqueues the layer. tokens: of the step, rounded up; projected: the product of its input matrix,
     // [tokens, qkv.rows]; out: [tokens, last_columns()] elements, of which the rows beyond the staged tokens mean
     // nothing.
-    Status launch(size_t layer, const DeviceLayer &weights, const void *projected, void *out,
+    Status launch(size_t layer, const DeviceLayer &weights, void *projected, void *out,
                   int64_t tokens, const StepInput &input, cudaStream_t stream) const;
 
   private:
     DeltaArguments delta_arguments(size_t layer, const DeviceLayer &weights,
                                    const StepInput &input) const;
-    Status launch_delta(size_t layer, const DeviceLayer &weights, const void *projected, void *out,
+    Status launch_delta(size_t layer, const DeviceLayer &weights, void *projected, void *out,
                         int64_t tokens, const StepInput &input, cudaStream_t stream) const;
     // The layer's launches of all levels.
     Status launch_delta_net(DeltaArguments a, int64_t tokens, const StepInput &input,
                             cudaStream_t stream) const;
     Status launch_state_space(size_t layer, const DeviceLayer &weights, DeltaArguments a,
                               int64_t tokens, const StepInput &input, cudaStream_t stream) const;
-    Status launch_convolution(size_t layer, const DeviceLayer &weights, const void *projected,
-                              void *out, int64_t tokens, const StepInput &input,
-                              cudaStream_t stream) const;
+    Status launch_convolution(size_t layer, const DeviceLayer &weights, void *projected, void *out,
+                              int64_t tokens, const StepInput &input, cudaStream_t stream) const;
 
     const Model &model_;
     StepStateOptions options_;
@@ -72,7 +71,8 @@ class StepStates {
     bool chunked_ = false;       // goes_in_chunks()
     // [slots][layers] { S, ring }; of a short convolution { ring }.
     DeviceMemory slots_;
-    DeviceMemory mixed_, gates_, w_, p_; // ChunkArguments'
+    DeviceMemory mixed_;         // ChunkArguments', and of models in 16 bits DeltaArguments::halves
+    DeviceMemory gates_, w_, p_; // ChunkArguments'
 
     // Of the staged step.
     StateItems items_;

@@ -106,9 +106,10 @@ void add_states(const Model &model, const StepForm &form, int64_t rows, StepBuff
     StepBuffers &of = *out;
     of[state_items] = rows * state_item_bytes;
     of[state_levels] = first_state_levels * state_level_bytes;
-    if (!form.state_chunks) return;
     const int64_t element = rows * dtype_bytes(form.element);
-    of[delta_mixed] = element * channels;
+    const bool halves = delta_heads > 0 && dtype_bytes(form.element) == 2;
+    if (form.state_chunks || halves) of[delta_mixed] = element * channels;
+    if (!form.state_chunks) return;
     of[delta_keys] = element * keys;
     of[delta_weights] = element * delta_heads * state_chunk_tokens;
     of[delta_gates] = rows * heads * 2 * number;

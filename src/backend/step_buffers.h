@@ -87,7 +87,7 @@ enum class StepBuffer : uint8_t {
     partial_lse, // [partials * rows, heads]
     arrivals,    // [rows, kv_heads], then [4]
     // Layers with a state whose prompts go in chunks; none for short convolutions.
-    delta_mixed,   // [rows, channels]
+    delta_mixed,   // [rows, channels]; of delta nets in 16 bits always
     delta_keys,    // [rows, value_heads, key_dim] of delta nets alone
     delta_weights, // [rows, value_heads, tokens of a chunk] the same
     delta_gates,   // [rows, value_heads, 2] f32
