@@ -96,8 +96,8 @@ void time_decode(Bench *bench, double copied) {
     for (const int32_t rows : {16, 64, 256, 512, 1024}) {
         bench->make(rows, rows);
         bench->set_step(rows, 1, false);
-        const float took =
-            time_launches(20, [&] { require(launch_delta_steps(bench->delta(rows), nullptr)); });
+        const float took = time_launches(
+            20, [&] { require(launch_delta_decode(bench->delta(rows), rows, nullptr)); });
         const auto bytes = static_cast<size_t>(rows * bench->matrix_bytes());
         const double rate = 2e3 * static_cast<double>(bytes) / static_cast<double>(took);
         const DeviceMemory to =
@@ -170,7 +170,7 @@ void time_prompts(Bench *bench) {
                                 time(launch_chunk_results)};
         bench->set_step(requests, each, false);
         const auto stepped = static_cast<double>(time_launches(
-            3, [&] { require(launch_delta_steps(bench->delta(requests), nullptr)); }));
+            3, [&] { require(launch_delta_steps(bench->delta(requests), false, nullptr)); }));
         // The rule reads S twice and writes it once; chunks count whole, zeros above their diagonals too.
         const double heads = bench->value_heads;
         const double rule = 6.0 * kDim * kDim * heads * tokens;

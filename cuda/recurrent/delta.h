@@ -6,9 +6,9 @@
 //     ring   [kRing][channels] elements: what the convolution saw at position p, in row p % kRing
 // S and ring are read from the slot `from` and written to the slot `state`, which may be the same one.
 //
-// Two ways to the same result. Stepping goes token by token with S in registers, reads it once and writes it once,
-// and does the convolution and the norm on the way: decode, short prompts, f32, and shapes that are not 128 by
-// 128. Chunks (chunk.h) are products of matrices.
+// Three ways to the same result. Stepping goes token by token, reads S once and writes it once, and does the
+// convolution and the norm on the way: short prompts, f32, and shapes that are not 128 by 128. Decode does the same for
+// items of one token. Chunks (chunk.h) are products of matrices.
 #pragma once
 
 #include <cstddef>
@@ -66,8 +66,17 @@ struct DeltaArguments {
     }
 };
 
-// Items [begin, chunked). Those of one token leave their rings up to date.
-cudaError_t launch_delta_steps(const DeltaArguments &arguments, cudaStream_t stream);
+// Items [begin, chunked), or only those of several tokens, [several, chunked). Those of one token leave their rings up
+// to date.
+cudaError_t launch_delta_steps(const DeltaArguments &arguments, bool several, cudaStream_t stream);
+
+// Items [begin, several), of one token each, with their rings: the same in other words, so that not all bits are those of
+// launch_delta_steps. items: as many as there are when it is launched; where a graph's next replay has others, it is only
+// slower.
+cudaError_t launch_delta_decode(const DeltaArguments &arguments, int32_t items,
+                                cudaStream_t stream);
+// Whether it takes such heads.
+bool takes_delta_decode(const DeltaArguments &arguments);
 
 // The rings of items [several, end), once nothing reads them any more.
 cudaError_t launch_delta_rings(const DeltaArguments &arguments, cudaStream_t stream);

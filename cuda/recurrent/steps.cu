@@ -204,7 +204,7 @@ static_assert(kStepSharedBytes + 3 * 64 * 1024 <= 227 * 1024); // three S in f32
 
 template <typename T, typename S, bool kWhole> __global__ void __launch_bounds__(kThreads, 1)
     delta_steps(const __grid_constant__ DeltaArguments a, uint32_t stage_count,
-                uint32_t stage_bytes) {
+                uint32_t stage_bytes, bool several) {
     extern __shared__ __align__(128) unsigned char memory[];
     auto *shared = reinterpret_cast<StepShared *>(memory);
     const float weight = first_weight(a);
@@ -220,7 +220,7 @@ template <typename T, typename S, bool kWhole> __global__ void __launch_bounds__
 #if __CUDA_ARCH__ >= 900
         barrier_init_fence();
 #endif
-        shared->work = StepWork(a, level);
+        shared->work = StepWork(a, level, several);
     }
     __syncthreads();
     const int warp = threadIdx.x / 32;
@@ -257,7 +257,7 @@ bool fits(const DeltaArguments &a) {
 }
 
 template <typename T, typename S, bool kWhole>
-cudaError_t launch_steps(const DeltaArguments &a, cudaStream_t stream) {
+cudaError_t launch_steps(const DeltaArguments &a, bool several, cudaStream_t stream) {
     int most = 0;
     if (const cudaError_t code = most_shared(&most); code != cudaSuccess) return code;
     const int stage = (a.key_dim * a.value_dim * static_cast<int>(sizeof(S)) + 127) / 128 * 128;
@@ -272,20 +272,20 @@ cudaError_t launch_steps(const DeltaArguments &a, cudaStream_t stream) {
     const int64_t blocks = std::min(all, keeps ? whole_rounds : a.sms);
     return launch_with_shared(delta_steps<T, S, kWhole>, static_cast<unsigned>(blocks), kThreads,
                               bytes, stream, a, static_cast<uint32_t>(stages),
-                              static_cast<uint32_t>(stage));
+                              static_cast<uint32_t>(stage), several);
 }
 
 } // namespace
 } // namespace steps
 
-cudaError_t launch_delta_steps(const DeltaArguments &a, cudaStream_t stream) {
+cudaError_t launch_delta_steps(const DeltaArguments &a, bool several, cudaStream_t stream) {
     if (a.most_items == 0) return cudaSuccess;
     if (!steps::fits(a)) return cudaErrorInvalidValue;
     const bool whole = a.key_dim == kMostDeltaDim && a.value_dim == kMostDeltaDim;
     return with_type(a.element, [&](auto t) {
         return with_state(a.state, [&](auto s) {
-            return whole ? steps::launch_steps<decltype(t), decltype(s), true>(a, stream)
-                         : steps::launch_steps<decltype(t), decltype(s), false>(a, stream);
+            return whole ? steps::launch_steps<decltype(t), decltype(s), true>(a, several, stream)
+                         : steps::launch_steps<decltype(t), decltype(s), false>(a, several, stream);
         });
     });
 }

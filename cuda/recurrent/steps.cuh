@@ -71,17 +71,18 @@ __device__ __forceinline__ void discard(float x, float *somewhere) {
 
 // One item and head after another, of which the block has every gridDim-th: its j-th.
 struct StepWork {
-    const StateItem *items; // of the level
+    const StateItem *items; // of the level, or those of several tokens
     int mine;               // items and heads that the block has
     int value_heads;
     int block, blocks; // here, rather than in registers
     bool one_head;     // all that the block has are of one
 
-    __device__ StepWork(const DeltaArguments &a, const StateLevel &level)
-        : items(a.items + level.begin), value_heads(a.value_heads),
+    __device__ StepWork(const DeltaArguments &a, const StateLevel &level, bool several)
+        : items(a.items + (several ? level.several : level.begin)), value_heads(a.value_heads),
           block(static_cast<int>(blockIdx.x)), blocks(static_cast<int>(gridDim.x)),
           one_head(blocks % value_heads == 0) {
-        mine = ((level.chunked - level.begin) * value_heads - block + blocks - 1) / blocks;
+        const int count = level.chunked - (several ? level.several : level.begin);
+        mine = (count * value_heads - block + blocks - 1) / blocks;
     }
     __device__ __forceinline__ int at(int j) const { return block + j * blocks; }
     __device__ __forceinline__ const StateItem &item(int j) const {

@@ -68,7 +68,8 @@ Status StepStates::stage(const TokenBatch &batch, StepInput *input, Staging *sta
     list_state_items(batch, chunked_ ? kChunkedTokens : INT32_MAX, &items_);
     form_.clear();
     for (const StateLevel &level : items_.levels) {
-        form_.push_back(static_cast<uint8_t>((level.chunked > level.begin ? kStepped : 0) |
+        form_.push_back(static_cast<uint8_t>((level.several > level.begin ? kOne : 0) |
+                                             (level.chunked > level.several ? kFew : 0) |
                                              (level.end > level.several ? kSeveral : 0) |
                                              (level.end > level.chunked ? kChunked : 0)));
     }
@@ -119,11 +120,13 @@ Status StepStates::launch_delta(size_t layer, const DeviceLayer &weights, const 
 
 Status StepStates::launch_delta_net(DeltaArguments a, int64_t tokens, const StepInput &input,
                                     cudaStream_t stream) const {
+    // Else a token's bits must not depend on how many come with it.
+    const bool decodes = !options_.reproducible && takes_delta_decode(a);
     for (size_t l = 0; l < form_.size(); ++l) {
+        const StateLevel &level = items_.levels[l];
         a.level = input.at<StateLevel>(kStateLevels) + l;
         if (form_[l] & kChunked) {
             // Blocks go on to other chunks where a replay has more.
-            const StateLevel &level = items_.levels[l];
             const int32_t chunks = level.chunk_end - level.chunk_begin;
             const ChunkArguments c{a,
                                    input.at<StateChunk>(kStateChunks),
@@ -136,7 +139,12 @@ Status StepStates::launch_delta_net(DeltaArguments a, int64_t tokens, const Step
                                    p_.data()};
             RETURN_IF_CUDA(launch_delta_chunks(c, stream));
         }
-        if (form_[l] & kStepped) RETURN_IF_CUDA(launch_delta_steps(a, stream));
+        if (decodes && (form_[l] & kOne)) {
+            RETURN_IF_CUDA(launch_delta_decode(a, level.several - level.begin, stream));
+        }
+        if (form_[l] & (decodes ? kFew : kStepped)) {
+            RETURN_IF_CUDA(launch_delta_steps(a, decodes, stream));
+        }
         if (form_[l] & kSeveral) RETURN_IF_CUDA(launch_delta_rings(a, stream));
     }
     return {};

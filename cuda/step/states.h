@@ -42,7 +42,13 @@ class StepStates {
     // Host: adds to the staging buffer what the layers need.
     Status stage(const TokenBatch &batch, StepInput *input, Staging *staging);
     // Which launches the staged step needs: of each level the sum of its Forms.
-    enum Form : uint8_t { kStepped = 1, kSeveral = 2, kChunked = 4 };
+    enum Form : uint8_t {
+        kOne = 1, // items of one token
+        kFew = 2, // of several, token by token
+        kStepped = kOne | kFew,
+        kSeveral = 4,
+        kChunked = 8,
+    };
     const std::vector<uint8_t> &form() const { return form_; }
 
     // Device: enqueues the layer. tokens: of the step, rounded up; projected: the product of its input matrix,
