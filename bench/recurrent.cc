@@ -4,7 +4,7 @@
 //
 //     recurrent
 //     recurrent --key-heads 16 --value-heads 32 --state bf16 --family sm80 --sms 128
-//     recurrent --part inputs    # of chunks: convolution, lengths of q and k, gates
+//     recurrent --part inputs    # only the inputs of chunks: convolution, lengths of q and k, gates
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -133,7 +133,7 @@ ChunkArguments chunks_of(Bench *bench, int32_t requests, int32_t each) {
             bench->p.data()};
 }
 
-// q, k and v are read and written, of each request the ring is read; the same kernel for every family.
+// Bytes: q, k and v read and written, each request's ring and the gates. Every family has the same kernel.
 void time_inputs(Bench *bench) {
     for (const auto &step : kPromptSteps) {
         const ChunkArguments a = chunks_of(bench, step.requests, step.each);
@@ -238,7 +238,7 @@ void time_convolution(int32_t sms) {
 
 int main(int count, char **values) {
     Bench bench;
-    bool inputs = false; // these alone
+    bool inputs = false; // --part inputs: nothing else is timed
     cudaDeviceProp properties{};
     require(cudaGetDeviceProperties(&properties, 0));
     bench.sms = properties.multiProcessorCount;

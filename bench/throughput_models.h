@@ -78,61 +78,56 @@ struct JobRequests {
     JobRequests(const JobRequests &) = delete;
 };
 
-// The config.json of a named model; null: no such name.
-inline const char *named_config(const std::string &name) {
-    if (name == "Mistral-7B") {
-        return R"({"model_type": "mistral", "hidden_size": 4096, "num_hidden_layers": 32,
+// Models by name, and their config.json.
+inline constexpr struct {
+    const char *name, *config;
+} kNamedModels[] = {
+    {"Mistral-7B",
+     R"({"model_type": "mistral", "hidden_size": 4096, "num_hidden_layers": 32,
             "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
             "intermediate_size": 14336, "vocab_size": 32768, "max_position_embeddings": 32768,
             "rms_norm_eps": 1e-5, "rope_theta": 1e6, "torch_dtype": "bfloat16",
-            "tie_word_embeddings": false, "sliding_window": null, "eos_token_id": null})";
-    }
-    if (name == "Llama-3-8B") {
-        return R"({"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
+            "tie_word_embeddings": false, "sliding_window": null, "eos_token_id": null})"},
+    {"Llama-3-8B",
+     R"({"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
             "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
             "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 32768,
             "rms_norm_eps": 1e-5, "rope_theta": 5e5, "torch_dtype": "bfloat16",
-            "tie_word_embeddings": false, "eos_token_id": null})";
-    }
-    if (name == "Qwen2-7B") {
-        return R"({"model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 28,
+            "tie_word_embeddings": false, "eos_token_id": null})"},
+    {"Qwen2-7B",
+     R"({"model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 28,
             "num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944,
             "vocab_size": 152064, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
             "rope_theta": 1e6, "torch_dtype": "bfloat16", "tie_word_embeddings": false,
-            "use_sliding_window": false, "eos_token_id": null})";
-    }
-    if (name == "qwen3-30b-a3b") {
-        return R"({"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48,
+            "use_sliding_window": false, "eos_token_id": null})"},
+    {"qwen3-30b-a3b",
+     R"({"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48,
             "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
             "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128,
             "num_experts_per_tok": 8, "norm_topk_prob": true, "decoder_sparse_step": 1,
             "mlp_only_layers": [], "vocab_size": 151936, "max_position_embeddings": 40960,
             "rms_norm_eps": 1e-6, "rope_theta": 1e6, "torch_dtype": "bfloat16",
-            "tie_word_embeddings": false, "use_sliding_window": false, "eos_token_id": null})";
-    }
-    if (name == "Llama-3.2-1B") {
-        return R"({"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16,
+            "tie_word_embeddings": false, "use_sliding_window": false, "eos_token_id": null})"},
+    {"Llama-3.2-1B",
+     R"({"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16,
             "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
             "intermediate_size": 8192, "vocab_size": 128256, "max_position_embeddings": 131072,
             "rms_norm_eps": 1e-5, "rope_theta": 5e5, "torch_dtype": "bfloat16",
-            "tie_word_embeddings": true, "eos_token_id": null})";
-    }
-    if (name == "Llama-3.2-3B") {
-        return R"({"model_type": "llama", "hidden_size": 3072, "num_hidden_layers": 28,
+            "tie_word_embeddings": true, "eos_token_id": null})"},
+    {"Llama-3.2-3B",
+     R"({"model_type": "llama", "hidden_size": 3072, "num_hidden_layers": 28,
             "num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128,
             "intermediate_size": 8192, "vocab_size": 128256, "max_position_embeddings": 131072,
             "rms_norm_eps": 1e-5, "rope_theta": 5e5, "torch_dtype": "bfloat16",
-            "tie_word_embeddings": true, "eos_token_id": null})";
-    }
-    if (name == "Qwen3-4B") {
-        return R"({"model_type": "qwen3", "hidden_size": 2560, "num_hidden_layers": 36,
+            "tie_word_embeddings": true, "eos_token_id": null})"},
+    {"Qwen3-4B",
+     R"({"model_type": "qwen3", "hidden_size": 2560, "num_hidden_layers": 36,
             "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
             "intermediate_size": 9728, "vocab_size": 151936, "max_position_embeddings": 40960,
             "rms_norm_eps": 1e-6, "rope_theta": 1e6, "torch_dtype": "bfloat16",
-            "tie_word_embeddings": true, "use_sliding_window": false, "eos_token_id": null})";
-    }
-    if (name == "gpt-oss-20b") { // its experts as they are expanded at load, not in four bits
-        return R"({"model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 24,
+            "tie_word_embeddings": true, "use_sliding_window": false, "eos_token_id": null})"},
+    {"gpt-oss-20b", // its experts as they are expanded at load, not in four bits
+     R"({"model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 24,
             "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
             "intermediate_size": 2880, "num_local_experts": 32, "num_experts_per_tok": 4,
             "vocab_size": 201088, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
@@ -140,19 +135,17 @@ inline const char *named_config(const std::string &name) {
             "rope_theta": 150000, "rope_scaling": {"rope_type": "yarn", "factor": 32.0,
             "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
             "original_max_position_embeddings": 4096}, "torch_dtype": "bfloat16",
-            "tie_word_embeddings": false, "eos_token_id": null})";
-    }
-    if (name == "qwen3.5-9b") {
-        return R"({"model_type": "qwen3_5_text", "hidden_size": 4096, "num_hidden_layers": 32,
+            "tie_word_embeddings": false, "eos_token_id": null})"},
+    {"qwen3.5-9b",
+     R"({"model_type": "qwen3_5_text", "hidden_size": 4096, "num_hidden_layers": 32,
             "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256,
             "intermediate_size": 12288, "full_attention_interval": 4, "linear_num_key_heads": 16,
             "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
             "linear_conv_kernel_dim": 4, "vocab_size": 248320, "max_position_embeddings": 262144,
             "partial_rotary_factor": 0.25, "rope_theta": 1e7, "rms_norm_eps": 1e-6,
-            "torch_dtype": "bfloat16", "tie_word_embeddings": false, "eos_token_id": null})";
-    }
-    if (name == "granite-4.0-h-micro") {
-        return R"({"model_type": "granitemoehybrid", "hidden_size": 2048, "num_hidden_layers": 40,
+            "torch_dtype": "bfloat16", "tie_word_embeddings": false, "eos_token_id": null})"},
+    {"granite-4.0-h-micro",
+     R"({"model_type": "granitemoehybrid", "hidden_size": 2048, "num_hidden_layers": 40,
             "layer_types": ["mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba",
             "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "attention",
             "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba",
@@ -166,19 +159,17 @@ inline const char *named_config(const std::string &name) {
             "attention_multiplier": 0.015625, "embedding_multiplier": 12, "logits_scaling": 8,
             "residual_multiplier": 0.22, "vocab_size": 100352, "max_position_embeddings": 131072,
             "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16", "tie_word_embeddings": true,
-            "eos_token_id": null})";
-    }
-    if (name == "nemotron-h-8b") {
-        return R"({"model_type": "nemotron_h", "hidden_size": 4096, "num_hidden_layers": 52,
+            "eos_token_id": null})"},
+    {"nemotron-h-8b",
+     R"({"model_type": "nemotron_h", "hidden_size": 4096, "num_hidden_layers": 52,
             "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
             "num_attention_heads": 32, "num_key_value_heads": 8, "attention_head_dim": 128,
             "intermediate_size": 21504, "mamba_num_heads": 128, "mamba_head_dim": 64,
             "n_groups": 8, "ssm_state_size": 128, "conv_kernel": 4, "mlp_hidden_act": "relu2",
             "vocab_size": 131072, "max_position_embeddings": 8192, "layer_norm_epsilon": 1e-5,
-            "torch_dtype": "bfloat16", "tie_word_embeddings": false, "eos_token_id": null})";
-    }
-    if (name == "nemotron-3-nano") {
-        return R"({"model_type": "nemotron_h", "hidden_size": 2688, "num_hidden_layers": 52,
+            "torch_dtype": "bfloat16", "tie_word_embeddings": false, "eos_token_id": null})"},
+    {"nemotron-3-nano",
+     R"({"model_type": "nemotron_h", "hidden_size": 2688, "num_hidden_layers": 52,
             "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
             "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
             "intermediate_size": 1856, "moe_intermediate_size": 1856,
@@ -188,23 +179,27 @@ inline const char *named_config(const std::string &name) {
             "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128, "conv_kernel": 4,
             "mlp_hidden_act": "relu2", "vocab_size": 131072, "max_position_embeddings": 262144,
             "layer_norm_epsilon": 1e-5, "torch_dtype": "bfloat16", "tie_word_embeddings": false,
-            "eos_token_id": null})";
-    }
-    if (name == "lfm2-1.2b") {
-        return R"({"model_type": "lfm2", "hidden_size": 2048, "num_hidden_layers": 16,
+            "eos_token_id": null})"},
+    {"lfm2-1.2b",
+     R"({"model_type": "lfm2", "hidden_size": 2048, "num_hidden_layers": 16,
             "full_attn_idxs": [2, 5, 8, 10, 12, 14], "num_attention_heads": 32,
             "num_key_value_heads": 8, "block_ff_dim": 12288, "block_auto_adjust_ff_dim": true,
             "block_ffn_dim_multiplier": 1.0, "block_multiple_of": 256, "conv_L_cache": 3,
             "conv_bias": false, "norm_eps": 1e-5, "rope_theta": 1e6, "vocab_size": 65536,
-            "max_position_embeddings": 128000, "torch_dtype": "bfloat16", "eos_token_id": null})";
-    }
-    if (name == "Gemma-3-12B") {
-        return R"({"model_type": "gemma3_text", "hidden_size": 3840, "num_hidden_layers": 48,
+            "max_position_embeddings": 128000, "torch_dtype": "bfloat16", "eos_token_id": null})"},
+    {"Gemma-3-12B",
+     R"({"model_type": "gemma3_text", "hidden_size": 3840, "num_hidden_layers": 48,
             "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
             "intermediate_size": 15360, "vocab_size": 262208, "max_position_embeddings": 131072,
             "query_pre_attn_scalar": 256, "sliding_window": 1024, "sliding_window_pattern": 6,
             "rope_theta": 1e6, "rope_local_base_freq": 1e4, "torch_dtype": "bfloat16",
-            "eos_token_id": null})";
+            "eos_token_id": null})"},
+};
+
+// null: no such name.
+inline const char *named_config(const std::string &name) {
+    for (const auto &model : kNamedModels) {
+        if (name == model.name) return model.config;
     }
     return nullptr;
 }

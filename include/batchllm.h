@@ -33,9 +33,9 @@
  *            batchllm_last_error() is the text of the calling thread's last failure. No exception,
  *            exit or abort crosses this interface.
  * Threads.   A handle is used by one thread at a time, except where a function says otherwise
- *            (batchllm_cancel, batchllm_interrupt). A call on an engine that another thread is in is
- *            STATE. Different handles are independent. Engines have threads of their own, so a child
- *            of fork() must not use its parent's.
+ *            (batchllm_cancel, batchllm_interrupt). Any other call on an engine fails (STATE) while
+ *            another thread is in one. Different handles are independent. Engines have threads of
+ *            their own, so a child of fork() must not use its parent's.
  * Ownership. Inputs are copied unless a declaration says that they are borrowed. The caller owns
  *            what a function returns through a `**` parameter, and passes it to the matching _free
  *            or _destroy, which ignore NULL. On failure an out parameter is set to NULL.

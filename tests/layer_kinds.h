@@ -447,6 +447,49 @@ inline std::vector<LayerKind> cpu_layer_kinds() {
     };
 }
 
+// With states, of one thing each, and with other activations.
+inline std::vector<LayerKind> state_layer_kinds() {
+    using namespace kinds;
+    const auto convolved_experts = [] {
+        Model model = convolution(true, 3, 136, false);
+        add_experts(&model.layers[0]);
+        Router &router = model.layers[0].experts.router;
+        router.kind = RouterKind::sigmoid;
+        router.normalised = true;
+        router.epsilon = 0.2F;
+        model.layers[0].feed_forward = {};
+        return model;
+    };
+    return {
+        {"a delta net, then attention with an output gate (Qwen3.5)",
+         [] { return hybrid(true, 2, 4); }},
+        {"a delta net behind attention", [] { return hybrid(false, 3, 3); }},
+        {"a delta net with heads of 128", [] { return hybrid(true, 1, 2, 128, 128); }},
+        {"a short convolution, then attention (LFM2)",
+         [] { return convolution(true, 3, 136, false); }},
+        {"a short convolution over two tokens", [] { return convolution(true, 2, 264, false); }},
+        {"a short convolution with biases behind attention",
+         [] { return convolution(false, 4, 104, true); }},
+        {"a short convolution before experts (LFM2-MoE)", convolved_experts},
+        {"Mamba-2, then attention (Granite 4)", [] { return state_space(1, 6, 128, 64, true); }},
+        {"Mamba-2 of two groups, steps within limits", limited_steps},
+        {"layers of one thing each, the last one experts (Nemotron 3)", lone},
+        {"layers of one thing each, the last one Mamba-2",
+         [] {
+             Model model = lone();
+             std::reverse(model.layers.begin(), model.layers.end());
+             return model;
+         }},
+        {"layers of one thing each, with biases and norms behind", lone_attention},
+        {"a squared ReLU of a gate",
+         [] {
+             return changed(plain(), [](Layer *layer) {
+                 layer->feed_forward.activation = Activation::relu_squared;
+             });
+         }},
+    };
+}
+
 inline std::vector<LayerKind> layer_kinds() {
     using namespace kinds;
     const auto granite = [] {
@@ -491,16 +534,6 @@ inline std::vector<LayerKind> layer_kinds() {
         model.ropes[0].scale = 1.19F;
         return model;
     };
-    const auto convolved_experts = [] {
-        Model model = convolution(true, 3, 136, false);
-        add_experts(&model.layers[0]);
-        Router &router = model.layers[0].experts.router;
-        router.kind = RouterKind::sigmoid;
-        router.normalised = true;
-        router.epsilon = 0.2F;
-        model.layers[0].feed_forward = {};
-        return model;
-    };
     const auto head_norms = [](Layer *layer) { add_head_norms(NormKind::rms, layer); };
     const auto sinks = [](Layer *layer) {
         layer->attention.sinks = tensor(layer->attention.heads, 1);
@@ -510,7 +543,7 @@ inline std::vector<LayerKind> layer_kinds() {
         layer->attention.long_scale = 0.5F;
         layer->attention.long_period = 30;
     };
-    return {
+    std::vector<LayerKind> all = {
         {"plain (Llama)", [] { return plain(); }},
         {"windows (Mistral)",
          [] { return changed(plain(), [](Layer *l) { l->attention.window = 33; }); }},
@@ -540,32 +573,6 @@ inline std::vector<LayerKind> layer_kinds() {
         {"experts alone, a norm after", experts_alone},
         {"experts and a gated shared one (Qwen2-MoE)", shared_expert},
         {"experts with biases and a clamped SwiGLU (gpt-oss)", biased_experts},
-        {"a delta net, then attention with an output gate (Qwen3.5)",
-         [] { return hybrid(true, 2, 4); }},
-        {"a delta net behind attention", [] { return hybrid(false, 3, 3); }},
-        {"a delta net with heads of 128", [] { return hybrid(true, 1, 2, 128, 128); }},
-        {"a short convolution, then attention (LFM2)",
-         [] { return convolution(true, 3, 136, false); }},
-        {"a short convolution over two tokens", [] { return convolution(true, 2, 264, false); }},
-        {"a short convolution with biases behind attention",
-         [] { return convolution(false, 4, 104, true); }},
-        {"a short convolution before experts (LFM2-MoE)", convolved_experts},
-        {"Mamba-2, then attention (Granite 4)", [] { return state_space(1, 6, 128, 64, true); }},
-        {"Mamba-2 of two groups, steps within limits", limited_steps},
-        {"layers of one thing each, the last one experts (Nemotron 3)", lone},
-        {"layers of one thing each, the last one Mamba-2",
-         [] {
-             Model model = lone();
-             std::reverse(model.layers.begin(), model.layers.end());
-             return model;
-         }},
-        {"layers of one thing each, with biases and norms behind", lone_attention},
-        {"a squared ReLU of a gate",
-         [] {
-             return changed(plain(), [](Layer *layer) {
-                 layer->feed_forward.activation = Activation::relu_squared;
-             });
-         }},
         {"a tied head with a bias",
          [] {
              Model model = plain();
@@ -575,6 +582,9 @@ inline std::vector<LayerKind> layer_kinds() {
          }},
         {"all at once", crowd},
     };
+    const std::vector<LayerKind> more = state_layer_kinds();
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
 }
 
 } // namespace batchllm

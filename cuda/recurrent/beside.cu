@@ -92,10 +92,12 @@ cudaError_t launch_delta_chunks(const ChunkArguments &a, cudaStream_t stream) {
     if (!takes_chunks(a.delta.element, a.delta.key_dim, a.delta.value_dim)) {
         return cudaErrorInvalidValue;
     }
-    for (const auto launch :
-         {launch_chunk_inputs, launch_within_chunks, launch_across_chunks, launch_chunk_results}) {
-        if (a.delta.sm90 && launch == launch_chunk_inputs)
-            continue; // launch_within_sm90 makes them
+    if (!a.delta.sm90) { // launch_within_sm90 makes its own
+        if (const cudaError_t code = launch_chunk_inputs(a, stream); code != cudaSuccess) {
+            return code;
+        }
+    }
+    for (const auto launch : {launch_within_chunks, launch_across_chunks, launch_chunk_results}) {
         if (const cudaError_t code = launch(a, stream); code != cudaSuccess) return code;
     }
     return cudaSuccess;

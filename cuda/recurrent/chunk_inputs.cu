@@ -1,11 +1,11 @@
 // What comes before the products of chunks (chunk.h), for all tokens at once: convolution, lengths of q and k, gates.
-// Of a channel of a token two bytes are read and two written, and of every 16 tokens the three before them are read
-// again, from L2: bound by memory, if instructions and their latencies are out of its way.
+// Each channel of a token takes two bytes read and two written; for every 16 tokens the three before them are read
+// again, from L2. Bound by memory, as long as instructions and their latencies stay hidden.
 //
-// A warp has two neighbouring heads, eight channels a lane, and keeps their weights in registers from piece to piece of
-// 16 tokens; a block's warps have the same heads. A lane copies to shared memory what it reads itself, so that it waits
-// for no other lane, and asks for four tokens whenever it has mixed four: eight are under way. With more of them the
-// last ones of all warps would be mixed while nothing is read any more.
+// A warp has two neighbouring heads, eight channels a lane. It computes pieces of 16 tokens and keeps its heads' weights
+// in registers from piece to piece; a block's warps have the same heads. A lane copies to shared memory only what it
+// reads itself, so it waits for no other lane. Whenever it has mixed four tokens it asks for four more, so that eight
+// are under way. With more under way, all warps would mix their last tokens at the end while nothing is being read.
 #include <algorithm>
 
 #include "recurrent/chunk.cuh"
@@ -24,7 +24,7 @@ constexpr int kBefore = kRing - 1;            // tokens before a piece that its 
 constexpr int kBatch = 4;                     // tokens that are copied together
 constexpr int kMixed = 2;                     // of them, that are mixed together
 constexpr int kDepth = 2;                     // batches under way
-constexpr int kRows = kBefore + kBatch; // of a batch; the first ones only a piece's first batch has
+constexpr int kRows = kBefore + kBatch;       // of a batch; the kBefore only in a piece's first
 
 int pairs_of(const DeltaArguments &a) { // of heads
     return (2 * a.key_heads + a.value_heads + 1) / 2;
@@ -80,9 +80,9 @@ struct Rows {
     }
 };
 
-// What makes two tokens' vectors unit vectors, in all lanes of a half warp. Sums over a head are those of lanes that have
-// four channels each, then over these, from far ones to neighbours; a lane adds up the token's that its bit 3 says, and
-// of its first or last four channels as bit 2 says.
+// The factors that make two tokens' vectors unit vectors, in all lanes of a half warp. A head's sum is taken in the order
+// of a warp whose lanes have four channels each: over a lane's four, then over lanes, the farthest first. After the first
+// exchange a lane's bit 3 tells whose token it adds up, after the second its bit 2 which four of each eight channels.
 __device__ __forceinline__ void unit_scales(const float (&x)[kMixed][kEach], bool query,
                                             float (&scales)[kMixed]) {
     const int lane = static_cast<int>(threadIdx.x % 32);
@@ -128,7 +128,7 @@ __device__ __forceinline__ void see(uint32_t row, Convolution<kEach> *convolutio
     convolution->see(newest);
 }
 
-// Tokens from `begin` of a piece on, of which those before `stored` go to `to`, which moves on.
+// Mixes a batch, the tokens from `begin` of a piece on. Those before `stored` are written to `to`, which moves on.
 template <typename T>
 __device__ __forceinline__ void mix_batch(const DeltaArguments &a, const Rows &batch, int begin,
                                           int stored, bool unit, bool query,
