@@ -132,7 +132,7 @@ static void a_call_that_would_overlap_another_threads_is_refused(void **state) {
         status = batchllm_engine_stats(engine, &stats);
     } while (status == BATCHLLM_OK);
     assert_int_equal(status, BATCHLLM_ERROR_STATE);
-    assert_non_null(strstr(batchllm_last_error(), "another thread"));
+    assert_non_null(strstr(batchllm_last_error(), "another call on this engine is under way"));
     batchllm_results *results = NULL;
     assert_int_equal(batchllm_poll(engine, 0, &results), BATCHLLM_ERROR_STATE);
     assert_null(results);
@@ -161,10 +161,10 @@ static int32_t poll_in_another_thread(void *user, const batchllm_progress *progr
     (void)progress;
     pthread_t poller;
     void *failed = NULL;
-    assert_int_equal(pthread_create(&poller, NULL, poll_one, user), 0);
+    // No assertion in here: it would jump over the library's frames.
+    if (pthread_create(&poller, NULL, poll_one, user) != 0) return 1;
     pthread_join(poller, &failed);
-    assert_null(failed);
-    return 0;
+    return failed != NULL; // stops the run
 }
 
 static void a_callback_may_wait_for_another_threads_call(void **state) {
