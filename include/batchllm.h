@@ -33,8 +33,9 @@
  *            batchllm_last_error() is the text of the calling thread's last failure. No exception,
  *            exit or abort crosses this interface.
  * Threads.   A handle is used by one thread at a time, except where a function says otherwise
- *            (batchllm_cancel, batchllm_interrupt). Any other call on an engine fails (STATE) while
- *            another thread is in one. Different handles are independent. Engines have threads of
+ *            (batchllm_cancel, batchllm_interrupt). For an engine this is checked: a call that would
+ *            overlap another thread's fails (STATE). Only batchllm_engine_destroy is not checked: all
+ *            calls must have returned. Different handles are independent. Engines have threads of
  *            their own, so a child of fork() must not use its parent's.
  * Ownership. Inputs are copied unless a declaration says that they are borrowed. The caller owns
  *            what a function returns through a `**` parameter, and passes it to the matching _free
@@ -48,8 +49,9 @@
  * NULL.      A pointer that a function needs and that is NULL is INVALID_ARGUMENT. Where NULL is
  *            allowed, the declaration says what it stands for. For a NULL handle
  *            batchllm_interrupt does nothing, and functions without a status return 0, NULL or "".
- * Paths.     A file that is written is replaced. A path that names an open descriptor of the process,
- *            such as /dev/stdout or /dev/fd/3, means that descriptor: it is written to as it is.
+ * Paths.     Writing to a path replaces the file. But a path that names an open descriptor of the
+ *            process (/dev/stdout, /dev/fd/3) means that descriptor, which is written to from its
+ *            position on.
  * Columns.   n items in one buffer with n + 1 int64 offsets that never decrease, offsets[0] >= 0;
  *            item i is [offsets[i], offsets[i + 1]). Offsets count tokens, bytes or items as named.
  * Versions.  Everything exists since 0.1 unless a declaration says otherwise. Symbols and numbers
@@ -274,9 +276,10 @@ BATCHLLM_API int32_t batchllm_engine_create(const batchllm_engine_options *optio
 BATCHLLM_API void batchllm_engine_destroy(batchllm_engine *engine);
 
 /* Number of labels of a model with a classification head (*ForSequenceClassification), in the order
- * of label_logits; 0 for other models. */
+ * of label_logits; 0 for other models. Any thread. */
 BATCHLLM_API int64_t batchllm_engine_label_count(const batchllm_engine *engine);
-/* Name of label `label`, from 0; UTF-8, valid while the engine lives. NULL if there is none. */
+/* Name of label `label`, from 0; UTF-8, valid while the engine lives. NULL if there is none. Any
+ * thread. */
 BATCHLLM_API const char *batchllm_engine_label(const batchllm_engine *engine, int64_t label);
 
 /* Checks whether rows with these parameters can run at all, whatever their prompts. If not, it fails with
@@ -455,7 +458,8 @@ typedef struct batchllm_progress {
 BATCHLLM_API int32_t batchllm_step(batchllm_engine *engine, batchllm_progress *progress);
 
 /* Called after each step. Nonzero: stop. It may call any function on the engine except batchllm_step and
- * batchllm_run, which fail (STATE), and batchllm_engine_destroy. */
+ * batchllm_run, which fail (STATE), and batchllm_engine_destroy. Meanwhile another thread may make the same
+ * calls, one thread at a time; the run goes on when they have returned. */
 typedef int32_t (*batchllm_progress_function)(void *user, const batchllm_progress *progress);
 
 /* Steps until every row has its result. callback may be NULL. Returns BATCHLLM_ERROR_STOPPED when
@@ -472,7 +476,7 @@ BATCHLLM_API void batchllm_interrupt(batchllm_engine *engine);
  * ignored. */
 BATCHLLM_API int32_t batchllm_cancel(batchllm_engine *engine, uint64_t tag);
 
-/* The same for every unfinished row, whatever its tag. */
+/* The same for every unfinished row, whatever its tag. Any thread. */
 BATCHLLM_API int32_t batchllm_cancel_all(batchllm_engine *engine);
 
 /* ---- Results ----------------------------------------------------------------------------------

@@ -201,7 +201,7 @@ void all_threads_together_are_the_reference(void **) {
                     const int32_t longest = channels == 2072 ? 60 : 150;
                     const int32_t sms = between(random, 1, 2) == 1 ? 1 : 132;
                     const Job job{{channels, width, biased}, 9, longest, most, sms, 16};
-                    run_job<float>(random, job, 1e-6);
+                    run_job<float>(random, job, 2e-6); // one token of 8 channels may nearly cancel
                     run_job<Half>(random, job, 4e-3);
                     ++jobs;
                 }

@@ -109,7 +109,8 @@ std::vector<float> run_job(Random &random, const Job &job) {
                              std::to_string(job.shape.channels) + " channels over " +
                              std::to_string(job.shape.width) + " tokens, steps of " +
                              std::to_string(job.most);
-    const double limit = job.type == DType::f32 ? 1e-6 : tolerance(job.type);
+    // In f32 one token of 8 channels may nearly cancel.
+    const double limit = job.type == DType::f32 ? 2e-6 : tolerance(job.type);
     assert_each_close(all, limit, what.c_str());
     return got;
 }

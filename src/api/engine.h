@@ -10,26 +10,28 @@
 
 struct batchllm_engine {
     std::unique_ptr<batchllm::Engine> engine;
-    mutable std::atomic<bool> in_use = false; // a call is under way that no other may overlap
+    mutable std::atomic<bool> in_use = false; // by a call that no other may overlap
 };
 
 namespace batchllm::api {
 
-// The use of an engine by one call: a second call that would overlap it gets an error instead.
+// The use of an engine by one call. A call that would overlap it, from another thread or from a log
+// function, gets an error instead.
 class EngineUse {
   public:
     static Result<EngineUse> begin(const batchllm_engine *engine) {
         RETURN_IF_ERROR(need("engine", engine));
         if (!engine->in_use.exchange(true, std::memory_order_acquire)) return EngineUse(engine);
         return error(BATCHLLM_ERROR_STATE,
-                     "another thread is in a call on this engine: it is for one at a time");
+                     "another call on this engine is under way: an engine serves one thread at a "
+                     "time, and a log function must not use it");
     }
     EngineUse(EngineUse &&other) noexcept : engine_(std::exchange(other.engine_, nullptr)) {}
     EngineUse &operator=(EngineUse &&) = delete;
     ~EngineUse() {
         if (engine_ != nullptr) pause();
     }
-    // While a callback may make calls of its own, on any one thread.
+    // Around a callback, which may make calls of its own or wait for another thread's.
     void pause() const {
         engine_->in_use.store(false, std::memory_order_release);
         engine_->in_use.notify_one();

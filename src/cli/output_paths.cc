@@ -28,6 +28,12 @@ Result<bool> exists(const std::string &path, struct stat *info) {
     return io_error(path, "cannot stat");
 }
 
+// Absolute, since weakly_canonical leaves a relative path as it is where even its first part is missing.
+std::filesystem::path canonical(const std::string &path) {
+    std::error_code ignored;
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored);
+}
+
 // Whether both are one file, or would be once written.
 Result<bool> same_file(const std::string &a, const std::string &b) {
     struct stat one, other;
@@ -37,9 +43,7 @@ Result<bool> same_file(const std::string &a, const std::string &b) {
     if (a_exists) {
         return S_ISREG(one.st_mode) && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
     }
-    std::error_code ignored;
-    return std::filesystem::weakly_canonical(a, ignored) ==
-           std::filesystem::weakly_canonical(b, ignored);
+    return canonical(a) == canonical(b);
 }
 
 Status check_directory(const NamedPath &output) {

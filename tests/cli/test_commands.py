@@ -388,6 +388,11 @@ class Usage(ProgramTest):
             self.assertEqual(done.returncode, 1)
             self.assertIn(what, done.stderr)
             self.assertFalse(self.output.exists() or here.exists())
+        for one, other in (("new", "./new"), (here, "f"), ("new", "./new.state")):  # files that are not there yet
+            done = self.run_program("run", *SIM, "-i", self.input, "-o", one, "--stats", other, cwd=self.directory)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, b"is the file of --output too|is where --output keeps its state")
+        self.assertEqual(sorted(path.name for path in self.directory.iterdir()), ["in.jsonl", "link"])
         for options in (["-o", self.input], ["-o", nowhere], ["-o", here, "--stats", here]):
             done = self.run_program("plan", "-i", self.input, *options)
             self.assertEqual(done.returncode, 1, done.stderr)

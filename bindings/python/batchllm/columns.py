@@ -316,7 +316,7 @@ def _numpy(rows: Any) -> Column:
     if rows.ndim == 2 and rows.dtype.kind in "iu":
         _check_mask("rows", rows)
         if rows.dtype.kind != "i" or rows.dtype.itemsize != 4 or not rows.dtype.isnative:
-            raise TypeError(f"an array of {rows.dtype.str}: token ids are int32: rows.astype('int32')")
+            raise TypeError(f"an array of {rows.dtype}: token ids are int32; use rows.astype('int32')")
         # In one dimension: the same memory, or a copy if the rows are not adjacent.
         return Tokens(rows.ravel(), offsets_of([rows.shape[1]] * rows.shape[0]))
     if rows.ndim == 1 and rows.dtype.kind in "OUST":

@@ -180,7 +180,7 @@ class _Job:
         self.added = False  # every row is in the engine
         self.over = False  # the call has ended
         self.wanted = True  # its results are kept after the call has ended
-        self.told = False  # a later call has said that this one left rows
+        self.told = False  # whoever uses the engine knows that this call left rows
 
 
 class _Mail:
@@ -676,10 +676,15 @@ class Engine:
         engine = self._enter()
         for tag in tags:
             native.batchllm_cancel(engine, index(tag))
+        for job in list(self._ended):
+            if any(0 <= tag - job.first_tag < job.rows for tag in tags):
+                job.told = True
 
     def cancel_all(self) -> None:
         """Ends every unfinished row at the next step, with what it has generated. Any thread, any time."""
         native.batchllm_cancel_all(self._enter())
+        for job in list(self._ended):
+            job.told = True
 
     def interrupt(self) -> None:
         """Makes the call in progress, or else the next one, raise `StoppedError` after its current step. May be called
@@ -913,14 +918,15 @@ class Engine:
             self._ended.remove(job)
 
     def _tell_rows_left(self) -> None:
-        """Logs that a call runs the rows of one that was interrupted, too: it may seem to hang."""
+        """Logs that a call also runs the rows that an interrupted one left: it may seem to hang."""
         left = 0
         for job in self._ended:
             if job.wanted and not job.told:
                 left += job.rows - self._mail[job].done
                 job.told = True
         if left:
-            self._log.write(1, f"a call that was interrupted left {left:,} rows, which this call runs too; cancel_all() ends them")
+            rows = "1 row" if left == 1 else f"{left:,} rows"
+            self._log.write(1, f"this call also runs {rows} left by an interrupted call; cancel_all() ends them")
 
     def _complete(self, job: _Job) -> bool:
         """Whether every row has its result, from this call's steps or another's. Some may still be in the mail."""

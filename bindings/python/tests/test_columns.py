@@ -264,7 +264,7 @@ class Libraries(unittest.TestCase):
         self.assertEqual(as_lists(numpy.array(TEXTS, object)), TEXTS)
         with sim() as engine:
             for other in (numpy.int64, ">i4"):
-                with self.assertRaisesRegex(TypeError, r"token ids are int32: rows.astype\('int32'\)"):
+                with self.assertRaisesRegex(TypeError, r"token ids are int32; use rows.astype\('int32'\)"):
                     engine.generate(numpy.array([[1, 2]], other))
             with self.assertRaisesRegex(TypeError, "2 dimensions of float64: rows are texts, or token ids of int32"):
                 engine.generate(numpy.ones((2, 2)))

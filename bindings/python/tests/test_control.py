@@ -57,13 +57,23 @@ class Interruption(unittest.TestCase):
             with self.assertLogs("batchllm", "WARNING") as log:
                 engine.generate(rows(1), short)
             self.assertEqual(len(log.output), 1)
-            self.assertIn("left 3 rows", log.output[0])
+            self.assertIn("also runs 3 rows left by an interrupted call", log.output[0])
             with self.assertNoLogs("batchllm", "WARNING"):
                 engine.generate(rows(1), short)
             engine.cancel_all()
             self.assertTrue(engine.run().idle)
             with self.assertNoLogs("batchllm", "WARNING"):
                 self.assertEqual(len(engine.generate(rows(4), short)), 4)
+
+    def test_rows_left_that_were_cancelled_are_not_said_to_run(self):
+        for cancel in (lambda engine: engine.cancel_all(), lambda engine: engine.cancel(0, 1, 2)):
+            with slow_sim() as engine:
+                threading.Timer(0.2, engine.interrupt).start()
+                with self.assertRaises(batchllm.StoppedError):
+                    engine.generate(rows(3), LONG)
+                cancel(engine)
+                with self.assertNoLogs("batchllm", "WARNING"):
+                    self.assertEqual(len(engine.generate(rows(1), SamplingParams(max_tokens=2))), 1)
 
     def test_interrupt_from_a_thread_stops_the_run_and_the_engine_goes_on(self):
         with slow_sim() as engine:
