@@ -132,7 +132,7 @@ static void a_call_that_would_overlap_another_threads_is_refused(void **state) {
         status = batchllm_engine_stats(engine, &stats);
     } while (status == BATCHLLM_OK);
     assert_int_equal(status, BATCHLLM_ERROR_STATE);
-    assert_non_null(strstr(batchllm_last_error(), "another thread"));
+    assert_non_null(strstr(batchllm_last_error(), "another call on this engine is under way"));
     batchllm_results *results = NULL;
     assert_int_equal(batchllm_poll(engine, 0, &results), BATCHLLM_ERROR_STATE);
     assert_null(results);
