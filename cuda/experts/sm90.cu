@@ -84,10 +84,10 @@ template <typename T, Epilogue F> __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     const Queue queue(a);
     if (threadIdx.x >= kConsumers) {
-        registers_fewer<40>();
+        registers_fewer<56>();
         feed<2>(a, queue, place, NoScales());
     } else {
-        registers_more<232>();
+        registers_more<224>();
         compute<T, F>(a, queue, place, shared);
     }
 }

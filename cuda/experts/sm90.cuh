@@ -47,6 +47,19 @@ __device__ __forceinline__ void for_each_tile(const Queue &queue, const Act &act
     }
 }
 
+// Calls act with the tile's turns, rounded up, as a constant.
+template <int Turns = kStep, typename Act>
+__device__ __forceinline__ void with_turns(int count, const Act &act) {
+    if constexpr (Turns < kTileRows) {
+        if (count > Turns) return with_turns<Turns + kStep>(count, act);
+    }
+    act(std::integral_constant<int, Turns>());
+}
+template <typename Act>
+__device__ __forceinline__ void with_turns(const GroupedWork &work, const Act &act) {
+    with_turns(__shfl_sync(~0u, work.count, 0), act);
+}
+
 // scales: what comes with a stage besides.
 struct NoScales {
     __device__ void begin(const GroupedWork &, int) {}
@@ -54,43 +67,44 @@ struct NoScales {
 };
 template <int ElementBytes, typename Place, typename Scales>
 __device__ void feed(const GroupedArguments &a, const Queue &queue, Place place, Scales scales) {
-    constexpr int kEach = kTileRows * 8 / 128;
     constexpr int kAcross = 128 / ElementBytes, kChunk = 16 / ElementBytes; // elements
     const int thread = static_cast<int>(threadIdx.x) - kConsumers;
     const int chunk = thread % 8, row = thread / 8; // and every 16th row after it
     const int steps = (a.columns + kAcross - 1) / kAcross;
-    const auto *x = static_cast<const uint4 *>(a.x);
     const uint32_t to = row * 128 + (chunk ^ row % 8) * 16;
     for_each_tile(queue, [&](const GroupedWork &work) {
-        uint32_t from[kEach]; // in chunks
-#pragma unroll
-        for (int i = 0; i < kEach; ++i) {
-            const int turn = work.begin + min(row + 16 * i, work.count - 1);
-            const uint32_t source = a.row_of != nullptr ? __ldg(a.row_of + turn) : turn;
-            from[i] = source * static_cast<uint32_t>(a.columns / kChunk) + chunk;
-        }
         scales.begin(work, thread);
         const auto *w = static_cast<const std::byte *>(a.w) +
                         (int64_t{work.expert} * steps * a.rows + work.column) * 128;
         const uint32_t w_bytes = min(kColumns, a.rows - work.column) * 128;
-        for (int s = 0; s < steps; ++s) {
-            barrier_wait(place.empty(), place.phase ^ 1);
-            const uint32_t stage = place.stage();
-            if (thread < 32 && elect_one()) {
-                barrier_expect(place.full(), w_bytes);
-                bulk_copy(stage, w + int64_t{s} * a.rows * 128, w_bytes, place.full());
-            }
-            const bool inside = s * kAcross + chunk * kChunk < a.columns;
+        with_turns(work, [&](auto turns) {
+            constexpr int kEach = decltype(turns)::value / kStep;
+            uint32_t from[kEach]; // in chunks
 #pragma unroll
-            for (int i = 0; i < kEach; ++i) {
-                if (row + 16 * i >= work.count) break; // what is there is not stored
-                copy_async(stage + kWBytes + to + i * 16 * 128, x + (inside ? from[i] + s * 8 : 0),
-                           inside);
+            for (int i = 0; i < kEach; ++i) { // where there are no more turns, the last one again
+                const int turn = work.begin + min(row + kStep * i, work.count - 1);
+                const uint32_t source = a.row_of != nullptr ? __ldg(a.row_of + turn) : turn;
+                from[i] = source * static_cast<uint32_t>(a.columns / kChunk) + chunk;
             }
-            scales.load(s, place.slot);
-            copy_async_arrive(place.full());
-            place.advance();
-        }
+            const auto *x = static_cast<const uint4 *>(a.x);
+#pragma unroll 1
+            for (int s = 0; s < steps; ++s, x += 8) {
+                barrier_wait(place.empty(), place.phase ^ 1);
+                const uint32_t stage = place.stage();
+                if (thread < 32 && elect_one()) {
+                    barrier_expect(place.full(), w_bytes);
+                    bulk_copy(stage, w + int64_t{s} * a.rows * 128, w_bytes, place.full());
+                }
+                const bool inside = s * kAcross + chunk * kChunk < a.columns;
+#pragma unroll
+                for (int i = 0; i < kEach; ++i) {
+                    copy_async(stage + kWBytes + to + i * kStep * 128, x + from[i], inside);
+                }
+                scales.load(s, place.slot);
+                copy_async_arrive(place.full());
+                place.advance();
+            }
+        });
     });
     copy_async_wait<0>();
 }
@@ -184,29 +198,6 @@ __device__ __forceinline__ void store_all(const GroupedArguments &a, const Group
     store<T, F, OutTurns, Turns, Chunk>(a, work, group, sums, out);
     if constexpr (OutTurns * (Chunk + 1) < Turns) {
         store_all<T, F, OutTurns, Turns, Chunk + 1>(a, work, group, sums, out);
-    }
-}
-
-// Calls compute with the tile's turns, rounded up, as a constant.
-template <typename Compute>
-__device__ __forceinline__ void with_turns(const GroupedWork &work, const Compute &compute) {
-    switch ((__shfl_sync(~0u, work.count, 0) + kStep - 1) / kStep) {
-    case 1:
-        return compute(std::integral_constant<int, 16>());
-    case 2:
-        return compute(std::integral_constant<int, 32>());
-    case 3:
-        return compute(std::integral_constant<int, 48>());
-    case 4:
-        return compute(std::integral_constant<int, 64>());
-    case 5:
-        return compute(std::integral_constant<int, 80>());
-    case 6:
-        return compute(std::integral_constant<int, 96>());
-    case 7:
-        return compute(std::integral_constant<int, 112>());
-    default:
-        return compute(std::integral_constant<int, 128>());
     }
 }
 

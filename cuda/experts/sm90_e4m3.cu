@@ -315,10 +315,10 @@ template <bool Blocks, bool Gated> __global__ void __launch_bounds__(kThreads, 1
     __syncthreads();
     const Queue queue(a);
     if (threadIdx.x >= kConsumers) {
-        registers_fewer<40>();
+        registers_fewer<56>();
         feed<1>(a, queue, place, StageScales<Blocks>(a, base));
     } else {
-        registers_more<232>();
+        registers_more<224>();
         compute<Blocks, Gated>(a, queue, place, shared);
     }
 }
