@@ -158,9 +158,9 @@ typedef struct batchllm_engine_options {
      * cost 0.07 points. */
     const char *backend_options;
     /* Memory on each device for KV pages and, if layers have a state, for state slots: one for each
-     * running row and each shared prefix in use, of batchllm_info.state_slot_bytes. Each slot leaves
-     * the pages of 512 tokens, but slots get at least 1/16 of this memory; backend_options' state_slots
-     * sets their number instead. 0: by kv_memory_fraction. */
+     * running row and each shared prefix in use, of batchllm_info.state_slot_bytes. There are as many
+     * slots as leave the pages of 512 tokens for each, but slots get at least 1/16 of this memory;
+     * backend_options' state_slots sets their number instead. 0: by kv_memory_fraction. */
     int64_t kv_memory_bytes;
     double kv_memory_fraction; /* of the memory free after loading; 0: 0.9 on a GPU, 0.4 on a CPU */
     int64_t step_tokens;       /* maximum tokens computed in a step; 0: chosen by the backend */
@@ -424,7 +424,7 @@ BATCHLLM_API int32_t batchllm_add_scores(batchllm_engine *engine, int64_t n, con
                                          const int64_t *continuation_rows, const uint64_t *tags);
 
 /* The same from text. A continuation is tokenized by itself, without special tokens, and appended.
- * params: NULL, or one struct for all rows; its add_special and parse_special apply to prompts. */
+ * params: NULL, or one struct for all rows, whose add_special and parse_special apply to prompts. */
 BATCHLLM_API int32_t batchllm_add_score_text(batchllm_engine *engine, int64_t n, const char *text,
                                              const int64_t *offsets, const char *continuations,
                                              const int64_t *continuation_offsets,
@@ -992,8 +992,8 @@ BATCHLLM_API int32_t batchllm_report_create(batchllm_report **out);
 BATCHLLM_API void batchllm_report_destroy(batchllm_report *report);
 
 /* From now on, the engine records in the report what it plans, computes and returns from batchllm_poll.
- * NULL: recording stops. One engine at a time writes to a report, during that engine's calls; no other thread
- * may use the report meanwhile. An engine has one report: a second one replaces the first.
+ * NULL: recording stops. One engine at a time writes to a report, during that engine's calls; no other
+ * thread may use the report meanwhile. An engine has one report: a second one replaces the first.
  * STATE if the report belongs to another engine. If memory for the report runs out, no step fails: the
  * page then says that it is incomplete. */
 BATCHLLM_API int32_t batchllm_engine_set_report(batchllm_engine *engine, batchllm_report *report);
