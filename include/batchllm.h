@@ -35,23 +35,24 @@
  * Threads.   A handle is used by one thread at a time, except where a function says otherwise
  *            (batchllm_cancel, batchllm_interrupt). For an engine this is checked: a call that would
  *            overlap another thread's fails (STATE). Only batchllm_engine_destroy is not checked: all
- *            calls must have returned. Different handles are independent. Engines have threads of
- *            their own, so a child of fork() must not use its parent's.
+ *            other calls must have returned. Different handles are independent. Engines have threads
+ *            of their own, so a child of fork() must not use its parent's engines.
  * Ownership. Inputs are copied unless a declaration says that they are borrowed. The caller owns
  *            what a function returns through a `**` parameter, and passes it to the matching _free
  *            or _destroy, which ignore NULL. On failure an out parameter is set to NULL.
- * Structs.   Each options or out struct starts with `struct_size`, set by its _init function or by
- *            the caller for out structs, and only ever grows at its end. Fields beyond the caller's
- *            struct_size take their defaults, or are not written. A caller compiled against a later
- *            header may leave fields that this library does not know at zero; setting one is
- *            UNSUPPORTED. `reserved` fields keep the alignment. In options they must be 0
- *            (INVALID_ARGUMENT otherwise); in out structs they have no meaning.
- * NULL.      A pointer that a function needs and that is NULL is INVALID_ARGUMENT. Where NULL is
- *            allowed, the declaration says what it stands for. For a NULL handle
- *            batchllm_interrupt does nothing, and functions without a status return 0, NULL or "".
- * Paths.     Writing to a path replaces the file. But a path that names an open descriptor of the
- *            process (/dev/stdout, /dev/fd/3) means that descriptor, which is written to from its
- *            position on.
+ * Structs.   Each options or out struct starts with `struct_size` and only ever grows at its end.
+ *            An options struct's _init function sets struct_size; in an out struct, the caller sets
+ *            it. Fields beyond the caller's struct_size take their defaults, or are not written. A
+ *            caller compiled against a later header may leave fields that this library does not
+ *            know at zero; setting one is UNSUPPORTED. `reserved` fields keep the alignment. In
+ *            options they must be 0 (INVALID_ARGUMENT otherwise); in out structs they have no
+ *            meaning.
+ * NULL.      NULL for a pointer that a function needs is INVALID_ARGUMENT. Where NULL is allowed,
+ *            the declaration says what it means. For a NULL handle, batchllm_interrupt does
+ *            nothing, and functions without a status return 0, NULL or "".
+ * Paths.     Writing to a path replaces the file, unless the path names an open descriptor of the
+ *            process (/dev/stdout, /dev/fd/3). In that case the output goes to the descriptor, from
+ *            its current position on.
  * Columns.   n items in one buffer with n + 1 int64 offsets that never decrease, offsets[0] >= 0;
  *            item i is [offsets[i], offsets[i + 1]). Offsets count tokens, bytes or items as named.
  * Versions.  Everything exists since 0.1 unless a declaration says otherwise. Symbols and numbers
@@ -95,7 +96,7 @@ extern "C" {
 #define BATCHLLM_ERROR_MODEL_FORMAT 20     /* config.json, generation_config.json, safetensors */
 #define BATCHLLM_ERROR_TOKENIZER_FORMAT 21 /* tokenizer.json, tokenizer_config.json */
 #define BATCHLLM_ERROR_PLAN_FORMAT 22      /* not a plan file, damaged, or of a newer format */
-#define BATCHLLM_ERROR_PLAN_MISMATCH 23    /* a plan of other rows, or of another tokenizer */
+#define BATCHLLM_ERROR_PLAN_MISMATCH 23    /* a plan for other rows or another tokenizer */
 /* Backends. */
 #define BATCHLLM_ERROR_BACKEND_UNAVAILABLE 40 /* no such backend here: no driver, no device */
 #define BATCHLLM_ERROR_DEVICE 41              /* the device failed; the engine stays failed */
@@ -150,14 +151,16 @@ typedef struct batchllm_engine_options {
     const char *devices;      /* device numbers, "0" or "0,1"; NULL: "0". Each has the whole
                                     model, and a KV pool and steps of its own */
     const char *compute_type; /* "auto" (NULL), "bf16", "f16", "f32" */
-    /* "key=value,key=value" of the backend (docs/backends.md), or NULL. With "quantize=fp8", cuda
-     * computes a 16-bit checkpoint's layers in fp8, up to 1.4 times as fast. On 20,000 rows with
-     * examples/catalogue's model it cost 0.06 points (97.74 to 97.68 % right). "kv_type=fp8" keeps keys
-     * and values in half the memory, rounded to four significant bits: there it cost 0.07 points. */
+    /* Options of the backend (docs/backends.md), "key=value,key=value", or NULL. With "quantize=fp8",
+     * cuda computes a 16-bit checkpoint's layers in fp8, up to 1.4 times as fast. On 20,000 rows with
+     * examples/catalogue's model, that cost 0.06 points (97.74 to 97.68 % right). "kv_type=fp8" keeps
+     * keys and values in half the memory, rounded to four significant bits. On the same rows, that
+     * cost 0.07 points. */
     const char *backend_options;
-    /* On each device, for KV pages and, where layers have a state, for state slots (one for each running
-     * row and shared prefix in use, of batchllm_info.state_slot_bytes): as many as leave 512 tokens' pages
-     * each, but at least 1/16 of it; or backend_options' state_slots. 0: by kv_memory_fraction. */
+    /* Memory on each device for KV pages and, if layers have a state, for state slots: one for each
+     * running row and each shared prefix in use, of batchllm_info.state_slot_bytes. There are as many
+     * slots as leave the pages of 512 tokens for each, but slots get at least 1/16 of this memory;
+     * backend_options' state_slots sets their number instead. 0: by kv_memory_fraction. */
     int64_t kv_memory_bytes;
     double kv_memory_fraction; /* of the memory free after loading; 0: 0.9 on a GPU, 0.4 on a CPU */
     int64_t step_tokens;       /* maximum tokens computed in a step; 0: chosen by the backend */
@@ -175,14 +178,14 @@ typedef struct batchllm_engine_options {
                                   columns: step, milliseconds, decode_tokens, own_tokens,
                                   prefix_tokens, requests, pages_used, device */
     int32_t min_prefix_tokens; /* shorter prefixes are not shared; 0: 16 */
-    int32_t reproducible; /* 1: a row's tokens, log-probabilities, scores, labels, vectors are the
-                             same bits whatever rows are computed with it, shared or not, at any
-                             step_tokens, KV memory and number of threads and of devices, with one
-                             version, type of processor or GPU, backend and compute_type. On cuda
-                             in types other than f32 only if the row's shared prefix ends at the
-                             same place (other rows can move it; not with ENLARGE_NONE).
-                             UNSUPPORTED if a matrix product cannot be computed in this way.
-                             0 (default): last bits may differ */
+    int32_t reproducible; /* 1: a row's tokens, log-probabilities, scores, labels and vectors are
+                             the same bits whatever rows are computed with it, shared or not, at
+                             any step_tokens, KV memory and number of threads and devices. This
+                             holds for one version, type of processor or GPU, backend and
+                             compute_type. On cuda in types other than f32, it holds only if the
+                             row's shared prefix ends at the same place; other rows can move it,
+                             except with ENLARGE_NONE. UNSUPPORTED if a matrix product cannot be
+                             computed in this way. 0 (default): last bits may differ */
 } batchllm_engine_options;
 
 /* Fills in the defaults. struct_size: sizeof(batchllm_engine_options) as the caller compiled it. */
@@ -249,7 +252,7 @@ typedef struct batchllm_params {
     /* For generated rows; the four below have no effect with another task. */
     int32_t min_tokens; /* >= 0 and <= max_tokens; default 0. This many tokens come before any EOS
                            id or stop token, and stop strings count only after them. If a
-                           constraint allows nothing else, the row is ROW_NOT_A_NUMBER */
+                           constraint allows nothing else, the row gets ROW_NOT_A_NUMBER */
     int32_t prompt_logprobs; /* log-probabilities of the prompt's own tokens: -1 (default): none; 0:
                                 of the tokens; n: also of the n likeliest in their places; at most
                                 20. Such a row computes its whole prompt itself and shares no prefix
@@ -283,8 +286,8 @@ BATCHLLM_API int64_t batchllm_engine_label_count(const batchllm_engine *engine);
 BATCHLLM_API const char *batchllm_engine_label(const batchllm_engine *engine, int64_t label);
 
 /* Checks whether rows with these parameters can run at all, whatever their prompts. If not, it fails with
- * ROW_INVALID_PARAMETER and the error text that each row would get. For jobs whose rows all have the same
- * parameters, before any row is added. Other errors as for batchllm_add_tokens. */
+ * ROW_INVALID_PARAMETER and the error text that each row would get. Use it before adding rows if they all
+ * have the same parameters. Other errors as for batchllm_add_tokens. */
 BATCHLLM_API int32_t batchllm_engine_check_params(batchllm_engine *engine,
                                                   const batchllm_params *params);
 
@@ -340,8 +343,8 @@ typedef struct batchllm_constraint_options {
     int32_t whitespace;      /* BATCHLLM_WHITESPACE_ */
     int32_t member_order;    /* BATCHLLM_MEMBERS_ */
     int32_t loose;   /* JSON_SCHEMA; nonzero: requirements that cannot be enforced exactly are
-                        loosened, and batchllm_constraint_warnings lists them; 0 (default): they are
-                        an error */
+                        loosened, and batchllm_constraint_warnings lists them; 0 (default): such a
+                        requirement is an error */
     int32_t numbers; /* BATCHLLM_NUMBERS_ */
 } batchllm_constraint_options;
 
@@ -421,7 +424,7 @@ BATCHLLM_API int32_t batchllm_add_scores(batchllm_engine *engine, int64_t n, con
                                          const int64_t *continuation_rows, const uint64_t *tags);
 
 /* The same from text. A continuation is tokenized by itself, without special tokens, and appended.
- * params: NULL, or one struct for all rows, of which add_special and parse_special apply to prompts. */
+ * params: NULL, or one struct for all rows, whose add_special and parse_special apply to prompts. */
 BATCHLLM_API int32_t batchllm_add_score_text(batchllm_engine *engine, int64_t n, const char *text,
                                              const int64_t *offsets, const char *continuations,
                                              const int64_t *continuation_offsets,
@@ -432,8 +435,8 @@ BATCHLLM_API int32_t batchllm_add_score_text(batchllm_engine *engine, int64_t n,
  */
 
 /* Plans all rows that were added and have not started: finds what they share, and their order. A step
- * does this by itself if there are unplanned rows, so add many rows at a time. A row
- * starts when the scheduler takes it, a step or so before its first token is computed. */
+ * does this by itself if there are unplanned rows, so add many rows at a time. A row starts when the
+ * scheduler takes it, a step or so before its first token is computed. */
 BATCHLLM_API int32_t batchllm_build_groups(batchllm_engine *engine);
 
 typedef struct batchllm_progress {
@@ -454,12 +457,12 @@ typedef struct batchllm_progress {
 
 /* Runs one iteration: takes one batch's outputs from a device while all devices work. progress
  * may be NULL. Returns OK with rows_waiting + rows_running = 0 if nothing is left to do. A failure
- * is one of the whole engine; finished results can still be polled. */
+ * concerns the whole engine; finished results can still be polled. */
 BATCHLLM_API int32_t batchllm_step(batchllm_engine *engine, batchllm_progress *progress);
 
 /* Called after each step. Nonzero: stop. It may call any function on the engine except batchllm_step and
  * batchllm_run, which fail (STATE), and batchllm_engine_destroy. Meanwhile another thread may make the same
- * calls, one thread at a time; the run goes on when they have returned. */
+ * calls, one thread at a time; the run continues when they have returned. */
 typedef int32_t (*batchllm_progress_function)(void *user, const batchllm_progress *progress);
 
 /* Steps until every row has its result. callback may be NULL. Returns BATCHLLM_ERROR_STOPPED when
@@ -525,8 +528,8 @@ typedef struct batchllm_results {
     const float *label_probabilities;   /* the same shape. By the model's problem_type: softmax over
                                            the labels; sigmoid of each, also for a single label;
                                            regression: the logits */
-    /* For rows that asked for prompt_logprobs, in their sample 0: their prompt's tokens from the second
-     * on, since nothing comes before the first. */
+    /* For rows that asked for prompt_logprobs, in their sample 0: the tokens of the prompt from the
+     * second on, since nothing comes before the first. */
     const int64_t *prompt_logprob_offsets; /* [count + 1] */
     const float *prompt_logprobs;          /* [prompt_logprob_offsets[count]] */
     const int64_t *prompt_top_offsets;     /* [prompt_logprob_offsets[count] + 1] per such token */
@@ -536,7 +539,7 @@ typedef struct batchllm_results {
 
 /* Removes and returns up to max_results finished results (0: all), in the order in which they
  * finished. A row's samples are never split, so a first row may exceed the limit. *out has count 0
- * if nothing has finished. An engine keeps results until they are taken out: a large job should poll
+ * if nothing has finished. An engine keeps results until they are polled, so a large job should poll
  * now and then, for example in batchllm_run's callback. */
 BATCHLLM_API int32_t batchllm_poll(batchllm_engine *engine, int64_t max_results,
                                    batchllm_results **out);
@@ -674,9 +677,9 @@ typedef struct batchllm_plan_group_info {
     const int64_t *rows; /* [row_count] row numbers; borrowed from the plan */
 } batchllm_plan_group_info;
 
-/* COMMON_FIRST: rows have much in common after a part that differs, so it is not shared: put it first.
- * EARLY_DIFFERENCE: the same, and only a few tokens near the beginning differ, such as a time or an id:
- * put them last. */
+/* COMMON_FIRST: rows have much in common, but not shared, because it comes after a part that differs. Put
+ * the common part first. EARLY_DIFFERENCE: the same, and only a few tokens near the beginning differ, such
+ * as a time or an id. Put those last. */
 #define BATCHLLM_ADVICE_NONE 0
 #define BATCHLLM_ADVICE_COMMON_FIRST 1
 #define BATCHLLM_ADVICE_EARLY_DIFFERENCE 2
@@ -687,8 +690,8 @@ typedef struct batchllm_plan_advice {
     uint32_t struct_size;
     int32_t kind;          /* BATCHLLM_ADVICE_; NONE: the fields below mean nothing, text is "" */
     int64_t rows;          /* in the sample */
-    int64_t common_tokens; /* tokens that a row has in common with many others but that are not
-                              shared; the mean over the sample */
+    int64_t common_tokens; /* tokens that a row has in common with many others but does not share;
+                              the mean over the sample */
     int64_t row;           /* an example: its row number in the plan, */
     int64_t begin;         /* and the tokens [begin, end) of its longest such stretch */
     int64_t end;
@@ -713,7 +716,7 @@ BATCHLLM_API int32_t batchllm_plan_group(const batchllm_plan *plan, int64_t grou
 /* The next batchllm_build_groups (or first step) uses this plan for the rows added since the last
  * one. A plan of exactly these rows in this order, made with the engine's options, is used as it is:
  * its groups run in their order, after earlier groups that have not started. It may contain rows that failed
- * when they were added. From any other plan, groups are kept: rows are matched by their tokens, at any
+ * when they were added. Any other plan contributes its groups: rows are matched by their tokens, at any
  * position, and the plan may have more, fewer or other rows. Rows whose tokens the plan does not have
  * are planned again. The plan is copied.
  * PLAN_MISMATCH if the tokenizer's fingerprint differs. */
@@ -988,9 +991,9 @@ BATCHLLM_API int32_t batchllm_report_create(batchllm_report **out);
 /* May be called before or after the engine that writes to it is destroyed. */
 BATCHLLM_API void batchllm_report_destroy(batchllm_report *report);
 
-/* From now on the engine records in the report what it plans, computes and returns from batchllm_poll.
- * NULL: it stops. One engine at a time writes to a report, during that engine's calls; no other thread
- * may use the report meanwhile. An engine has one report: a second one replaces the first.
+/* From now on, the engine records in the report what it plans, computes and returns from batchllm_poll.
+ * NULL: recording stops. One engine at a time writes to a report, during that engine's calls; no other
+ * thread may use the report meanwhile. An engine has one report: a second one replaces the first.
  * STATE if the report belongs to another engine. If memory for the report runs out, no step fails: the
  * page then says that it is incomplete. */
 BATCHLLM_API int32_t batchllm_engine_set_report(batchllm_engine *engine, batchllm_report *report);
