@@ -89,17 +89,25 @@ template <bool Blocks> struct Stage {
         }
         wgmma_commit();
     }
+    // The scales that add() begins with, loaded while the products are under way.
+    struct First {
+        float2 of_w;
+        float4 of_x[2]; // of the first 32 turns
+    };
+    template <int N> __device__ __forceinline__ First first() const {
+        return {Blocks ? *of_w : float2{1, 1}, {of_x[0], N > 8 ? of_x[4] : float4{}}};
+    }
     // sums += made * scales.
     template <bool Gated, int N>
-    __device__ __forceinline__ void add(float (&made)[N], float (&sums)[N]) const {
+    __device__ __forceinline__ void add(const First &first, float (&made)[N],
+                                        float (&sums)[N]) const {
 #pragma unroll
         for (int i = 0; i < N; ++i) asm volatile("" : "+f"(made[i])::"memory"); // it is there now
-        const float2 by = Blocks ? *of_w : float2{1, 1};
 #pragma unroll
         for (int j = 0; j < N / 4; j += 2) {
-            const float4 of = of_x[2 * j];
-            add_eight<Gated>(made + 4 * j, {of.x, of.y}, by, sums + 4 * j);
-            add_eight<Gated>(made + 4 * j + 4, {of.z, of.w}, by, sums + 4 * j + 4);
+            const float4 of = j < 4 ? first.of_x[j / 2] : of_x[2 * j];
+            add_eight<Gated>(made + 4 * j, {of.x, of.y}, first.of_w, sums + 4 * j);
+            add_eight<Gated>(made + 4 * j + 4, {of.z, of.w}, first.of_w, sums + 4 * j + 4);
         }
     }
 
@@ -136,19 +144,20 @@ __device__ __forceinline__ void multiply(Ring *place, int steps, int group,
         const uint32_t empty = place->empty();
         place->advance();
         stage.multiply(0, made[0]);
+        const auto first = stage.template first<Turns / 2>();
         if constexpr (both) {
             stage.multiply(1, made[1]);
             if (s + 1 < steps) await_stage(*place);
             wgmma_wait<1>();
-            stage.template add<Gated>(made[0], sums[0]);
+            stage.template add<Gated>(first, made[0], sums[0]);
         } else {
             wgmma_wait<0>();
-            stage.template add<Gated>(made[0], sums[0]);
+            stage.template add<Gated>(first, made[0], sums[0]);
             stage.multiply(1, made[0]);
             if (s + 1 < steps) await_stage(*place);
         }
         wgmma_wait<0>();
-        stage.template add<Gated>(made[both ? 1 : 0], sums[1]);
+        stage.template add<Gated>(first, made[both ? 1 : 0], sums[1]);
         release(empty);
     }
 }
