@@ -77,26 +77,6 @@ __device__ __forceinline__ float4 load_again(const float *from) {
     return four;
 }
 
-// A lane's four channels.
-template <size_t kBytes> struct ChannelsRaw { using type = uint2; };
-template <> struct ChannelsRaw<4> { using type = uint4; };
-template <typename T> struct Channels {
-    typename ChannelsRaw<sizeof(T)>::type raw;
-
-    __device__ __forceinline__ void load(const T *from) {
-        raw = __ldcg(reinterpret_cast<const decltype(raw) *>(from));
-    }
-    __device__ __forceinline__ void store(T *to) const {
-        *reinterpret_cast<decltype(raw) *>(to) = raw;
-    }
-    __device__ __forceinline__ void set(int e, float x) {
-        reinterpret_cast<T *>(&raw)[e] = from_float<T>(x);
-    }
-    __device__ __forceinline__ float at(int e) const {
-        return to_float(reinterpret_cast<const T *>(&raw)[e]);
-    }
-};
-
 // ---- What a token needs beside S ----------------------------------------------------------------------
 
 // What is computed from it is not kept in registers from one use to the next: S takes most of them.
@@ -136,9 +116,9 @@ __device__ __forceinline__ void load_weights(const DeltaArguments &a, const Deco
 
 // A lane's part of the inputs.
 template <typename T> struct DecodeInputs {
-    int part, lane, begin;        // begin: its channels, or its gate, in a row of inputs
-    Channels<T> seen[kRing] = {}; // the newest token's last; of the last warp that one's gate alone
-    T rate = {}, step = {};       // of the last warp
+    int part, lane, begin;       // begin: its channels, or its gate, in a row of inputs
+    Packed4<T> seen[kRing] = {}; // the newest token's last; of the last warp that one's gate alone
+    T rate = {}, step = {};      // of the last warp
 
     __device__ __forceinline__ DecodeInputs(const DeltaArguments &a, const DecodeHead &of,
                                             const StateItem &item)
@@ -146,7 +126,7 @@ template <typename T> struct DecodeInputs {
         begin =
             4 * lane + (part < kLast ? of.first_channel(a, part) : a.channels() + of.head * kDim);
         const T *row = projected_of<T>(a, item.token_begin);
-        seen[kTokenBefore].load(row + begin);
+        seen[kTokenBefore] = load4_past_l1(row + begin);
         if (part == kLast) {
             row += a.channels() + a.values_size() + of.head;
             rate = row[0], step = row[a.value_heads];
@@ -156,7 +136,7 @@ template <typename T> struct DecodeInputs {
 #pragma unroll
         for (int w = 0; w < kTokenBefore; ++w) {
             const int position = item.position + w - kTokenBefore;
-            if (position >= 0) seen[w].load(ring + position % kRing * a.channels());
+            if (position >= 0) seen[w] = load4_past_l1(ring + position % kRing * a.channels());
         }
     }
     __device__ __forceinline__ void make(const DeltaArguments &a, const DecodeHead &of,
@@ -166,8 +146,8 @@ template <typename T> struct DecodeInputs {
             float squares = 0;
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                const float inputs[kRing] = {seen[0].at(e), seen[1].at(e), seen[2].at(e),
-                                             seen[3].at(e)};
+                const float inputs[kRing] = {to_float(seen[0].at(e)), to_float(seen[1].at(e)),
+                                             to_float(seen[2].at(e)), to_float(seen[3].at(e))};
                 x[e] = convolved(shared->weights[part][4 * lane + e], inputs);
                 squares = fmaf(x[e], x[e], squares);
             }
@@ -182,10 +162,10 @@ template <typename T> struct DecodeInputs {
             return;
         }
         const float4 norm = reinterpret_cast<const float4 *>(a.norm)[lane];
-        const Channels<T> &gate = seen[kTokenBefore];
+        const float4 gate = widen(seen[kTokenBefore]);
         *reinterpret_cast<float4 *>(shared->gain + 4 * lane) =
-            make_float4(norm.x * silu(gate.at(0)), norm.y * silu(gate.at(1)),
-                        norm.z * silu(gate.at(2)), norm.w * silu(gate.at(3)));
+            make_float4(norm.x * silu(gate.x), norm.y * silu(gate.y), norm.z * silu(gate.z),
+                        norm.w * silu(gate.w));
         const DeltaGates gates =
             gates_of(to_float(rate), to_float(step), a.step[of.head], a.decay[of.head]);
         if (lane == 0) shared->decay = expf(gates.log_decay), shared->rate = gates.rate;
@@ -199,7 +179,7 @@ template <typename T> struct DecodeInputs {
 #pragma unroll
         for (int back = 0; back < kRing; ++back) {
             if (back >= rows || item.position < back) break;
-            seen[kTokenBefore - back].store(ring + (item.position - back) % kRing * a.channels());
+            store4(ring + (item.position - back) % kRing * a.channels(), seen[kTokenBefore - back]);
         }
     }
 };
@@ -246,10 +226,12 @@ finish(const DecodeShared &shared, const float4 &change, float epsilon, T *to) {
     const float squares = warp_sum(x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w);
     const float scale = rsqrtf(squares / static_cast<float>(kDim) + epsilon);
     const float4 gain = *reinterpret_cast<const float4 *>(shared.gain + 4 * lane);
-    Channels<T> out;
-    out.set(0, x.x * scale * gain.x), out.set(1, x.y * scale * gain.y);
-    out.set(2, x.z * scale * gain.z), out.set(3, x.w * scale * gain.w);
-    out.store(to + 4 * lane);
+    Packed4<T> out;
+    out.set(0, from_float<T>(x.x * scale * gain.x));
+    out.set(1, from_float<T>(x.y * scale * gain.y));
+    out.set(2, from_float<T>(x.z * scale * gain.z));
+    out.set(3, from_float<T>(x.w * scale * gain.w));
+    store4(to + 4 * lane, out);
 }
 
 template <typename T, typename S> __device__ __forceinline__ void

@@ -1,6 +1,8 @@
 // What kernels of delta nets share: the convolution and the gates of a token.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/mma.cuh"
 #include "elementwise/element.cuh"
 #include "recurrent/delta.h"
@@ -123,9 +125,28 @@ inline cudaError_t most_shared(int *bytes) {
     return cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
 }
 
-// Four neighbouring elements.
-template <typename T> __device__ __forceinline__ float4 load4(const T *p) {
-    return make_float4(to_float(p[0]), to_float(p[1]), to_float(p[2]), to_float(p[3]));
+// Four elements as memory has them.
+template <typename T> struct Packed4 {
+    using Bits = std::conditional_t<sizeof(T) == 4, uint4, uint2>;
+    Bits bits;
+
+    __device__ __forceinline__ T at(int e) const { return reinterpret_cast<const T *>(&bits)[e]; }
+    __device__ __forceinline__ void set(int e, T x) { reinterpret_cast<T *>(&bits)[e] = x; }
+};
+template <typename T> __device__ __forceinline__ Packed4<T> load4_past_l1(const T *from) {
+    return {__ldcg(reinterpret_cast<const typename Packed4<T>::Bits *>(from))};
+}
+template <typename T> __device__ __forceinline__ void store4(T *to, const Packed4<T> &four) {
+    *reinterpret_cast<typename Packed4<T>::Bits *>(to) = four.bits;
+}
+template <typename T> __device__ __forceinline__ float4 widen(const Packed4<T> &x) {
+    return make_float4(to_float(x.at(0)), to_float(x.at(1)), to_float(x.at(2)), to_float(x.at(3)));
+}
+template <typename T> __device__ __forceinline__ Packed4<T> narrow(const float4 &x) {
+    Packed4<T> four;
+    four.set(0, from_float<T>(x.x)), four.set(1, from_float<T>(x.y));
+    four.set(2, from_float<T>(x.z)), four.set(3, from_float<T>(x.w));
+    return four;
 }
 
 } // namespace batchllm::cuda

@@ -49,12 +49,12 @@ finish(const DeltaArguments &a, const StepToken &token, const float4 (&sums)[2][
     const float squares = warp_sum(dot(result, result));
     const float scale = rsqrtf(squares / static_cast<float>(value_dim) + a.epsilon);
     const float4 gain = reinterpret_cast<const float4 *>(token.gain)[lane];
-    Four<T> out;
+    Packed4<T> out;
     out.set(0, from_float<T>(result.x * scale * gain.x));
     out.set(1, from_float<T>(result.y * scale * gain.y));
     out.set(2, from_float<T>(result.z * scale * gain.z));
     out.set(3, from_float<T>(result.w * scale * gain.w));
-    store_four<kWhole>(static_cast<T *>(a.out) + token.out + 4 * lane, value_dim - 4 * lane, out);
+    store_some<kWhole>(static_cast<T *>(a.out) + token.out + 4 * lane, value_dim - 4 * lane, out);
 }
 
 // A thread's part of S: kRows rows from `row` on, four columns from `column` on.
