@@ -210,7 +210,6 @@ void replay_job(Random &random, const DeltaShape &shape, DType type, double limi
         if (continues) s.parent = 0, s.start = all[0].length;
         fill_sequence(random, net, vectors, stride, type, continues ? &all[0] : nullptr, &s);
     }
-    const uint8_t stepped = StepStates::kStepped | StepStates::kSeveral;
     for (const DType state : {DType::f32, DType::bf16}) {
         for (const bool reproducible : {false, true}) {
             for (const bool sm90 : {false, true}) {
@@ -221,7 +220,8 @@ void replay_job(Random &random, const DeltaShape &shape, DType type, double limi
                               static_cast<int32_t>(all.size()), 210, vectors);
                 std::vector<DeltaSequence> run = all;
                 run_replays(steps, type, net.values_size(),
-                            static_cast<uint8_t>(stepped | (chunks ? StepStates::kChunked : 0)),
+                            static_cast<uint8_t>(StepStates::kStepped |
+                                                 (chunks ? StepStates::kChunked : 0)),
                             &layers, &run);
                 assert_each_close(run, state == DType::f32 ? limit : 5e-2, "a graph's replays");
             }

@@ -269,7 +269,7 @@ void a_graphs_replays_have_other_items(void **) {
     }
     Device device(layer, job);
     run_replays(steps, job.type, layer.space().values_size(),
-                StepStates::kStepped | StepStates::kSeveral | StepStates::kChunked, &device, &all);
+                StepStates::kStepped | StepStates::kChunked, &device, &all);
     assert_each_close(all, 3e-2, "a graph's replays");
 }
 

@@ -166,9 +166,9 @@ cudaError_t launch_across_chunks(const ChunkArguments &a, cudaStream_t stream) {
     int shared = 0;
     if (const cudaError_t code = most_shared(&shared); code != cudaSuccess) return code;
     const int64_t each = int64_t{a.delta.value_heads} * AcrossPlaces::kBlocks;
-    const int64_t most = a.most_chunks * each; // an item has at least one chunk
-    const bool two =
-        a.items * each <= a.delta.sms && shared >= static_cast<int>(2 * sizeof(AcrossOperands));
+    const int64_t most = a.chunk_count * each; // an item has at least one chunk
+    const bool two = a.item_count * each <= a.delta.sms &&
+                     shared >= static_cast<int>(2 * sizeof(AcrossOperands));
     return with_half(a.delta.element, [&](auto t) {
         return with_state(a.delta.state, [&](auto s) {
             return two ? launch<decltype(t), decltype(s), 2>(a, most, stream)

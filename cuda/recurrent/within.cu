@@ -278,7 +278,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 3)
 
 cudaError_t launch_within_chunks(const ChunkArguments &a, cudaStream_t stream) {
     if (a.delta.sm90) return launch_within_sm90(a, stream);
-    const dim3 grid(static_cast<unsigned>(a.most_chunks),
+    const dim3 grid(static_cast<unsigned>(a.chunk_count),
                     static_cast<unsigned>(a.delta.value_heads));
     return with_half(a.delta.element, [&](auto t) {
         return launch_with_shared(within_chunks<decltype(t)>, grid, kThreads,

@@ -79,7 +79,7 @@ bool takes_chunks(DType element, int32_t key_dim, int32_t value_dim) {
 
 cudaError_t launch_chunk_results(const ChunkArguments &a, cudaStream_t stream) {
     if (a.delta.sm90) return cudaSuccess; // launch_across_sm90 makes them
-    const dim3 grid(static_cast<unsigned>(a.most_chunks),
+    const dim3 grid(static_cast<unsigned>(a.chunk_count),
                     static_cast<unsigned>(a.delta.value_heads));
     return with_half(a.delta.element, [&](auto t) {
         chunk_results<decltype(t)><<<grid, kThreads, 0, stream>>>(a);
@@ -88,7 +88,7 @@ cudaError_t launch_chunk_results(const ChunkArguments &a, cudaStream_t stream) {
 }
 
 cudaError_t launch_delta_chunks(const ChunkArguments &a, cudaStream_t stream) {
-    if (a.most_chunks == 0) return cudaSuccess;
+    if (a.chunk_count == 0) return cudaSuccess;
     if (!takes_chunks(a.delta.element, a.delta.key_dim, a.delta.value_dim)) {
         return cudaErrorInvalidValue;
     }
