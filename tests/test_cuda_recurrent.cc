@@ -201,11 +201,15 @@ void replay_job(Random &random, const DeltaShape &shape, DType type, double limi
     const LinearAttention net = net_of(shape);
     const DeltaVectors vectors = make_vectors(random, net);
     const int64_t stride = (net.input_rows() + 15) / 16 * 16;
+    // Slots are far apart where there is memory for it: in 128 by 128 the last ones are beyond 2 or 4 GiB.
+    size_t unused = 0, total = 0;
+    check(cudaMemGetInfo(&unused, &total));
+    const int32_t apart = unused > size_t{8} << 30 ? 700 : 1;
     std::vector<DeltaSequence> all(steps[0].size());
     for (size_t i = 0; i < all.size(); ++i) {
         DeltaSequence &s = all[i];
         for (const auto &step : steps) s.length += step[i];
-        s.slot = static_cast<int32_t>(i);
+        s.slot = static_cast<int32_t>(i) * apart;
         const bool continues = i >= 4 && i + 1 < all.size(); // the first, which is whole by then
         if (continues) s.parent = 0, s.start = all[0].length;
         fill_sequence(random, net, vectors, stride, type, continues ? &all[0] : nullptr, &s);
@@ -216,14 +220,18 @@ void replay_job(Random &random, const DeltaShape &shape, DType type, double limi
                 const bool chunks = !reproducible && takes_chunks(type, net.key_dim, net.value_dim);
                 if (sm90 && !(hopper && chunks)) continue;
                 if (reproducible && state == DType::bf16) continue; // is refused
-                Layers layers(shape, {type, state, 2, reproducible, sm90},
-                              static_cast<int32_t>(all.size()), 210, vectors);
+                Layers layers(shape, {type, state, 2, reproducible, sm90}, all.back().slot + 1, 210,
+                              vectors);
                 std::vector<DeltaSequence> run = all;
                 run_replays(steps, type, net.values_size(),
                             static_cast<uint8_t>(StepStates::kStepped |
                                                  (chunks ? StepStates::kChunked : 0)),
                             &layers, &run);
-                assert_each_close(run, state == DType::f32 ? limit : 5e-2, "a graph's replays");
+                const std::string what = std::string("replays, ") + dtype_name(type) +
+                                         ", states in " + dtype_name(state) +
+                                         (sm90 ? ", sm90" : "") +
+                                         (reproducible ? ", reproducible" : "");
+                assert_each_close(run, state == DType::f32 ? limit : 4e-2, what.c_str());
             }
         }
     }
@@ -232,8 +240,8 @@ void replay_job(Random &random, const DeltaShape &shape, DType type, double limi
 void a_graphs_replays_have_other_items(void **) {
     Random random(kSeed + 7);
     for (const DeltaShape &shape : {kShapes[0], kShapes[4]}) {
-        replay_job(random, shape, DType::bf16, 3e-2);
-        if (!few) replay_job(random, shape, DType::f32, 5e-5);
+        replay_job(random, shape, DType::bf16, 2e-2);
+        if (!few) replay_job(random, shape, DType::f32, 3e-5);
     }
 }
 
