@@ -1,5 +1,6 @@
-// Behind the products of chunks (chunk.h): the gated norm of results. Each is read once and written once, four elements
-// a lane; bound by memory as long as an element takes few instructions, hence the approximate silu.
+// The last of the launches for chunks (chunk.h): the gated norm of results. Each is read once and written once, four
+// elements a lane; bound by memory as long as an element takes few instructions, hence the approximate silu. And what
+// launches all of them, one after the other.
 //
 // A warp has one head and 16 tokens of a chunk.
 #include "recurrent/chunk.cuh"

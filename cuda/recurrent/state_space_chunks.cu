@@ -133,7 +133,7 @@ __device__ __forceinline__ void make_results(const Tiles &tiles, float (&results
     float p[8][4] = {};
     Right keys, states; // while one is multiplied, the other comes
     const auto load_keys = [&](int k) {
-        keys.load([&](uint32_t(&b)[4], int n) { tiles.keys.load_turned_b(b, k, n); });
+        keys.load([&](uint32_t(&b)[4], int n) { tiles.keys.load_transposed_b(b, k, n); });
     };
     load_keys(0);
 #pragma unroll
@@ -247,7 +247,7 @@ __device__ __forceinline__ void advance(const Tiles &tiles, int count, WarpState
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
             uint32_t key[4];
-            tiles.keys.load_turned_a(key, 32 * warp + 16 * m, k);
+            tiles.keys.load_transposed_a(key, 32 * warp + 16 * m, k);
             multiply(state[m], key, kept);
         }
     }

@@ -2,7 +2,7 @@
 // KB a head of 128 by 128 in f32.
 //
 // A block has one item and head after another, and two kinds of warps that wait for each other at mbarriers:
-//     mixers make what a token needs beside S: q, k, v convolved, gates, the result's gain;
+//     mixers make what a token needs besides S: q, k, v convolved, gates, the result's gain;
 //     two groups of eight warps take every second S into registers, step through the item's tokens and store it.
 // S is copied to a ring of stages in shared memory, as far ahead as there are stages: a group that has taken one
 // starts the copy of the next to the same stage.

@@ -10,7 +10,7 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int64_t kAlign = 256;
-// From so many tokens on, products of matrices take less time than going token by token.
+// From this many tokens on, chunks take less time than going token by token.
 constexpr int32_t kChunkedTokens = 16;
 
 } // namespace
