@@ -40,10 +40,6 @@ struct alignas(16) DecodeShared {
 
 // ---- Four columns -------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void add_scaled(float4 *to, const float4 &x, float scale) {
-    to->x = fmaf(x.x, scale, to->x), to->y = fmaf(x.y, scale, to->y);
-    to->z = fmaf(x.z, scale, to->z), to->w = fmaf(x.w, scale, to->w);
-}
 // Each product is rounded by itself: the compiler would fuse it with what is added next.
 __device__ __forceinline__ float4 scaled(const float4 &x, float scale) {
     return make_float4(__fmul_rn(x.x, scale), __fmul_rn(x.y, scale), __fmul_rn(x.z, scale),

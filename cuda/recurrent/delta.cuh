@@ -73,7 +73,7 @@ seen_row(const DeltaArguments &a, const StateItem &item, int t, int back) {
     return ring_of<T>(a, item.from) + int64_t{position % kRing} * a.channels();
 }
 
-// What the convolution sees in a channel at token t of the item; t may be one of the last before it.
+// What the convolution sees in a channel at token t of the item; t may be negative: one of the last tokens before it.
 template <typename T> __device__ __forceinline__ T convolution_input(const DeltaArguments &a,
                                                                      const StateItem &item, int t,
                                                                      int channel) {
@@ -104,12 +104,6 @@ struct DeltaGates {
 __device__ __forceinline__ DeltaGates gates_of(float rate, float step, float bias, float decay) {
     return {-expf(decay) * softplus(step + bias), reciprocal_approximate(1.0f + expf(-rate))};
 }
-template <typename T>
-__device__ __forceinline__ DeltaGates gates_of(const DeltaArguments &a, int64_t token, int head) {
-    const T *b = projected_of<T>(a, token) + a.channels() + a.values_size();
-    return gates_of(to_float(b[head]), to_float(b[a.value_heads + head]), a.step[head],
-                    a.decay[head]);
-}
 
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
@@ -117,7 +111,12 @@ __device__ __forceinline__ float warp_sum(float x) {
     return x;
 }
 
-// Of shared memory, what a block may have.
+__device__ __forceinline__ void add_scaled(float4 *to, const float4 &x, float scale) {
+    to->x = fmaf(x.x, scale, to->x), to->y = fmaf(x.y, scale, to->y);
+    to->z = fmaf(x.z, scale, to->z), to->w = fmaf(x.w, scale, to->w);
+}
+
+// The most shared memory that a block may have.
 inline cudaError_t most_shared(int *bytes) {
     int device = 0;
     const cudaError_t code = cudaGetDevice(&device);

@@ -19,10 +19,6 @@ namespace batchllm::cuda {
 namespace steps {
 namespace {
 
-__device__ __forceinline__ void add_scaled(float4 *to, const float4 &x, float scale) {
-    to->x = fmaf(x.x, scale, to->x), to->y = fmaf(x.y, scale, to->y);
-    to->z = fmaf(x.z, scale, to->z), to->w = fmaf(x.w, scale, to->w);
-}
 __device__ __forceinline__ float4 over_parts(const float4 (&parts)[kParts][32], int column) {
     float4 sum = parts[0][column];
 #pragma unroll
