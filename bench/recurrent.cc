@@ -160,7 +160,7 @@ void time_prompts(Bench *bench) {
     for (const auto &step : kPromptSteps) {
         const int32_t requests = step.requests, each = step.each, tokens = requests * each;
         const ChunkArguments a = chunks_of(bench, requests, each);
-        const int32_t chunks = a.most_chunks;
+        const int32_t chunks = a.chunk_count;
         const auto time = [&](auto launch) {
             return static_cast<double>(time_launches(10, [&] { require(launch(a, nullptr)); }));
         };

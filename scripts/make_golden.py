@@ -350,6 +350,14 @@ MODELS = {
     "bamba_bf16": ("bamba", "bfloat16", "type", dict(
         SMALL, intermediate_size=72, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1,
         attn_layer_indices=[1], mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=20), 299, None),
+    # States with heads as in the published models, for which CUDA has kernels of their own.
+    "qwen3_next_wide_bf16": ("qwen3_next", "bfloat16", "new", dict(
+        SMALL, num_hidden_layers=3, head_dim=32, linear_num_key_heads=1, linear_num_value_heads=2,
+        linear_key_head_dim=128, linear_value_head_dim=128, num_experts=0,
+        layer_types=["linear_attention", "full_attention", "linear_attention"]), [298, 299], None),
+    "granite_hybrid_wide_bf16": ("granitemoehybrid", "bfloat16", "new", dict(
+        GRANITE, num_hidden_layers=3, num_local_experts=0, shared_intermediate_size=64, mamba_n_heads=2,
+        mamba_d_state=128, layer_types=["linear_attention", "full_attention", "linear_attention"]), 299, None),
 }
 
 

@@ -1,7 +1,6 @@
 // Layers of gated delta nets on the device against the rule in float64, token by token: random shapes, lengths,
 // gates near 0 and 1, and steps that cut the tokens anywhere, with requests that continue others.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -10,6 +9,8 @@
 
 #include "cuda_arrays.h"
 
+#include "delta_reference.h"
+#include "state_replays.h"
 #include "state_steps.h"
 
 using namespace batchllm;
@@ -21,135 +22,9 @@ int32_t sms = 1;
 bool hopper = false;
 bool few = false; // main's argument "few": shapes and steps for compute-sanitizer
 
-struct Shape {
-    int32_t key_heads, value_heads, key_dim, value_dim, width;
-};
-
-LinearAttention net_of(const Shape &shape) {
-    LinearAttention net;
-    net.key_heads = shape.key_heads;
-    net.value_heads = shape.value_heads;
-    net.key_dim = shape.key_dim;
-    net.value_dim = shape.value_dim;
-    net.width = shape.width;
-    return net;
-}
-
-// A layer's vectors.
-struct Vectors {
-    std::vector<float> convolution; // [channels, kRing]
-    std::vector<float> decay, step; // [value_heads]
-    std::vector<float> norm;        // [value_dim]
-};
-
-Vectors make_vectors(Random &random, const LinearAttention &net) {
-    Vectors made;
-    made.convolution = normal(random, net.channels() * kRing, DType::f32, 0.6F);
-    for (int64_t c = 0; c < net.channels(); ++c) {
-        for (int64_t w = 0; w < kRing - net.width; ++w) {
-            made.convolution[static_cast<size_t>(c * kRing + w)] = 0;
-        }
-    }
-    // A decay of a token from nearly none to nearly all.
-    for (int32_t h = 0; h < net.value_heads; ++h) {
-        made.decay.push_back(static_cast<float>(draw(random, -60, 25)) / 10);
-    }
-    made.step = normal(random, net.value_heads, DType::f32);
-    made.norm = normal(random, net.value_dim, DType::f32);
-    return made;
-}
-
-struct Sequence : StateSequence {
-    std::vector<std::vector<double>> state;      // [value_heads][key_dim * value_dim]
-    std::vector<std::vector<float>> last_inputs; // [kRing - 1][channels]
-};
-
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-
-// Of one token and value head: its own state goes on.
-void reference_head(const LinearAttention &net, const Vectors &v, const std::vector<double> &mixed,
-                    const float *row, int64_t head, std::vector<double> *state,
-                    std::vector<double> *results) {
-    const int64_t key_head = head / (net.value_heads / net.key_heads);
-    const auto K = static_cast<size_t>(net.key_dim), V = static_cast<size_t>(net.value_dim);
-    const double *query = mixed.data() + key_head * net.key_dim, *key = query + net.keys_size();
-    const double *value = mixed.data() + 2 * net.keys_size() + head * net.value_dim;
-    const float *gate = row + net.channels() + head * net.value_dim;
-    const float *b = row + net.channels() + net.values_size() + head;
-    const double x = double(b[net.value_heads]) + double(v.step[static_cast<size_t>(head)]);
-    const double decay =
-        std::exp(-std::exp(double(v.decay[static_cast<size_t>(head)])) * std::log1p(std::exp(x)));
-    std::vector<double> result(V);
-    double squares = 0;
-    for (size_t c = 0; c < V; ++c) {
-        double known = 0;
-        for (size_t k = 0; k < K; ++k) known += key[k] * decay * (*state)[k * V + c];
-        for (size_t k = 0; k < K; ++k) {
-            double &s = (*state)[k * V + c];
-            s = decay * s + sigmoid(double(b[0])) * key[k] * (value[c] - known);
-            result[c] += query[k] * s;
-        }
-        squares += result[c] * result[c] / static_cast<double>(V);
-    }
-    for (size_t c = 0; c < V; ++c) {
-        const double z = double(gate[c]);
-        results->push_back(result[c] / std::sqrt(squares + 1e-6) * double(v.norm[c]) * z *
-                           sigmoid(z));
-    }
-}
-
-void compute_reference(const LinearAttention &net, const Vectors &v, int64_t stride, Sequence *s) {
-    for (int32_t t = 0; t < s->length; ++t) {
-        const float *row = s->inputs.data() + t * stride;
-        std::vector<double> mixed(static_cast<size_t>(net.channels()));
-        for (size_t c = 0; c < mixed.size(); ++c) {
-            double sum = double(row[c]) * double(v.convolution[c * kRing + kRing - 1]);
-            for (size_t w = 0; w + 1 < kRing; ++w) {
-                sum += double(s->last_inputs[w][c]) * double(v.convolution[c * kRing + w]);
-            }
-            mixed[c] = sum * sigmoid(sum);
-        }
-        for (int64_t h = 0; h < 2 * net.key_heads; ++h) {
-            double *head = mixed.data() + h * net.key_dim, squares = 1e-6;
-            for (int64_t i = 0; i < net.key_dim; ++i) squares += head[i] * head[i];
-            const double length = std::sqrt(squares * (h < net.key_heads ? net.key_dim : 1));
-            for (int64_t i = 0; i < net.key_dim; ++i) head[i] /= length;
-        }
-        for (int64_t h = 0; h < net.value_heads; ++h) {
-            reference_head(net, v, mixed, row, h, &s->state[static_cast<size_t>(h)], &s->wanted);
-        }
-        s->last_inputs.erase(s->last_inputs.begin());
-        s->last_inputs.emplace_back(row, row + net.channels());
-    }
-}
-
-// Requests that continue prefixes, which may continue others.
-std::vector<Sequence> make_sequences(Random &random, const LinearAttention &net, const Vectors &v,
-                                     int64_t stride, DType type, int32_t count, int32_t longest) {
-    const auto fill = [&](Sequence *s, const Sequence *from) {
-        s->inputs = normal(random, s->length * stride, type);
-        for (int32_t t = 0; t < s->length; ++t) { // gates near 0 and 1 too
-            const int64_t gates = t * stride + net.channels() + net.values_size();
-            for (int64_t g = gates; g < gates + 2 * net.value_heads; ++g) {
-                float &x = s->inputs[static_cast<size_t>(g)];
-                x = rounded(4 * x, type);
-            }
-        }
-        s->state.assign(static_cast<size_t>(net.value_heads),
-                        std::vector<double>(static_cast<size_t>(net.key_dim * net.value_dim)));
-        s->last_inputs.assign(kRing - 1, std::vector<float>(static_cast<size_t>(net.channels())));
-        if (from != nullptr) {
-            s->state = from->state;
-            s->last_inputs = from->last_inputs;
-        }
-        compute_reference(net, v, stride, s);
-    };
-    return random_sequences<Sequence>(random, count, longest, fill);
-}
-
 struct Layers { // of one
-    Layers(const Shape &shape, const StepStateOptions &options, int32_t slots, int64_t rows,
-           const Vectors &vectors)
+    Layers(const DeltaShape &shape, const StepStateOptions &options, int32_t slots, int64_t rows,
+           const DeltaVectors &vectors)
         : model(model_of(shape)), step(model, options),
           convolution(vectors.convolution, DType::f32), decay(vectors.decay, DType::f32),
           bias(vectors.step, DType::f32), norm(vectors.norm, DType::f32) {
@@ -166,7 +41,7 @@ struct Layers { // of one
         weights.delta.step = bias.floats();
         weights.delta.norm = {NormKind::rms, norm.floats(), nullptr, 1e-6F};
     }
-    static Model model_of(const Shape &shape) {
+    static Model model_of(const DeltaShape &shape) {
         Model made;
         made.layers.resize(1);
         made.layers[0].linear_attention = net_of(shape);
@@ -202,14 +77,14 @@ std::vector<float> run_layer(const StateStep &step, DType type, Layers *layers) 
 
 // Steps of at most `most` tokens a sequence, until nothing is left.
 void run_steps(Random &random, DType type, int32_t most, Layers *layers,
-               std::vector<Sequence> *sequences) {
+               std::vector<DeltaSequence> *sequences) {
     const auto run = [&](const StateStep &step) { return run_layer(step, type, layers); };
     const int64_t values = layers->model.layers[0].linear_attention.values_size();
     while (run_step(random, layers->weights.qkv.rows, values, most, sequences, run)) {}
 }
 
 struct Job {
-    Shape shape;
+    DeltaShape shape;
     DType type;
     int32_t sequences, longest, most; // tokens of a sequence, and in a step
     DType state = DType::f32;
@@ -219,11 +94,11 @@ struct Job {
 
 void run_job(Random &random, const Job &job, double limit) {
     const LinearAttention net = net_of(job.shape);
-    const Vectors vectors = make_vectors(random, net);
+    const DeltaVectors vectors = make_vectors(random, net);
     Layers layers(job.shape, {job.type, job.state, job.on_sms, false, job.sm90}, job.sequences,
                   int64_t{job.sequences} * job.most, vectors);
-    std::vector<Sequence> all = make_sequences(random, net, vectors, layers.weights.qkv.rows,
-                                               job.type, job.sequences, job.longest);
+    std::vector<DeltaSequence> all = make_sequences(random, net, vectors, layers.weights.qkv.rows,
+                                                    job.type, job.sequences, job.longest);
     run_steps(random, job.type, job.most, &layers, &all);
     const std::string what =
         std::string(dtype_name(job.type)) + (job.sm90 ? " (sm90)" : "") +
@@ -237,14 +112,14 @@ void run_job(Random &random, const Job &job, double limit) {
                      job.most >= 16 && takes_chunks(job.type, net.key_dim, net.value_dim));
 }
 
-const Shape kShapes[] = {
+const DeltaShape kShapes[] = {
     {2, 4, 128, 128, 4}, {3, 3, 127, 4, 3}, // in bf16, S is no multiple of 16 bytes
     {3, 3, 20, 16, 3},   {1, 3, 32, 16, 4}, {2, 4, 16, 24, 2}, {1, 2, 127, 64, 4},
 };
 
 void steps_are_the_references(void **) {
     Random random(kSeed);
-    for (const Shape &shape : kShapes) {
+    for (const DeltaShape &shape : kShapes) {
         if (few && &shape > kShapes + 1) break;
         for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
             for (const int32_t most : {1, 3, 9}) {
@@ -266,8 +141,8 @@ void long_sequences_in_f32_are_the_references(void **) {
 // Cut anywhere; what is left of a chunk, and requests of few tokens, token by token.
 void chunks_are_the_references(void **) {
     Random random(kSeed + 2);
-    const Shape shapes[] = {{1, 2, 128, 128, 4}, {3, 3, 128, 128, 3}, {1, 3, 128, 128, 4}};
-    for (const Shape &shape : shapes) {
+    const DeltaShape shapes[] = {{1, 2, 128, 128, 4}, {3, 3, 128, 128, 3}, {1, 3, 128, 128, 4}};
+    for (const DeltaShape &shape : shapes) {
         for (const DType type : {DType::bf16, DType::f16}) {
             for (const int32_t most : {20, 64, 90, 400}) {
                 if (few && most != 90) continue;
@@ -301,7 +176,7 @@ void few_blocks_are_the_references(void **) {
 // bf16 keeps 8 bits of each number of a state at the end of each step.
 void states_in_bf16_are_close_to_the_references(void **) {
     Random random(kSeed + 3);
-    for (const Shape &shape : kShapes) {
+    for (const DeltaShape &shape : kShapes) {
         if (few && &shape > kShapes + 1) break;
         for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
             for (const int32_t most : {1, 9, 90}) {
@@ -313,13 +188,70 @@ void states_in_bf16_are_close_to_the_references(void **) {
     }
 }
 
+// All steps have as many tokens. The second one, which is captured, has one item of one token, one of several and one in
+// chunks; the later ones have up to 23, 4 and 6, some of which start from another slot. On two SMs there are fewer blocks
+// than items.
+void replay_job(Random &random, const DeltaShape &shape, DType type, double limit) {
+    const std::vector<std::vector<int32_t>> steps = {
+        {150, 1, 49, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+        {0, 1, 199, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+        {0, 1, 5, 15, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 100, 69},
+        {0, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 16, 16, 16, 16, 60, 65, 1, 1},
+        {0, 1, 177, 10, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}};
+    const LinearAttention net = net_of(shape);
+    const DeltaVectors vectors = make_vectors(random, net);
+    const int64_t stride = (net.input_rows() + 15) / 16 * 16;
+    // Slots are far apart where there is memory for it: in 128 by 128 the last ones are beyond 2 or 4 GiB.
+    size_t unused = 0, total = 0;
+    check(cudaMemGetInfo(&unused, &total));
+    const int32_t apart = unused > size_t{8} << 30 ? 700 : 1;
+    std::vector<DeltaSequence> all(steps[0].size());
+    for (size_t i = 0; i < all.size(); ++i) {
+        DeltaSequence &s = all[i];
+        for (const auto &step : steps) s.length += step[i];
+        s.slot = static_cast<int32_t>(i) * apart;
+        const bool continues = i >= 4 && i + 1 < all.size(); // the first, which is whole by then
+        if (continues) s.parent = 0, s.start = all[0].length;
+        fill_sequence(random, net, vectors, stride, type, continues ? &all[0] : nullptr, &s);
+    }
+    for (const DType state : {DType::f32, DType::bf16}) {
+        for (const bool reproducible : {false, true}) {
+            for (const bool sm90 : {false, true}) {
+                const bool chunks = !reproducible && takes_chunks(type, net.key_dim, net.value_dim);
+                if (sm90 && !(hopper && chunks)) continue;
+                if (reproducible && state == DType::bf16) continue; // is refused
+                Layers layers(shape, {type, state, 2, reproducible, sm90}, all.back().slot + 1, 210,
+                              vectors);
+                std::vector<DeltaSequence> run = all;
+                run_replays(steps, type, net.values_size(),
+                            static_cast<uint8_t>(StepStates::kStepped |
+                                                 (chunks ? StepStates::kChunked : 0)),
+                            &layers, &run);
+                const std::string what = std::string("replays, ") + dtype_name(type) +
+                                         ", states in " + dtype_name(state) +
+                                         (sm90 ? ", sm90" : "") +
+                                         (reproducible ? ", reproducible" : "");
+                assert_each_close(run, state == DType::f32 ? limit : 4e-2, what.c_str());
+            }
+        }
+    }
+}
+
+void a_graphs_replays_have_other_items(void **) {
+    Random random(kSeed + 7);
+    for (const DeltaShape &shape : {kShapes[0], kShapes[4]}) {
+        replay_job(random, shape, DType::bf16, 2e-2);
+        if (!few) replay_job(random, shape, DType::f32, 3e-5);
+    }
+}
+
 // Wherever the steps' ends are.
 void reproducible_results_are_the_same_bits(void **) {
     Random random(kSeed + 4);
     for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
         const LinearAttention net = net_of(kShapes[0]);
-        const Vectors vectors = make_vectors(random, net);
-        std::vector<Sequence> all;
+        const DeltaVectors vectors = make_vectors(random, net);
+        std::vector<DeltaSequence> all;
         std::vector<std::vector<float>> first; // of each sequence
         for (const int32_t most : {100, 33, 1}) {
             if (few && most == 1) continue;
@@ -356,6 +288,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(chunks_are_the_references),
         cmocka_unit_test(few_blocks_are_the_references),
         cmocka_unit_test(states_in_bf16_are_close_to_the_references),
+        cmocka_unit_test(a_graphs_replays_have_other_items),
         cmocka_unit_test(reproducible_results_are_the_same_bits),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -11,6 +11,7 @@
 
 #include "cuda_arrays.h"
 
+#include "state_replays.h"
 #include "state_steps.h"
 
 using namespace batchllm;
@@ -249,69 +250,26 @@ void chunks_are_the_references(void **) {
     }
 }
 
-// The launches of the first step are captured and replayed for all steps, which have as many tokens, but more items and
-// chunks than the first.
+// All steps have as many tokens, but the last ones more items and chunks than the one that is captured.
 void a_graphs_replays_have_other_items(void **) {
-    constexpr int32_t kRows[][8] = {{280, 14, 1, 1, 1, 1, 1, 1},
-                                    {1, 1, 2, 3, 16, 16, 130, 131},
-                                    {16, 16, 16, 16, 3, 30, 202, 1}};
-    constexpr int32_t kRowTokens = 300;
+    const std::vector<std::vector<int32_t>> steps = {{280, 14, 1, 1, 1, 1, 1, 1},
+                                                     {280, 14, 1, 1, 1, 1, 1, 1},
+                                                     {1, 1, 2, 3, 16, 16, 130, 131},
+                                                     {16, 16, 16, 16, 3, 30, 202, 1}};
     Random random(kSeed + 5);
-    const Job job{{2, 4, 128, 64, 4}, DType::bf16, 8, 0, kRowTokens};
+    const Job job{{2, 4, 128, 64, 4}, DType::bf16, 8, 0, 300};
     const OneLayer layer = make_layer(random, job.shape);
-    const int64_t stride = first_rows(layer.model.layers[0]), values = layer.space().values_size();
     std::vector<Sequence> all;
     for (int32_t i = 0; i < job.sequences; ++i) {
-        int32_t length = 0;
-        for (const auto &rows : kRows) length += rows[i];
         Sequence s;
-        s.length = length;
+        for (const auto &step : steps) s.length += step[static_cast<size_t>(i)];
         s.slot = i;
         fill_sequence(random, layer, job.type, nullptr, &s);
         all.push_back(std::move(s));
     }
     Device device(layer, job);
-    const Array x(kRowTokens * stride, job.type), out(kRowTokens * values, job.type);
-    auto made = Stream::create();
-    check(made.status());
-    const Stream stream = std::move(made).value();
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t exec = nullptr;
-    std::vector<uint8_t> form;
-    for (const auto &rows : kRows) {
-        StateStep step;
-        for (size_t i = 0; i < all.size(); ++i) step.add(rows[i], stride, &all[i]);
-        assert_int_equal(step.batch.tokens.size(), kRowTokens);
-        const Array inputs(step.projected, job.type);
-        const auto bytes = static_cast<size_t>(kRowTokens * stride * dtype_bytes(job.type));
-        check(cudaMemcpy(x.data(), inputs.data(), bytes, cudaMemcpyDeviceToDevice));
-        device.staging.clear();
-        check(device.step.stage(step.batch, &device.input, &device.staging));
-        check(device.staging.send(nullptr));
-        const Result<bool> moved = device.input.reserve(nullptr);
-        check(moved.status());
-        check(device.input.fill(device.staging, nullptr));
-        check(cudaDeviceSynchronize());
-        if (exec == nullptr) {
-            form = device.step.form();
-            assert_int_equal(form.size(), 1);
-            assert_true((form[0] & StepStates::kStepped) != 0);
-            assert_true((form[0] & StepStates::kSeveral) != 0);
-            assert_true((form[0] & StepStates::kChunked) != 0);
-            check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-            check(device.step.launch(0, device.weights, x.data(), out.data(), kRowTokens,
-                                     device.input, stream));
-            check(cudaStreamEndCapture(stream, &graph));
-            check(cudaGraphInstantiate(&exec, graph, 0));
-        } else {
-            assert_false(*moved);
-            assert_true(device.step.form() == form);
-        }
-        check(cudaGraphLaunch(exec, stream));
-        step.give(out.read(), values, &all);
-    }
-    check(cudaGraphExecDestroy(exec));
-    check(cudaGraphDestroy(graph));
+    run_replays(steps, job.type, layer.space().values_size(),
+                StepStates::kStepped | StepStates::kChunked, &device, &all);
     assert_each_close(all, 3e-2, "a graph's replays");
 }
 

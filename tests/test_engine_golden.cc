@@ -262,7 +262,7 @@ void greedy_tokens_are_the_references_on_any_number_of_state_slots(void **) {
             options.backend_options = c.slots;
             options.step_tokens = c.step_tokens;
             options.levels = 2;
-            options.kv_memory_bytes = int64_t{1} << 24;
+            options.kv_memory_bytes = int64_t{1} << 25;
             EngineHandle engine = make_engine(golden, options);
             const batchllm_stats stats = stats_of(engine);
             // Pages for 28 times 16 tokens, the longest row taking 14.

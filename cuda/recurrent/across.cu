@@ -59,10 +59,10 @@ __device__ __forceinline__ void multiply_by_state(const StateSums &state, const 
 #pragma unroll
         for (int n = 0; n < kStateChunk; n += 16) {
             uint32_t b[4];
-            w.load_turned_b(b, k, n);
+            w.load_transposed_b(b, k, n);
             mma_sync(known + n / 2, a, b[0], b[1], T());
             mma_sync(known + n / 2 + 4, a, b[2], b[3], T());
-            queries.load_turned_b(b, k, n);
+            queries.load_transposed_b(b, k, n);
             mma_sync(found + n / 2, a, b[0], b[1], T());
             mma_sync(found + n / 2 + 4, a, b[2], b[3], T());
         }
@@ -80,7 +80,7 @@ add_within(const float2 *decays, const Weights &p, const TokenSums &changes, Tok
 #pragma unroll
         for (int n = k; n < kStateChunk; n += 16) { // earlier tokens do not see k
             uint32_t b[4];
-            p.load_turned_b(b, k, n);
+            p.load_transposed_b(b, k, n);
             mma_sync(found + n / 2, a, b[0], b[1], T());
             mma_sync(found + n / 2 + 4, a, b[2], b[3], T());
         }
@@ -166,9 +166,9 @@ cudaError_t launch_across_chunks(const ChunkArguments &a, cudaStream_t stream) {
     int shared = 0;
     if (const cudaError_t code = most_shared(&shared); code != cudaSuccess) return code;
     const int64_t each = int64_t{a.delta.value_heads} * AcrossPlaces::kBlocks;
-    const int64_t most = a.most_chunks * each; // an item has at least one chunk
-    const bool two =
-        a.items * each <= a.delta.sms && shared >= static_cast<int>(2 * sizeof(AcrossOperands));
+    const int64_t most = a.chunk_count * each; // an item has at least one chunk
+    const bool two = a.item_count * each <= a.delta.sms &&
+                     shared >= static_cast<int>(2 * sizeof(AcrossOperands));
     return with_half(a.delta.element, [&](auto t) {
         return with_state(a.delta.state, [&](auto s) {
             return two ? launch<decltype(t), decltype(s), 2>(a, most, stream)

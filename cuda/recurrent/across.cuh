@@ -118,7 +118,7 @@ template <typename T> __device__ __forceinline__ void store_results(const TokenS
 #pragma unroll
         for (int half = 0; half < 2; ++half) { // of the columns
             const float *pair = found + 4 * n + 2 * half;
-            const uint32_t both = turned(pack(pair[0], pair[1], T()));
+            const uint32_t both = transposed(pack(pair[0], pair[1], T()));
             if (token < count) {
                 *reinterpret_cast<uint32_t *>(out + token * stride + 8 * half) = both;
             }

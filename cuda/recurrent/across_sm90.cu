@@ -279,7 +279,7 @@ template <typename T, typename S> cudaError_t launch(const ChunkArguments &c, cu
     }
     if (status != cudaSuccess) return status;
     // An item has at least one chunk.
-    const int64_t most = int64_t{c.most_chunks} * a.value_heads * kCtas;
+    const int64_t most = int64_t{c.chunk_count} * a.value_heads * kCtas;
     const auto blocks = static_cast<unsigned>(std::min<int64_t>(most, a.sms / kCtas * kCtas));
     return launch_with_shared(across_chunks<T, S>, blocks, kThreads,
                               static_cast<int>(sizeof(AcrossShared)), stream, c, maps);

@@ -9,8 +9,8 @@ namespace batchllm::cuda {
 
 inline constexpr int kHeadDim = 128; // of keys and of values
 
-// Rows of kColumns 16-bit elements, eight of them a piece. Pieces change places so that eight rows' pieces of one
-// column lie in different banks.
+// Rows of kColumns 16-bit elements, eight of them a piece. Pieces are swizzled: those of eight rows in one column lie in
+// different banks.
 template <int kColumns> struct Tile {
     static constexpr int kPieces = kColumns / 8;
     static constexpr int kRowBytes = kColumns * 2;
@@ -20,27 +20,27 @@ template <int kColumns> struct Tile {
         const int other = kPieces >= 8 ? piece ^ (row % 8) : piece ^ (row / 2 % kPieces);
         return base + row * kRowBytes + other * 16;
     }
-    // Rows [m, m + 16) by columns [k, k + 16), as A.
+    // Operand A: rows [m, m + 16) by columns [k, k + 16).
     __device__ __forceinline__ void load_a(uint32_t (&r)[4], int m, int k) const {
         const int lane = threadIdx.x % 32;
         load_matrix(r, at(m + lane % 16, k / 8 + lane / 16));
     }
-    // The same of the tile turned over: columns [m, m + 16) by rows [k, k + 16).
-    __device__ __forceinline__ void load_turned_a(uint32_t (&r)[4], int m, int k) const {
+    // The same of the tile's transpose: columns [m, m + 16) by rows [k, k + 16).
+    __device__ __forceinline__ void load_transposed_a(uint32_t (&r)[4], int m, int k) const {
         const int lane = threadIdx.x % 32;
         load_matrix_transposed(r, at(k + lane % 8 + lane / 16 * 8, m / 8 + lane / 8 % 2));
     }
-    // As B, of which columns are this tile's rows [n, n + 16): two products' operands.
-    __device__ __forceinline__ void load_turned_b(uint32_t (&r)[4], int k, int n) const {
+    // Operand B of two products, of the tile's transpose: its columns are the tile's rows [n, n + 16).
+    __device__ __forceinline__ void load_transposed_b(uint32_t (&r)[4], int k, int n) const {
         const int lane = threadIdx.x % 32;
         load_matrix(r, at(n + lane % 8 + lane / 16 * 8, k / 8 + lane / 8 % 2));
     }
-    // As B, rows [k, k + 16) by columns [n, n + 16).
+    // The same of the tile: rows [k, k + 16) by columns [n, n + 16).
     __device__ __forceinline__ void load_b(uint32_t (&r)[4], int k, int n) const {
         const int lane = threadIdx.x % 32;
         load_matrix_transposed(r, at(k + lane % 16, n / 8 + lane / 16));
     }
-    // Asynchronously, by kThreads threads: kStateChunk rows, those from `count` on zeros.
+    // Asynchronously, by kThreads threads: kStateChunk rows, of which those from `count` on are zeros.
     template <int kThreads, typename T> __device__ __forceinline__ void
     copy(int thread, const T *from, int64_t stride, int count) const {
 #pragma unroll
@@ -53,8 +53,8 @@ template <int kColumns> struct Tile {
     }
 };
 
-// A matrix of 8 by 8 elements in mma's accumulator layout, turned over.
-__device__ __forceinline__ uint32_t turned(uint32_t pair) {
+// The transpose of a matrix of 8 by 8 elements in mma's accumulator layout.
+__device__ __forceinline__ uint32_t transposed(uint32_t pair) {
     uint32_t other;
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(other) : "r"(pair));
     return other;

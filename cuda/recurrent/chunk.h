@@ -25,12 +25,12 @@ struct StateChunk {
 struct ChunkArguments {
     DeltaArguments delta;     // out: the results, normed and gated
     const StateChunk *chunks; // of the step
-    int32_t most_chunks;      // no level has more
-    int32_t items;  // of the level; where a graph's next replay has others, it is only slower
-    int64_t tokens; // of the step, rounded up: so many rows have `projected` and what follows
+    // Of the level when it is launched. A graph's next replay may have more of either: then it is slower.
+    int32_t chunk_count, item_count;
+    int64_t tokens; // of the step, rounded up: `projected` and what follows have so many rows
     void *mixed;    // [tokens, channels] elements: q, k and v convolved; then U in v's place
-    float2 *
-        gates; // [tokens, value_heads] logarithm to base 2 of the decay, and rate; then exp(G), exp(G_last - G)
+    // [tokens, value_heads] the logarithm to base 2 of the decay, and the rate; then exp(G), exp(G_last - G)
+    float2 *gates;
     void *w; // [tokens, value_heads, key_dim] elements
     void *p; // [tokens, value_heads, kStateChunk] elements: by the chunk's tokens
 };
@@ -38,17 +38,17 @@ struct ChunkArguments {
 // Whether there are kernels for such heads.
 bool takes_chunks(DType element, int32_t key_dim, int32_t value_dim);
 
-// The level's items whole, but for their rings.
+// All that those items need, but for their rings.
 cudaError_t launch_delta_chunks(const ChunkArguments &arguments, cudaStream_t stream);
 
-// Its four parts, one after the other. With delta.sm90 the second makes its own inputs, so that the first is left out,
-// the third norms and gates what it finds, and the last does nothing.
+// Its four parts, one after the other. With delta.sm90 there are two: launch_within_chunks makes its own inputs, and
+// launch_across_chunks norms and gates the results itself.
 cudaError_t launch_chunk_inputs(const ChunkArguments &arguments, cudaStream_t stream);
 cudaError_t launch_within_chunks(const ChunkArguments &arguments, cudaStream_t stream);
 cudaError_t launch_across_chunks(const ChunkArguments &arguments, cudaStream_t stream);
 cudaError_t launch_chunk_results(const ChunkArguments &arguments, cudaStream_t stream);
 
-// What the parts launch with delta.sm90.
+// These two with delta.sm90.
 cudaError_t launch_within_sm90(const ChunkArguments &arguments, cudaStream_t stream);
 cudaError_t launch_across_sm90(const ChunkArguments &arguments, cudaStream_t stream);
 

@@ -255,7 +255,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads, kBlocks)
 } // namespace
 
 cudaError_t launch_chunk_inputs(const ChunkArguments &a, cudaStream_t stream) {
-    const int pairs = pairs_of(a.delta), most = a.most_chunks * kPieces;
+    const int pairs = pairs_of(a.delta), most = a.chunk_count * kPieces;
     const int along = std::min(kBlocks * a.delta.sms / pairs, (most + kWarps - 1) / kWarps);
     const dim3 grid(static_cast<unsigned>(pairs), static_cast<unsigned>(std::max(along, 1)));
     return with_half(a.delta.element, [&](auto t) {

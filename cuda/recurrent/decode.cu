@@ -1,14 +1,15 @@
-// The gated delta rule for items of one token, heads of 128 by 128: decode. Bound by memory: S comes and goes once, 128 KB
-// a head in f32.
+// The gated delta rule for items of one token, with heads of 128 by 128: decode. Bound by memory: S is read once and
+// written once, 128 KB a head in f32.
 //
-// A block has an item and a head, with S in registers: a warp 32 of the rows (keys), which are contiguous in memory, a
-// lane four columns (values) of them. While S comes, three of the warps convolve q, k and v and the last one makes the
-// gates. The sums over rows go through shared memory once:
+// A block has an item and a head, with S in registers: a warp has 32 of its rows (keys), which are contiguous in memory,
+// and a lane four columns (values) of each. While S is on its way, three of the warps convolve q, k and v, and the last
+// one makes the gates. The sums over rows go through shared memory once:
 //     known  = S^T k    found = S^T q
 //     change = rate * (v - decay * known)
 //     result = decay * found + (q . k) change    which is the new S^T q
 //     S      = decay * S + k change^T
-// Blocks are small, so that an SM has several: while one computes, others load and store.
+// Blocks are small, so that an SM has several: while one computes, others load and store. Where a graph's replay has more
+// items than were captured, a block goes on to further items of its head.
 #include <algorithm>
 
 #include "recurrent/delta.cuh"
@@ -16,14 +17,14 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr int kDim = kMostDeltaDim;     // of keys and of values
-constexpr int kThreads = kDim;          // of a block
-constexpr int kWarps = kThreads / 32;   //
-constexpr int kRows = kDim / kWarps;    // of S, a warp's
-constexpr int kColumns = kDim / 4;      // of lanes
-constexpr int kParts = 3;               // q, k and v, a warp each
-constexpr int kLast = kWarps - 1;       // the warp with the gates
-constexpr int kTokenBefore = kRing - 1; // tokens before the newest that the convolution sees
+constexpr int kDim = kMostDeltaDim; // of keys and of values
+constexpr int kThreads = 128, kWarps = kThreads / 32;
+constexpr int kRows = kDim / kWarps; // of S, a warp's
+constexpr int kFours = kDim / 4;     // of columns, a lane's each
+constexpr int kParts = 3;            // q, k and v, a warp each
+constexpr int kGates = kParts;       // the warp with the gates
+constexpr int kNewest = kRing - 1;   // of the tokens that the convolution sees, the item's own
+static_assert(kFours == 32 && kWarps == kParts + 1 && kRows == 32);
 
 // Blocks on an SM: as many as there are registers for.
 template <typename S> constexpr int kBlocks = sizeof(S) == 4 ? 3 : 4;
@@ -32,18 +33,14 @@ struct alignas(16) DecodeShared {
     float4 weights[kParts][kDim]; // of the convolution
     float mixed[kParts][kDim];    // q and k of length 1, q divided by the root of key_dim too; v
     float gain[kDim];             // of the normed results
-    float4 known[kWarps][kColumns], found[kWarps][kColumns]; // of the warps' rows
-    float overlaps[kWarps];                                  // and their parts of q . k
+    float4 known[kWarps][kFours], found[kWarps][kFours]; // of the warps' rows
+    float overlaps[kWarps];                              // and their parts of q . k
     float decay, rate;
 };
 
-// ---- Four numbers -------------------------------------------------------------------------------------
+// ---- Four columns -------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void add_scaled(float4 *to, const float4 &x, float scale) {
-    to->x = fmaf(x.x, scale, to->x), to->y = fmaf(x.y, scale, to->y);
-    to->z = fmaf(x.z, scale, to->z), to->w = fmaf(x.w, scale, to->w);
-}
-// Rounded before anything is added.
+// Each product is rounded by itself: the compiler would fuse it with what is added next.
 __device__ __forceinline__ float4 scaled(const float4 &x, float scale) {
     return make_float4(__fmul_rn(x.x, scale), __fmul_rn(x.y, scale), __fmul_rn(x.z, scale),
                        __fmul_rn(x.w, scale));
@@ -52,8 +49,8 @@ __device__ __forceinline__ float element(const float4 &x, int e) {
     return e == 0 ? x.x : e == 1 ? x.y : e == 2 ? x.z : x.w;
 }
 
-// Four columns of S as they are stored, widened for the first and for the second pass over S: by other instructions, since
-// the compiler would keep in registers what the first one widened.
+// Four columns of S as they are stored, widened for the first and for the second pass over S. The second pass uses other
+// instructions, since the compiler would otherwise keep in registers what the first one widened.
 template <typename S> using Raw = typename StateFour<S>::Raw;
 __device__ __forceinline__ float4 widened(const float4 &x) { return x; }
 __device__ __forceinline__ float4 widened_again(const float4 &x) { return x; }
@@ -68,7 +65,7 @@ __device__ __forceinline__ float4 widened_again(const uint2 &x) {
     return make_float4(low(x.x), high(x.x), low(x.y), high(x.y));
 }
 
-// Of shared memory, read twice rather than kept.
+// From shared memory. What the second pass over S reads again would otherwise stay in registers.
 __device__ __forceinline__ float4 load_again(const float *from) {
     float4 four;
     asm volatile("ld.volatile.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -77,45 +74,25 @@ __device__ __forceinline__ float4 load_again(const float *from) {
     return four;
 }
 
-// A lane's four channels.
-template <size_t kBytes> struct ChannelsRaw { using type = uint2; };
-template <> struct ChannelsRaw<4> { using type = uint4; };
-template <typename T> struct Channels {
-    typename ChannelsRaw<sizeof(T)>::type raw;
+// ---- What a token needs besides S ---------------------------------------------------------------------
 
-    __device__ __forceinline__ void load(const T *from) {
-        raw = __ldcg(reinterpret_cast<const decltype(raw) *>(from));
-    }
-    __device__ __forceinline__ void store(T *to) const {
-        *reinterpret_cast<decltype(raw) *>(to) = raw;
-    }
-    __device__ __forceinline__ void set(int e, float x) {
-        reinterpret_cast<T *>(&raw)[e] = from_float<T>(x);
-    }
-    __device__ __forceinline__ float at(int e) const {
-        return to_float(reinterpret_cast<const T *>(&raw)[e]);
-    }
-};
-
-// ---- What a token needs beside S ----------------------------------------------------------------------
-
-// What is computed from it is not kept in registers from one use to the next: S takes most of them.
+// 0, but what is computed from it is not kept in registers from one use to the next: S takes most of them.
 __device__ __forceinline__ unsigned fresh_zero() {
     unsigned zero = 0;
     asm volatile("" : "+r"(zero));
     return zero;
 }
 
-// The grid: value heads of a key head, key heads, items.
+// The block's head. The grid: value heads of a key head, key heads, items.
 struct DecodeHead {
     int key_head, head;
-    bool keeps_keys; // of the value heads of its key head, this one sees to their rings
+    bool keeps_keys; // whether it writes q and k to the ring: the first value head of its key head
 
     __device__ __forceinline__ DecodeHead()
         : key_head(static_cast<int>(blockIdx.y + fresh_zero())),
           head(key_head * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x)),
           keeps_keys(blockIdx.x == 0) {}
-    // Of q, k or v.
+    // part: q, k or v
     __device__ __forceinline__ int first_channel(const DeltaArguments &a, int part) const {
         return part < 2 ? (part * a.key_heads + key_head) * kDim : (2 * a.key_heads + head) * kDim;
     }
@@ -125,7 +102,7 @@ struct DecodeHead {
 __device__ __forceinline__ void load_weights(const DeltaArguments &a, const DecodeHead &of,
                                              DecodeShared *shared) {
     const int part = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    if (part == kLast) return;
+    if (part == kGates) return;
     const auto *from = reinterpret_cast<const float4 *>(a.convolution) + of.first_channel(a, part);
 #pragma unroll
     for (int e = lane; e < kDim; e += 32) {
@@ -134,40 +111,41 @@ __device__ __forceinline__ void load_weights(const DeltaArguments &a, const Deco
     copy_async_commit();
 }
 
-// A lane's part of the inputs.
+// A lane's inputs of a token.
 template <typename T> struct DecodeInputs {
-    int part, lane, begin;        // begin: its channels, or its gate, in a row of inputs
-    Channels<T> seen[kRing] = {}; // the newest token's last; of the last warp that one's gate alone
-    T rate = {}, step = {};       // of the last warp
+    int part, lane,
+        begin; // begin: where its channels, or its outputs' gates, are in a row of inputs
+    Packed4<T> seen[kRing] = {}; // the newest last; of the warp with the gates that one alone: z
+    T rate = {}, step = {};      // of the warp with the gates
 
     __device__ __forceinline__ DecodeInputs(const DeltaArguments &a, const DecodeHead &of,
                                             const StateItem &item)
         : part(static_cast<int>(threadIdx.x) / 32), lane(static_cast<int>(threadIdx.x) % 32) {
         begin =
-            4 * lane + (part < kLast ? of.first_channel(a, part) : a.channels() + of.head * kDim);
+            4 * lane + (part < kGates ? of.first_channel(a, part) : a.channels() + of.head * kDim);
         const T *row = projected_of<T>(a, item.token_begin);
-        seen[kTokenBefore].load(row + begin);
-        if (part == kLast) {
+        seen[kNewest] = load4_past_l1(row + begin);
+        if (part == kGates) {
             row += a.channels() + a.values_size() + of.head;
             rate = row[0], step = row[a.value_heads];
             return;
         }
         const T *ring = ring_of<T>(a, item.from) + begin;
 #pragma unroll
-        for (int w = 0; w < kTokenBefore; ++w) {
-            const int position = item.position + w - kTokenBefore;
-            if (position >= 0) seen[w].load(ring + position % kRing * a.channels());
+        for (int w = 0; w < kNewest; ++w) {
+            const int position = item.position + w - kNewest;
+            if (position >= 0) seen[w] = load4_past_l1(ring + position % kRing * a.channels());
         }
     }
     __device__ __forceinline__ void make(const DeltaArguments &a, const DecodeHead &of,
                                          DecodeShared *shared) const {
         float x[4];
-        if (part < kLast) {
+        if (part < kGates) {
             float squares = 0;
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                const float inputs[kRing] = {seen[0].at(e), seen[1].at(e), seen[2].at(e),
-                                             seen[3].at(e)};
+                const float inputs[kRing] = {to_float(seen[0].at(e)), to_float(seen[1].at(e)),
+                                             to_float(seen[2].at(e)), to_float(seen[3].at(e))};
                 x[e] = convolved(shared->weights[part][4 * lane + e], inputs);
                 squares = fmaf(x[e], x[e], squares);
             }
@@ -182,31 +160,31 @@ template <typename T> struct DecodeInputs {
             return;
         }
         const float4 norm = reinterpret_cast<const float4 *>(a.norm)[lane];
-        const Channels<T> &gate = seen[kTokenBefore];
+        const float4 gate = widen(seen[kNewest]);
         *reinterpret_cast<float4 *>(shared->gain + 4 * lane) =
-            make_float4(norm.x * silu(gate.at(0)), norm.y * silu(gate.at(1)),
-                        norm.z * silu(gate.at(2)), norm.w * silu(gate.at(3)));
+            make_float4(norm.x * silu(gate.x), norm.y * silu(gate.y), norm.z * silu(gate.z),
+                        norm.w * silu(gate.w));
         const DeltaGates gates =
             gates_of(to_float(rate), to_float(step), a.step[of.head], a.decay[of.head]);
         if (lane == 0) shared->decay = expf(gates.log_decay), shared->rate = gates.rate;
     }
-    // The ring. Where the item stays in its slot, only the token's row: other blocks may still read the others.
+    // Writes the ring. Where the item stays in its slot, only the token's row: other blocks may still read the others.
     __device__ __forceinline__ void keep(const DeltaArguments &a, const DecodeHead &of,
                                          const StateItem &item) const {
-        if (part == kLast || (part < 2 && !of.keeps_keys)) return;
+        if (part == kGates || (part < 2 && !of.keeps_keys)) return;
         T *ring = ring_of<T>(a, item.state) + begin;
         const int rows = item.from == item.state ? 1 : kRing;
 #pragma unroll
         for (int back = 0; back < kRing; ++back) {
             if (back >= rows || item.position < back) break;
-            seen[kTokenBefore - back].store(ring + (item.position - back) % kRing * a.channels());
+            store4(ring + (item.position - back) % kRing * a.channels(), seen[kNewest - back]);
         }
     }
 };
 
 // ---- The rule -----------------------------------------------------------------------------------------
 
-// The warp's parts of known, found and q . k.
+// The warp's parts of known, found and q . k, to shared memory.
 template <typename S>
 __device__ __forceinline__ void multiply(DecodeShared *shared, const Raw<S> (&state)[kRows]) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -227,7 +205,7 @@ __device__ __forceinline__ void multiply(DecodeShared *shared, const Raw<S> (&st
     if (lane == 0) shared->overlaps[warp] = overlap;
 }
 
-__device__ __forceinline__ float4 over_warps(const float4 (&parts)[kWarps][kColumns], int lane) {
+__device__ __forceinline__ float4 over_warps(const float4 (&parts)[kWarps][kFours], int lane) {
     float4 sum = parts[0][lane];
 #pragma unroll
     for (int w = 1; w < kWarps; ++w) add_scaled(&sum, parts[w][lane], 1.0F);
@@ -246,10 +224,12 @@ finish(const DecodeShared &shared, const float4 &change, float epsilon, T *to) {
     const float squares = warp_sum(x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w);
     const float scale = rsqrtf(squares / static_cast<float>(kDim) + epsilon);
     const float4 gain = *reinterpret_cast<const float4 *>(shared.gain + 4 * lane);
-    Channels<T> out;
-    out.set(0, x.x * scale * gain.x), out.set(1, x.y * scale * gain.y);
-    out.set(2, x.z * scale * gain.z), out.set(3, x.w * scale * gain.w);
-    out.store(to + 4 * lane);
+    Packed4<T> out;
+    out.set(0, from_float<T>(x.x * scale * gain.x));
+    out.set(1, from_float<T>(x.y * scale * gain.y));
+    out.set(2, from_float<T>(x.z * scale * gain.z));
+    out.set(3, from_float<T>(x.w * scale * gain.w));
+    store4(to + 4 * lane, out);
 }
 
 template <typename T, typename S> __device__ __forceinline__ void
@@ -325,8 +305,8 @@ cudaError_t launch_delta_decode(const DeltaArguments &a, int32_t items, cudaStre
     return with_type(a.element, [&](auto t) {
         return with_state(a.state, [&](auto s) {
             using S = decltype(s);
-            constexpr int kRounds =
-                4; // of blocks, at least: what a replay may have more than was captured
+            // At least so many rounds of blocks: a graph's next replay may have many more items.
+            constexpr int kRounds = 4;
             const int enough = (kRounds * a.sms * kBlocks<S> + a.value_heads - 1) / a.value_heads;
             const int blocks = std::min({a.most_items, std::max(items, enough), 65535});
             const dim3 grid(static_cast<unsigned>(a.value_heads / a.key_heads),

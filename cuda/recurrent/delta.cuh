@@ -1,6 +1,8 @@
 // What kernels of delta nets share: the convolution and the gates of a token.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/mma.cuh"
 #include "elementwise/element.cuh"
 #include "recurrent/delta.h"
@@ -71,7 +73,7 @@ seen_row(const DeltaArguments &a, const StateItem &item, int t, int back) {
     return ring_of<T>(a, item.from) + int64_t{position % kRing} * a.channels();
 }
 
-// What the convolution sees in a channel at token t of the item; t may be one of the last before it.
+// What the convolution sees in a channel at token t of the item; t may be negative: one of the last tokens before it.
 template <typename T> __device__ __forceinline__ T convolution_input(const DeltaArguments &a,
                                                                      const StateItem &item, int t,
                                                                      int channel) {
@@ -102,12 +104,6 @@ struct DeltaGates {
 __device__ __forceinline__ DeltaGates gates_of(float rate, float step, float bias, float decay) {
     return {-expf(decay) * softplus(step + bias), reciprocal_approximate(1.0f + expf(-rate))};
 }
-template <typename T>
-__device__ __forceinline__ DeltaGates gates_of(const DeltaArguments &a, int64_t token, int head) {
-    const T *b = projected_of<T>(a, token) + a.channels() + a.values_size();
-    return gates_of(to_float(b[head]), to_float(b[a.value_heads + head]), a.step[head],
-                    a.decay[head]);
-}
 
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
@@ -115,7 +111,12 @@ __device__ __forceinline__ float warp_sum(float x) {
     return x;
 }
 
-// Of shared memory, what a block may have.
+__device__ __forceinline__ void add_scaled(float4 *to, const float4 &x, float scale) {
+    to->x = fmaf(x.x, scale, to->x), to->y = fmaf(x.y, scale, to->y);
+    to->z = fmaf(x.z, scale, to->z), to->w = fmaf(x.w, scale, to->w);
+}
+
+// The most shared memory that a block may have.
 inline cudaError_t most_shared(int *bytes) {
     int device = 0;
     const cudaError_t code = cudaGetDevice(&device);
@@ -123,9 +124,28 @@ inline cudaError_t most_shared(int *bytes) {
     return cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
 }
 
-// Four neighbouring elements.
-template <typename T> __device__ __forceinline__ float4 load4(const T *p) {
-    return make_float4(to_float(p[0]), to_float(p[1]), to_float(p[2]), to_float(p[3]));
+// Four elements as memory has them.
+template <typename T> struct Packed4 {
+    using Bits = std::conditional_t<sizeof(T) == 4, uint4, uint2>;
+    Bits bits;
+
+    __device__ __forceinline__ T at(int e) const { return reinterpret_cast<const T *>(&bits)[e]; }
+    __device__ __forceinline__ void set(int e, T x) { reinterpret_cast<T *>(&bits)[e] = x; }
+};
+template <typename T> __device__ __forceinline__ Packed4<T> load4_past_l1(const T *from) {
+    return {__ldcg(reinterpret_cast<const typename Packed4<T>::Bits *>(from))};
+}
+template <typename T> __device__ __forceinline__ void store4(T *to, const Packed4<T> &four) {
+    *reinterpret_cast<typename Packed4<T>::Bits *>(to) = four.bits;
+}
+template <typename T> __device__ __forceinline__ float4 widen(const Packed4<T> &x) {
+    return make_float4(to_float(x.at(0)), to_float(x.at(1)), to_float(x.at(2)), to_float(x.at(3)));
+}
+template <typename T> __device__ __forceinline__ Packed4<T> narrow(const float4 &x) {
+    Packed4<T> four;
+    four.set(0, from_float<T>(x.x)), four.set(1, from_float<T>(x.y));
+    four.set(2, from_float<T>(x.z)), four.set(3, from_float<T>(x.w));
+    return four;
 }
 
 } // namespace batchllm::cuda

@@ -6,9 +6,9 @@
 //     ring   [kRing][channels] elements: what the convolution saw at position p, in row p % kRing
 // S and ring are read from the slot `from` and written to the slot `state`, which may be the same one.
 //
-// Three ways to the same result. Stepping goes token by token, reads S once and writes it once, and does the
-// convolution and the norm on the way: short prompts, f32, and shapes that are not 128 by 128. Decode does the same for
-// items of one token. Chunks (chunk.h) are products of matrices.
+// Three ways to the same result. Decode is for items of one token, with heads of 128 by 128. Steps go token by token, with
+// heads of any size up to that: items of a few tokens, elements in f32. Both read S once and write it once, and do the
+// convolution and the norm on the way. Chunks (chunk.h) are products of matrices, for long items.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +30,8 @@ struct StateItem {
     int32_t position;                 // of the first
 };
 
-// Items whose states do not depend on each other. They are stepped through up to `chunked`, those of several
-// tokens from `several` on.
+// Items whose states do not depend on each other: [begin, several) have one token each; [several, chunked) have several
+// and go token by token; [chunked, end) go in chunks.
 struct StateLevel {
     int32_t begin, several, chunked, end;
     int32_t chunk_begin, chunk_end; // of the step's chunks
@@ -52,9 +52,9 @@ struct DeltaArguments {
     void *out;               // [tokens, value_heads * value_dim] elements
     const StateItem *items;  // of the step
     const StateLevel *level; // on the device: a graph's next replay has another
-    int32_t most_items;      // no level has more
-    int32_t key_heads, value_heads, key_dim,
-        value_dim; // dims at most kMostDeltaDim; value_dim % 4 == 0
+    int32_t most_items;      // no level has more, in a graph's replays either
+    int32_t key_heads, value_heads;
+    int32_t key_dim, value_dim; // at most kMostDeltaDim; value_dim % 4 == 0
     int32_t sms;
     bool sm90; // by kernels for compute capability 9.0 alone, where there are such
 
@@ -66,16 +66,16 @@ struct DeltaArguments {
     }
 };
 
-// Items [begin, chunked), or only those of several tokens, [several, chunked). Those of one token leave their rings up
-// to date.
+// Items [begin, chunked), or only those of several tokens, [several, chunked). The rings of items of one token are
+// written too; those of the others are left to launch_delta_rings.
 cudaError_t launch_delta_steps(const DeltaArguments &arguments, bool several, cudaStream_t stream);
 
-// Items [begin, several), of one token each, with their rings: the same in other words, so that not all bits are those of
-// launch_delta_steps. items: as many as there are when it is launched; where a graph's next replay has others, it is only
-// slower.
+// Items [begin, several), of one token each, with their rings. It adds up in another order than launch_delta_steps, so
+// not all bits are the same. items: how many there are when it is launched. A graph's next replay may have more: then it
+// is slower.
 cudaError_t launch_delta_decode(const DeltaArguments &arguments, int32_t items,
                                 cudaStream_t stream);
-// Whether it takes such heads.
+// Whether launch_delta_decode takes such heads.
 bool takes_delta_decode(const DeltaArguments &arguments);
 
 // The rings of items [several, end), once nothing reads them any more.

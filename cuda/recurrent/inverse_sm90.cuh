@@ -48,7 +48,8 @@ struct Split {
     __device__ __forceinline__ Split as_right() const {
         Split other;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) other.high[i] = turned(high[i]), other.low[i] = turned(low[i]);
+        for (int i = 0; i < 4; ++i)
+            other.high[i] = transposed(high[i]), other.low[i] = transposed(low[i]);
         return other;
     }
     // From and to shared memory, where other warps read it as B.
@@ -92,7 +93,7 @@ struct SplitPair {
 __device__ __forceinline__ void multiply_eights(const SplitPair &a, const SplitPair &b, float *x,
                                                 float *y) {
     float sums[4] = {}, small[4] = {};
-    const uint32_t high = turned(b.high), low = turned(b.low);
+    const uint32_t high = transposed(b.high), low = transposed(b.low);
     const auto add = [](float(&to)[4], uint32_t left, uint32_t right) { // rows 8 to 15 are of use
         asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, "
                      "{%6}, {%0,%1,%2,%3};"

@@ -182,8 +182,6 @@ cudaError_t launch_steps(const StateSpaceArguments &s, cudaStream_t stream) {
 
 constexpr int kNormThreads = 256;
 
-template <typename T> struct alignas(4 * sizeof(T)) Four { T x[4]; };
-
 // A block has a part of a token's results; a thread four neighbours at a time.
 template <typename T> __global__ void __launch_bounds__(kNormThreads)
     state_space_norm(const __grid_constant__ StateSpaceArguments s, int64_t tokens) {
@@ -193,11 +191,11 @@ template <typename T> __global__ void __launch_bounds__(kNormThreads)
     const int begin = static_cast<int>(blockIdx.x) * length;
     int side = 0;
     for (int64_t token = blockIdx.y; token < tokens; token += gridDim.y, side ^= 1) {
-        auto *row =
-            reinterpret_cast<Four<T> *>(static_cast<T *>(a.out) + token * a.values_size() + begin);
+        auto *row = reinterpret_cast<Packed4<T> *>(static_cast<T *>(a.out) +
+                                                   token * a.values_size() + begin);
         float squares = 0;
         for (int i = static_cast<int>(threadIdx.x); i < length / 4; i += kNormThreads) {
-            const float4 x = load4(row[i].x);
+            const float4 x = widen(row[i]);
             squares += x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w;
         }
         squares = warp_sum(squares);
@@ -208,10 +206,9 @@ template <typename T> __global__ void __launch_bounds__(kNormThreads)
         const float scale = rsqrtf(squares / static_cast<float>(length) + a.epsilon);
         const auto *weights = reinterpret_cast<const float4 *>(a.norm + begin);
         for (int i = static_cast<int>(threadIdx.x); i < length / 4; i += kNormThreads) {
-            const float4 x = load4(row[i].x), weight = weights[i];
-            row[i] = {{from_float<T>(x.x * scale * weight.x), from_float<T>(x.y * scale * weight.y),
-                       from_float<T>(x.z * scale * weight.z),
-                       from_float<T>(x.w * scale * weight.w)}};
+            const float4 x = widen(row[i]), weight = weights[i];
+            row[i] = narrow<T>(make_float4(x.x * scale * weight.x, x.y * scale * weight.y,
+                                           x.z * scale * weight.z, x.w * scale * weight.w));
         }
     }
 }

@@ -36,7 +36,7 @@ struct StateSpaceChunks {
     StateSpaceArguments space;
     const StateChunk *chunks; // of the step
     // Of the level when it is launched. A graph's next replay may have more of either: then it is slower.
-    int32_t most_chunks, items;
+    int32_t chunk_count, item_count;
     void *mixed; // [tokens, channels] elements: q, k and v convolved
     // [tokens, value_heads] the logarithm to base 2 of the decay from the chunk's beginning to the token, and its step
     float2 *gates;

@@ -133,7 +133,7 @@ __device__ __forceinline__ void make_results(const Tiles &tiles, float (&results
     float p[8][4] = {};
     Right keys, states; // while one is multiplied, the other comes
     const auto load_keys = [&](int k) {
-        keys.load([&](uint32_t(&b)[4], int n) { tiles.keys.load_turned_b(b, k, n); });
+        keys.load([&](uint32_t(&b)[4], int n) { tiles.keys.load_transposed_b(b, k, n); });
     };
     load_keys(0);
 #pragma unroll
@@ -247,7 +247,7 @@ __device__ __forceinline__ void advance(const Tiles &tiles, int count, WarpState
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
             uint32_t key[4];
-            tiles.keys.load_turned_a(key, 32 * warp + 16 * m, k);
+            tiles.keys.load_transposed_a(key, 32 * warp + 16 * m, k);
             multiply(state[m], key, kept);
         }
     }
@@ -324,7 +324,7 @@ bool takes_state_space_chunks(DType element, int32_t key_dim, int32_t value_dim)
 
 cudaError_t launch_state_space_chunks(const StateSpaceChunks &c, cudaStream_t stream) {
     const DeltaArguments &a = c.space.delta;
-    if (c.most_chunks == 0 || c.items == 0) return cudaSuccess;
+    if (c.chunk_count == 0 || c.item_count == 0) return cudaSuccess;
     if (!takes_state_space_chunks(a.element, a.key_dim, a.value_dim) || a.key_heads < 1 ||
         a.value_heads % a.key_heads != 0) {
         return cudaErrorInvalidValue;
@@ -334,7 +334,7 @@ cudaError_t launch_state_space_chunks(const StateSpaceChunks &c, cudaStream_t st
     }
     // Two rounds of the device at least: a graph's next replay may have many more items than the step that was captured.
     const int least = 2 * space::kBlocks * std::max(a.sms, 1);
-    const int of_head = std::max(c.items, (least + a.value_heads - 1) / a.value_heads);
+    const int of_head = std::max(c.item_count, (least + a.value_heads - 1) / a.value_heads);
     const dim3 grid(static_cast<unsigned>(a.value_heads),
                     static_cast<unsigned>(std::min(of_head, 65535)));
     return with_state(a.state, [&](auto state) {

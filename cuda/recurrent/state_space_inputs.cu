@@ -144,7 +144,7 @@ cudaError_t launch_state_space_inputs(const StateSpaceChunks &c, cudaStream_t st
         space::channel_blocks(a) + (a.value_heads + space::kHeads - 1) / space::kHeads;
     // Enough for the device: a graph's next replay may have many more chunks than the step that was captured.
     const int at_once = space::kBlocks * std::max(a.sms, 1);
-    const int along = std::max(c.most_chunks, (at_once + parts - 1) / parts);
+    const int along = std::max(c.chunk_count, (at_once + parts - 1) / parts);
     const dim3 grid(static_cast<unsigned>(along), static_cast<unsigned>(parts));
     space::state_space_inputs<<<grid, space::kThreads, 0, stream>>>(c);
     return cudaGetLastError();

@@ -2,7 +2,7 @@
 // KB a head of 128 by 128 in f32.
 //
 // A block has one item and head after another, and two kinds of warps that wait for each other at mbarriers:
-//     mixers make what a token needs beside S: q, k, v convolved, gates, the result's gain;
+//     mixers make what a token needs besides S: q, k, v convolved, gates, the result's gain;
 //     two groups of eight warps take every second S into registers, step through the item's tokens and store it.
 // S is copied to a ring of stages in shared memory, as far ahead as there are stages: a group that has taken one
 // starts the copy of the next to the same stage.
@@ -19,10 +19,6 @@ namespace batchllm::cuda {
 namespace steps {
 namespace {
 
-__device__ __forceinline__ void add_scaled(float4 *to, const float4 &x, float scale) {
-    to->x = fmaf(x.x, scale, to->x), to->y = fmaf(x.y, scale, to->y);
-    to->z = fmaf(x.z, scale, to->z), to->w = fmaf(x.w, scale, to->w);
-}
 __device__ __forceinline__ float4 over_parts(const float4 (&parts)[kParts][32], int column) {
     float4 sum = parts[0][column];
 #pragma unroll
@@ -49,12 +45,12 @@ finish(const DeltaArguments &a, const StepToken &token, const float4 (&sums)[2][
     const float squares = warp_sum(dot(result, result));
     const float scale = rsqrtf(squares / static_cast<float>(value_dim) + a.epsilon);
     const float4 gain = reinterpret_cast<const float4 *>(token.gain)[lane];
-    Four<T> out;
+    Packed4<T> out;
     out.set(0, from_float<T>(result.x * scale * gain.x));
     out.set(1, from_float<T>(result.y * scale * gain.y));
     out.set(2, from_float<T>(result.z * scale * gain.z));
     out.set(3, from_float<T>(result.w * scale * gain.w));
-    store_four<kWhole>(static_cast<T *>(a.out) + token.out + 4 * lane, value_dim - 4 * lane, out);
+    store_some<kWhole>(static_cast<T *>(a.out) + token.out + 4 * lane, value_dim - 4 * lane, out);
 }
 
 // A thread's part of S: kRows rows from `row` on, four columns from `column` on.

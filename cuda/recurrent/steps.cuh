@@ -1,5 +1,5 @@
-// Of the kernel that goes token by token (steps.cu): what its warps share, the barriers that they wait at, and the
-// ring of stages through which S comes.
+// What the warps of the kernel that goes token by token (steps.cu) share, the barriers that they wait at, and the ring of
+// stages through which S comes.
 #pragma once
 
 #include "attention/mma.cuh"
@@ -21,7 +21,7 @@ constexpr int kMostStages = 8;
 constexpr int kRows = 16;                         // of S, a thread's
 constexpr int kParts = kMostDeltaDim / 2 / kRows; // of the rows, that warps have
 
-// What a token needs beside S. q and k are not normed. Zeros beyond a head's dims.
+// What a token needs besides S. q and k are not normed. Zeros beyond a head's dims.
 struct alignas(16) StepToken {
     float mixed[3][kMostDeltaDim]; // q, k and v
     float gain[kMostDeltaDim];     // of the normed result

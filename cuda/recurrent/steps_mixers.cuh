@@ -14,31 +14,23 @@ template <typename T> __device__ __forceinline__ void not_before(T *x) {
     }
 }
 
-// A lane's four channels of a part, as they are stored. kWhole: heads are of 128 by 128, so that four are there and
-// aligned.
-template <size_t kBytes> struct FourRaw { using type = uint2; };
-template <> struct FourRaw<4> { using type = uint4; };
-template <typename T> struct Four {
-    typename FourRaw<sizeof(T)>::type raw;
-    __device__ __forceinline__ void set(int e, T x) { reinterpret_cast<T *>(&raw)[e] = x; }
-    __device__ __forceinline__ T at(int e) const { return reinterpret_cast<const T *>(&raw)[e]; }
-    // Zeros where not `there`; and from here on in whole registers, not element by element.
-    __device__ __forceinline__ void keep_if(bool there) {
-        auto *words = reinterpret_cast<uint32_t *>(&raw);
+// Zeros where not `there`; and from here on in whole registers, not element by element.
+template <typename T> __device__ __forceinline__ void keep_if(bool there, Packed4<T> *four) {
+    auto *words = reinterpret_cast<uint32_t *>(&four->bits);
 #pragma unroll
-        for (int i = 0; i < static_cast<int>(sizeof(raw) / 4); ++i) {
-            words[i] = there ? words[i] : 0;
-            not_before(words + i);
-        }
+    for (int i = 0; i < static_cast<int>(sizeof(four->bits) / 4); ++i) {
+        words[i] = there ? words[i] : 0;
+        not_before(words + i);
     }
-};
+}
 
-// Past L1, where the convolution's weights stay.
+// A lane's four channels of a part, of which `count` are in the head. kWhole: heads are of 128 by 128, so that all four
+// are, and aligned; then past L1, where the convolution's weights stay.
 template <bool kWhole, typename T>
-__device__ __forceinline__ Four<T> load_four(const T *from, int count) {
-    Four<T> four;
+__device__ __forceinline__ Packed4<T> load_some(const T *from, int count) {
+    Packed4<T> four;
     if constexpr (kWhole) {
-        four.raw = __ldcg(reinterpret_cast<const decltype(four.raw) *>(from));
+        four = load4_past_l1(from);
     } else {
 #pragma unroll
         for (int e = 0; e < 4; ++e) four.set(e, e < count ? from[e] : from_float<T>(0.0f));
@@ -46,9 +38,9 @@ __device__ __forceinline__ Four<T> load_four(const T *from, int count) {
     return four;
 }
 template <bool kWhole, typename T>
-__device__ __forceinline__ void store_four(T *to, int count, const Four<T> &four) {
+__device__ __forceinline__ void store_some(T *to, int count, const Packed4<T> &four) {
     if constexpr (kWhole) {
-        *reinterpret_cast<decltype(four.raw) *>(to) = four.raw;
+        store4(to, four);
     } else {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
@@ -61,7 +53,8 @@ __device__ __forceinline__ void store_four(T *to, int count, const Four<T> &four
 // still read are not among those written.
 template <bool kWhole, typename T>
 __device__ __forceinline__ void keep_in_ring(const DeltaArguments &a, const StateItem &item,
-                                             int channel, int count, const Four<T> (&seen)[kRing]) {
+                                             int channel, int count,
+                                             const Packed4<T> (&seen)[kRing]) {
     int slot = item.state, position = item.position;
     asm volatile("" : "+r"(slot), "+r"(position)); // addresses are not kept from part to part
     T *ring = ring_of<T>(a, slot) + channel;
@@ -69,7 +62,7 @@ __device__ __forceinline__ void keep_in_ring(const DeltaArguments &a, const Stat
 #pragma unroll
     for (int i = 0; i < kRing; ++i) {
         if (i >= back || position < i) break;
-        store_four<kWhole>(ring + int64_t{(position - i) % kRing} * a.channels(), count,
+        store_some<kWhole>(ring + int64_t{(position - i) % kRing} * a.channels(), count,
                            seen[kRing - 1 - i]);
     }
 }
@@ -84,7 +77,7 @@ __device__ __forceinline__ float4 scaled(const float4 &x, float scale) {
 // The convolution of a lane's four channels.
 template <bool kWhole, typename T>
 __device__ __forceinline__ float4 convolved_four(const DeltaArguments &a, int channel, int count,
-                                                 const Four<T> (&seen)[kRing]) {
+                                                 const Packed4<T> (&seen)[kRing]) {
     float4 weights[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
@@ -152,21 +145,21 @@ __device__ __forceinline__ void mix_token(const DeltaArguments &a, const StepIte
     // All that is read is asked for at once, while the place is waited for: of the three parts, as many as there are
     // registers for.
     constexpr int kAhead = sizeof(T) == 4 ? 0 : kWhole ? 3 : 1;
-    Four<T> ahead[kAhead + 1][kRing]; // the last: loaded in the loop
-    const auto load = [&](int first, int end, Four<T>(*to)[kRing]) {
+    Packed4<T> ahead[kAhead + 1][kRing]; // the last: loaded in the loop
+    const auto load = [&](int first, int end, Packed4<T>(*to)[kRing]) {
 #pragma unroll
         for (int w = 0; w < kRing; ++w) {
             const T *row = seen_row<T>(a, item, t, kRing - 1 - w);
 #pragma unroll
             for (int part = first; part < end; ++part) {
-                to[part - first][w] = load_four<kWhole>(row + channel_of(part), count_of(part));
+                to[part - first][w] = load_some<kWhole>(row + channel_of(part), count_of(part));
             }
         }
     };
     load(0, kAhead, ahead);
     const int value_at = head * value_dim + 4 * lane;
-    Four<T> gate =
-        load_four<kWhole>(projected_of<T>(a, token) + a.channels() + value_at, count_of(2));
+    Packed4<T> gate =
+        load_some<kWhole>(projected_of<T>(a, token) + a.channels() + value_at, count_of(2));
     const T *gates_at = projected_of<T>(a, token) + a.channels() + a.values_size() + head;
     T rate = gates_at[0], step = gates_at[a.value_heads];
     float head_decay = a.decay[head], head_step = a.step[head];
@@ -175,11 +168,11 @@ __device__ __forceinline__ void mix_token(const DeltaArguments &a, const StepIte
 #pragma unroll 1
     for (int part = 0; part < 3; ++part) {
         if (kAhead < 3 && part + kAhead < 3) load(part + kAhead, part + kAhead + 1, ahead + kAhead);
-        Four<T> seen[kRing];
+        Packed4<T> seen[kRing];
 #pragma unroll
         for (int w = 0; w < kRing; ++w) {
             seen[w] = ahead[0][w];
-            seen[w].keep_if(item.position + t >= kRing - 1 - w);
+            keep_if(item.position + t >= kRing - 1 - w, &seen[w]);
 #pragma unroll
             for (int i = 0; i < kAhead; ++i) ahead[i][w] = ahead[i + 1][w];
         }
@@ -190,7 +183,7 @@ __device__ __forceinline__ void mix_token(const DeltaArguments &a, const StepIte
             keep_in_ring<kWhole>(a, item, channel, count, seen);
         }
     }
-    gate.keep_if(true);
+    keep_if(true, &gate);
     not_before(&rate), not_before(&step), not_before(&head_decay), not_before(&head_step);
     float4 norm = {};
     if (count_of(2) > 0) norm = reinterpret_cast<const float4 *>(a.norm)[lane];

@@ -1,5 +1,5 @@
-// What of a chunk depends on no state: A, its inverse T, W, U and P (chunk.h). A block has one chunk of one value
-// head. Half of its warps make A and then W, the others P and U; each has 16 of the rows. All of them find T, in f32.
+// What of a chunk depends on no state: A, T = (1 + A)^-1, W, U and P (chunk.h). A block has one chunk of one value
+// head. Half of its warps make A and then W, the others P and U; each has 16 of the rows. All of them make T, in f32.
 #include "device/launch.cuh"
 #include "recurrent/chunk.cuh"
 
@@ -7,7 +7,7 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kAcross = kStateChunk + 4;  // floats from row to row of A, which is kept turned over
+constexpr int kAcross = kStateChunk + 4;  // floats from row to row of A, which is kept transposed
 constexpr int kInverse = kStateChunk + 8; // of T
 constexpr int kBlock = 16;                // rows of T that one thread finds
 constexpr int kHalf = kStateChunk / 2;
@@ -53,7 +53,7 @@ __device__ __forceinline__ void read_gates(const ChunkArguments &c, const ChunkP
     }
 }
 
-// Of the warp's rows A, turned over, or P: `rows` times the keys' transpose.
+// The warp's rows of A, which is kept transposed, or of P: `rows` times the keys' transpose.
 template <typename T>
 __device__ __forceinline__ void multiply_within(const ChunkArguments &c, const ChunkPlace &place,
                                                 int head, WithinShared *shared, const Rows &rows,
@@ -68,7 +68,7 @@ __device__ __forceinline__ void multiply_within(const ChunkArguments &c, const C
         for (int n = 0; n < 4; ++n) {
             if (n > warp) break; // later tokens count for nothing
             uint32_t b[4];
-            keys.load_turned_b(b, k, n * 16);
+            keys.load_transposed_b(b, k, n * 16);
             mma_sync(products[n][0], a, b[0], b[1], T());
             mma_sync(products[n][1], a, b[2], b[3], T());
         }
@@ -278,7 +278,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 3)
 
 cudaError_t launch_within_chunks(const ChunkArguments &a, cudaStream_t stream) {
     if (a.delta.sm90) return launch_within_sm90(a, stream);
-    const dim3 grid(static_cast<unsigned>(a.most_chunks),
+    const dim3 grid(static_cast<unsigned>(a.chunk_count),
                     static_cast<unsigned>(a.delta.value_heads));
     return with_half(a.delta.element, [&](auto t) {
         return launch_with_shared(within_chunks<decltype(t)>, grid, kThreads,

@@ -199,7 +199,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 2)
 } // namespace
 
 cudaError_t launch_within_sm90(const ChunkArguments &a, cudaStream_t stream) {
-    const int work = a.most_chunks * a.delta.key_heads * parts_of(a.delta);
+    const int work = a.chunk_count * a.delta.key_heads * parts_of(a.delta);
     const dim3 grid(static_cast<unsigned>(std::min(work, 2 * a.delta.sms)));
     return with_half(a.delta.element, [&](auto t) {
         return launch_with_shared(within_chunks<decltype(t)>, grid, kThreads,

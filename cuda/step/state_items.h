@@ -16,7 +16,7 @@ struct StateItems {
     std::vector<StateChunk> chunks; // the same
 };
 
-// least_chunked: of so many tokens or more an item goes in chunks.
+// Items of least_chunked tokens or more go in chunks.
 void list_state_items(const TokenBatch &batch, int32_t least_chunked, StateItems *out);
 
 } // namespace batchllm::cuda

@@ -10,7 +10,7 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int64_t kAlign = 256;
-// From so many tokens on, products of matrices take less time than going token by token.
+// From this many tokens on, chunks take less time than going token by token.
 constexpr int32_t kChunkedTokens = 16;
 
 } // namespace
@@ -70,7 +70,6 @@ Status StepStates::stage(const TokenBatch &batch, StepInput *input, Staging *sta
     for (const StateLevel &level : items_.levels) {
         form_.push_back(static_cast<uint8_t>((level.several > level.begin ? kOne : 0) |
                                              (level.chunked > level.several ? kFew : 0) |
-                                             (level.end > level.several ? kSeveral : 0) |
                                              (level.end > level.chunked ? kChunked : 0)));
     }
     RETURN_IF_ERROR(input->stage<StateItem>(kStateItems, items_.items, staging));
@@ -120,7 +119,7 @@ Status StepStates::launch_delta(size_t layer, const DeviceLayer &weights, const 
 
 Status StepStates::launch_delta_net(DeltaArguments a, int64_t tokens, const StepInput &input,
                                     cudaStream_t stream) const {
-    // Else a token's bits must not depend on how many come with it.
+    // With reproducible results a token's bits do not depend on how many of its item's tokens are in the step.
     const bool decodes = !options_.reproducible && takes_delta_decode(a);
     for (size_t l = 0; l < form_.size(); ++l) {
         const StateLevel &level = items_.levels[l];

@@ -43,11 +43,11 @@ class StepStates {
     Status stage(const TokenBatch &batch, StepInput *input, Staging *staging);
     // Which launches the staged step needs: of each level the sum of its Forms.
     enum Form : uint8_t {
-        kOne = 1, // items of one token
-        kFew = 2, // of several, token by token
+        kOne = 1,     // items of one token
+        kFew = 2,     // of several tokens, token by token
+        kChunked = 4, // of several tokens, in chunks
         kStepped = kOne | kFew,
-        kSeveral = 4,
-        kChunked = 8,
+        kSeveral = kFew | kChunked,
     };
     const std::vector<uint8_t> &form() const { return form_; }
 

@@ -1,5 +1,6 @@
-// Behind the products of chunks (chunk.h): the gated norm of results. Each is read once and written once, four elements
-// a lane; bound by memory as long as an element takes few instructions, hence the approximate silu.
+// The last of the launches for chunks (chunk.h): the gated norm of results. Each is read once and written once, four
+// elements a lane; bound by memory as long as an element takes few instructions, hence the approximate silu. And what
+// launches all of them, one after the other.
 //
 // A warp has one head and 16 tokens of a chunk.
 #include "recurrent/chunk.cuh"
@@ -11,19 +12,8 @@ constexpr int kThreads = 128;
 constexpr int kTokens = kStateChunk / (kThreads / 32);
 constexpr int kResults = 4; // tokens that are loaded together
 
-template <typename T> struct alignas(8) Four { T x[4]; };
-
-template <typename T> __device__ __forceinline__ Four<T> load_four(const T *from) {
-    Four<T> four;
-    *reinterpret_cast<uint2 *>(&four) = *reinterpret_cast<const uint2 *>(from);
-    return four;
-}
-
-template <typename T> __device__ __forceinline__ void store_four(T *to, const float (&x)[4]) {
-    uint2 raw;
-    raw.x = pack(x[0], x[1], T());
-    raw.y = pack(x[2], x[3], T());
-    *reinterpret_cast<uint2 *>(to) = raw;
+template <typename T> __device__ __forceinline__ Packed4<T> load4(const T *from) {
+    return {*reinterpret_cast<const uint2 *>(from)};
 }
 
 template <typename T> __global__ void __launch_bounds__(kThreads)
@@ -40,28 +30,29 @@ template <typename T> __global__ void __launch_bounds__(kThreads)
         const int end = min((warp + 1) * kTokens, place.count);
         T *out = static_cast<T *>(a.out) + place.token * a.values_size() + at;
         const T *gates = projected_of<T>(a, place.token) + a.channels() + at;
-        const auto finish = [&](int t, const Four<T> &result, const Four<T> &gate) {
+        const auto finish = [&](int t, const Packed4<T> &result, const Packed4<T> &gate) {
             float x[4], squares = 0;
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                x[e] = to_float(result.x[e]);
+                x[e] = to_float(result.at(e));
                 squares += x[e] * x[e];
             }
             const float scale =
                 rsqrtf(warp_sum(squares) / static_cast<float>(kHeadDim) + a.epsilon);
 #pragma unroll
             for (int e = 0; e < 4; ++e)
-                x[e] *= scale * weights[e] * silu_approximate(to_float(gate.x[e]));
-            store_four(out + int64_t{t} * a.values_size(), x);
+                x[e] *= scale * weights[e] * silu_approximate(to_float(gate.at(e)));
+            store4(out + int64_t{t} * a.values_size(),
+                   Packed4<T>{{pack(x[0], x[1], T()), pack(x[2], x[3], T())}});
         };
 #pragma unroll 1
         for (int t = warp * kTokens; t < end; t += kResults) {
-            Four<T> result[kResults], gate[kResults];
+            Packed4<T> result[kResults], gate[kResults];
 #pragma unroll
             for (int b = 0; b < kResults; ++b) {
                 const int64_t token = min(t + b, end - 1);
-                result[b] = load_four(out + token * a.values_size());
-                gate[b] = load_four(gates + token * a.stride);
+                result[b] = load4(out + token * a.values_size());
+                gate[b] = load4(gates + token * a.stride);
             }
 #pragma unroll
             for (int b = 0; b < kResults; ++b) {
@@ -79,7 +70,7 @@ bool takes_chunks(DType element, int32_t key_dim, int32_t value_dim) {
 
 cudaError_t launch_chunk_results(const ChunkArguments &a, cudaStream_t stream) {
     if (a.delta.sm90) return cudaSuccess; // launch_across_sm90 makes them
-    const dim3 grid(static_cast<unsigned>(a.most_chunks),
+    const dim3 grid(static_cast<unsigned>(a.chunk_count),
                     static_cast<unsigned>(a.delta.value_heads));
     return with_half(a.delta.element, [&](auto t) {
         chunk_results<decltype(t)><<<grid, kThreads, 0, stream>>>(a);
@@ -88,7 +79,7 @@ cudaError_t launch_chunk_results(const ChunkArguments &a, cudaStream_t stream) {
 }
 
 cudaError_t launch_delta_chunks(const ChunkArguments &a, cudaStream_t stream) {
-    if (a.most_chunks == 0) return cudaSuccess;
+    if (a.chunk_count == 0) return cudaSuccess;
     if (!takes_chunks(a.delta.element, a.delta.key_dim, a.delta.value_dim)) {
         return cudaErrorInvalidValue;
     }
