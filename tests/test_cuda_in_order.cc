@@ -27,22 +27,31 @@ Linear make_linear(DType element, const DeviceMemory &scratch, bool in_order) {
     return std::move(linear).value();
 }
 
-void prepare(Linear *linear, const Shape &shape, DType element, DType y_type, bool accumulate) {
+// y = alpha x W^T (+ y)
+struct Sum {
+    DType element, y_type;
+    bool accumulate;
+    float alpha;
+};
+
+void prepare(Linear *linear, const Shape &shape, const Sum &sum) {
     const Matrix like{nullptr, shape.n, shape.k, nullptr, Scaling::none};
     OrderProbe probe;
-    probe.reserve({shape.n, shape.k, element, y_type, accumulate, kMostRows});
+    probe.reserve({shape.n, shape.k, sum.element, sum.y_type, sum.accumulate, kMostRows});
     check(probe.allocate());
-    check(linear->prepare_in_order(like, y_type, accumulate, kMostRows, &probe, nullptr));
+    check(linear->prepare_in_order(like, sum.y_type, sum.accumulate, sum.alpha, kMostRows, &probe,
+                                   nullptr));
     check(cudaDeviceSynchronize());
 }
 
 // Elements of other bits than the row's among kMostRows others, over many numbers of rows and places.
-int64_t count_other(DType element, DType y_type, bool accumulate, const Shape &shape, bool tuned) {
+int64_t count_other(const Sum &sum, const Shape &shape, bool tuned) {
+    const auto [element, y_type, accumulate, alpha] = sum;
     const auto memory = zeroed_memory(kMostRows * shape.n * 4, "test");
     check(memory.status());
     const DeviceMemory none;
     Linear linear = make_linear(element, tuned ? *memory : none, true);
-    prepare(&linear, shape, element, y_type, accumulate);
+    prepare(&linear, shape, sum);
     Random random(kSeed + 90);
     const std::vector<float> x = normal(random, kMostRows * shape.k, element);
     const std::vector<float> start = normal(random, kMostRows * shape.n, y_type);
@@ -58,7 +67,8 @@ int64_t count_other(DType element, DType y_type, bool accumulate, const Shape &s
                           start.begin() + (at + 1) * shape.n);
         }
         const Array input(own, element), y(before, y_type);
-        check(linear.run(matrix, Input(input.data()), rows, y.data(), y_type, accumulate, nullptr));
+        check(linear.run(matrix, Input(input.data()), rows, y.data(), sum.y_type, sum.accumulate,
+                         nullptr, sum.alpha));
         return y.read();
     };
     std::vector<float> expected(static_cast<size_t>(kMostRows * shape.n));
@@ -86,18 +96,20 @@ void a_row_is_the_same_bits_among_any_number_of_rows(void **) {
     const Shape shapes[] = {{64, 64}, {192, 64}, {256, 64}, {64, 256}, {1024, 1024}, {5632, 1024}};
     for (const DType element : {DType::f32, DType::f16, DType::bf16}) {
         for (const Shape &shape : shapes) {
-            for (const auto &[y_type, accumulate] :
-                 {std::pair(element, false), std::pair(DType::f32, false),
-                  std::pair(element == DType::bf16 ? DType::bf16 : DType::f32, true)}) {
+            const DType stream = element == DType::bf16 ? DType::bf16 : DType::f32;
+            for (const Sum &sum :
+                 {Sum{element, element, false, 1}, Sum{element, DType::f32, false, 1},
+                  Sum{element, stream, true, 1}, Sum{element, DType::f32, true, 0.6F}}) {
                 for (const bool tuned : {false, true}) {
-                    const int64_t other = count_other(element, y_type, accumulate, shape, tuned);
+                    const int64_t other = count_other(sum, shape, tuned);
                     if (other == 0) continue;
                     ++wrong;
-                    print_message("%s to %s%s [%lld, %lld]%s: %lld elements of other bits\n",
-                                  dtype_name(element), dtype_name(y_type),
-                                  accumulate ? ", added" : "", static_cast<long long>(shape.n),
-                                  static_cast<long long>(shape.k), tuned ? ", tuned" : "",
-                                  static_cast<long long>(other));
+                    print_message("%s to %s%s times %g [%lld, %lld]%s: %lld elements of other "
+                                  "bits\n",
+                                  dtype_name(element), dtype_name(sum.y_type),
+                                  sum.accumulate ? ", added" : "", double(sum.alpha),
+                                  static_cast<long long>(shape.n), static_cast<long long>(shape.k),
+                                  tuned ? ", tuned" : "", static_cast<long long>(other));
                 }
             }
         }
@@ -116,7 +128,7 @@ void another_order_is_seen(void **) {
         check(probe.allocate());
         Linear in_order = make_linear(element, none, true), any = make_linear(element, none, false);
         const Matrix like{nullptr, shape.n, shape.k, nullptr, Scaling::none};
-        check(in_order.prepare_in_order(like, DType::f32, false, kMostRows, &probe, nullptr));
+        check(in_order.prepare_in_order(like, DType::f32, false, 1, kMostRows, &probe, nullptr));
         check(probe.fill(product, nullptr));
         const Matrix w{probe.w(), shape.n, shape.k, nullptr, Scaling::none};
         const auto agrees = [&](Linear *linear) {
@@ -135,13 +147,33 @@ void what_was_not_prepared_is_an_error(void **) {
     const DeviceMemory none;
     Linear linear = make_linear(DType::bf16, none, true);
     const Shape shape{64, 64};
-    prepare(&linear, shape, DType::bf16, DType::bf16, false);
+    prepare(&linear, shape, {DType::bf16, DType::bf16, false, 1});
     const Array w(std::vector<float>(64 * 64), DType::bf16), y(64 * 64, DType::f32);
     const Matrix matrix{w.data(), 64, 64, nullptr, Scaling::none};
     check(linear.run(matrix, Input(w.data()), 10, y.data(), DType::bf16, false, nullptr));
     const Status status =
         linear.run(matrix, Input(w.data()), 10, y.data(), DType::f32, false, nullptr);
     assert_int_equal(status.code(), BATCHLLM_ERROR_INTERNAL);
+}
+
+// Only what is added to y: elsewhere alpha changes no order.
+void one_shape_with_two_alphas_is_refused(void **) {
+    const DeviceMemory none;
+    Linear linear = make_linear(DType::bf16, none, true);
+    const Shape shape{64, 64};
+    const Matrix like{nullptr, shape.n, shape.k, nullptr, Scaling::none};
+    OrderProbe probe;
+    probe.reserve({shape.n, shape.k, DType::bf16, DType::f32, true, kMostRows});
+    check(probe.allocate());
+    const auto prepared = [&](bool accumulate, float alpha) {
+        return linear
+            .prepare_in_order(like, DType::f32, accumulate, alpha, kMostRows, &probe, nullptr)
+            .code();
+    };
+    for (const float alpha : {0.5F, 0.6F}) assert_int_equal(prepared(false, alpha), BATCHLLM_OK);
+    for (int again = 0; again < 2; ++again) assert_int_equal(prepared(true, 0.6F), BATCHLLM_OK);
+    assert_int_equal(prepared(true, 1), BATCHLLM_ERROR_UNSUPPORTED);
+    check(cudaDeviceSynchronize());
 }
 
 } // namespace
@@ -152,6 +184,7 @@ int main() {
         cmocka_unit_test(a_row_is_the_same_bits_among_any_number_of_rows),
         cmocka_unit_test(another_order_is_seen),
         cmocka_unit_test(what_was_not_prepared_is_an_error),
+        cmocka_unit_test(one_shape_with_two_alphas_is_refused),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

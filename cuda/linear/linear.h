@@ -81,8 +81,9 @@ class Linear {
     void set_in_order() { in_order_ = true; }
     // Chooses the algorithms of products with matrices like this one of up to most_rows rows: all add up in the
     // order of one. BATCHLLM_ERROR_UNSUPPORTED: there are none for some number of rows. The probe has room.
-    Status prepare_in_order(const Matrix &like, DType y_type, bool accumulate, int64_t most_rows,
-                            OrderProbe *probe, cudaStream_t stream);
+    // A shape that is added to y has one alpha in all products (UNSUPPORTED otherwise).
+    Status prepare_in_order(const Matrix &like, DType y_type, bool accumulate, float alpha,
+                            int64_t most_rows, OrderProbe *probe, cudaStream_t stream);
 
     int64_t algorithms() const { return static_cast<int64_t>(products_.size()); }
     // What the choices depend on, besides the shape.
@@ -111,6 +112,7 @@ class Linear {
         cublasLtMatmulDesc_t operation = nullptr;
         cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
         cublasLtMatmulAlgo_t algorithm{};
+        float alpha = 1; // that it was tried with, in order
     };
 
     Result<const Product *> product_of(const Matrix &w, const Input &x, int64_t rows, DType y_type,

@@ -41,7 +41,7 @@ Result<bool> Linear::agrees(const Key &key, const Product &product,
         return false;
     }
     RETURN_IF_ERROR(probe->begin(key.m, stream));
-    if (multiply(product, algorithm, w, x, probe->y(), key.accumulate, stream) !=
+    if (multiply(product, algorithm, w, x, probe->y(), key.accumulate, stream, probe->alpha()) !=
         CUBLAS_STATUS_SUCCESS) {
         return false;
     }
@@ -63,8 +63,8 @@ Status Linear::find_reference(Key key, const Matrix &w, const Input &x, OrderPro
     for (const cublasLtMatmulHeuristicResult_t &candidate : found) {
         if (candidate.state != CUBLAS_STATUS_SUCCESS || !makes_one_sum(candidate.algo)) continue;
         RETURN_IF_ERROR(probe->begin(key.m, stream));
-        if (multiply(small, candidate.algo, w, x, probe->y(), key.accumulate, stream) !=
-            CUBLAS_STATUS_SUCCESS) {
+        if (multiply(small, candidate.algo, w, x, probe->y(), key.accumulate, stream,
+                     probe->alpha()) != CUBLAS_STATUS_SUCCESS) {
             continue;
         }
         *reference = candidate.algo;
@@ -116,12 +116,18 @@ Status Linear::choose_in_order(const Key &key, const cublasLtMatmulAlgo_t &refer
     return {};
 }
 
-Status Linear::prepare_in_order(const Matrix &like, DType y_type, bool accumulate,
+Status Linear::prepare_in_order(const Matrix &like, DType y_type, bool accumulate, float alpha,
                                 int64_t most_rows, OrderProbe *probe, cudaStream_t stream) {
     Key key{padded_rows(most_rows), like.rows, like.columns, y_type, accumulate, like.scaling};
-    if (products_.contains(key)) return {}; // another layer's
+    if (const auto known = products_.find(key); known != products_.end()) { // another layer's
+        if (!accumulate || known->second.alpha == alpha) return {};
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "reproducible: products with [%lld, %lld] are added up times %g and times %g",
+                     static_cast<long long>(key.n), static_cast<long long>(key.k),
+                     static_cast<double>(known->second.alpha), static_cast<double>(alpha));
+    }
     const DType element = like.scaling != Scaling::none ? DType::e4m3 : element_;
-    RETURN_IF_ERROR(probe->fill({key.n, key.k, element, y_type, accumulate, key.m}, stream));
+    RETURN_IF_ERROR(probe->fill({key.n, key.k, element, y_type, accumulate, key.m, alpha}, stream));
     const Matrix w{probe->w(), key.n, key.k, probe->ones(), like.scaling};
     const Input x(probe->x(), probe->ones());
     cublasLtMatmulAlgo_t reference{}, chosen{};
@@ -134,6 +140,7 @@ Status Linear::prepare_in_order(const Matrix &like, DType y_type, bool accumulat
             chosen_for = coarse.m;
         }
         Product product;
+        product.alpha = alpha;
         Status status = describe(key, &product);
         if (status.ok()) status = describe_scales(product, w, x);
         bool same = false;

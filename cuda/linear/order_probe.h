@@ -2,7 +2,8 @@
 //
 // Of the elements of x and W the second half of each row repeats the first, x's negated: exactly, each result is
 // 0, and what a product makes is what its order of additions leaves of rounding. Rows r and r + kRows of x are
-// equal. So two products agree in every bit only if they add up alike, for each row in each place.
+// equal. So two products agree in every bit only if they add up alike, for each row in each place. Where y is added to,
+// alpha has to be that of the real product: some kernels round alpha times the sum before they add y, some do not.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +16,13 @@
 
 namespace batchllm::cuda {
 
-// y = x W^T with W [n, k]. element: of x and W, e4m3 too, whose scales are all 1.
+// y = alpha x W^T (+ y) with W [n, k]. element: of x and W, e4m3 too, whose scales are all 1.
 struct ProbedProduct {
     int64_t n, k;
     DType element, y_type;
     bool accumulate; // y is not zero before
     int64_t most_rows;
+    float alpha = 1;
 };
 
 class OrderProbe {
@@ -35,6 +37,7 @@ class OrderProbe {
     Status fill(const ProbedProduct &product, cudaStream_t stream);
     const void *w() const { return w_.data(); }
     const void *x() const { return x_.data(); }
+    float alpha() const { return product_.alpha; }
     const float *ones() const { return ones_.as<float>(); }
     void *y() const { return y_.data(); }
     int64_t y_bytes() const { return y_.bytes(); }

@@ -229,6 +229,7 @@ class Forward {
         void *y;
         DType y_type;
         bool accumulate;
+        float alpha = 1; // of what is added to y
     };
     // QKV and O, gate and up, down, the router, and the input block's two; those that the layer has.
     std::vector<Product> products(const DeviceLayer &weights) const;

@@ -150,10 +150,14 @@ Result<Input> Forward::attended(const Matrix &w, const int32_t *wanted, int64_t 
 
 std::vector<Forward::Product> Forward::products(const DeviceLayer &w) const {
     const DType element = options_.element, residual = options_.residual;
+    const float scale =
+        model_.layers[static_cast<size_t>(&w - weights_.layers.data())].residual_scale;
     // What ends a sublayer: added to the residual stream, or a delta.
-    const auto end = [&](const Matrix &matrix, const Input &x, const DeviceNorm &after) {
+    const auto end = [&](const Matrix &matrix, const Input &x, const DeviceNorm &after,
+                         float alpha) {
         const bool delta = after || !adds(matrix);
-        return Product{matrix, x, delta ? delta_.data() : residual_.data(), residual, !delta};
+        return Product{matrix,   x,      delta ? delta_.data() : residual_.data(),
+                       residual, !delta, alpha};
     };
     const Input normed{normed_.data(), normed_scales_.as<float>()};
     const Input attended{w.o.scaling == Scaling::none ? attended_.data() : qkv_.data(),
@@ -162,12 +166,12 @@ std::vector<Forward::Product> Forward::products(const DeviceLayer &w) const {
     std::vector<Product> products;
     if (w.mixes()) {
         products.push_back({w.qkv, normed, qkv_.data(), element, false});
-        products.push_back(end(w.o, attended, w.after_attention));
+        products.push_back(end(w.o, attended, w.after_attention, scale));
     }
     if (w.gate_up.rows > 0) {
         products.push_back({w.gate_up, normed, gate_up_.data(), element, false});
         products.push_back(w.experts ? Product{w.down, activated, delta_.data(), residual, false}
-                                     : end(w.down, activated, w.after_feed_forward));
+                                     : end(w.down, activated, w.after_feed_forward, scale));
     }
     if (w.experts) {
         const Input x = w.experts.in_e4m3() ? Input(normed_whole_.data()) : normed;
@@ -175,7 +179,7 @@ std::vector<Forward::Product> Forward::products(const DeviceLayer &w) const {
     }
     if (model_.layer_inputs) {
         products.push_back({w.input_gate, normed, gate_up_.data(), element, false});
-        products.push_back(end(w.input_down, activated, w.after_input));
+        products.push_back(end(w.input_down, activated, w.after_input, 1));
     }
     return products;
 }
@@ -185,22 +189,24 @@ Status Forward::prepare_in_order() {
         Matrix w;
         DType y_type;
         bool accumulate;
+        float alpha;
         int64_t most_rows;
     };
     std::vector<Wanted> wanted;
     for (const DeviceLayer &layer : weights_.layers) {
         for (const Product &p : products(layer)) {
-            wanted.push_back({p.w, p.y_type, p.accumulate, rows_});
+            wanted.push_back({p.w, p.y_type, p.accumulate, p.alpha, rows_});
             // What a layer's scalar multiplies is a delta first.
             if (p.accumulate && layer.scalar != nullptr) {
-                wanted.push_back({p.w, p.y_type, false, rows_});
+                wanted.push_back({p.w, p.y_type, false, 1, rows_});
             }
         }
     }
     if (model_.layer_inputs) {
-        wanted.push_back({weights_.input_projection, options_.element, false, rows_});
+        wanted.push_back({weights_.input_projection, options_.element, false, 1, rows_});
     }
-    if (weights_.head.rows > 0) wanted.push_back({weights_.head, DType::f32, false, logits_rows_});
+    if (weights_.head.rows > 0)
+        wanted.push_back({weights_.head, DType::f32, false, 1, logits_rows_});
     OrderProbe probe;
     for (const Wanted &p : wanted) {
         probe.reserve(
@@ -209,8 +215,8 @@ Status Forward::prepare_in_order() {
     RETURN_IF_ERROR(probe.allocate());
     ASSIGN_OR_RETURN(const Stream stream, Stream::create());
     for (const Wanted &p : wanted) {
-        RETURN_IF_ERROR(
-            linear_->prepare_in_order(p.w, p.y_type, p.accumulate, p.most_rows, &probe, stream));
+        RETURN_IF_ERROR(linear_->prepare_in_order(p.w, p.y_type, p.accumulate, p.alpha, p.most_rows,
+                                                  &probe, stream));
     }
     return check_cuda(cudaStreamSynchronize(stream), "products");
 }
@@ -235,7 +241,8 @@ Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) 
         const bool last = &w == &weights_.layers.back();
         for (const Product &p : products(w)) { // but for QKV, the last layer's are of the wanted
             const int64_t rows = last && &p.w != &w.qkv ? wanted : tokens;
-            RETURN_IF_ERROR(linear_->run(p.w, p.x, rows, p.y, p.y_type, p.accumulate, stream));
+            RETURN_IF_ERROR(
+                linear_->run(p.w, p.x, rows, p.y, p.y_type, p.accumulate, stream, p.alpha));
         }
         if (!w.experts) continue;
         const Ending ending{w.down, nullptr, nullptr, {}, 1, nullptr, Scaling::none, Part::combine};
