@@ -560,6 +560,30 @@ void a_vision_tower_is_passed_over_and_nothing_else(void **) {
               BATCHLLM_ERROR_MODEL_FORMAT, {"model.norm.weight", "missing"});
 }
 
+// A base model's tensors have no "model." in front of them (in Nemotron-H no "backbone.").
+void the_tensors_of_any_familys_base_model_are_found(void **) {
+    for (const std::string name :
+         {"bamba_bf16", "gemma4_text_bf16", "lfm2_bf16", "nemotron_h_bf16"}) {
+        const std::string golden = "golden/" + name + "/";
+        const std::string bytes = read_text(golden + "model.safetensors");
+        uint64_t length = 0;
+        std::memcpy(&length, bytes.data(), sizeof length);
+        std::string header = bytes.substr(sizeof length, length);
+        for (const std::string prefix : {"\"model.", "\"backbone."}) {
+            for (size_t at = header.find(prefix); at != std::string::npos;
+                 at = header.find(prefix, at)) {
+                header.replace(at, prefix.size(), "\"");
+            }
+        }
+        const TemporaryDirectory directory;
+        directory.write("config.json", read_text(golden + "config.json"));
+        directory.write("model.safetensors",
+                        with_length(header.size(), header, bytes.substr(sizeof length + length)));
+        const auto loaded = load_model(directory.path());
+        if (!loaded.ok()) fail_msg("%s", loaded.status().message().c_str());
+    }
+}
+
 } // namespace
 
 int main() {
@@ -585,6 +609,7 @@ int main() {
         cmocka_unit_test(a_shard_outside_the_directory_is_refused),
         cmocka_unit_test(a_directory_without_weights_is_an_error_that_says_so),
         cmocka_unit_test(golden_models_load),
+        cmocka_unit_test(the_tensors_of_any_familys_base_model_are_found),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

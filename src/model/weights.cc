@@ -19,6 +19,7 @@
 #include "model/absent_keys.h"
 #include "model/checkpoint.h"
 #include "model/four_bits.h"
+#include "model/heads.h"
 #include "model/model.h"
 #include "model/scales.h"
 #include "model/stacked_experts.h"
@@ -288,7 +289,7 @@ Result<std::unique_ptr<Model>> load_model(const std::string &model_dir) {
     ASSIGN_OR_RETURN(Model described, describe_model(model_dir));
     auto model = std::make_unique<Model>(std::move(described));
     ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(model_dir));
-    const bool base_names = checkpoint.tensors.contains("embed_tokens.weight");
+    const bool base_names = checkpoint.tensors.contains(base_name(model->embedding.name));
     RETURN_IF_ERROR(checkpoint.rename(*model));
     Taker taker(&checkpoint, model.get());
     drop_missing_head(taker, base_names, model.get());
