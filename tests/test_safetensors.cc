@@ -558,6 +558,23 @@ void a_vision_tower_is_passed_over_and_nothing_else(void **) {
               {"vision_towel.", "of no use"});
     must_fail(load_renamed("language_model.model.norm.", "language_model.model.norn."),
               BATCHLLM_ERROR_MODEL_FORMAT, {"model.norm.weight", "missing"});
+    // By the name that the file has, not by the one that it is looked up by.
+    must_fail(load_renamed("\"dtype\":\"BF16\"", "\"dtype\":\"I16\" "), BATCHLLM_ERROR_UNSUPPORTED,
+              {"tensor language_model.model.embed_tokens.weight is of type I16"});
+}
+
+void a_key_that_is_there_by_its_other_name_is_not_called_absent(void **) {
+    const TemporaryDirectory directory;
+    const std::string golden = "golden/lfm2_bf16/";
+    std::string text = read_text(golden + "config.json");
+    const size_t at = text.find("\"block_ff_dim\": ");
+    assert_true(at != std::string::npos);
+    text.replace(text.find(':', at), 1, ": 5");
+    directory.write("config.json", text);
+    directory.write("model.safetensors", read_text(golden + "model.safetensors"));
+    const auto loaded = load_model(directory.path());
+    must_fail(loaded, BATCHLLM_ERROR_MODEL_FORMAT, {"feed_forward", "shape"});
+    assert_null(std::strstr(loaded.status().message().c_str(), "intermediate_size"));
 }
 
 // A base model's tensors have no "model." in front of them (in Nemotron-H no "backbone.").
@@ -609,6 +626,7 @@ int main() {
         cmocka_unit_test(a_shard_outside_the_directory_is_refused),
         cmocka_unit_test(a_directory_without_weights_is_an_error_that_says_so),
         cmocka_unit_test(golden_models_load),
+        cmocka_unit_test(a_key_that_is_there_by_its_other_name_is_not_called_absent),
         cmocka_unit_test(the_tensors_of_any_familys_base_model_are_found),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

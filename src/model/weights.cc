@@ -64,13 +64,14 @@ class Taker {
         } else if (stored.type == "F8_E4M3" && scheme_of(*tensor, stored)) {
             tensor->dtype = DType::e4m3;
         } else {
-            return refuse_type(*tensor, located);
+            return refuse_type(located);
         }
         const std::vector<int64_t> shape = stored_shape(*tensor);
         if (stored.shape != shape) {
             return error(code, "%s: tensor %s has shape %s: config.json makes it %s%s",
-                         path_of(located), tensor->name.c_str(), shape_text(stored.shape).c_str(),
-                         shape_text(shape).c_str(), absent_shape_keys(model_.directory).c_str());
+                         path_of(located), printable(stored.name).c_str(),
+                         shape_text(stored.shape).c_str(), shape_text(shape).c_str(),
+                         absent_shape_keys(model_.directory).c_str());
         }
         tensor->data = data_of(located) + first_element(*tensor) * dtype_bytes(tensor->dtype);
         located.used = true;
@@ -111,9 +112,10 @@ class Taker {
             if (first == nullptr || name < *first) first = &name;
         }
         if (first == nullptr) return {};
+        const Located &located = checkpoint_.tensors.at(*first);
         return error(BATCHLLM_ERROR_UNSUPPORTED,
-                     "%s: tensor %s is of no use to a model of this config.json",
-                     path_of(checkpoint_.tensors.at(*first)), printable(*first).c_str());
+                     "%s: tensor %s is of no use to a model of this config.json", path_of(located),
+                     printable(located.stored.name).c_str());
     }
 
   private:
@@ -196,15 +198,15 @@ class Taker {
         return find_four_bits(tensor, *scheme, find);
     }
 
-    Status refuse_type(const Tensor &tensor, const Located &located) const {
+    Status refuse_type(const Located &located) const {
         std::string also = "only BF16, F16 and F32 are supported";
         if (located.stored.type == "F8_E4M3") {
             also += model_.quantization == nullptr ? " where config.json has no quantization_config"
                                                    : " for it: quantization_config leaves it out";
         }
         return error(BATCHLLM_ERROR_UNSUPPORTED, "%s: tensor %s is of type %s: %s",
-                     path_of(located), tensor.name.c_str(), located.stored.type.c_str(),
-                     also.c_str());
+                     path_of(located), printable(located.stored.name).c_str(),
+                     located.stored.type.c_str(), also.c_str());
     }
 
     Status take_scales(const ScaleScheme &scheme, Tensor *tensor) {
