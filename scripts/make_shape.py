@@ -196,11 +196,11 @@ class Qwen35:
 class Granite4:
     """Granite-4.0-H-Micro."""
 
-    tokenizer = "cl100k"
+    tokenizer = "qwen2"
     full = dict(hidden=2048, layers=40, attention=(5, 15, 25, 35), heads=32, kv_heads=8, intermediate=8192,
                 mamba_heads=64, state=128, vocabulary=100352, eos=[100257])
     small = dict(full, hidden=64, layers=3, attention=(1,), heads=4, kv_heads=2, intermediate=96, mamba_heads=4,
-                 state=16, vocabulary=900, eos=[0])
+                 state=16, vocabulary=900, eos=[800])
 
     @staticmethod
     def config(s):

@@ -528,6 +528,17 @@ static void a_wrong_constraint_says_what_is_wrong(void **state) {
     options = constraint_options(BATCHLLM_CONSTRAINT_CHOICES, NULL);
     assert_int_equal(batchllm_constraint_create(engine, &options, &made),
                      BATCHLLM_ERROR_INVALID_ARGUMENT);
+    const char *choices[] = {"red"}; /* and what belongs to another kind */
+    options.choices = choices;
+    options.choice_count = 1;
+    options.text = "red|green";
+    assert_int_equal(batchllm_constraint_create(engine, &options, &made),
+                     BATCHLLM_ERROR_INVALID_ARGUMENT);
+    assert_non_null(strstr(batchllm_last_error(), "text is given"));
+    options.kind = BATCHLLM_CONSTRAINT_REGEX;
+    assert_int_equal(batchllm_constraint_create(engine, &options, &made),
+                     BATCHLLM_ERROR_INVALID_ARGUMENT);
+    assert_non_null(strstr(batchllm_last_error(), "choice_count is 1"));
     batchllm_constraint_destroy(NULL);
     batchllm_engine_destroy(engine);
 }

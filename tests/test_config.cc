@@ -444,6 +444,8 @@ void a_hybrid_whose_keys_do_not_fit_is_refused_by_name(void **) {
               "linear_conv_kernel_dim");
         fails(R"("full_attention_interval": 0)", BATCHLLM_ERROR_MODEL_FORMAT,
               "full_attention_interval");
+        fails(R"("full_attention_interval": 7)", BATCHLLM_ERROR_UNSUPPORTED,
+              "full_attention_interval");
         fails(R"("hidden_act": "gelu")", BATCHLLM_ERROR_UNSUPPORTED, "hidden_act");
         fails(R"("partial_rotary_factor": 0.1)", BATCHLLM_ERROR_UNSUPPORTED,
               "partial_rotary_factor");
@@ -585,6 +587,8 @@ void a_granite_4_whose_keys_do_not_fit_is_refused_by_name(void **) {
         return family("granitemoehybrid", "\"layer_types\": " + list);
     };
     must_fail(types(R"(["mamba", "mamba", "mamba"])"), other, {"layer_types"});
+    must_fail(family("granitemoehybrid", R"("layers_block_type": ["mamba", "mamba", "mamba"])"),
+              other, {"layers_block_type"});
     must_fail(types(R"(["mamba", "attention"])"), format, {"\"layer_types\" has 2 entries"});
     must_fail(types(R"(["mamba", "attention", "conv"])"), other, {"layer_types[2]", "conv"});
     fails(R"("mamba_d_head": 5)", format, {"mamba_d_head", "is 5"});

@@ -558,6 +558,47 @@ void a_vision_tower_is_passed_over_and_nothing_else(void **) {
               {"vision_towel.", "of no use"});
     must_fail(load_renamed("language_model.model.norm.", "language_model.model.norn."),
               BATCHLLM_ERROR_MODEL_FORMAT, {"model.norm.weight", "missing"});
+    // By the name that the file has, not by the one that it is looked up by.
+    must_fail(load_renamed("\"dtype\":\"BF16\"", "\"dtype\":\"I16\" "), BATCHLLM_ERROR_UNSUPPORTED,
+              {"tensor language_model.model.embed_tokens.weight is of type I16"});
+}
+
+void a_key_that_is_there_by_its_other_name_is_not_called_absent(void **) {
+    const TemporaryDirectory directory;
+    const std::string golden = "golden/lfm2_bf16/";
+    std::string text = read_text(golden + "config.json");
+    const size_t at = text.find("\"block_ff_dim\": ");
+    assert_true(at != std::string::npos);
+    text.replace(text.find("100", at), 3, "900");
+    directory.write("config.json", text);
+    directory.write("model.safetensors", read_text(golden + "model.safetensors"));
+    const auto loaded = load_model(directory.path());
+    must_fail(loaded, BATCHLLM_ERROR_MODEL_FORMAT, {"feed_forward", "shape"});
+    assert_null(std::strstr(loaded.status().message().c_str(), "intermediate_size"));
+}
+
+// A base model's tensors have no "model." in front of them (in Nemotron-H no "backbone.").
+void the_tensors_of_any_familys_base_model_are_found(void **) {
+    for (const std::string name :
+         {"bamba_bf16", "gemma4_text_bf16", "lfm2_bf16", "nemotron_h_bf16"}) {
+        const std::string golden = "golden/" + name + "/";
+        const std::string bytes = read_text(golden + "model.safetensors");
+        uint64_t length = 0;
+        std::memcpy(&length, bytes.data(), sizeof length);
+        std::string header = bytes.substr(sizeof length, length);
+        for (const std::string prefix : {"\"model.", "\"backbone."}) {
+            for (size_t at = header.find(prefix); at != std::string::npos;
+                 at = header.find(prefix, at)) {
+                header.replace(at, prefix.size(), "\"");
+            }
+        }
+        const TemporaryDirectory directory;
+        directory.write("config.json", read_text(golden + "config.json"));
+        directory.write("model.safetensors",
+                        with_length(header.size(), header, bytes.substr(sizeof length + length)));
+        const auto loaded = load_model(directory.path());
+        if (!loaded.ok()) fail_msg("%s", loaded.status().message().c_str());
+    }
 }
 
 } // namespace
@@ -585,6 +626,8 @@ int main() {
         cmocka_unit_test(a_shard_outside_the_directory_is_refused),
         cmocka_unit_test(a_directory_without_weights_is_an_error_that_says_so),
         cmocka_unit_test(golden_models_load),
+        cmocka_unit_test(a_key_that_is_there_by_its_other_name_is_not_called_absent),
+        cmocka_unit_test(the_tensors_of_any_familys_base_model_are_found),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

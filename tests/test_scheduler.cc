@@ -433,6 +433,8 @@ void a_request_without_a_slot_for_its_prefix_is_not_shared(void **) {
     expect_good(run_one(one_group(40, 8, 3, 6), options, never, &result));
     assert_int_equal(result.peak_running, 1);
     assert_int_equal(result.peak_states, 1);
+    assert_int_equal(result.own_tokens, 3 * 48); // all for the first time: nothing is saved
+    assert_int_equal(result.recomputed, 0);
 }
 
 void a_preempted_request_starts_again_from_its_prefix(void **) {

@@ -53,7 +53,10 @@ static int32_t save_plan(const batchllm_engine *engine, const char *path) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 3) return 2;
+    if (argc != 3) {
+        fprintf(stderr, "usage: %s MODEL_DIRECTORY PLAN_FILE\n", argv[0]);
+        return 2;
+    }
     char text[4096];
     int64_t offsets[row_count + 1];
     fill(text, sizeof text, offsets);

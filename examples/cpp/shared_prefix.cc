@@ -63,7 +63,10 @@ void save_plan(const Engine &engine, const char *path) {
 } // namespace
 
 int main(int argc, char **argv) try {
-    if (argc != 3) return 2;
+    if (argc != 3) {
+        std::cerr << "usage: " << argv[0] << " MODEL_DIRECTORY PLAN_FILE\n";
+        return 2;
+    }
     const TextColumn column = prompts();
     batchllm_params params;
     batchllm_params_init(&params, sizeof params);

@@ -27,6 +27,10 @@ public final class SharedPrefix {
             List.of("who is named?", "which number is largest?", "what is it about?");
 
     public static void main(String[] args) {
+        if (args.length != 2) {
+            System.err.println("usage: SharedPrefix MODEL_DIRECTORY PLAN_FILE");
+            System.exit(2);
+        }
         Path planFile = Path.of(args[1]);
         List<String> prompts = new ArrayList<>();
         for (String document : DOCUMENTS) {

@@ -17,7 +17,7 @@ final class Structured {
     public static void main(String[] args) {
         Rows rows = Rows.ofText(List.of("It purrs. As JSON:", "It barks. As JSON:", "It swims. As JSON:"));
         SamplingParams params = SamplingParams.builder().constraint(Constraint.ofJsonSchema(ANIMAL)).build();
-        try (Engine engine = Engine.create(EngineOptions.builder(Path.of(args[0])).build())) {
+        try (Engine engine = Engine.create(EngineOptions.builder(Path.of(args.length > 0 ? args[0] : ".")).build())) {
             try (Results results = engine.generate(rows.withParams(params))) {
                 for (Result result : results) System.out.println(result.tag() + ": " + result.text());
             }

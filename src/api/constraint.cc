@@ -63,9 +63,25 @@ Status read_choices(const batchllm_constraint_options &options,
     return {};
 }
 
+// A text beside choices, or choices beside a text, would be passed over in silence. An empty text is none.
+Status refuse_both(Kind kind, const batchllm_constraint_options &options) {
+    const bool has_text = options.text != nullptr && options.text_bytes != 0 && *options.text != 0;
+    if (kind == Kind::choices && has_text) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "text is given: BATCHLLM_CONSTRAINT_CHOICES has choices alone");
+    }
+    if (kind != Kind::choices && options.choice_count != 0) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "choice_count is %lld: only BATCHLLM_CONSTRAINT_CHOICES has choices",
+                     static_cast<long long>(options.choice_count));
+    }
+    return {};
+}
+
 Result<ConstraintSpecification> read_options(const batchllm_constraint_options &options) {
     ConstraintSpecification specification;
     ASSIGN_OR_RETURN(specification.kind, read_kind(options.kind));
+    RETURN_IF_ERROR(refuse_both(specification.kind, options));
     if (specification.kind == Kind::choices) {
         RETURN_IF_ERROR(read_choices(options, &specification));
     } else {

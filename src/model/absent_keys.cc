@@ -9,9 +9,16 @@ namespace batchllm {
 
 std::string absent_shape_keys(const std::string &model_dir) {
     constexpr size_t file_limit = 64U << 20U;
-    constexpr const char *keys[] = {
-        "hidden_size",         "intermediate_size", "num_hidden_layers", "num_attention_heads",
-        "num_key_value_heads", "head_dim",          "vocab_size"};
+    struct Key {
+        const char *name, *other = ""; // and what some families have in its place
+    };
+    constexpr Key keys[] = {{"hidden_size"},
+                            {"intermediate_size", "block_ff_dim"},
+                            {"num_hidden_layers", "hybrid_override_pattern"},
+                            {"num_attention_heads"},
+                            {"num_key_value_heads"},
+                            {"head_dim", "attention_head_dim"},
+                            {"vocab_size"}};
     const auto document =
         JsonDocument::load(model_dir + "/config.json", file_limit, BATCHLLM_ERROR_MODEL_FORMAT);
     if (!document.ok() || !document->root().is_object()) return "";
@@ -19,8 +26,8 @@ std::string absent_shape_keys(const std::string &model_dir) {
     const auto part = root.given("text_config");
     const JsonValue &text = part && part->is_object() ? *part : root;
     std::vector<std::string> absent;
-    for (const char *key : keys) {
-        if (!text.given(key)) absent.emplace_back(key);
+    for (const Key &key : keys) {
+        if (!text.given(key.name) && !text.given(key.other)) absent.emplace_back(key.name);
     }
     if (absent.empty()) return "";
     std::string list;

@@ -1,7 +1,9 @@
 #include "model/heads.h"
 
 #include <charconv>
+#include <set>
 #include <string_view>
+#include <utility>
 
 #include "model/config.h"
 
@@ -88,11 +90,19 @@ std::string class_names(const Family &family) {
            stem + std::string(base_suffix) + " go";
 }
 
+std::string base_name(const std::string &name) {
+    constexpr std::string_view prefix = "model.";
+    return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+}
+
 Status set_head(const JsonValue &config, const Family &family, HeadKind kind, Model *model) {
     if (!stem_of(family).empty()) {
-        for (const char *part : {"embed_tokens.", "layers.", "norm."}) {
-            model->renamed.push_back({part, std::string("model.") + part});
-        }
+        std::set<std::string> parts; // "embed_tokens.", "layers.", "norm."
+        for_each_tensor(std::as_const(*model), [&](const Tensor &tensor) {
+            const std::string name = base_name(tensor.name);
+            if (name.size() < tensor.name.size()) parts.insert(name.substr(0, name.find('.') + 1));
+        });
+        for (const std::string &part : parts) model->renamed.push_back({part, "model." + part});
     }
     if (kind == HeadKind::text) return {};
     model->head = {};

@@ -20,8 +20,11 @@ std::optional<HeadKind> head_of_class(const Family &family, const std::string &c
 // "LlamaForCausalLM, LlamaForSequenceClassification and LlamaModel go"
 std::string class_names(const Family &family);
 
-// Turns the description of the generating model into that of this kind, and sets the names that
-// tensors have in a model saved without a head.
+// The name that a tensor has in a model saved without a head: without its "model.".
+std::string base_name(const std::string &name);
+
+// Turns the description of the generating model into that of this kind, and lets tensors have
+// their base names too.
 Status set_head(const JsonValue &config, const Family &family, HeadKind kind, Model *model);
 
 } // namespace batchllm

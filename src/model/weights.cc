@@ -19,6 +19,7 @@
 #include "model/absent_keys.h"
 #include "model/checkpoint.h"
 #include "model/four_bits.h"
+#include "model/heads.h"
 #include "model/model.h"
 #include "model/scales.h"
 #include "model/stacked_experts.h"
@@ -63,13 +64,14 @@ class Taker {
         } else if (stored.type == "F8_E4M3" && scheme_of(*tensor, stored)) {
             tensor->dtype = DType::e4m3;
         } else {
-            return refuse_type(*tensor, located);
+            return refuse_type(located);
         }
         const std::vector<int64_t> shape = stored_shape(*tensor);
         if (stored.shape != shape) {
             return error(code, "%s: tensor %s has shape %s: config.json makes it %s%s",
-                         path_of(located), tensor->name.c_str(), shape_text(stored.shape).c_str(),
-                         shape_text(shape).c_str(), absent_shape_keys(model_.directory).c_str());
+                         path_of(located), printable(stored.name).c_str(),
+                         shape_text(stored.shape).c_str(), shape_text(shape).c_str(),
+                         absent_shape_keys(model_.directory).c_str());
         }
         tensor->data = data_of(located) + first_element(*tensor) * dtype_bytes(tensor->dtype);
         located.used = true;
@@ -110,9 +112,10 @@ class Taker {
             if (first == nullptr || name < *first) first = &name;
         }
         if (first == nullptr) return {};
+        const Located &located = checkpoint_.tensors.at(*first);
         return error(BATCHLLM_ERROR_UNSUPPORTED,
-                     "%s: tensor %s is of no use to a model of this config.json",
-                     path_of(checkpoint_.tensors.at(*first)), printable(*first).c_str());
+                     "%s: tensor %s is of no use to a model of this config.json", path_of(located),
+                     printable(located.stored.name).c_str());
     }
 
   private:
@@ -195,15 +198,15 @@ class Taker {
         return find_four_bits(tensor, *scheme, find);
     }
 
-    Status refuse_type(const Tensor &tensor, const Located &located) const {
+    Status refuse_type(const Located &located) const {
         std::string also = "only BF16, F16 and F32 are supported";
         if (located.stored.type == "F8_E4M3") {
             also += model_.quantization == nullptr ? " where config.json has no quantization_config"
                                                    : " for it: quantization_config leaves it out";
         }
         return error(BATCHLLM_ERROR_UNSUPPORTED, "%s: tensor %s is of type %s: %s",
-                     path_of(located), tensor.name.c_str(), located.stored.type.c_str(),
-                     also.c_str());
+                     path_of(located), printable(located.stored.name).c_str(),
+                     located.stored.type.c_str(), also.c_str());
     }
 
     Status take_scales(const ScaleScheme &scheme, Tensor *tensor) {
@@ -288,7 +291,7 @@ Result<std::unique_ptr<Model>> load_model(const std::string &model_dir) {
     ASSIGN_OR_RETURN(Model described, describe_model(model_dir));
     auto model = std::make_unique<Model>(std::move(described));
     ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(model_dir));
-    const bool base_names = checkpoint.tensors.contains("embed_tokens.weight");
+    const bool base_names = checkpoint.tensors.contains(base_name(model->embedding.name));
     RETURN_IF_ERROR(checkpoint.rename(*model));
     Taker taker(&checkpoint, model.get());
     drop_missing_head(taker, base_names, model.get());

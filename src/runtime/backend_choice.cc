@@ -16,7 +16,7 @@ using Backends = std::vector<std::unique_ptr<Backend>>;
 Status need_model_dir(const EngineOptions &options) {
     if (!options.model_dir.empty()) return {};
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                 "model_dir is NULL: only backend \"sim\" runs without a model, not \"%s\"",
+                 "model_dir is NULL or \"\": only backend \"sim\" runs without a model, not \"%s\"",
                  options.backend.c_str());
 }
 

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cinttypes>
 #include <limits>
+#include <utility>
 
 namespace batchllm {
 namespace {
@@ -67,7 +68,14 @@ Status read_extra(const std::string &text,
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "backend_options: \"%s\" is not of the form key=value", item.c_str());
         }
-        extra->emplace_back(item.substr(0, equals), item.substr(equals + 1));
+        std::string key = item.substr(0, equals);
+        const auto is_key = [&](const auto &pair) { return pair.first == key; };
+        if (std::any_of(extra->begin(), extra->end(), is_key)) {
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "backend_options: \"%s\": %s stands there twice", text.c_str(),
+                         key.c_str());
+        }
+        extra->emplace_back(std::move(key), item.substr(equals + 1));
         begin = end + 1;
     }
     return {};

@@ -74,7 +74,7 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
                            const PredictOptions &predicting) {
     if (options.model_dir.empty()) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                     "model_dir is NULL: a prediction needs the model's config.json");
+                     "model_dir is NULL or \"\": a prediction needs the model's config.json");
     }
     Prediction prediction;
     DeviceCosts costs;

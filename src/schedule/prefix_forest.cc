@@ -103,6 +103,14 @@ int64_t PrefixForest::pages_to_hold(int32_t node) const {
     return pages;
 }
 
+int32_t PrefixForest::once_computed(int32_t node) const {
+    int32_t end = at(node).start + at(node).highest;
+    for (node = at(node).parent; node >= 0; node = at(node).parent) {
+        if (at(node).highest < at(node).length) end = at(node).start + at(node).highest;
+    }
+    return end;
+}
+
 int64_t PrefixForest::prefixes_to_hold(int32_t node) const {
     int64_t prefixes = 0;
     for (; node >= 0 && at(node).live == 0; node = at(node).parent) {

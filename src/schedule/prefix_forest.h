@@ -70,6 +70,7 @@ class PrefixForest {
 
     int64_t live_pages() const { return live_pages_; } // of live prefixes, when fully computed
     int64_t pages_to_hold(int32_t node) const; // by how much hold(node) would increase live_pages
+    int32_t once_computed(int32_t node) const; // positions up to its end that were ever stored
     int64_t live_prefixes() const { return live_prefixes_; }
     int64_t prefixes_to_hold(int32_t node) const;        // the same of live_prefixes
     int64_t tokens_left() const { return tokens_left_; } // never computed yet, of pending prefixes

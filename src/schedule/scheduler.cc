@@ -296,11 +296,12 @@ void Scheduler::Impl::preempt_youngest() {
 void Scheduler::Impl::start_unshared(Request *request) {
     if (request->prefix < 0) throw std::logic_error("scheduler: a request that fits found no page");
     preempt_youngest();
+    const int64_t left = own_prompt_left(*request);
+    request->highest += forest.once_computed(request->prefix);
     forest.remove_pending(request->prefix);
-    // The part of the prefix that is still to be computed remains counted there.
-    request->highest += request->own_begin;
     request->own_begin = 0;
     request->prefix = -1;
+    own_tokens_left += own_prompt_left(*request) - left;
 }
 
 // ---- The rest of the interface ----

@@ -25,6 +25,7 @@ class Shapes(ProgramTest):
     def rows(self, *arguments):
         rows = [{"id": i, "tokens": [*range(40 + i // 4, 80), i], "max_tokens": 8} for i in range(12)]
         rows += [{"id": "text", "prompt": "Once upon a time", "max_tokens": 8}]
+        rows += [{"id": "choice", "prompt": "Once upon a time", "choices": ["yes", "no"]}]
         return by_id(self.run_rows(rows, *arguments, "--force", backend=CPU))
 
     def test_every_shape_runs_and_shares_prefixes(self):
@@ -36,7 +37,8 @@ class Shapes(ProgramTest):
                 shared = self.rows("--model", model, "--stats", stats)
                 self.assertGreater(json.loads(stats.read_text())["seconds"]["load"], 0)
                 alone = self.rows("--model", model, "--no-sharing")
-                self.assertEqual(len(shared), 13)
+                self.assertEqual(len(shared), 14)
+                self.assertIn(shared["choice"]["text"], ("yes", "no"))
                 tokens = {key: row["tokens"] for key, row in shared.items()}
                 self.assertEqual(tokens, {key: row["tokens"] for key, row in alone.items()})
                 self.assertGreater(len({tuple(row) for row in tokens.values()}), 6)

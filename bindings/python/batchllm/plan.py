@@ -29,7 +29,9 @@ def named(what: str, names: dict[str, int], value: str) -> int:
 
 def level_count(levels: Union[int, str]) -> int:
     """The number that the library has for `levels`."""
-    return named("levels", LEVELS, levels) if isinstance(levels, str) else levels
+    if isinstance(levels, str) and levels not in LEVELS:
+        raise ValueError(f"levels is {levels!r}: it is 1, 2 or 'auto'")
+    return LEVELS[levels] if isinstance(levels, str) else levels
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ namespace {
 // One entry a layer, true for Mamba-2: what all are without a list.
 Result<std::vector<bool>> read_mamba_layers(const JsonValue &config, size_t layers) {
     std::vector<bool> mamba(layers, true);
-    auto types = config.given("layer_types");
-    const char *key = types ? "layer_types" : "layers_block_type";
-    if (!types) types = config.given(key);
-    if (types) {
+    const char *key = config.given("layers_block_type") && !config.given("layer_types")
+                          ? "layers_block_type"
+                          : "layer_types";
+    if (const auto types = config.given(key)) {
         ASSIGN_OR_RETURN(const auto list, read_layer_types(*types, layers, key));
         for (size_t i = 0; i < layers; ++i) {
             ASSIGN_OR_RETURN(const std::string type, list[i].string());
@@ -27,8 +27,8 @@ Result<std::vector<bool>> read_mamba_layers(const JsonValue &config, size_t laye
     }
     if (std::find(mamba.begin(), mamba.end(), false) != mamba.end()) return mamba;
     return error(BATCHLLM_ERROR_UNSUPPORTED,
-                 "%s: \"layer_types\": a model without a layer of attention is not supported",
-                 config.file().c_str());
+                 "%s: \"%s\": a model without a layer of attention is not supported",
+                 config.file().c_str(), key);
 }
 
 Status set_feed_forwards(const JsonValue &config, Model *model) {

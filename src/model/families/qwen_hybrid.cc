@@ -111,8 +111,9 @@ Status set_delta_nets(const JsonValue &config, SetDeltaInput set_input, Model *m
     }
     if (attends) return {};
     return error(BATCHLLM_ERROR_UNSUPPORTED,
-                 "%s: \"layer_types\": a model without a layer of full_attention is not supported",
-                 config.file().c_str());
+                 "%s: \"%s\": a model without a layer of full_attention is not supported",
+                 config.file().c_str(),
+                 config.given("layer_types") ? "layer_types" : "full_attention_interval");
 }
 
 } // namespace batchllm
