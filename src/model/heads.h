@@ -1,5 +1,5 @@
-// What a checkpoint of a family has after its last norm, by the class in "architectures": a text
-// head (XForCausalLM), a classification head (XForSequenceClassification), or none (XModel).
+// What follows the last norm in a checkpoint, determined by the class in "architectures": a text
+// head (XForCausalLM), a classification head (XForSequenceClassification), or nothing (XModel).
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ namespace batchllm {
 
 enum class HeadKind : uint8_t { text, labels, none };
 
-// Nothing: the class is not of the family.
+// Empty: the class does not belong to the family.
 std::optional<HeadKind> head_of_class(const Family &family, const std::string &class_name);
-// "LlamaForCausalLM, LlamaForSequenceClassification and LlamaModel go"
+// "LlamaForCausalLM, LlamaForSequenceClassification and LlamaModel go", for errors.
 std::string class_names(const Family &family);
 
-// Turns the description of the generating model into that of this kind, and sets the names that
-// tensors have in a model saved without a head.
+// Turns the description of the generating model into that of this kind, and sets the tensor names
+// of a model saved without a head.
 Status set_head(const JsonValue &config, const Family &family, HeadKind kind, Model *model);
 
 } // namespace batchllm
