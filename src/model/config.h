@@ -44,8 +44,8 @@ struct DecoderShape {
     float epsilon = 0;
 };
 
-// Numbers and a flag: from 1 to most, from 0 to most, and so on. `otherwise` if the key is absent
-// or null.
+// An integer from 1 to most (read_count) or from 0 to most. Here and below, `otherwise` is the value
+// if the key is absent or null.
 Result<int32_t> read_count(const JsonValue &config, std::string_view key, int32_t otherwise,
                            int32_t most);
 Result<int32_t> read_count_or_zero(const JsonValue &config, std::string_view key, int32_t otherwise,
