@@ -48,9 +48,7 @@ Result<bool> same_file(const std::string &a, const std::string &b) {
 }
 
 Status check_directory(const NamedPath &output) {
-    if (::access(output.path.c_str(), F_OK) == 0)
-        return {}; // will be replaced, or is rejected in
-                   // time
+    if (::access(output.path.c_str(), F_OK) == 0) return {}; // replaced or rejected later
     const std::filesystem::path parent = std::filesystem::path(output.path).parent_path();
     if (::access(parent.empty() ? "." : parent.c_str(), W_OK | X_OK) == 0) return {};
     return error(BATCHLLM_ERROR_IO, "%s: %s: cannot create: %s", output.option, output.path.c_str(),
