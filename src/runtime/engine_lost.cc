@@ -51,7 +51,7 @@ int64_t Engine::take_back_rows(const Lane *lane) {
             if (!sequence.done) intake_.generation -= sequence.max_tokens - generated;
         }
         stats_.logical_prompt_tokens -= logical_tokens(*job);
-        ++stats_.rows_deduplicated; // of its rows without a result, one did not count
+        ++stats_.rows_deduplicated; // one of its rows without a result was computed
         if (job->answers.size() > 1 || job->sequences.size() > 1) --unusual_jobs_;
         for (const Job::Answer &answer : job->answers) {
             if (answer.given) { // cancelled, so its count stays
