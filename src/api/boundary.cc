@@ -15,7 +15,7 @@ thread_local char last_text[text_size];
 int32_t set_last_error(int32_t status, std::string_view text) noexcept {
     size_t length = std::min(text.size(), text_size - 1);
     if (length < text.size()) {
-        // Back to the start of the character that does not fit.
+        // Back up to the start of the character that does not fit.
         while (length > 0 && (static_cast<unsigned char>(text[length]) & 0xc0) == 0x80) --length;
     }
     std::memcpy(last_text, text.data(), length);
@@ -37,7 +37,7 @@ Status copy_out(const char *name, const void *from, size_t size, void *to) {
                      "%s->struct_size is %" PRIu32 ": set it to sizeof *%s before the call", name,
                      theirs, name);
     }
-    // Fields of a newer caller that this library does not know are set to 0.
+    // Fields that only a newer caller knows are set to 0.
     if (theirs > size) std::memset(static_cast<char *>(to) + size, 0, theirs - size);
     std::memcpy(to, from, std::min<size_t>(theirs, size));
     std::memcpy(to, &theirs, sizeof theirs);

@@ -1,5 +1,5 @@
-// The C boundary: what every exported function goes through. Status -> int32_t and the thread's last
-// error; exceptions -> a status; nothing is thrown past it.
+// The C boundary, which every exported function goes through. It turns a Status into an int32_t
+// plus the thread's last error, and exceptions into a status; no exception escapes it.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace batchllm::api {
 
-// The calling thread's last failure. It is kept in a fixed buffer, so that reporting an out-of-memory
-// error allocates nothing; a longer text is cut between characters.
+// The calling thread's last failure, kept in a fixed buffer so that reporting an out-of-memory
+// error allocates nothing. A longer text is cut between characters.
 int32_t set_last_error(int32_t status, std::string_view text) noexcept;
 int32_t set_last_error(const Status &status) noexcept;
 const char *last_error() noexcept;
@@ -32,7 +32,7 @@ template <typename Body> int32_t guard(Body body) noexcept {
     }
 }
 
-// The same for a function with an out parameter: *out is NULL unless it succeeds.
+// The same for a function with an out parameter: *out is NULL on failure.
 template <typename T, typename Body> int32_t guard_out(T **out, Body body) noexcept {
     if (out == nullptr) return set_last_error(BATCHLLM_ERROR_INVALID_ARGUMENT, "out is NULL");
     *out = nullptr;
@@ -44,13 +44,13 @@ inline Status need(const char *name, const void *pointer) {
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s is NULL", name);
 }
 
-// Checks a field to which a later version may give a meaning.
+// Requires a reserved field, which a later version may give a meaning, to be 0.
 inline Status need_zero(const char *name, int32_t value) {
     if (value == 0) return {};
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s is %d: it must be 0", name, value);
 }
 
-// The caller's options over the defaults; null: the defaults.
+// The defaults, overwritten by the caller's options. NULL: the defaults.
 template <typename Options>
 Result<Options> over_defaults(const Options *options, const Options &defaults) {
     Options known = defaults;
@@ -60,10 +60,10 @@ Result<Options> over_defaults(const Options *options, const Options &defaults) {
     return known;
 }
 
-// Writes as much of a struct as the caller knows: struct_size is the caller's and stays.
+// Writes the part of the struct that the caller knows. Its struct_size is left unchanged.
 Status copy_out(const char *name, const void *from, size_t size, void *to);
 
-// Fills the caller's struct from defaults; what lies beyond the library's own struct is set to 0.
+// Fills the caller's struct with the defaults and zeroes the bytes beyond the library's own struct.
 void init_struct(const void *defaults, size_t size, void *to, size_t to_size) noexcept;
 
 } // namespace batchllm::api

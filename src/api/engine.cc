@@ -15,14 +15,14 @@ using api::need;
 
 namespace {
 
-// Checks the columns of prompts, of their continuations, and which belong together.
+// Checks the columns of prompts and continuations, and the mapping between them.
 template <typename T> Status check_scored(int64_t n, const char *items_name, const T *items,
                                           const int64_t *offsets, const T *continuations,
                                           const int64_t *continuation_offsets,
                                           const int64_t *continuation_rows) {
     RETURN_IF_ERROR(check_column(items_name, items, "offsets", offsets, n));
     if (n == 0) return {};
-    // The rows' offsets count continuations, so there is no buffer that could be null.
+    // The rows' offsets count continuations, so no buffer can be null.
     RETURN_IF_ERROR(check_column("continuations", &n, "continuation_rows", continuation_rows, n));
     return check_column("continuations", continuations, "continuation_offsets",
                         continuation_offsets, continuation_rows[n]);
@@ -169,7 +169,7 @@ int32_t batchllm_step(batchllm_engine *engine, batchllm_progress *progress) {
         ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
         batchllm_progress full{};
         full.struct_size = sizeof full;
-        // Before the step: if progress cannot be written, no step may be lost.
+        // Before the step: if progress cannot be written, a step must not be lost.
         if (progress != nullptr) {
             RETURN_IF_ERROR(api::copy_out("progress", &full, sizeof full, progress));
         }

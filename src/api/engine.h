@@ -10,13 +10,13 @@
 
 struct batchllm_engine {
     std::unique_ptr<batchllm::Engine> engine;
-    mutable std::atomic<bool> in_use = false; // by a call that no other may overlap
+    mutable std::atomic<bool> in_use = false; // by a call that must not overlap with another
 };
 
 namespace batchllm::api {
 
-// The use of an engine by one call. A call that would overlap it, from another thread or from a log
-// function, gets an error instead.
+// Marks the engine as in use by one call. An overlapping call, from another thread or from a log
+// function, gets an error.
 class EngineUse {
   public:
     static Result<EngineUse> begin(const batchllm_engine *engine) {
@@ -31,7 +31,7 @@ class EngineUse {
     ~EngineUse() {
         if (engine_ != nullptr) pause();
     }
-    // Around a callback, which may make calls of its own or wait for another thread's.
+    // Around a callback, which may make calls itself or wait for a thread that does.
     void pause() const {
         engine_->in_use.store(false, std::memory_order_release);
         engine_->in_use.notify_one();

@@ -22,13 +22,13 @@ inline std::unique_ptr<batchllm_plan> make_plan_handle(Plan plan) {
     return handle;
 }
 
-// A plan's rows as a column, from the plan's memory or the caller's.
+// A plan's rows as a column, in the plan's memory or the caller's.
 struct PlanRows {
     Column<int32_t> column;
-    std::vector<int64_t> kept_offsets; // if the caller gives none
+    std::vector<int64_t> kept_offsets; // used if the caller gives none
 };
 
-// The caller's rows, or those in a self-contained plan. Nothing if there are neither.
+// The caller's rows, or those of a self-contained plan. Empty if there are neither.
 Result<std::optional<PlanRows>> rows_of(const Plan &plan, const int32_t *tokens,
                                         const int64_t *offsets);
 

@@ -59,7 +59,7 @@ batchllm_prediction as_struct(const Prediction &prediction, size_t devices) {
     size_t length = std::min(prediction.device.size(), sizeof full.device - 1);
     while (length > 0 && length < prediction.device.size() &&
            (static_cast<unsigned char>(prediction.device[length]) & 0xc0) == 0x80) {
-        --length; // back to the start of the character that does not fit
+        --length; // back up to the start of the character that does not fit
     }
     std::memcpy(full.device, prediction.device.data(), length);
     return full;

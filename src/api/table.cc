@@ -15,7 +15,7 @@ using api::need_zero;
 
 struct batchllm_table {
     Table table;
-    batchllm_column prompts{}; // of the table
+    batchllm_column prompts{}; // the table's
 };
 
 namespace {
@@ -70,7 +70,7 @@ Result<std::vector<TableColumn>> read_columns(int64_t n, const batchllm_table_co
         const std::byte *at = bytes + i * int64_t{columns->struct_size};
         uint32_t size = 0;
         std::memcpy(&size, at, sizeof size);
-        // Before any struct_size is trusted: a wrong one could reach beyond the array.
+        // Checked before any struct_size is trusted: a wrong one could reach beyond the array.
         if (size != columns->struct_size || !possible_struct_size(size)) {
             return error(
                 BATCHLLM_ERROR_INVALID_ARGUMENT,

@@ -11,8 +11,8 @@ std::vector<int64_t> first_queries(const TokenBatch &batch) {
     for (size_t n = batch.nodes.size(); n-- > 0;) {
         const ContextNode &node = batch.nodes[n];
         if (node.token_count > 0) {
-            first[n] =
-                int64_t{node.start} + node.length - node.token_count; // before its descendants'
+            first[n] = int64_t{node.start} + node.length - node.token_count; // comes before its
+                                                                             // descendants'
         }
         if (node.parent < 0) continue;
         int64_t &above = first[static_cast<size_t>(node.parent)];
@@ -40,7 +40,7 @@ Status check_pages(const TokenBatch &batch, const BackendInfo &info) {
             const NodePages &pages = group.nodes[n];
             const int64_t columns =
                 (int64_t{node.length} + info.page_tokens - 1) / info.page_tokens;
-            // The first position that is seen, from the node's start.
+            // The first position that any query sees, relative to the node's start.
             const int64_t seen =
                 info.kv_windows[g] == 0 ? 0 : first[n] - info.kv_windows[g] + 1 - node.start;
             if (pages.first < 0 || int64_t{pages.begin} + pages.first < 0 ||

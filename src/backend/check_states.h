@@ -5,7 +5,8 @@
 
 namespace batchllm {
 
-// In a model with a state every node must have a slot of its own. The nodes themselves have been checked.
+// If the model has a state, every node must have a slot of its own. The nodes must have been
+// checked already.
 Status check_states(const TokenBatch &batch, const BackendInfo &info);
 
 } // namespace batchllm

@@ -1,6 +1,6 @@
-// The only function of libbatchllm_cuda.so. Both libraries use the core's private C++ types, so both
-// must come from builds of the same headers: the caller passes a hash of its own, and the library
-// refuses any other.
+// The only function of libbatchllm_cuda.so. Both libraries use the core's private C++ types, so
+// both must be built from the same headers: the caller passes its hash of them, and the library
+// rejects any other.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,20 @@
 
 #include "backend/backend.h"
 
-// Changed whenever batchllm_cuda_layout or the function changes.
+// Change whenever batchllm_cuda_layout or the function changes.
 #define BATCHLLM_CUDA_INTERFACE "batchllm cuda backend, interface 3"
 
-// What both libraries must agree on. Its first member never changes, so that other versions can read it.
+// What both libraries must agree on. The first member never changes, so that other versions can
+// read it.
 struct batchllm_cuda_layout {
     const char *interface_text; // BATCHLLM_CUDA_INTERFACE
     uint64_t version;           // of batchllm.h
-    uint64_t headers; // hash of backend/backend.h, of all that it includes, and of the compiler
+    uint64_t headers; // hash of backend/backend.h, everything it includes, and the compiler
 };
 
 extern "C" {
-// Makes *backend, or returns an error code and its text in *message. model is borrowed. Throws
-// nothing.
+// Creates *backend, or returns an error code and its text in *message. model is borrowed. Never
+// throws.
 int32_t batchllm_cuda_backend_create_v1(const batchllm_cuda_layout *layout,
                                         const batchllm::Model *model,
                                         const batchllm::BackendOptions *options,
@@ -35,7 +36,8 @@ namespace batchllm {
 
 using CudaBackendCreate = decltype(&batchllm_cuda_backend_create_v1);
 
-// The layout of the core that the caller is linked with. Each of the two libraries has a core of its own.
+// The layout of the core that the caller is linked with. Each of the two libraries has its own
+// core.
 batchllm_cuda_layout cuda_layout();
 
 } // namespace batchllm

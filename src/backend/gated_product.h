@@ -1,5 +1,5 @@
-// Which feed-forwards the CUDA backend computes gate, up and activation of in one launch (cuda/gated), and from how many
-// tokens on. Here, and not there, since predictions go by it too.
+// For which feed-forwards, and from how many tokens on, the CUDA backend computes gate, up and
+// activation in one launch (cuda/gated). It is here and not there because predictions also use it.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace batchllm {
 
-// With fewer cuBLASLt's product and a launch for the activation are as fast.
+// With fewer tokens, cuBLASLt's product and a launch for the activation are as fast.
 inline constexpr int64_t least_gated_tokens = 1024;
 
-// Whether there is such a product of [columns] with gate and up of [width, columns].
+// Whether there is such a product for an input of [columns] with gate and up of [width, columns].
 constexpr bool takes_gated(DType element, Activation kind, int64_t columns, int64_t width) {
     return (element == DType::bf16 || element == DType::f16) &&
            kind != Activation::clamped_swiglu && kind != Activation::relu_squared &&

@@ -9,7 +9,7 @@
 namespace batchllm {
 namespace {
 
-constexpr int most_exponent = 60; // a key with such a scale, and its inverse, are finite
+constexpr int most_exponent = 60; // keeps a key with such a scale, and the scale's inverse, finite
 
 std::vector<float> numbers(const Tensor &tensor) {
     std::vector<float> values(static_cast<size_t>(tensor.rows * tensor.columns));
@@ -33,7 +33,8 @@ double at(const std::vector<float> &values, int64_t i) {
 double size_of_projection(const Weight &weight, const Norm &norm, int64_t first, int64_t count) {
     const std::vector<float> gain = gains(norm, weight.columns());
     const std::vector<float> norm_bias = numbers(norm.bias), bias = numbers(weight.bias);
-    // All rows at once: formats that store columns one after another are slow to read row by row.
+    // Reads all rows at once: formats that store columns one after another are slow to read row by
+    // row.
     std::vector<float> rows(static_cast<size_t>(count * weight.columns()));
     read_rows(weight.values, first, count, DType::f32, rows.data());
     double squares = 0, largest = 0;
@@ -50,7 +51,7 @@ double size_of_projection(const Weight &weight, const Norm &norm, int64_t first,
     return std::sqrt(squares / static_cast<double>(count)) + largest;
 }
 
-// For the elements [first, first + count) that a norm makes.
+// For the elements [first, first + count) of a norm's output.
 double size_of_normed(const Norm &norm, int64_t first, int64_t count) {
     const std::vector<float> gain = gains(norm, first + count), bias = numbers(norm.bias);
     double squares = 0, largest = 0;

@@ -1,4 +1,4 @@
-// The backend option kv_type=auto|fp8: the type in which keys and values are kept.
+// The backend option kv_type=auto|fp8: the type in which keys and values are stored.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-// A KV pool for which less memory is available than was counted, because another process has taken
-// some of it. A smaller pool still does the job, only slower. It may shrink to half the planned
-// size; a much smaller pool would refuse rows that fit the one the caller expects.
+// Handles a KV pool for which less memory is available than expected, because another process has
+// taken some of it. A smaller pool still does the job, only slower. It may shrink to half the
+// planned size; a much smaller pool would reject rows that fit the one the caller expects.
 //
 //     SmallerPool pool(pages, page_bytes);
 //     while (<pool.pages() cannot be allocated> && pool.next()) ..
@@ -19,7 +19,7 @@ class SmallerPool {
     int64_t pages() const { return pages_; }
     bool smaller() const { return pages_ < planned_; }
 
-    // Goes to the next smaller size; false if there is none.
+    // Tries the next smaller size; false if there is none.
     bool next() {
         const int64_t pages = pages_ - (planned_ + 15) / 16;
         if (pages < 1 || pages < planned_ / 2) return false;
@@ -27,7 +27,7 @@ class SmallerPool {
         return true;
     }
 
-    // "" for a pool of the planned size.
+    // "" if the pool has the planned size.
     std::string warning() const {
         if (!smaller()) return {};
         return "a smaller pool of KV pages: " + std::to_string(pages_) + " instead of " +

@@ -9,10 +9,10 @@
 namespace batchllm {
 namespace {
 
-// The pages left for a slot: a request's own tokens and its share of its group's prefix.
+// The pages reserved for each slot: for a request's own tokens and its share of its group's prefix.
 constexpr int64_t tokens_of_slot = 512;
-// Of the memory, which slots may take in any case: short requests, and those that share most of their tokens, have
-// fewer tokens of their own.
+// Slots may take 1/16 of the memory in any case: short requests, and those that share most of their
+// tokens, have fewer tokens of their own.
 constexpr int64_t least_share = 16;
 
 } // namespace

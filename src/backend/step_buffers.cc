@@ -9,10 +9,10 @@ namespace {
 using enum StepBuffer;
 
 constexpr int64_t number = 4;          // bytes of an f32 or an int32
-constexpr int64_t least_tokens = 4096; // of a step, where options do not say
-// With experts in bf16 larger steps are not measured.
+constexpr int64_t least_tokens = 4096; // per step, the minimum for the default
+// With experts in bf16, larger steps have not been measured.
 constexpr int64_t sparse_tokens = 8192;
-constexpr int64_t memory_share = 36; // of the device's memory, for a step's buffers: 1/36
+constexpr int64_t memory_share = 36; // a step's buffers may take 1/36 of the device's memory
 
 constexpr int64_t logits_bytes = int64_t{256} << 20;
 constexpr int64_t staged_token_bytes = 1024; // enough in most steps
@@ -22,12 +22,12 @@ constexpr int64_t most_widened_pages = 4096, most_widened_bytes = int64_t{512} <
 
 int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
-// Bytes of a shape's page of keys and values in two bytes an element.
+// Bytes of a page of this shape with two bytes per element of keys and values.
 int64_t wide_page_bytes(const AttentionShape &shape) {
     return 2 * gpu_page_tokens * shape.kv_heads * shape.head_dim * 2;
 }
 
-// Whether some sublayer's result stands in memory before it is added to the residual stream.
+// Whether any sublayer's result is stored in memory before it is added to the residual stream.
 bool has_deltas(const Model &model, const StepForm &form) {
     return form.deltas ||
            std::any_of(model.layers.begin(), model.layers.end(), [](const Layer &layer) {
@@ -64,14 +64,14 @@ void add_activations(const Model &model, const StepForm &form, int64_t rows, Ste
     for (const Rope &rope : model.ropes) {
         of[angles] += rows * static_cast<int64_t>(rope.frequencies.size()) * 2 * number;
     }
-    // Of a model without a head nothing wants logits.
+    // Without a head, nothing needs logits.
     const int64_t row = std::max<int64_t>(head_rows(model), 1) * number;
     of.logits_rows = std::min(std::max<int64_t>(64, logits_bytes / row / 64 * 64), rows);
     of[logits] = of.logits_rows * row;
     of[samples] = rows * sample_bytes;
 }
 
-// In f32 attention has no partials and no worklist.
+// In f32, attention has no partials and no worklist.
 void add_attention(const Model &model, const StepForm &form, int64_t rows, StepBuffers *out) {
     if (form.element == DType::f32) return;
     int64_t most_out = 0, most_heads = 0, most_kv_heads = 0;
@@ -98,7 +98,7 @@ void add_states(const Model &model, const StepForm &form, int64_t rows, StepBuff
         const LinearAttention &net = layer.linear_attention;
         channels = std::max(channels, net.channels());
         heads = std::max<int64_t>(heads, net.value_heads);
-        if (net.rule != StateRule::delta) continue; // the rest is for delta nets alone
+        if (net.rule != StateRule::delta) continue; // the rest is only for delta nets
         keys = std::max(keys, int64_t{net.value_heads} * net.key_dim);
         delta_heads = std::max<int64_t>(delta_heads, net.value_heads);
     }

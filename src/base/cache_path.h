@@ -6,11 +6,11 @@
 
 namespace batchllm {
 
-// $XDG_CACHE_HOME/batchllm/NAME, or ~/.cache/batchllm/NAME; "" without a home. Characters of the
-// name other than letters, digits and dots become '-'.
+// $XDG_CACHE_HOME/batchllm/NAME, or ~/.cache/batchllm/NAME; "" if there is no home directory.
+// Characters of NAME other than letters, digits and dots become '-'.
 std::string cache_path(std::string_view name);
 
-// Writes a file there atomically, with the directories that it needs. False if it could not be
+// Writes a file there atomically and creates missing directories. Returns false if it could not be
 // written.
 bool keep_in_cache(const std::string &path, std::string_view bytes);
 

@@ -106,17 +106,17 @@ Status write_file(const std::string &path, std::string_view bytes) {
     }
     struct stat info;
     const bool there = ::stat(path.c_str(), &info) == 0;
-    // If it cannot be determined what the target is, it is not replaced.
+    // If the kind of the target cannot be determined, it is not replaced.
     if (!there && errno != ENOENT) return io_error(path, "cannot stat");
     ASSIGN_OR_RETURN(const FileDescriptor named, copy_descriptor_named(path));
     if (named.get() >= 0) return write_all(named.get(), path, bytes);
     if (there && !S_ISREG(info.st_mode)) {
-        // A rename would replace it. For a directory the open fails.
+        // A rename would replace such a target. If it is a directory, the open fails.
         const FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
         if (fd.get() < 0) return io_error(path, "cannot open");
         return write_all(fd.get(), path, bytes);
     }
-    // An unused name: another thread may be writing to the same path.
+    // An unused name, since another thread may be writing to the same path.
     std::string temporary;
     int raw = -1;
     for (int number = 0; raw < 0; ++number) {

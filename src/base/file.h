@@ -27,7 +27,7 @@ class FileDescriptor {
 };
 
 // Opens a regular file for reading and returns its size. Anything else is an error: a directory, a
-// device, or a FIFO, whose opening would wait for a writer.
+// device, or a FIFO, which would block until a writer opens it.
 Result<FileDescriptor> open_regular(const std::string &path, size_t *size);
 
 // A regular file mapped read-only. The bytes stay valid while the object lives. A file that another
@@ -62,20 +62,20 @@ Result<std::string> read_file(const std::string &path, size_t limit);
 // directly.
 Status write_file(const std::string &path, std::string_view bytes);
 
-// The open descriptor of this process that the path names, itself or as a link: 1 for "/dev/stdout", 3
-// for "/dev/fd/3". -1: the path names none. Whoever opened the file behind it decides about that file:
-// here it is written to through its descriptor, and neither replaced nor read back.
+// The open descriptor of this process that the path names, directly or through a link: 1 for
+// "/dev/stdout", 3 for "/dev/fd/3". -1: the path names none. Such a file belongs to whoever opened
+// it, so it is written through the descriptor and neither replaced nor read back.
 int descriptor_named(const std::string &path);
-// A copy of it, which shares its position in the file. -1: the path names none.
+// Duplicates that descriptor; the copy shares its file position. -1: the path names none.
 Result<FileDescriptor> copy_descriptor_named(const std::string &path);
 
 // Syncs the directory that holds the path, so that a file created or renamed there survives a crash
 // of the machine.
 Status sync_directory_of(const std::string &path);
 
-// Whether anything exists at the path: a file, a directory, or the target of a link. An error if
-// this cannot be determined (no permission, a failing disk), and for a dangling link: a file that
-// exists but cannot be reached must not be treated as missing.
+// Whether anything exists at the path: a file, a directory, or the target of a link. Fails if that
+// cannot be determined (no permission, a failing disk) and for a dangling link: a file that exists
+// but cannot be reached must not be treated as missing.
 Result<bool> file_exists(const std::string &path);
 // The same for a directory: false if the path is anything else, or missing.
 Result<bool> is_directory(const std::string &path);

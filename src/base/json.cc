@@ -27,7 +27,8 @@ std::string object_of(std::string_view name) {
     return "{\"" + std::string(float_key) + "\":\"" + std::string(name) + "\"}";
 }
 
-// The text with objects for bare numbers that are not finite. Outside of strings JSON has no such words.
+// The text with bare non-finite numbers replaced by objects. Outside strings, JSON has no such
+// words.
 std::string with_objects(std::string_view text) {
     std::string out;
     bool in_string = false;
@@ -53,7 +54,7 @@ std::string with_objects(std::string_view text) {
     return out;
 }
 
-// The opposite, of the beginning of minified text: more is not shown.
+// The reverse, for the beginning of minified text; no more is shown.
 std::string with_bare_numbers(std::string text) {
     text.resize(std::min<size_t>(text.size(), 4096));
     for (const std::string_view name : not_finite_names) {
@@ -114,7 +115,7 @@ Result<int64_t> JsonValue::integer(int64_t least, int64_t most) const {
 
 Result<double> JsonValue::number(double least, double most) const {
     const std::optional<double> value = view_.number();
-    // Written so that a NaN fails.
+    // Written so that NaN fails.
     if (!value.has_value() || !(*value >= least) || !(*value <= most)) {
         return fail("must be a number from " + plain(least) + " to " + plain(most));
     }

@@ -1,7 +1,6 @@
-// A JSON file -> values with a name. Every value knows its file and the path of keys that leads to
-// it, so that an error can name both. It is meant for files, because each value stores the text of
-// its path. Code that reads many values, such as rows or a vocabulary, uses the views of
-// json_view.h.
+// A JSON file -> named values. Every value knows its file and its path of keys, so that errors can
+// name both. Meant for files, because each value stores the text of its path; code that reads many
+// values, such as rows or a vocabulary, uses the views of json_view.h.
 #pragma once
 
 #include <cstdint>
@@ -32,30 +31,30 @@ class JsonValue {
     Result<bool> boolean() const;
     Result<int64_t> integer(int64_t least, int64_t most) const;
     Result<double> number(double least, double most) const;
-    // "Infinity", "-Infinity" or "NaN" if the value is an object that stands for it (parse_of_python). Everywhere
-    // else it counts as a number out of range, and not as an object.
+    // "Infinity", "-Infinity" or "NaN" if the value is an object that stands for one
+    // (parse_of_python). All other functions treat such an object as a number that is out of range.
     std::optional<std::string_view> not_finite() const;
     Result<std::string> string() const; // valid UTF-8
     Result<std::vector<JsonValue>> elements() const;
     Result<std::vector<std::pair<std::string_view, JsonValue>>> members() const;
 
-    // A member of an object. find: empty if it is absent (a null is returned as such); at: an error
-    // if it is absent.
+    // A member of an object. If it is absent, find returns nothing and at fails. A null is returned
+    // as a value.
     std::optional<JsonValue> find(std::string_view key) const;
     Result<JsonValue> at(std::string_view key) const;
-    // Nothing when it is absent or null.
+    // Empty if it is absent or null.
     std::optional<JsonValue> given(std::string_view key) const;
-    // at(key) read as such; boolean_or: `otherwise` when it is not given.
+    // at(key) converted to the type; boolean_or returns `otherwise` if the key is absent or null.
     Result<std::string> string(std::string_view key) const;
     Result<bool> boolean(std::string_view key) const;
     Result<bool> boolean_or(std::string_view key, bool otherwise) const;
-    // Refuses by name, as not supported, any key of the object that is not one of these.
+    // Fails if the object has any other key, with an error that names it as not supported.
     Status only_keys(std::initializer_list<std::string_view> known) const;
 
     JsonView view() const { return view_; }
     const std::string &file() const { return source_->file; }
 
-    // "file: path is value: problem". The document's error code, and BATCHLLM_ERROR_UNSUPPORTED.
+    // "file: path is value: problem", with the document's error code or BATCHLLM_ERROR_UNSUPPORTED.
     Status fail(const std::string &problem) const;
     Status unsupported(const std::string &what) const;
 
@@ -77,16 +76,16 @@ class JsonValue {
 
 class JsonDocument {
   public:
-    // file: named in errors. code: of errors, parse errors included (BATCHLLM_ERROR_...).
+    // file: its name, for errors. code: BATCHLLM_ERROR_... of all errors, including parse errors.
     static Result<JsonDocument> parse(std::string_view text, const std::string &file, int32_t code);
 
-    // The same for what Python's json has written, which is not JSON where a number is not finite: a bare
-    // Infinity, -Infinity or NaN is read as the object that transformers 5 writes instead of it,
-    // {"__float__": "Infinity"}.
+    // The same for the output of Python's json module, which is not valid JSON if a number is not
+    // finite: a bare Infinity, -Infinity or NaN is read as the object that transformers 5 writes
+    // instead, {"__float__": "Infinity"}.
     static Result<JsonDocument> parse_of_python(std::string_view text, const std::string &file,
                                                 int32_t code);
 
-    // Reads the file, of at most `limit` bytes, as parse_of_python does.
+    // Reads a file of at most `limit` bytes like parse_of_python.
     static Result<JsonDocument> load(const std::string &path, size_t limit, int32_t code);
 
     JsonValue root() const { return JsonValue(root_, source_.get(), ""); }

@@ -1,4 +1,4 @@
-// Text -> the inside of a JSON string.
+// Escapes text for use inside a JSON string.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace batchllm {
 
-// Appends. Bytes that are not UTF-8 stay as they are; the reader of the JSON will find them.
+// Appends. Bytes that are not UTF-8 are copied unchanged; the reader of the JSON will detect them.
 void append_json_escaped(std::string *out, std::string_view text);
 
 } // namespace batchllm

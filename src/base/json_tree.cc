@@ -17,7 +17,7 @@ namespace ondemand = simdjson::ondemand;
 
 constexpr int kMostDepth = 200;
 
-// Leaves the enclosing function when a call of the parser failed.
+// Returns from the enclosing function if a call of the parser has failed.
 #define RETURN_IF_BROKEN(call)                                                                     \
     do {                                                                                           \
         if (const simdjson::error_code problem_ = (call); problem_ != simdjson::SUCCESS)           \
@@ -52,7 +52,8 @@ class TreeReader {
         : text_(text), name_(name), numbers_(numbers) {}
 
     Result<JsonTree> read() {
-        // Inside a list, because the parser treats a value in a document differently from a whole document.
+        // Wrapped in a list, because the parser treats a value inside a document differently from a
+        // whole document.
         std::string listed;
         listed.reserve(text_.size() + 2 + json_padding);
         listed.append("[").append(text_).append("]");
@@ -181,11 +182,12 @@ class TreeReader {
     const std::string &name_;
     JsonNumbers numbers_;
     const char *begin_ = nullptr;
-    // For one string at a time: the parser does not check whether it got memory for a buffer of its own.
+    // For one string at a time: the parser does not check whether a buffer of its own could be
+    // allocated.
     std::vector<uint8_t> strings_;
     ondemand::parser parser_;
     ondemand::document document_;
-    bool iterating_ = false; // the document can be asked where it is
+    bool iterating_ = false; // the document can be asked for its position
 };
 
 } // namespace

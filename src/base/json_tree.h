@@ -1,5 +1,6 @@
-// JSON text -> a tree of values that keeps numbers as written, which a view does not: no bound of a
-// schema is rounded, and a number that no type can hold is not an error. The tree owns its text.
+// JSON text -> a tree of values that, unlike a view, keeps numbers as written: the bounds of a
+// schema are not rounded, and a number that no type can hold is not an error. The tree owns its
+// text.
 //
 // UTF-8, one value, no duplicate keys, at most 200 levels deep.
 #pragma once
@@ -22,7 +23,7 @@ struct JsonTree {
     bool boolean = false;
     std::string text; // a string's value; a number as written
     std::vector<JsonTree> items;
-    std::vector<Member> members; // in the text's order
+    std::vector<Member> members; // in the order of the text
 
     bool is_boolean() const { return kind == Kind::boolean; }
     bool is_number() const { return kind == Kind::number; }
@@ -37,12 +38,12 @@ struct JsonTree::Member {
     JsonTree value;
 };
 
-// malformed_too: text that begins like a number but is not one (01, 1.) is accepted as a number, as
-// written.
+// malformed_too: also accepts text that begins like a number but is not one (01, 1.), and keeps it
+// as written.
 enum class JsonNumbers : uint8_t { strict, malformed_too };
 
-// name: of the text, for errors ("NAME: not JSON: .. at byte 5"), which have the code
-// BATCHLLM_ERROR_INVALID_ARGUMENT. Refuses a text of more than `limit` bytes.
+// name: the text's name in errors ("NAME: not JSON: .. at byte 5"), whose code is
+// BATCHLLM_ERROR_INVALID_ARGUMENT. Fails if the text is longer than `limit` bytes.
 Result<JsonTree> parse_json_tree(std::string_view text, const std::string &name, size_t limit,
                                  JsonNumbers numbers = JsonNumbers::strict);
 

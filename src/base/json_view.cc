@@ -9,12 +9,12 @@
 namespace batchllm {
 namespace {
 
-// Objects of up to this many members, nearly all objects, are checked without allocating memory.
+// Objects with up to this many members (nearly all objects) are checked without allocating memory.
 constexpr size_t few_members = 16;
 
 bool holds_values(JsonView value) { return value.is_array() || value.is_object(); }
 
-// A key that the object has twice.
+// A key that occurs twice in the object.
 std::optional<std::string_view> equal_keys_of(const JsonMembers &members) {
     std::array<std::string_view, few_members> few;
     std::vector<std::string_view> many;
@@ -34,8 +34,8 @@ std::optional<std::string_view> equal_keys_of(const JsonMembers &members) {
     return twice == many.end() ? std::nullopt : std::optional(*twice);
 }
 
-// The path from `value` to the key: ".rope.base", "[3].id". The parser bounds the depth of nesting, and with
-// it the recursion.
+// The path from `value` to the key: ".rope.base", "[3].id". The parser bounds the nesting depth and
+// thus the recursion.
 std::optional<std::string> path_to_equal_keys(JsonView value) {
     if (const auto items = value.items()) {
         size_t index = 0;

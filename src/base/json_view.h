@@ -2,9 +2,9 @@
 // through this header, through json.h (errors that name the file and the key) or through json_tree.h
 // (numbers as they were written).
 //
-// A text is UTF-8 and one value. The parser accepts duplicate keys in an object; find_equal_keys finds
-// them, and every reader refuses them, because readers could otherwise disagree on which of the two
-// counts.
+// A text is UTF-8 and one value. The parser accepts duplicate keys in an object. find_equal_keys
+// detects them, and every reader rejects them, because two readers could otherwise disagree on
+// which one counts.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class JsonView {
   public:
     enum class Kind : uint8_t { null, boolean, number, string, array, object };
 
-    JsonView() = default; // to be assigned to, and nothing else
+    JsonView() = default; // only to be assigned to
     explicit JsonView(simdjson::dom::element element) : element_(element) {}
 
     Kind kind() const;
@@ -36,20 +36,19 @@ class JsonView {
     bool is_array() const { return element_.is_array(); }
     bool is_object() const { return element_.is_object(); }
 
-    // Empty if the value has another type. A number with a fraction or an exponent, or one that the
-    // type cannot hold, is not an integer.
+    // Empty if the value has another type. A number with a fraction or an exponent is not an
+    // integer, nor is one that the type cannot hold.
     std::optional<bool> boolean() const { return get<bool>(); }
     std::optional<int64_t> integer() const { return get<int64_t>(); }
     std::optional<uint64_t> unsigned_integer() const { return get<uint64_t>(); }
     std::optional<double> number() const { return get<double>(); }
-    // May contain an unpaired surrogate written as an escape: the parser accepts it, but it is not
-    // UTF-8.
+    // May contain an escaped unpaired surrogate, which the parser accepts although it is not UTF-8.
     std::optional<std::string_view> string() const { return get<std::string_view>(); }
     // Store the result in a variable before a loop: `for (.. : *value.items())` iterates over a
     // destroyed temporary.
     std::optional<JsonItems> items() const;     // of an array
     std::optional<JsonMembers> members() const; // of an object
-    // Nothing also when this is no object.
+    // Also empty if this is not an object.
     std::optional<JsonView> find(std::string_view key) const;
 
     // As JSON without white space. Walks the whole value.
@@ -82,7 +81,7 @@ class JsonItems {
     Iterator begin() const { return Iterator(array_.begin()); }
     Iterator end() const { return Iterator(array_.end()); }
     bool empty() const { return !(begin() != end()); }
-    size_t size() const { return array_.size(); } // beyond 2^24 - 1 it says 2^24 - 1
+    size_t size() const { return array_.size(); } // saturates at 2^24 - 1
     std::optional<JsonView> first() const;
 
   private:
@@ -116,27 +115,27 @@ class JsonMembers {
     simdjson::dom::object object_;
 };
 
-// The path of the first duplicate key ("rope.base", "rows[3].id"), made printable for an error's
-// text; empty if there is none.
+// The path of the first duplicate key ("rope.base", "rows[3].id"), printable for use in an error;
+// empty if there is none.
 std::optional<std::string> find_equal_keys(JsonView value);
 
 // Why a text could not be parsed.
 struct JsonFault {
     enum class Kind : uint8_t {
         none,
-        memory,  // ran out
+        memory,  // out of memory
         utf8,    // the text is not UTF-8
-        number,  // one is malformed, or too large for 64 bits and for a double
+        number,  // a number is malformed, or too large for both 64 bits and a double
         grammar, // anything else
     };
     Kind kind = Kind::none;
-    std::string text; // what is wrong, to follow "not JSON: "
+    std::string text; // what is wrong, to append to "not JSON: "
 };
 
-// Keeps memory for the longest text so far, about 14 times its size.
+// Keeps its memory, about 14 times the size of the longest text so far.
 class JsonParser {
   public:
-    // padded: json_padding bytes after the text are readable, so the text need not be copied.
+    // padded: json_padding bytes after the text are readable, so the text is not copied.
     JsonFault parse(std::string_view text, bool padded, JsonView *root);
 
   private:

@@ -1,4 +1,4 @@
-// Conversion between float and the stored forms of bfloat16, float16 and e4m3.
+// Conversions between float and the bits of bfloat16, float16 and e4m3.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@ namespace batchllm {
 
 inline float bfloat16_to_float(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
 
-// Rounds to nearest, ties to even; a NaN stays one.
+// Rounds to nearest, ties to even; a NaN stays a NaN.
 inline uint16_t float_to_bfloat16(float x) {
     const uint32_t bits = std::bit_cast<uint32_t>(x);
     if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
@@ -28,7 +28,8 @@ inline float float16_to_float(uint16_t x) {
     return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
 }
 
-// float8_e4m3fn: a sign, four bits of exponent (bias 7), three of fraction; no infinities, 0x7F is NaN.
+// float8_e4m3fn: a sign bit, four exponent bits (bias 7), three fraction bits; no infinities, 0x7F
+// is NaN.
 constexpr float e4m3_to_float(uint8_t x) {
     const int exponent = (x >> 3) & 15;
     const int fraction = x & 7;
@@ -46,7 +47,7 @@ inline constexpr std::array<float, 256> kE4m3Floats = [] {
     return floats;
 }();
 
-// A scale of the MX formats: a power of two, 0xFF is NaN.
+// A scale of the MX formats: a power of two; 0xFF is NaN.
 constexpr float e8m0_to_float(uint8_t x) {
     if (x == 0xFF) return __builtin_nanf("");
     return x == 0 ? 0x1p-127f : std::bit_cast<float>(uint32_t{x} << 23);

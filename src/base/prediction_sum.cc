@@ -45,7 +45,7 @@ const char *wrong_figure(const batchllm_prediction &of) {
     for (const Seconds &part : seconds) {
         if (!(of.*part.value >= 0) || std::isinf(of.*part.value)) return part.name;
     }
-    // Below 0 if more is recomputed than was shared.
+    // Negative if more is recomputed than was shared.
     return std::isfinite(of.saving_ratio) ? nullptr : "saving_ratio";
 }
 

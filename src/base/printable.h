@@ -9,10 +9,10 @@ namespace batchllm {
 
 bool is_utf8(std::string_view text);
 
-// Truncated, and without anything that could end a line or control a terminal.
+// Truncated, with everything removed that could end a line or control a terminal.
 std::string printable(std::string_view text, size_t limit = 80);
 
-// The same between quotation marks.
+// The same in quotation marks.
 std::string in_quotes(std::string_view text);
 
 } // namespace batchllm

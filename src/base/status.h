@@ -31,15 +31,15 @@ class [[nodiscard]] Status {
     std::string message_;
 };
 
-// Whether an error's code means that the process or the machine failed (memory, a file, a device),
-// not the rows at hand. Such an error never becomes a row's result, because another try may
+// Whether an error's code means that the process or the machine failed (memory, a file, a device)
+// and the rows are not to blame. Such an error never becomes a row's result, because a retry may
 // succeed.
 constexpr bool is_failure_of_process(int32_t code) {
     return code == BATCHLLM_ERROR_OUT_OF_MEMORY || code == BATCHLLM_ERROR_IO ||
            code == BATCHLLM_ERROR_DEVICE;
 }
 
-// A T, or the Status that says why there is none.
+// A T, or the error that explains why there is none.
 template <typename T> class [[nodiscard]] Result {
   public:
     Result(T value) : value_(std::move(value)) {}

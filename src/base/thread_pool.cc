@@ -35,7 +35,8 @@ ThreadPool::ThreadPool(int32_t threads)
             threads_.emplace_back([this, thread] { work(thread); });
         }
     } catch (const std::exception &) {
-        // The system starts no more (a limit on processes, memory): those that run are the pool.
+        // The system refuses to start more (a limit on processes, memory): the pool has those that
+        // run.
         size_ = static_cast<int32_t>(threads_.size()) + 1;
     }
 }
@@ -74,7 +75,7 @@ void ThreadPool::parallel_for(int64_t count, const std::function<void(int64_t, i
     std::rethrow_exception(failure);
 }
 
-// No task is left: closes the loop to threads that have not joined, and waits for those that have.
+// No tasks are left. Closes the loop to threads that have not joined and waits for those that have.
 void ThreadPool::finish_loop() {
     std::unique_lock lock(mutex_);
     task_ = nullptr;
@@ -119,7 +120,7 @@ void ThreadPool::take_tasks(const std::function<void(int64_t, int32_t)> &task, i
     try {
         for (int64_t i = next_.fetch_add(1); i < count; i = next_.fetch_add(1)) task(i, thread);
     } catch (...) {
-        next_.store(count); // no further task begins
+        next_.store(count); // no more tasks begin
         if (!failed_.exchange(true, std::memory_order_relaxed)) {
             failure_ = std::current_exception();
         }

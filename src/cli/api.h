@@ -1,4 +1,4 @@
-// The library's C interface as the program uses it: handles that free themselves, and status numbers
+// The library's C interface as the program uses it: handles that free themselves, and status codes
 // as Status.
 #pragma once
 
@@ -20,12 +20,12 @@ using ResultsHandle = std::unique_ptr<batchllm_results, FreeWith<batchllm_result
 using TableHandle = std::unique_ptr<batchllm_table, FreeWith<batchllm_table_destroy>>;
 using ColumnHandle = std::unique_ptr<batchllm_column, FreeWith<batchllm_column_free>>;
 
-// The status of a call that has just returned on this thread, with its text.
+// The status of a call that has just returned on this thread, with its error text.
 inline Status call_status(int32_t status) {
     return status == BATCHLLM_OK ? Status() : Status(status, batchllm_last_error());
 }
 
-// The outcome of two things that were both tried: the errors of both.
+// The result of two operations that were both attempted, with the errors of both.
 inline Status both(const Status &one, const Status &other) {
     if (one.ok() || other.ok()) return one.ok() ? other : one;
     return Status(one.code(), one.message() + "\nbatchllm: " + other.message());

@@ -188,7 +188,7 @@ CLI::App *add_tokenize(CLI::App *app, TokenizeOptions *options) {
     return tokenize;
 }
 
-// At the end of --help.
+// Shown at the end of --help.
 void add_examples(CLI::App *app, CLI::App *run, CLI::App *plan, CLI::App *inspect,
                   CLI::App *tokenize) {
     const std::string job = "  batchllm run --model ./model --input rows.jsonl --output out.jsonl";
@@ -244,11 +244,11 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError &failure) {
-        // A missing option has often been misspelt.
+        // A missing option is often a misspelt one.
         const bool failed = failure.get_exit_code() != 0;
         const std::string unknown = failed ? unknown_option(app) : std::string();
         if (!unknown.empty()) return report(unknown);
-        // --help and --version come here too, and are not failures.
+        // --help and --version end up here too; they are not failures.
         return app.exit(failure) == 0 ? exit_ok : exit_fatal;
     }
     for (const InputOptions *in : {&run_options.in, &plan_options.in}) {
@@ -257,7 +257,7 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
             return report("--fields, --chat and --system need a --template");
         }
     }
-    // A plan with a backend is a plan for that backend's device.
+    // With a backend, the plan is made for that backend's device.
     if (plan->count("--backend") > 0 && plan_options.prediction.device.empty()) {
         plan_options.prediction.device = "here";
     }

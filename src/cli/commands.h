@@ -24,7 +24,7 @@ struct InputOptions {
     std::string model; // directory; empty: none
     SamplingOptions sampling;
     TemplateOptions prompt;
-    std::vector<NamedPath> files; // those that options read their text from: a template, a schema
+    std::vector<NamedPath> files; // whose text is the value of an option: a template, a schema
     bool ignore_unknown_keys = false;
     int64_t max_line_bytes = int64_t{256} << 20;
     int32_t threads = 0;
@@ -47,9 +47,9 @@ struct EngineChoice {
     bool reproducible = false;
 };
 
-// The device for which time is predicted.
+// The device to predict time for.
 struct PredictionChoice {
-    std::string device; // "h200", a file, "here": this machine's; empty: none
+    std::string device; // "h200", a file, or "here" for this machine's; empty: none
     int64_t expected_tokens = 0;
 };
 
@@ -88,11 +88,11 @@ struct InspectOptions {
     std::string path;
     EngineChoice engine;
     PredictionChoice prediction;
-    int32_t max_tokens = 128; // of each row, for the prediction
+    int32_t max_tokens = 128; // per row, for the prediction
     bool json = false;
     int64_t groups = 10; // how many are listed, largest first
     std::string report;
-    std::string model; // directory or tokenizer.json, for the report's words; empty: none
+    std::string model; // directory or tokenizer.json, for the words in the report; empty: none
 };
 
 struct TokenizeOptions {
@@ -114,7 +114,7 @@ int tokenize_command(const TokenizeOptions &options, const std::atomic<bool> &in
 // Prints "batchllm: message" on stderr and returns exit_fatal.
 int report(const std::string &message);
 
-// The same for the exception being handled. It allocates nothing: memory may have run out.
+// The same for the exception being handled. Allocates nothing, because memory may have run out.
 int report_exception() noexcept;
 
 } // namespace batchllm::cli

@@ -1,4 +1,4 @@
-// Constraints as rows write them -> the library's constraints, each made once.
+// Constraints as rows state them -> the library's constraints, each created once.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace batchllm::cli {
 
-// A constraint as a row or the command line writes it.
+// A constraint as a row or the command line states it.
 struct ConstraintText {
     int32_t kind = 0; // BATCHLLM_CONSTRAINT_; 0: none
     std::string text;
@@ -23,7 +23,7 @@ struct ConstraintText {
     bool loose = false;
 
     bool operator==(const ConstraintText &) const = default;
-    std::string key() const; // differs between different constraints
+    std::string key() const; // differs for different constraints
 };
 
 using SharedConstraint = std::shared_ptr<const batchllm_constraint>;
@@ -31,16 +31,16 @@ using SharedConstraint = std::shared_ptr<const batchllm_constraint>;
 // Used by one thread at a time.
 class ConstraintCache {
   public:
-    // The engine's log says what a loose schema does not enforce.
+    // The engine's log reports what a loose schema does not enforce.
     explicit ConstraintCache(batchllm_engine *engine) : engine_(engine) {}
 
-    // An invalid constraint fails with the same text each time.
+    // An invalid constraint fails with the same text every time.
     Result<SharedConstraint> get(const ConstraintText &wanted);
 
   private:
     Result<SharedConstraint> make(const ConstraintText &wanted) const;
 
-    static constexpr size_t most_entries = 4096; // beyond that all are dropped; rows keep theirs
+    static constexpr size_t most_entries = 4096; // when exceeded, all are dropped; rows keep theirs
     struct Entry {
         Status status;
         SharedConstraint constraint;

@@ -1,4 +1,4 @@
-// The keys of a row that make up a conversation -> the JSON that the library takes for one.
+// The keys of a row that make up a conversation -> the JSON that the library accepts for one.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ class ConversationText {
     bool take(std::string_view key, JsonView value);
 
     bool has_messages() const { return has_messages_; }
-    // A key that was given but has no meaning without "messages"; empty: none.
+    // A key that is present but has no meaning without "messages"; empty: none.
     std::string_view other_key() const { return other_key_; }
     std::string json() { return std::move(text_) + "}"; }
 

@@ -1,4 +1,5 @@
-// Options of several commands for the engine that runs the rows, or would run them.
+// Command-line options, shared by several commands, for the engine that runs the rows or would run
+// them.
 #pragma once
 
 #include <CLI/CLI.hpp>

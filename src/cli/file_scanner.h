@@ -1,4 +1,5 @@
-// A file read front to back through one buffer, in pieces that end with a given byte or have a given size.
+// Reads a file front to back through one buffer, in pieces that end with a given byte or have a
+// given size.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@ class FileScanner {
     FileScanner(int fd, std::string path, int64_t offset)
         : fd_(fd), path_(std::move(path)), offset_(offset) {}
 
-    // The bytes up to and including the next `end`; *whole is false when the file ends first. Valid until the
-    // next call.
+    // The bytes up to and including the next `end`; *whole is false if the file ends first. Valid
+    // until the next call.
     Result<std::string_view> until(char end, bool *whole);
     // Exactly `bytes` bytes; fewer only at the end of the file.
     Result<std::string_view> exactly(size_t bytes);
@@ -30,7 +31,7 @@ class FileScanner {
     int64_t offset_;
     std::string buffer_;
     size_t begin_ = 0;
-    size_t chunk_ = 4096; // read next; larger each time, since most state files are small
+    size_t chunk_ = 4096; // how much to read next; grows, since most state files are small
 };
 
 } // namespace batchllm::cli

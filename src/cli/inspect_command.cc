@@ -1,4 +1,4 @@
-// batchllm inspect: a plan file -> what it holds.
+// batchllm inspect: a plan file -> its contents.
 #include <algorithm>
 #include <cstdio>
 
@@ -19,11 +19,11 @@ struct GroupSummary {
     int64_t prefix_tokens;
     int64_t head_tokens;
     int64_t rows;
-    int64_t first_row; // lowest row number
+    int64_t first_row; // smallest row number
     int64_t saved() const { return prefix_tokens * (rows - 1); }
 };
 
-// The `count` groups that save most, most first.
+// The `count` groups that save most, in descending order.
 Result<std::vector<GroupSummary>> largest_groups(const batchllm_plan *plan, int64_t count) {
     std::vector<GroupSummary> groups;
     const auto more = [](const GroupSummary &a, const GroupSummary &b) {

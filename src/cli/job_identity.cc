@@ -40,8 +40,8 @@ class Hasher {
     XXH3_state_t *state_;
 };
 
-// Hash of the whole file when it has at most whole_bytes, else of `blocks` blocks of block_bytes,
-// evenly spread, the first and the last of the file among them. With its size.
+// The size and hash of a file: of the whole file if it has at most whole_bytes, else of `blocks`
+// evenly spread blocks of block_bytes, including the first and the last of the file.
 Result<std::string> hash_file(const std::string &path, int64_t whole_bytes, int64_t blocks,
                               int64_t block_bytes, int64_t *file_bytes) {
     size_t bytes = 0;
@@ -120,7 +120,8 @@ Status add_model_parts(JobIdentity *identity, const std::string &model_dir) {
         }
         identity->add(std::string("model ") + name, value);
     }
-    // Files that few models have. A job without them has the same identity as before these were added.
+    // Files that few models have. A job without them has the same identity as before they were
+    // added.
     for (const char *name : {"special_tokens_map.json", "chat_template.jinja", "chat_template.json",
                              "additional_chat_templates/tool_use.jinja"}) {
         const std::string path = model_dir + "/" + name;

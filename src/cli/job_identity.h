@@ -1,5 +1,5 @@
-// Model, input and options -> the identity of a job, so that a run is not resumed with a different
-// model, input or option.
+// Model, input and options -> the identity of a job, which prevents a run from being resumed with a
+// different model, input or option.
 #pragma once
 
 #include <cstdint>
@@ -13,31 +13,31 @@
 namespace batchllm::cli {
 
 struct JobIdentity {
-    // Name and value of each thing that changes results, in a fixed order: "model weights",
-    // "input bytes", "option temperature". Error texts use the names.
+    // Name and value of everything that changes results, in a fixed order: "model weights", "input
+    // bytes", "option temperature". Error texts use the names.
     std::vector<std::pair<std::string, std::string>> parts;
-    int64_t created = 0; // seconds since 1970: when the job was first started; not compared
+    int64_t created = 0; // when the job was first started, in seconds since 1970; not compared
 
     void add(std::string name, std::string value) {
         parts.emplace_back(std::move(name), std::move(value));
     }
 
-    std::string to_json() const; // one line, without its line end
+    std::string to_json() const; // one line, without a line end
     static Result<JobIdentity> from_json(const std::string &path, std::string_view json);
 
     // "model weights (was .., now ..), .."; empty: the same job.
     std::string differences(const JobIdentity &earlier) const;
 };
 
-// Stands for a text that is too long to be shown; differs between different texts.
+// A short stand-in for a text that is too long to show; differs for different texts.
 std::string hash_text(std::string_view text);
 
 // Adds the parts of a model directory: hashes of its configuration and tokenizer files, and of the
-// header and of samples of each weights file. A missing file has the value "none".
+// header and some samples of each weights file. A missing file has the value "none".
 Status add_model_parts(JobIdentity *identity, const std::string &model_dir);
 
-// Adds size and content hash of the input. Files above a gibibyte are hashed by evenly spread
-// blocks.
+// Adds the size and a content hash of the input. Only evenly spread blocks of files above 1 GiB are
+// hashed.
 Status add_input_parts(JobIdentity *identity, const std::string &path);
 
 } // namespace batchllm::cli

@@ -22,7 +22,7 @@ Status check(batchllm_engine *engine, const SamplingOptions &options) {
 Status check_options(batchllm_engine *engine, const SamplingOptions &options) {
     Status checked = check(engine, options);
     if (checked.ok()) return {};
-    // If the model does not generate at all, each row without another task gets that error.
+    // If the model cannot generate at all, every row without another task gets that error.
     if (options.task == BATCHLLM_TASK_GENERATE && !check(engine, SamplingOptions()).ok()) return {};
     return Status(checked.code(), "no row can run with these options: " + checked.message());
 }
@@ -57,7 +57,7 @@ Status check_first_window(const Window &window, bool whole_file) {
         })) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "no row can run: %s", first.message.c_str());
     }
-    constexpr size_t least = 8; // with fewer lines the errors are the rows' own
+    constexpr size_t least = 8; // with fewer lines, the errors belong to the rows
     if (whole_file && window.failed.size() >= least &&
         all([](const auto &row) { return std::string_view(row.error.code) == "ROW_JSON"; })) {
         return error(

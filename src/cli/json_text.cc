@@ -8,7 +8,7 @@
 namespace batchllm::cli {
 namespace {
 
-// Length of the well-formed UTF-8 character at the front of text; 0 when there is none.
+// Length of the well-formed UTF-8 character at the start of text; 0 if there is none.
 size_t character_length(std::string_view text) {
     const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
     const unsigned char lead = byte(0);

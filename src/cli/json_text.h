@@ -1,5 +1,5 @@
-// Values -> JSON text, appended to a string. Numbers are written with the fewest digits that read
-// back as the same value; what is written is always valid UTF-8 and never holds a raw line end.
+// Values -> JSON text, appended to a string. Numbers have the fewest digits that read back as the
+// same value. The output is always valid UTF-8 and never contains a raw line end.
 #pragma once
 
 #include <concepts>
@@ -29,7 +29,7 @@ template <std::integral T> void append_json(std::string *out, T value) {
 }
 inline void append_json(std::string *out, bool value) { *out += value ? "true" : "false"; }
 
-// JSON has no NaN and no infinities: they become null.
+// JSON has no NaN and no infinities; they are written as null.
 void append_json(std::string *out, float value);
 void append_json(std::string *out, double value);
 
@@ -42,12 +42,13 @@ template <typename T> void append_json_list(std::string *out, std::span<const T>
     *out += ']';
 }
 
-// An object, key by key: JsonObject(&out).field("rows", 3).field("name", "x"); closed by close().
+// Writes an object key by key: JsonObject(&out).field("rows", 3).field("name", "x"), ended by
+// close().
 class JsonObject {
   public:
     explicit JsonObject(std::string *out) : out_(out) { *out_ += '{'; }
 
-    // Writes the key; the caller appends the value to the same string.
+    // Writes the key; the caller then appends the value to the same string.
     JsonObject &key(std::string_view name) {
         if (!first_) *out_ += ',';
         first_ = false;
@@ -60,7 +61,7 @@ class JsonObject {
         append_json(out_, value);
         return *this;
     }
-    // The value is JSON already.
+    // The value is already JSON.
     JsonObject &raw(std::string_view name, std::string_view json) {
         key(name);
         *out_ += json;

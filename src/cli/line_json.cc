@@ -10,7 +10,7 @@
 namespace batchllm::cli {
 namespace {
 
-// A parser keeps memory for the longest line so far.
+// A parser keeps its memory for the longest line so far.
 constexpr size_t long_line = size_t{8} << 20;
 
 std::string id_of(const JsonTree &value) {
@@ -30,7 +30,7 @@ std::string id_of(const JsonTree &value) {
             return id;
         }
         const auto as_written = parse_json_tree(value.text, "id", value.text.size());
-        // Not the row's fault: the run ends, and --resume reads the row again.
+        // The row is not to blame: the run ends, and --resume reads the row again.
         if (fault == JsonFault::Kind::memory ||
             (!as_written.ok() && as_written.status().code() == BATCHLLM_ERROR_OUT_OF_MEMORY)) {
             throw std::bad_alloc();
@@ -78,11 +78,11 @@ void append_tree(std::string *out, const JsonTree &tree) {
 // A line with a number that no type can hold.
 struct UnreadLine {
     LineId id;
-    std::string text; // the line, with ids that are numbers as strings of them
+    std::string text; // the line, with ids that are numbers turned into strings
 };
 
 std::optional<UnreadLine> read_apart(std::string_view text) {
-    // A tree has numbers as they were written.
+    // A tree keeps numbers as they were written.
     Result<JsonTree> tree = parse_json_tree(text, "line", text.size(), JsonNumbers::malformed_too);
     if (!tree.ok()) {
         if (tree.status().code() == BATCHLLM_ERROR_OUT_OF_MEMORY) throw std::bad_alloc();
@@ -124,7 +124,7 @@ RowError LineParser::parse(std::string_view text, JsonView *object, std::optiona
     case JsonFault::Kind::none:
         return object->is_object() ? RowError() : format_error("the line is not an object");
     case JsonFault::Kind::memory:
-        throw std::bad_alloc(); // not the row's fault: --resume reads the row again
+        throw std::bad_alloc(); // the row is not to blame: --resume reads it again
     case JsonFault::Kind::utf8:
         return {row_error_code(BATCHLLM_ERROR_ROW_INVALID_UTF8), "the line is not valid UTF-8"};
     case JsonFault::Kind::number:

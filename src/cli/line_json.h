@@ -1,4 +1,4 @@
-// One input line -> its JSON, or the error that its row gets.
+// One input line -> its JSON, or the error for its row.
 #pragma once
 
 #include <optional>
@@ -10,29 +10,30 @@
 
 namespace batchllm::cli {
 
-// An id as JSON: a string, or a number in its shortest form. False for a value of another type.
+// An id as JSON: a string, or a number in its shortest form. False if the value has another type.
 bool append_id(JsonView value, std::string *id);
 
-// The values of these keys as JSON; empty if the line has none, or null. An id that is neither a string nor a
-// number is "null"; a number that no type can hold is kept as it was written.
+// The values of these keys as JSON; empty if the line lacks the key or has null. An id that is
+// neither a string nor a number becomes "null"; a number that no type can hold is kept as written.
 struct LineId {
     std::string id;
     std::string custom_id;
-    bool batch = false; // in the OpenAI batch format: it has "custom_id" or "body"
+    bool batch = false; // OpenAI batch format: the line has "custom_id" or "body"
 };
 
 class LineParser {
   public:
-    // The line's object, valid until the next call. 64 bytes after the text must be readable. *own_id is set
-    // if the line has a number that no type can hold and the rest can be read. Such a number is an error, except
-    // as an id, which is then a string in the object. Throws std::bad_alloc.
+    // The line's object, valid until the next call. 64 bytes after the text must be readable. A
+    // number that no type can hold is an error, except as an id, which then becomes a string in the
+    // object. *own_id is set if the line has such a number but can otherwise be read. Throws
+    // std::bad_alloc.
     RowError parse(std::string_view text, JsonView *object, std::optional<LineId> *own_id);
 
   private:
     JsonParser parser_;
 };
 
-// Refuses a key that is given twice: neither value would be the right one.
+// Rejects duplicate keys: there is no way to tell which value is meant.
 RowError check_keys_differ(JsonView object);
 
 } // namespace batchllm::cli

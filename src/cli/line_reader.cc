@@ -20,7 +20,7 @@ const char *find_line_end(const char *begin, const char *end) {
     return static_cast<const char *>(std::memchr(begin, '\n', static_cast<size_t>(end - begin)));
 }
 
-// Refuses a file of another kind, each line of which would be an error.
+// Rejects a file of another kind, in which every line would be an error.
 Status check_kind(int fd, const std::string &path) {
     struct Kind {
         std::string_view begin;
@@ -63,8 +63,8 @@ Result<LineReader> LineReader::open(const std::string &path, int64_t max_line_by
     if (path == "-") {
         reader.fd_ = STDIN_FILENO;
     } else {
-        // A named pipe is opened without waiting for its writer. The wait is like that for bytes, and
-        // checks the flag.
+        // Opens a named pipe without waiting for its writer. Waiting for the writer works like
+        // waiting for bytes, and checks the flag.
         reader.fd_ =
             ::open(path.c_str(), O_RDONLY | O_CLOEXEC | (stop != nullptr ? O_NONBLOCK : 0));
         reader.owned_ = true;
@@ -116,7 +116,7 @@ Result<bool> LineReader::fill() {
     if (end_of_file_) return false;
     const size_t unread = end_ - begin_;
     if (capacity_ > 8 * read_bytes && unread < read_bytes) {
-        reserve(2 * read_bytes); // after a long line
+        reserve(2 * read_bytes); // shrinks after a long line
     } else if (capacity_ - end_ < read_bytes) {
         reserve(capacity_ - unread < read_bytes ? 2 * capacity_ : capacity_);
     }
@@ -144,7 +144,7 @@ Result<bool> LineReader::fill() {
     }
 }
 
-// The unread bytes are the beginning of a line that is too long: drops the whole line.
+// The unread bytes begin a line that is too long: drops the whole line.
 Result<bool> LineReader::skip_long_line(Line *line) {
     while (true) {
         const char *begin = buffer_.get() + begin_;
@@ -183,7 +183,7 @@ Result<bool> LineReader::next(Line *line) {
             consumed_ += 3;
         }
     }
-    size_t searched = 0; // bytes behind begin_ known to hold no line end
+    size_t searched = 0; // bytes after begin_ that are known to contain no line end
     while (true) {
         const char *begin = buffer_.get() + begin_;
         const char *end = find_line_end(begin + searched, buffer_.get() + end_);

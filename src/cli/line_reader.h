@@ -1,8 +1,8 @@
 // A file, pipe or stdin -> numbered lines, in bounded memory.
 //
-// Lines count from 1 and include blank ones. A line ends with LF or CRLF or at the end of the file;
-// a UTF-8 byte order mark at the start of the file is dropped. A line longer than the limit is
-// skipped without being held in memory, and reported as too long.
+// Line numbers start at 1 and include blank lines. A line ends with LF or CRLF or at the end of the
+// file; a UTF-8 byte order mark at the start of the file is dropped. A line longer than the limit
+// is skipped without being kept in memory, and reported as too long.
 #pragma once
 
 #include <atomic>
@@ -17,17 +17,17 @@ namespace batchllm::cli {
 
 struct Line {
     int64_t number = 0;
-    // Without its line end. Valid until the next call; at least 64 more bytes after it are readable,
-    // as the JSON parser requires.
+    // Without its line end. Valid until the next call. At least 64 more bytes after it are
+    // readable, as the JSON parser requires.
     std::string_view text;
-    bool too_long = false; // text is empty then
+    bool too_long = false; // text is then empty
     bool blank() const;    // nothing but spaces and tabs
 };
 
 class LineReader {
   public:
-    // "-" is stdin. stop: once set by another thread or a signal, a read that waits for a pipe (or for
-    // the writer of a named one) gives up and next() reports the end; may be null.
+    // "-" is stdin. stop: once another thread or a signal sets it, a read that waits for a pipe (or
+    // for the writer of a named one) gives up and next() reports the end; may be null.
     static Result<LineReader> open(const std::string &path, int64_t max_line_bytes,
                                    const std::atomic<bool> *stop);
     LineReader(LineReader &&other) noexcept;
@@ -37,14 +37,14 @@ class LineReader {
     // False at the end. An error names the file.
     Result<bool> next(Line *line);
 
-    // Replaces open()'s flag; not null if that was not.
+    // Replaces the flag passed to open(), which must not have been null if this one is not.
     void stop_at(const std::atomic<bool> *stop) { stop_ = stop; }
 
-    // Whether next() has a whole line at hand, and need not read.
+    // Whether next() can return a whole line without reading from the file.
     bool line_buffered() const;
-    int64_t bytes_read() const { return consumed_; } // up to the end of the last line returned
+    int64_t bytes_read() const { return consumed_; } // up to the end of the line returned last
     bool regular() const { return regular_; }
-    int64_t file_bytes() const { return file_bytes_; } // -1: not a regular file
+    int64_t file_bytes() const { return file_bytes_; } // -1: unknown, not a regular file
 
   private:
     LineReader() = default;
@@ -58,7 +58,7 @@ class LineReader {
     bool regular_ = false;
     bool end_of_file_ = false;
     bool started_ = false;
-    bool stopped_ = false; // the rest of the buffer may be half a line, and is dropped
+    bool stopped_ = false; // the buffer may end with an incomplete line, which is dropped
     int64_t file_bytes_ = -1;
     size_t max_line_bytes_ = 0;
     const std::atomic<bool> *stop_ = nullptr;

@@ -31,9 +31,9 @@ void handle_signals() {
     ::signal(SIGXFSZ, SIG_IGN);
 }
 
-// If descriptor 0, 1 or 2 is closed at the start (by a daemon, by cron), the first file that is opened would
-// get it, and printed text would end up in that file. So /dev/null takes its place, opened so that reading
-// from stdin and writing to stdout and stderr fail as before.
+// If descriptor 0, 1 or 2 is closed at the start (by a daemon or cron), the first file to be opened
+// would get its number, and printed text would end up in that file. So /dev/null takes its place,
+// opened so that reading from stdin and writing to stdout and stderr fail as before.
 bool keep_standard_descriptors() {
     for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
         if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;

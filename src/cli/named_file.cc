@@ -21,7 +21,7 @@ Status io_error(const std::string &path, const char *what) {
 
 bool missing() { return errno == ENOENT || errno == ENOTDIR; }
 
-// Whether both are regular files, equally long, and end alike.
+// Whether both are regular files with the same length and the same end.
 Result<bool> end_alike(const std::string &path, int fd, int other) {
     struct stat one, two;
     if (::fstat(fd, &one) != 0 || ::fstat(other, &two) != 0) return io_error(path, "cannot stat");
@@ -51,13 +51,13 @@ Result<bool> leads_to(const std::string &path, int fd) {
     struct stat own;
     if (::fstat(fd, &own) != 0) return io_error(path, "cannot stat");
     if (own.st_nlink == 0) return false;
-    // Where the path leads now is unknown: opening a FIFO must not wait.
+    // The path may now lead to a FIFO, and opening that must not block.
     const FileDescriptor found(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     if (found.get() < 0 && missing()) return false;
     if (found.get() < 0) return io_error(path, "cannot open");
     ASSIGN_OR_RETURN(const bool alike, end_alike(path, fd, found.get()));
     if (alike) return true;
-    // Such a mount may also learn of what was written only now.
+    // Such a mount may not know yet about data written just now.
     if (::fdatasync(fd) != 0) return io_error(path, "cannot sync");
     return end_alike(path, fd, found.get());
 }

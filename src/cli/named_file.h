@@ -1,4 +1,4 @@
-// A path and an open file -> whether the path leads to that file.
+// Whether a path leads to a given open file.
 #pragma once
 
 #include <string>
@@ -7,13 +7,14 @@
 
 namespace batchllm::cli {
 
-// Whether device and number of both are the same.
+// Whether both have the same device and inode numbers.
 Result<bool> same_file(const std::string &path, int fd);
 
-// The same for a regular file on any mount; some give a file another number each time it is looked up. So different
-// numbers prove nothing while any name leads to the open file: then what is found at the path decides, which must be
-// as long and have the same end. A copy that has replaced the file passes until more is written to it. Where nothing
-// more is, the copy has everything.
+// The same for a regular file on any mount. Some file systems report another inode number each time
+// a file is looked up, so different numbers prove nothing as long as any path leads to the open
+// file. The file found at the path then decides: it must have the same length and the same end. A
+// copy that has replaced the file passes until more is written to the original; if nothing more is
+// written, the copy is complete anyway.
 Result<bool> leads_to(const std::string &path, int fd);
 
 } // namespace batchllm::cli

@@ -12,10 +12,12 @@
 
 namespace batchllm::cli {
 
-// The whole file. A pipe is read to its end: on the command line it is the user's own, as with <(command).
+// The whole file. A pipe is read to its end: on the command line it belongs to the user, as in
+// <(command).
 Result<std::string> read_option_file(const std::string &path);
 
-// The same within an option's callback: an error is the option's. The path is added to *read.
+// The same inside an option's callback, where an error counts as the option's. The path is added to
+// *read.
 std::string option_text(const char *option, const std::string &path, std::vector<NamedPath> *read);
 
 } // namespace batchllm::cli

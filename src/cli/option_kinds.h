@@ -1,5 +1,5 @@
-// The program's kinds of options: names, sizes, numbers. For a value that it does not take, each says
-// what is wrong.
+// The kinds of options: names, sizes, numbers. Each kind says what is wrong with a value that it
+// rejects.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace batchllm::cli {
 
-// An option whose value is one of a few names, which outlive the app.
+// An option whose value is one of a few names. The names must outlive the app.
 void add_named(CLI::App *app, const std::string &name, int32_t *value,
                const std::map<std::string, int32_t> &names, const std::string &help);
 
@@ -18,7 +18,7 @@ void add_named(CLI::App *app, const std::string &name, int32_t *value,
 void add_size(CLI::App *app, const std::string &name, int64_t *value, int64_t least,
               const std::string &help);
 
-// A number in a range; NaN is refused.
+// A number in a range; NaN is rejected.
 void add_number(CLI::App *app, const std::string &name, float *value, float least, float most,
                 bool least_excluded, const std::string &help);
 

@@ -36,7 +36,8 @@ Status io_error(const std::string &path, const char *what, int code = errno) {
     return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(code));
 }
 
-// Writes everything, or sets *written to what was written before the error, and returns the error's number.
+// Writes everything. On an error, sets *written to the number of bytes written before it and
+// returns errno.
 int write_all(int fd, std::string_view bytes, size_t *written) noexcept {
     *written = 0;
     while (*written < bytes.size()) {
@@ -106,14 +107,14 @@ Result<OutputFile> OutputFile::open(const std::string &path, const std::string &
     return file;
 }
 
-// Opens the file and, where it is a regular one, locks it. Other runs do the same to the same path: one
-// that fails removes the file that it created, under its lock; so the lock counts only while the path
-// still leads to the file that was locked.
+// Opens the file and locks it if it is a regular one. Other runs do the same with the same path. A
+// run that fails removes the file that it created, while holding the lock; so a lock counts only
+// while the path still leads to the locked file.
 Status OutputFile::open_file(const std::string &input_path, ExistingOutput existing) {
     const char *path = path_.c_str();
     while (true) {
         struct stat info;
-        // A pipe that is also opened for reading would never report that its reader is gone.
+        // A pipe that is also opened for reading would never report that its reader has closed it.
         const bool there = ::stat(path, &info) == 0;
         if (!there && errno != ENOENT) return io_error(path_, "cannot stat");
         bool created = false;
@@ -123,11 +124,11 @@ Status OutputFile::open_file(const std::string &input_path, ExistingOutput exist
             fd_ = ::open(path, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
             created = fd_ >= 0;
             if (!created && errno != EEXIST) return io_error(path_, "cannot create");
-            // For a dangling link the file is created, but it is not ours to remove.
+            // With a dangling link, the file is created but is not ours to remove.
             const bool link = ::lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
             if (!created) {
                 fd_ = ::open(path, O_RDWR | (link ? O_CREAT : 0) | O_APPEND | O_CLOEXEC, 0666);
-                if (fd_ < 0 && errno == ENOENT && !link) continue; // removed meanwhile
+                if (fd_ < 0 && errno == ENOENT && !link) continue; // removed in the meantime
             }
         }
         if (fd_ < 0 || ::fstat(fd_, &info) != 0) return io_error(path_, "cannot open");
@@ -141,7 +142,7 @@ Status OutputFile::open_file(const std::string &input_path, ExistingOutput exist
                          same_file(input_path == "-" ? "/dev/stdin" : input_path, fd_));
         if (is_input) return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: is the input", path);
         RETURN_IF_ERROR(lock_file());
-        // Between open and lock another run may have completed its whole job.
+        // Between open and lock, another run may have completed its whole job.
         if (::fstat(fd_, &info) != 0) return io_error(path_, "cannot stat");
         created_ = created && info.st_size == 0;
         ASSIGN_OR_RETURN(const bool named, leads_to(path_, fd_));
@@ -195,7 +196,7 @@ Status OutputFile::start() {
         return sync();
     }
     if (::ftruncate(fd_, 0) != 0) return io_error(path_, "cannot empty");
-    // What is written later must not reach the disk before this.
+    // Later writes must not reach the disk before this.
     RETURN_IF_ERROR(sync());
     RETURN_IF_ERROR(sync_directory_of(path_));
     if (!state_header_.empty()) return start_state();
@@ -220,7 +221,7 @@ Status OutputFile::resume_state(JobIdentity *identity) {
     bool whole = false;
     ASSIGN_OR_RETURN(const std::string_view first, scanner.until('\n', &whole));
     const auto records_begin = static_cast<uint64_t>(first.size());
-    // If the first line has no end, whatever is written next would become part of it.
+    // If the first line has no line end, whatever is written next would become part of it.
     ASSIGN_OR_RETURN(const JobIdentity earlier,
                      JobIdentity::from_json(state_path_, whole ? first : std::string_view("")));
     const std::string differences = identity->differences(earlier);
@@ -233,7 +234,7 @@ Status OutputFile::resume_state(JobIdentity *identity) {
     return match_lines(records_begin);
 }
 
-// Pairs the output's lines with the state's records; start() cuts off those without a partner.
+// Pairs the output's lines with the state's records. start() cuts off those without a partner.
 Status OutputFile::match_lines(uint64_t records_begin) {
     FileScanner lines(fd_, path_, 0);
     FileScanner records(state_fd_, state_path_, static_cast<int64_t>(records_begin));
@@ -250,14 +251,14 @@ Status OutputFile::match_lines(uint64_t records_begin) {
         ASSIGN_OR_RETURN(const std::string_view record,
                          records.exactly(static_cast<size_t>(record_bytes)));
         if (static_cast<int64_t>(record.size()) < record_bytes) {
-            // Only a machine that went down can leave lines without records: they are run again.
+            // Only a crash of the machine can leave lines without records. They are run again.
             surplus = 1;
             continue;
         }
         const uint64_t word = read_word(record.data());
         const bool lost = all_zero(record) || line.find('\0') != std::string_view::npos;
         if (!lost && read_word(record.data() + 8) != line_hash(line)) {
-            // Half a record is at the edge of a lost block.
+            // A lost block may begin or end inside a record.
             ASSIGN_OR_RETURN(const std::string_view next,
                              records.exactly(static_cast<size_t>(record_bytes)));
             if (all_zero(next)) {
@@ -298,7 +299,8 @@ OutputFile::OutputFile(OutputFile &&other) noexcept
       rows_failed_(other.rows_failed_) {}
 
 OutputFile::~OutputFile() {
-    // A run that never began leaves nothing behind. It has held the lock since it created the file.
+    // A run that has not started leaves nothing behind. It has held the lock since it created the
+    // file.
     struct stat own, named;
     if (created_ && !started_ && ::fstat(fd_, &own) == 0 && ::stat(path_.c_str(), &named) == 0 &&
         own.st_dev == named.st_dev && own.st_ino == named.st_ino) {
@@ -308,7 +310,7 @@ OutputFile::~OutputFile() {
     if (state_fd_ >= 0) ::close(state_fd_);
 }
 
-// What is written to a file without a name is lost when the run ends.
+// Anything written to a file without a name is lost when the run ends.
 Status OutputFile::check_named() const {
     if (!regular_) return {};
     ASSIGN_OR_RETURN(const bool named, leads_to(path_, fd_));
@@ -343,7 +345,7 @@ Status OutputFile::append(const OutputBatch &batch) {
     rows_written_ += lines;
     rows_failed_ += failed;
     if (failure == 0) return {};
-    // Leaves whole lines only. If this fails too, --resume does the same.
+    // Keeps whole lines only. If this fails too, --resume does the same.
     if (regular_ && ::ftruncate(fd_, bytes_) == 0 && state_fd_ >= 0 &&
         ::ftruncate(state_fd_, state_bytes_) != 0) {
         return io_error(state_path_, "truncate");

@@ -28,13 +28,14 @@ Result<bool> exists(const std::string &path, struct stat *info) {
     return io_error(path, "cannot stat");
 }
 
-// Absolute, since weakly_canonical leaves a relative path as it is where even its first part is missing.
+// Made absolute first, since weakly_canonical returns a relative path unchanged if even its first
+// part is missing.
 std::filesystem::path canonical(const std::string &path) {
     std::error_code ignored;
     return std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored);
 }
 
-// Whether both are one file, or would be once written.
+// Whether both are the same file, or would be once written.
 Result<bool> same_file(const std::string &a, const std::string &b) {
     struct stat one, other;
     ASSIGN_OR_RETURN(const bool a_exists, exists(a, &one));
@@ -47,14 +48,14 @@ Result<bool> same_file(const std::string &a, const std::string &b) {
 }
 
 Status check_directory(const NamedPath &output) {
-    if (::access(output.path.c_str(), F_OK) == 0) return {}; // to be replaced, or refused in time
+    if (::access(output.path.c_str(), F_OK) == 0) return {}; // replaced or rejected later
     const std::filesystem::path parent = std::filesystem::path(output.path).parent_path();
     if (::access(parent.empty() ? "." : parent.c_str(), W_OK | X_OK) == 0) return {};
     return error(BATCHLLM_ERROR_IO, "%s: %s: cannot create: %s", output.option, output.path.c_str(),
                  std::strerror(errno));
 }
 
-// Whether a model has files with such names; other files in its directory may be the user's own.
+// Whether models have files with such names; other files in the directory may be the user's own.
 bool names_model_file(std::string_view name) {
     constexpr std::string_view suffixes[] = {
         ".safetensors",   ".jinja",        ".bin",      ".model",      "config.json",
@@ -64,11 +65,13 @@ bool names_model_file(std::string_view name) {
                        [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
-// Whether `path` is a model's file in `directory`, or up to this many levels below it. Does not use
-// <filesystem>, whose iterators end the process if memory runs out.
+// Whether `path` is a model's file in `directory` or at most this many levels below it. Does not
+// use <filesystem>, whose iterators terminate the process if memory runs out.
 Result<bool> has_model_file(const std::string &directory, const std::string &path, int levels) {
     const std::unique_ptr<DIR, int (*)(DIR *)> entries(::opendir(directory.c_str()), ::closedir);
-    if (entries == nullptr) return false; // no directory; an unreadable one is reported elsewhere
+    if (entries == nullptr)
+        return false; // not a directory; an unreadable one is reported
+                      // elsewhere
     while (const dirent *entry = ::readdir(entries.get())) {
         const std::string_view name = entry->d_name;
         if (name == "." || name == "..") continue;
@@ -88,8 +91,8 @@ Result<bool> is_model_file(const std::string &path, const std::string &model) {
     return inside ? Result<bool>(true) : same_file(path, model);
 }
 
-// An open descriptor that is named must be the caller's. This program opens its own with O_CLOEXEC, so they differ from
-// those that it was started with.
+// A path that names an open descriptor must name one of the caller's. This program opens its own
+// with O_CLOEXEC, which distinguishes them from those that it inherited.
 Status check_descriptor(const NamedPath &output) {
     const int descriptor = descriptor_named(output.path);
     if (descriptor < 0) return {};
@@ -99,12 +102,12 @@ Status check_descriptor(const NamedPath &output) {
                  output.option, output.path.c_str());
 }
 
-// The file that a path means, where "-" means a stream.
+// The file that a path refers to if "-" stands for a stream.
 std::string file_of(const std::string &path, const char *stream) {
     return path == "-" ? stream : path;
 }
 
-// What the output would replace, in words; "": nothing.
+// Describes what the output would replace; "": nothing.
 Result<std::string> replaced_by(const NamedPath &output, const KeptPaths &kept,
                                 std::span<const NamedPath> before) {
     const std::string path = file_of(output.path, "/dev/stdout");

@@ -1,5 +1,5 @@
-// The files that a command is to write -> whether it can write them: checked before hours of work, and
-// before any of them is touched.
+// Checks that a command can write its output files, before hours of work and before any of them is
+// touched.
 #pragma once
 
 #include <span>
@@ -14,17 +14,17 @@ struct NamedPath {
     std::string path;   // empty: not given; "-": a standard stream
 };
 
-// What a command reads or keeps, and what no output may replace.
+// Files that a command reads or keeps and that no output may replace.
 struct KeptPaths {
     std::string input;
     std::string model;                  // directory or file; empty: none
     std::span<const NamedPath> options; // files that other options name
-    std::string state; // of --output; empty: none. It need not be possible to make it
+    std::string state; // of --output; empty: none. It is fine if it cannot be created
 };
 
-// An error if one of the outputs is also a kept file or another output, if its directory does not exist
-// or cannot be written to, or if it is a descriptor that the program was not started with. A pipe or a
-// device may be named several times.
+// Fails if an output is also a kept file or another output, if its directory does not exist or is
+// not writable, or if it is a descriptor that was not open when the program started. Pipes and
+// devices may be named several times.
 Status check_output_paths(const KeptPaths &kept, std::span<const NamedPath> outputs);
 
 } // namespace batchllm::cli

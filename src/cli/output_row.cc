@@ -15,7 +15,7 @@ void append_error(std::string *out, int64_t line, const RowError &error) {
     object.close();
 }
 
-// [[{"token": 5, "logprob": -0.1}, ...], ...]: one list a token.
+// [[{"token": 5, "logprob": -0.1}, ...], ...]: one list per token.
 void append_top(std::string *out, const LogprobView &logprobs, int64_t i) {
     *out += '[';
     for (int64_t t = logprobs.offsets[i]; t < logprobs.offsets[i + 1]; ++t) {
@@ -141,7 +141,7 @@ void append_plain(std::string *out, const OutputOptions &options, int64_t line,
     *out += '\n';
 }
 
-// The frame of an answer in the OpenAI batch format; the body is written between the two.
+// The frame of an answer in the OpenAI batch format; the body goes inside it.
 class BatchAnswer {
   public:
     BatchAnswer(std::string *out, int64_t line, const RowRecord &record, int status_code)
@@ -169,7 +169,7 @@ class BatchAnswer {
     JsonObject answer_;
 };
 
-// Tokens are named by their ids, as a token's own bytes need not be text.
+// Tokens are named by id, since the bytes of a single token need not be text.
 std::string token_name(int32_t token) { return "token_id:" + std::to_string(token); }
 
 void append_completion_logprobs(std::string *out, const batchllm_results &results, int64_t i) {
@@ -206,7 +206,7 @@ void append_completion_logprobs(std::string *out, const batchllm_results &result
     object.close();
 }
 
-// {"token": .., "logprob": .., "bytes": null}, open.
+// {"token": .., "logprob": .., "bytes": null}, left open.
 JsonObject open_token(std::string *out, int32_t token, float logprob) {
     JsonObject object(out);
     object.field("token", token_name(token)).field("logprob", logprob).raw("bytes", "null");

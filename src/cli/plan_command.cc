@@ -29,7 +29,7 @@ Result<std::string> advice_of(const Window &window, const batchllm_tokenizer *to
     ASSIGN_OR_RETURN(const batchllm_plan_advice advice, plan_advice(window.plan.get()));
     std::string text = advice.text;
     if (advice.kind == BATCHLLM_ADVICE_NONE) return text;
-    // The library names the plan's row; the user knows the input's line.
+    // The library names the plan's row; the user knows the line of the input.
     const std::string row = "row " + std::to_string(advice.row) + ")";
     const std::string line = std::to_string(window.lines[static_cast<size_t>(advice.row)]);
     const size_t at = text.find(row);
@@ -45,7 +45,7 @@ Result<std::string> advice_of(const Window &window, const batchllm_tokenizer *to
     return text + " What they have in common begins " + in_quotes(words) + ".";
 }
 
-// By settings, then token by token.
+// By settings, then by tokens.
 struct LessRow {
     using Key = std::tuple<int32_t, int32_t, std::span<const int32_t>>;
     bool operator()(const Key &a, const Key &b) const {
@@ -58,12 +58,12 @@ struct LessRow {
     }
 };
 
-// Rows that need the hidden state of every token. An engine computes each separately, whatever prefix the
-// plan gives it, except that equal rows are computed once.
+// Rows that need the hidden state of every token. An engine computes each of them separately,
+// whatever prefix the plan gives it; only equal rows are computed once.
 struct WholeRows {
     int64_t rows = 0;
     int64_t tokens = 0;
-    int64_t equal = 0; // to an earlier row, in tokens and parameters
+    int64_t equal = 0; // rows equal to an earlier one, in tokens and parameters
 };
 
 WholeRows count_whole_rows(const Window &window) {
@@ -71,7 +71,7 @@ WholeRows count_whole_rows(const Window &window) {
     std::set<LessRow::Key, LessRow> seen;
     for (size_t i = 0; i < window.lines.size(); ++i) {
         const SamplingOptions &wish = *window.params[i];
-        if (wish.pooling != BATCHLLM_POOLING_MEAN) continue; // only set for embedded rows
+        if (wish.pooling != BATCHLLM_POOLING_MEAN) continue; // set only for embedded rows
         const auto begin = static_cast<size_t>(window.offsets[i]);
         const auto length = static_cast<size_t>(window.offsets[i + 1]) - begin;
         ++found.rows;
@@ -121,7 +121,7 @@ Status write_plan_report(const PlanOptions &options, const Window &window,
     return file.write("Plan: " + heading_of(options.in.input), {});
 }
 
-// A model that is named for a prediction needs no tokenizer: rows of tokens do without.
+// A model that is given only for a prediction needs no tokenizer if the rows are tokens.
 Result<TokenizerHandle> open_tokenizer(const PlanOptions &options) {
     TokenizerHandle tokenizer;
     if (options.in.model.empty()) return tokenizer;
@@ -153,7 +153,7 @@ Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &inter
     if (options.in.prompt.used()) {
         row_options.table = std::make_shared<TableRenderer>(options.in.prompt);
     }
-    WindowOptions windows; // one: the plan is of the whole input
+    WindowOptions windows; // a single window: the plan covers the whole input
     windows.tokens = INT64_MAX;
     windows.rows = INT64_MAX;
     windows.threads = options.in.threads;

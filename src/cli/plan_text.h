@@ -1,4 +1,4 @@
-// What a plan shares, for people and for programs.
+// What a plan shares, as text for people and as JSON.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ Result<batchllm_plan_stats> plan_stats(const batchllm_plan *plan);
 // As members of the object.
 void append_plan_stats(JsonObject *object, const batchllm_plan_stats &stats);
 
-// What a person wants to know about a plan, as lines of text.
+// What people want to know about a plan, as lines of text.
 std::string describe(const batchllm_plan_stats &stats);
 
 } // namespace batchllm::cli

@@ -52,7 +52,7 @@ Result<double> described_head_cost(const InputOptions &in, const EngineChoice &e
     if (in.model.empty() || in.levels != 0) return 0.0;
     const bool named = !choice.device.empty() && choice.device != "here";
     const std::string device = "device=" + (named ? choice.device : "h200");
-    EngineChoice any; // the options point into it
+    EngineChoice any; // the returned options point into it
     any.reproducible = named && engine.reproducible;
     batchllm_engine_options options = engine_options_of(in, any);
     options.backend = "sim";

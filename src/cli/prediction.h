@@ -1,4 +1,4 @@
-// How long rows will take, before they are run: batchllm_plan_predict for the commands.
+// Predicts for the commands how long rows will take: batchllm_plan_predict.
 #pragma once
 
 #include <string>
@@ -10,27 +10,28 @@
 
 namespace batchllm::cli {
 
-// The result's strings belong to the options.
+// The strings in the result belong to the options.
 batchllm_engine_options engine_options_of(const InputOptions &in, const EngineChoice &choice);
 batchllm_engine_options engine_options_of(const InputOptions &in, EngineChoice &&choice) = delete;
 
-// batchllm_plan_options.head_cost on the named device; without one, and for "here", on an H200, where heads cost most,
-// so that a plan suits any device. 0 without a model, for a model that cannot be predicted, and for reproducible steps
-// on a GPU that is named.
+// batchllm_plan_options.head_cost on the named device. If none is named, and for "here", on an
+// H200, where heads cost most, so that the plan suits any device. 0 without a model, for a model
+// that cannot be predicted, and for reproducible steps on a named GPU.
 Result<double> described_head_cost(const InputOptions &in, const EngineChoice &engine,
                                    const PredictionChoice &choice);
 
-// For a window's rows, as in its plan. Scored rows count as one token after their prompts.
+// For the rows of a window, as in its plan. A scored row counts as its prompt and one generated
+// token.
 Result<batchllm_prediction> predict_window(const Window &window, const InputOptions &in,
                                            const EngineChoice &engine,
                                            const PredictionChoice &choice);
-// For a plan that holds its rows' tokens.
+// For a plan that contains its rows' tokens.
 Result<batchllm_prediction> predict_plan(const batchllm_plan *plan, const InputOptions &in,
                                          const EngineChoice &engine,
                                          const PredictionChoice &choice);
 
-// Checks, before any work, that the device and the model exist. OK if nothing is to be predicted. Measures
-// "here".
+// Checks, before any other work, that the device and the model exist, and measures "here". OK if
+// nothing is to be predicted.
 Status check_prediction(const InputOptions &in, const EngineChoice &engine,
                         const PredictionChoice &choice);
 

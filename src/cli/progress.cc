@@ -15,7 +15,7 @@ namespace {
 constexpr double bar_seconds = 0.2;
 constexpr double json_seconds = 1;
 constexpr double line_seconds = 10;
-constexpr double rate_seconds = 60; // the rate is an average over this time
+constexpr double rate_seconds = 60; // the rate is averaged over this time
 constexpr int bar_cells = 24;
 
 // A closed or broken stderr is no reason to stop a job.
@@ -34,7 +34,7 @@ size_t terminal_columns() {
     return size.ws_col;
 }
 
-// Tokens in rows that are still unread, estimated from the bytes read so far.
+// The tokens in rows that have not been read yet, estimated from the bytes read so far.
 double unread_tokens(const JobProgress &progress) {
     if (progress.input_ended || progress.input_total < 0 || progress.input_bytes <= 0) return 0;
     const double unread =
@@ -43,7 +43,7 @@ double unread_tokens(const JobProgress &progress) {
            static_cast<double>(progress.input_bytes);
 }
 
-// Share of the work that is done, 0 to 1; -1: not known.
+// The share of the work that is done, 0 to 1; -1: unknown.
 double share_done(const JobProgress &progress) {
     if (!progress.input_ended && progress.input_total < 0) return -1;
     const auto done = static_cast<double>(progress.tokens_done);
@@ -191,7 +191,7 @@ std::string ProgressDisplay::json_line(const JobProgress &progress) const {
         .field("seconds", elapsed());
     const double share = share_done(progress);
     const double left = seconds_left(progress);
-    // NaN is written as null: not known.
+    // NaN is written as null: unknown.
     object.field("share_done", share < 0 ? std::nan("") : share)
         .field("seconds_left", left < 0 ? std::nan("") : left);
     object.close();

@@ -14,7 +14,7 @@ std::string_view text_of(const batchllm_results &results, int64_t i);
 int64_t completion_tokens(const batchllm_results &results, int64_t i);
 RowError error_of(const batchllm_results &results, int64_t i);
 
-// Log-probabilities of tokens: those generated, or the prompt's.
+// Log-probabilities of tokens, either the generated ones or the prompt's.
 struct LogprobView {
     const int64_t *offsets;
     const float *values;
@@ -23,7 +23,7 @@ struct LogprobView {
     const float *top_logprobs;
 
     bool any(int64_t i) const { return offsets[i + 1] > offsets[i]; }
-    // Whether likeliest tokens are listed for any token.
+    // Whether the most likely tokens are listed for any token.
     bool any_top(int64_t i) const { return top_offsets[offsets[i + 1]] > top_offsets[offsets[i]]; }
 };
 LogprobView logprobs_of(const batchllm_results &results);

@@ -50,7 +50,7 @@ RowError unknown_key(std::string_view key, const char *where) {
                                   "\"_\", or run with --ignore-unknown-keys");
 }
 
-// If the row is a conversation, makes it the row's prompt.
+// If the row has a conversation, it becomes the row's prompt.
 RowError take_conversation(ConversationText *conversation, Row *row) {
     if (conversation->has_messages()) {
         row->is_text = true;
@@ -104,7 +104,7 @@ RowError read_plain(const JsonMembers &members, const RowReaderOptions &options,
     return parameters.take(options.constraints, row);
 }
 
-// The prompt of a body: a string, a list of token ids, or a list of one of these.
+// The prompt of a body: a string, a list of token ids, or a list with one of these.
 RowError read_body_prompt(std::string_view key, JsonView value, Row *row) {
     const std::optional<JsonItems> items = value.items();
     if (items.has_value() && !items->empty() && !items->first()->is_number()) {
@@ -120,7 +120,8 @@ RowError read_body_prompt(std::string_view key, JsonView value, Row *row) {
     return {};
 }
 
-// Features of the OpenAI interface that would change the answer are refused unless switched off.
+// Features of the OpenAI interface that would change the answer are rejected unless they are
+// switched off.
 RowError read_unsupported(std::string_view key, JsonView value, bool *known) {
     *known = true;
     if (key == "echo" || key == "stream") {
@@ -139,7 +140,7 @@ RowError read_unsupported(std::string_view key, JsonView value, bool *known) {
     return {};
 }
 
-// The url of an OpenAI request determines the task, whatever the default of rows is.
+// The url of an OpenAI request determines the task, whatever the default for rows is.
 void set_task(int32_t task, ParameterReader *parameters) {
     if (parameters->task() != task) parameters->own().task = task;
 }
@@ -149,8 +150,8 @@ RowError check_generates(const ParameterReader &parameters) {
     return parameter_error("task is for rows without \"body\"; \"/v1/embeddings\" embeds");
 }
 
-// The keys of a body but "model", which every form has. read(key, value, &known) reads one of its form's, or sets known
-// to false.
+// The keys of a body except "model", which every request has. read(key, value, &known) reads one of
+// its request type's keys, or sets known to false.
 template <typename Read> RowError
 read_keys(const JsonMembers &body, const RowReaderOptions &options, Row *row, const Read &read) {
     for (const auto [key, value] : body) {
@@ -214,10 +215,10 @@ RowError read_body(const JsonMembers &body, const RowReaderOptions &options, Row
     return parameters.take(options.constraints, row);
 }
 
-// The keys of OpenAI's chat interface other than the parameters that both interfaces share.
+// The keys of OpenAI's chat interface, except for the parameters that it shares with completions.
 class ChatBody {
   public:
-    // Sets *known to whether the key is one of these.
+    // Sets *known to whether the key is one of them.
     RowError read(std::string_view key, JsonView value, ParameterReader *parameters, bool *known) {
         *known = true;
         if (key == "tools" && value.is_null()) return {};

@@ -1,9 +1,9 @@
-// One input line -> a row to run, or what is wrong with it.
+// One input line -> a row to run, or an error.
 //
-// Two forms are read: the program's own ({"id", "prompt" | "tokens" | "messages", parameters}) and
-// the OpenAI batch format ({"custom_id", "method", "url", "body"}). docs/formats.md lists the keys.
-// An unknown key is an error, so that a misspelt parameter is never ignored; so is a key that is given
-// twice.
+// Two formats are read: the program's own ({"id", "prompt" | "tokens" | "messages", parameters})
+// and the OpenAI batch format ({"custom_id", "method", "url", "body"}). docs/formats.md lists the
+// keys. An unknown key is an error, so that a misspelt parameter is never ignored; a duplicate key
+// is an error too.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@ namespace batchllm::cli {
 
 class LineParser;
 
-// batchllm_params with its arrays owned. The command line sets the defaults; a row with parameters of
-// its own has its own copy.
+// batchllm_params that owns its arrays. The command line sets the defaults; a row that sets
+// parameters has its own copy.
 struct SamplingOptions {
     int32_t max_tokens = 128;
     float temperature = 0;
@@ -50,31 +50,32 @@ struct SamplingOptions {
     std::vector<int32_t> bias_tokens;
     std::vector<float> bias_values;
 
-    // The most tokens that a row's samples may generate together.
+    // The most tokens that all samples of a row may generate together.
     int64_t most_tokens() const {
         return task == BATCHLLM_TASK_GENERATE ? std::max<int64_t>(0, int64_t{max_tokens} * samples)
                                               : 0;
     }
     ConstraintText constraint_text;
-    SharedConstraint constraint; // made from that text; null: none, or it was not to be made
+    SharedConstraint constraint; // created from that text; null: there is none, or it need not be
+                                 // created
 };
 
-// What a view of the options points to besides the options themselves.
+// What a view of the options points to in addition to the options.
 struct TextPointers {
     std::vector<const char *> stop_strings, bad_words;
 };
 
-// A view of the options for the library. pointers must live as long.
+// A view of the options for the library. pointers must live as long as the view.
 batchllm_params view_params(const SamplingOptions &options, TextPointers *pointers);
 
 enum class RowFormat : uint8_t { plain, completions, chat, embeddings, batch_unknown };
 
-// What a row's answer needs, kept until the row is done.
+// What writing a row's answer requires, kept until the row is done.
 struct RowRecord {
-    std::string id;    // JSON: a string or a number; "null" when the line could not be read
-    std::string model; // completions, chat, embeddings: as in the row
+    std::string id;    // JSON: a string or a number; "null" if the line could not be read
+    std::string model; // completions, chat, embeddings: as the row states it
     RowFormat format = RowFormat::plain;
-    int64_t most_tokens = 0; // that its samples may generate together
+    int64_t most_tokens = 0; // that all its samples may generate together
 };
 
 struct RowError {
@@ -86,17 +87,19 @@ struct Row {
     int64_t line = 0;
     RowRecord record;
     std::shared_ptr<const SamplingOptions> params; // never null
-    bool is_text = false;                          // text, or else tokens
-    bool is_chat = false;                          // text, and it is a conversation's JSON
+    bool is_text = false;                          // false: token ids
+    bool is_chat = false;                          // the text is the JSON of a conversation
     std::string text;
     std::vector<int32_t> tokens;
-    bool scored = false; // by the continuations below, of which each is text or tokens
+    bool scored = false; // by the continuations below, each of which is text or tokens
     bool score_is_text = false;
     std::vector<std::string> score_texts;
     std::vector<std::vector<int32_t>> score_tokens;
-    // With a template, until the text has been made: the row's cells by column number; a missing one is null.
+    // With a template, until the text is made: the row's cells by column number; a missing cell is
+    // null.
     std::vector<std::pair<uint32_t, std::string>> cells;
-    bool done = false; // by an earlier run; read only for the field order of other rows
+    bool done = false; // by an earlier run; read only because it affects the field order of other
+                       // rows
 };
 
 class TableRenderer;
@@ -104,8 +107,9 @@ class TableRenderer;
 struct RowReaderOptions {
     std::shared_ptr<const SamplingOptions> defaults;
     bool ignore_unknown_keys = false;
-    ConstraintCache *constraints = nullptr; // borrowed; null: constraints are read but not made
-    std::shared_ptr<TableRenderer> table;   // null: lines bring their own prompts
+    ConstraintCache *constraints = nullptr; // borrowed; null: constraints are parsed but not
+                                            // created
+    std::shared_ptr<TableRenderer> table;   // null: lines have their own prompts
 };
 
 class RowReader {
@@ -113,8 +117,8 @@ class RowReader {
     explicit RowReader(RowReaderOptions options);
     ~RowReader();
 
-    // Reads a line; 64 bytes after it must be readable. Even on an error (code not empty) row->line
-    // and what is known of row->record are set.
+    // Reads a line; the 64 bytes after it must be readable. Even on an error (code not empty), sets
+    // row->line and as much of row->record as is known.
     RowError read(int64_t line, std::string_view text, Row *row);
 
   private:
@@ -122,7 +126,7 @@ class RowReader {
     std::unique_ptr<LineParser> parser_;
 };
 
-// The name that input rows use of a status: "ROW_TOO_LONG" of BATCHLLM_ERROR_ROW_TOO_LONG.
+// What input rows call a status: BATCHLLM_ERROR_ROW_TOO_LONG is "ROW_TOO_LONG".
 std::string row_error_code(int32_t status);
 
 } // namespace batchllm::cli

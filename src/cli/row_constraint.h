@@ -1,4 +1,4 @@
-// The keys of a row that say what its output must look like -> one constraint.
+// The keys of a row that restrict its output -> one constraint.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace batchllm::cli {
 
-// Each sets its part of *to and leaves the rest. value is not null.
+// Each sets its part of *to and leaves the rest unchanged. value is not null.
 RowError read_choices(JsonView value, ConstraintText *to);
 RowError read_regex(JsonView value, ConstraintText *to);
 RowError read_json_schema(JsonView value, ConstraintText *to);

@@ -65,7 +65,7 @@ constexpr std::array<std::string_view, 14> other_keys = {"id",
                                                          "continue_final_message",
                                                          "chat_template_kwargs"};
 
-// What other programs call them.
+// Names that other programs use for them.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 20> synonyms = {{
     {"max_new_tokens", "max_tokens"},
     {"max_completion_tokens", "max_tokens"},
@@ -92,7 +92,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 20> synonyms
 constexpr std::array<std::string_view, 6> harmless_body_keys = {
     "user", "metadata", "store", "service_tier", "stream_options", "safety_identifier"};
 
-// Letters and digits only, in lower case: "Top-P" and "top_p" are the same name.
+// Only the letters and digits, in lower case: "Top-P" and "top_p" are the same name.
 std::string plain_letters(std::string_view key) {
     std::string plain;
     for (const char c : key) {

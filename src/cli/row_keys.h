@@ -1,4 +1,4 @@
-// The names that rows use for their parameters, and what a misspelt one probably means.
+// The names that rows use for their parameters, and suggestions for misspelt ones.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ enum class ParameterKey : uint8_t {
     loose_schema,
 };
 
-// The names of a parameter's numbers.
+// Names for the numeric values of a parameter.
 struct ParameterName {
     const char *name;
     int32_t value;
@@ -60,19 +60,19 @@ inline constexpr ParameterName pooling_names[] = {{"last", BATCHLLM_POOLING_LAST
 
 std::optional<ParameterKey> find_parameter_key(std::string_view key);
 
-// "metadata", and keys that begin with "_": the caller's own, never read.
+// "metadata", and keys that begin with "_": they belong to the caller and are never read.
 bool is_own_key(std::string_view key);
 
 // Keys of an OpenAI request body that do not change the answer.
 bool is_harmless_body_key(std::string_view key);
 
-// The known key of which this one is a misspelling or a synonym; empty: none is close.
+// The known key that this one misspells or is a synonym of; empty: none is close.
 std::string_view nearest_row_key(std::string_view key);
 
-// Levenshtein's distance.
+// Levenshtein distance.
 size_t edit_distance(std::string_view a, std::string_view b);
 
-// A whole string of digits as a token id.
+// Parses a whole string of digits as a token id.
 std::optional<int32_t> parse_token_id(std::string_view text);
 
 } // namespace batchllm::cli

@@ -106,7 +106,8 @@ RowError ParameterReader::read_integer(std::string_view key, JsonView value, int
 RowError ParameterReader::read_number(std::string_view key, JsonView value, float *field) {
     const std::optional<double> number = value.number();
     if (!number.has_value()) return type_error(key, "a number");
-    *field = static_cast<float>(*number); // out of float's range: infinite, which the library names
+    *field = static_cast<float>(*number); // beyond float's range: infinite, which the library
+                                          // reports by name
     return {};
 }
 
@@ -223,7 +224,7 @@ RowError ParameterReader::take(ConstraintCache *constraints, Row *row) {
         if (text.kind != 0) {
             Result<SharedConstraint> made = constraints->get(text);
             if (!made.ok()) {
-                // Not the row's fault: the run ends, and finds the row again.
+                // The row is not to blame: the run ends, and the next one reads the row again.
                 if (made.status().code() == BATCHLLM_ERROR_OUT_OF_MEMORY) throw std::bad_alloc();
                 return {row_error_code(BATCHLLM_ERROR_ROW_CONSTRAINT), made.status().message()};
             }

@@ -1,5 +1,5 @@
 // What the readers of rows share: errors with their codes, lists of tokens, and the sampling
-// parameters, which both forms of row spell alike.
+// parameters, whose names are the same in both row formats.
 #pragma once
 
 #include <memory>
@@ -15,33 +15,34 @@
 
 namespace batchllm::cli {
 
-// The value is of the wrong type or form, or a key is.
+// A value or a key has the wrong type or form.
 RowError format_error(std::string message);
-// A parameter's value cannot be used.
+// The value of a parameter cannot be used.
 RowError parameter_error(std::string message);
 // "key" must be `wanted`.
 RowError type_error(std::string_view key, const char *wanted);
 inline bool failed(const RowError &error) { return !error.code.empty(); }
 
-// Token ids of a JSON list. An id that no int32 holds is no token of any model.
+// The token ids of a JSON list. An id that does not fit an int32 is not a token of any model.
 RowError read_tokens(std::string_view key, JsonView value, std::vector<int32_t> *tokens);
 
-// Reads the parameters that both forms of row have, each by its key.
+// Reads the parameters that both row formats have, key by key.
 class ParameterReader {
   public:
     explicit ParameterReader(std::shared_ptr<const SamplingOptions> defaults)
         : defaults_(std::move(defaults)) {}
 
-    // Sets *known to whether the key is a parameter's. null leaves the default.
+    // Sets *known to whether the key names a parameter. null leaves the default.
     RowError read(std::string_view key, JsonView value, bool *known);
 
-    // The row's own key that constrains the output; empty: none does.
+    // The row's key that constrains the output; empty: none does.
     std::string_view constraint_key() const {
         const bool constrains = !constraint_key_.empty() && own_->constraint_text.kind != 0;
         return constrains ? std::string_view(constraint_key_) : std::string_view();
     }
     int32_t task() const { return own_ == nullptr ? defaults_->task : own_->task; }
-    // The row's parameters. Its constraint is made, if there is a cache to make it with.
+    // The row's parameters. Also creates the row's constraint, if there is a cache to create it
+    // with.
     RowError take(ConstraintCache *constraints, Row *row);
     SamplingOptions &own() {
         if (own_ == nullptr) own_ = std::make_shared<SamplingOptions>(*defaults_);
@@ -62,7 +63,7 @@ class ParameterReader {
     std::shared_ptr<const SamplingOptions> defaults_;
     std::shared_ptr<SamplingOptions> own_;
     std::optional<bool> strict_; // of a response_format
-    std::string constraint_key_; // the key that gave the constraint
+    std::string constraint_key_; // the key that set the constraint
 };
 
 } // namespace batchllm::cli

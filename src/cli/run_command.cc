@@ -45,7 +45,7 @@ void add_option_parts(JobIdentity *identity, const RunOptions &options) {
     add("logprobs", sampling.logprobs);
     add("parse-special", sampling.parse_special);
     add("add-special", sampling.add_special);
-    // Not if they are the defaults, so that a job from before there were tasks can be resumed.
+    // Left out if it is the default, so that a job from before tasks existed can be resumed.
     if (sampling.task != BATCHLLM_TASK_GENERATE) add("task", sampling.task);
     if (sampling.pooling != BATCHLLM_POOLING_MODEL) add("pooling", sampling.pooling);
     if (sampling.normalize != 0) add("normalize", sampling.normalize);
@@ -56,8 +56,8 @@ void add_option_parts(JobIdentity *identity, const RunOptions &options) {
     if (sampling.prompt_logprobs >= 0) add("prompt-logprobs", sampling.prompt_logprobs);
     if (!sampling.bad_words.empty()) add_list("bad-word", sampling.bad_words);
     if (options.engine.reproducible) add("reproducible", options.engine.reproducible);
-    // A job without a constraint has the same identity as before there were any. How JSON is written also matters for
-    // rows with schemas of their own.
+    // A job without a constraint has the same identity as before constraints existed. How JSON is
+    // written also matters for rows with their own schemas.
     if (sampling.constraint_text != ConstraintText()) {
         constexpr size_t longest = 200; // changes are shown to the user
         const std::string key = sampling.constraint_text.key();
@@ -76,8 +76,8 @@ void add_option_parts(JobIdentity *identity, const RunOptions &options) {
     add("max-line-bytes", options.in.max_line_bytes);
 }
 
-// Everything that changes results. What only changes speed or memory does not count: a job may be
-// resumed with more threads or another pool.
+// Everything that changes results. Options that only affect speed or memory are left out: a job may
+// be resumed with more threads or another pool size.
 Status identify(const RunOptions &options, JobIdentity *identity) {
     identity->created = static_cast<int64_t>(std::time(nullptr));
     if (options.in.model.empty()) {
@@ -104,7 +104,8 @@ int run_command(const RunOptions &options, const std::atomic<bool> &interrupted)
     if (options.in.model.empty() && options.engine.backend != "sim") {
         return report("--model is missing: only --backend sim runs without a model");
     }
-    // The input is opened before the output: a misspelt name must not leave an empty output behind.
+    // The input is opened before the output, so that a misspelt name does not leave an empty output
+    // behind.
     Result<LineReader> input =
         LineReader::open(options.in.input, options.in.max_line_bytes, &interrupted);
     if (!input.ok()) return report(input.status().message());

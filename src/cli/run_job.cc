@@ -18,15 +18,15 @@ namespace {
 constexpr int64_t wait_milliseconds = 50;
 constexpr int64_t add_rows = 16384; // parameters are laid out for this many rows at a time
 
-// user: whether a bar may stand on the line.
+// user: whether the line may show a bar.
 void log_to_stderr(void *user, int32_t level, const char *message) {
     const char *names[] = {"error", "warning", "info", "debug"};
     const char *clear = *static_cast<const bool *>(user) ? "\r\x1b[K" : "";
     std::fprintf(stderr, "%sbatchllm: %s: %s\n", clear, names[std::clamp(level, 0, 3)], message);
 }
 
-// The body's result, or the Status of what it throws. Allocates nothing itself: both texts are short
-// enough to be stored inside a std::string.
+// The body's result, or a Status for the exception that it throws. Allocates nothing: both texts
+// are short enough to be stored inside a std::string.
 template <typename Body> Status status_of(Body body) {
     try {
         return body();
@@ -72,7 +72,7 @@ Status RunJob::create_engine() {
     return call_status(batchllm_engine_set_report(engine, report_.handle()));
 }
 
-// Makes the command line's constraint, for rows without one, before any row is read.
+// Creates the command line's constraint, for rows without one, before any row is read.
 Status RunJob::make_default_constraint(SamplingOptions *defaults) {
     if (defaults->constraint_text.kind == 0) return {};
     Result<SharedConstraint> made = constraints_->get(defaults->constraint_text);
@@ -96,7 +96,7 @@ Status RunJob::run(LineReader input) {
         display_.note("batchllm: " + format_count(output_.surplus_lines()) +
                       " output lines were not in the state file; their rows are run again");
     }
-    // A device is measured before the engine takes its memory.
+    // A device must be measured before the engine takes its memory.
     RETURN_IF_ERROR(check_prediction(options_.in, options_.engine, options_.prediction));
     RETURN_IF_ERROR(create_engine());
     if (!options_.plan.empty()) {
@@ -130,13 +130,13 @@ Status RunJob::run(LineReader input) {
                         tokenizer_.get(), &output_.done());
     ASSIGN_OR_RETURN(std::unique_ptr<Window> first, first_window(&source, whole_file));
     if (interrupted()) return {};
-    // Not earlier: a misspelt model or template must not cost an output.
+    // Not earlier: a misspelt model or template must not destroy an existing output.
     RETURN_IF_ERROR(output_.start());
     Status status = status_of([&] {
         if (first != nullptr) RETURN_IF_ERROR(add_window(std::move(*first)));
         return run_windows(&source);
     });
-    // Finished rows are written, whatever happened afterwards.
+    // Finished rows are written, whatever has happened since.
     if (!status.ok() && status.code() != BATCHLLM_ERROR_IO) {
         const Status written = status_of([&] { return write_results(); });
         if (!written.ok()) status = written;
@@ -146,14 +146,14 @@ Status RunJob::run(LineReader input) {
     return status.ok() ? synced : status;
 }
 
-// Reads the first rows before there is an output, to find mistakes that affect all rows, or in a template.
-// Null: the user has interrupted.
+// Reads the first rows before there is an output, to find mistakes that affect all rows, or in a
+// template. Null: the user has interrupted.
 Result<std::unique_ptr<Window>> RunJob::first_window(WindowSource *source, bool whole_file) {
     std::unique_ptr<Window> window;
     while (window == nullptr && !interrupted()) {
         ASSIGN_OR_RETURN(window, source->take(wait_milliseconds));
     }
-    // In a resumed job, the rows that could run may be done already.
+    // In a resumed job, the rows that can run may already be done.
     if (window != nullptr && output_.resumed_rows() == 0) {
         RETURN_IF_ERROR(check_first_window(*window, whole_file));
     }
@@ -260,8 +260,8 @@ void RunJob::note_no_plan(const std::string &why) {
     display_.note("batchllm: --save-plan: " + options_.save_plan + ": not written, as " + why);
 }
 
-// A window of a resumed job holds only the rows that are left. A plan of these would replace an earlier run's, which
-// has all rows, and its windows are not those of the whole job.
+// A window of a resumed job has only the remaining rows, and different boundaries. Its plan would
+// replace one from an earlier run that covers all rows.
 Status RunJob::save_plan(const Window &window) {
     if (options_.save_plan.empty()) return {};
     if (const int64_t done = output_.resumed_rows(); done > 0) {
@@ -284,7 +284,7 @@ Status RunJob::save_plan(const Window &window) {
 
 Status RunJob::write_batch() {
     if (batch_.empty()) return {};
-    // Cleared in any case, so that no line is written twice.
+    // Cleared even on an error, so that no line is written twice.
     struct Clear {
         OutputBatch *batch;
         ~Clear() { batch->clear(); }
@@ -333,15 +333,16 @@ Status RunJob::write_results() {
     return write_batch();
 }
 
-// The engine counts for every row the most that it may generate. Most rows end earlier; the remaining ones
-// are expected to do so by as much as those that have finished.
+// The engine counts, for every row, the most tokens that it may generate. Most rows end earlier,
+// and the remaining ones are expected to fall short of their maximum by the same share as finished
+// ones.
 int64_t RunJob::expected_tokens_left() const {
     if (finished_most_tokens_ == 0) return last_.tokens_left;
     const double unused =
         1 - static_cast<double>(completion_tokens_) / static_cast<double>(finished_most_tokens_);
     const auto less =
         static_cast<int64_t>(static_cast<double>(open_most_tokens_) * std::clamp(unused, 0.0, 1.0));
-    const auto rows = static_cast<int64_t>(records_.size()); // each computes a token at least
+    const auto rows = static_cast<int64_t>(records_.size()); // each row computes at least one token
     return std::max({last_.tokens_left - less, std::min(rows, last_.tokens_left), int64_t{0}});
 }
 

@@ -1,8 +1,8 @@
-// One run of `batchllm run`: feeds windows to the engine, writes what it finishes, keeps count.
+// One run of `batchllm run`: feeds windows to the engine, writes finished rows, keeps statistics.
 //
 // The next window is added once most rows of the previous one have started, so that steps stay full
-// from one window to the next. A row's tag is its line number, so its random numbers are the same
-// whatever window it is in and however often the job is resumed.
+// across windows. A row's tag is its line number, so its random numbers do not depend on its window
+// or on how often the job is resumed.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ class RunJob {
     RunJob(const RunOptions &options, OutputOptions output_options, OutputFile output,
            const std::atomic<bool> *interrupted);
 
-    // Runs until all rows are done, the user interrupts (also OK: see finish) or something fails.
+    // Runs until all rows are done, the user interrupts (also OK, see finish) or something fails.
     Status run(LineReader input);
 
     // Writes statistics and the final messages; returns the exit code.
@@ -62,28 +62,28 @@ class RunJob {
     OutputFile output_;
     const std::atomic<bool> *interrupted_;
     ProgressDisplay display_;
-    bool bar_; // display_ draws a bar
+    bool bar_; // display_ is a bar
     std::chrono::steady_clock::time_point start_;
 
     ReportFile report_;
-    std::string failure_; // of the first line of this run that has one, for the end
+    std::string failure_; // error of this run's first failed line, shown at the end
     int64_t failed_line_ = std::numeric_limits<int64_t>::max();
     EngineHandle engine_;
     TokenizerHandle tokenizer_;
     std::optional<ConstraintCache> constraints_;
-    batchllm_progress last_ = {};                     // of the engine's last step
+    batchllm_progress last_ = {};                     // after the engine's last step
     std::unordered_map<uint64_t, RowRecord> records_; // of rows in the engine, by line
     OutputBatch batch_;
 
     bool input_ended_ = false; // the last window has been added
     int64_t windows_ = 0;
-    int64_t window_rows_ = 0; // of the window added last
+    int64_t window_rows_ = 0; // in the window added last
     int64_t rows_known_ = 0;  // including those of earlier runs
     int64_t input_bytes_ = 0;
     int64_t reused_rows_ = 0;
     int64_t completion_tokens_ = 0;    // of finished rows
-    int64_t finished_most_tokens_ = 0; // the most that they might have generated
-    int64_t open_most_tokens_ = 0;     // the most that the rows in the engine may generate
+    int64_t finished_most_tokens_ = 0; // the most tokens that they could have generated
+    int64_t open_most_tokens_ = 0;     // the most tokens that the rows in the engine may generate
     batchllm_prediction predicted_ = {};
     double tokenize_seconds_ = 0;
     double plan_seconds_ = 0;

@@ -19,7 +19,8 @@ int64_t peak_resident_bytes() {
 
 } // namespace
 
-// Predicts a window's rows before they run. A window without a plan of its own cannot be predicted.
+// Predicts a window's rows before they run. Without a plan of its own, a window cannot be
+// predicted.
 Status RunJob::predict(const Window &window) {
     if (options_.prediction.device.empty() || window.plan == nullptr) return {};
     ASSIGN_OR_RETURN(const batchllm_prediction predicted,

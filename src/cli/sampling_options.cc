@@ -34,7 +34,7 @@ void add_task(CLI::App *app, SamplingOptions *sampling) {
               "keep this many dimensions of each vector");
 }
 
-// May be given several times, and is never empty.
+// An option that may be given several times and must not be empty.
 void add_texts(CLI::App *app, const std::string &name, std::vector<std::string> *texts,
                const std::string &help) {
     app->add_option_function<std::vector<std::string>>(
@@ -67,7 +67,7 @@ void add_logprobs(CLI::App *app, const std::string &name, int32_t *field, const 
         ->type_name("[N]");
 }
 
-// An option whose value, or the file that it names, is the run's constraint.
+// An option whose value, or the file that it names, becomes the run's constraint.
 void add_constraint(CLI::App *app, const char *name, const char *type, const char *text,
                     ConstraintText *constraint, std::vector<NamedPath> *read,
                     std::function<int32_t(const std::string &)> kind) {

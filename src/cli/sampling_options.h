@@ -1,4 +1,4 @@
-// The options for rows: how they are sampled, and what their output must look like.
+// Command-line options for rows: how they are sampled and what their output must look like.
 #pragma once
 
 #include <vector>
@@ -10,12 +10,12 @@
 
 namespace batchllm::cli {
 
-// Parameters that a row may set itself; these options are the defaults.
+// Parameters that a row may also set itself; these options are the defaults.
 void add_sampling(CLI::App *app, SamplingOptions *sampling);
-// Only those that change how prompts become tokens.
+// Only the parameters that affect how prompts become tokens.
 void add_tokenizing(CLI::App *app, SamplingOptions *sampling);
 
-// read: the files that they name are added.
+// read: the files that the options name are added to it.
 void add_constraints(CLI::App *app, ConstraintText *constraint, std::vector<NamedPath> *read);
 
 } // namespace batchllm::cli

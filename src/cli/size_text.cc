@@ -7,7 +7,7 @@
 namespace batchllm::cli {
 namespace {
 
-// Reads the number at the front and leaves the rest in *text.
+// Reads the number at the start and leaves the rest in *text.
 std::optional<double> take_number(std::string_view *text) {
     double value = 0;
     const auto [end, code] =

@@ -7,8 +7,9 @@
 
 namespace batchllm::cli {
 
-// A number, which may have a fraction, and a unit: none, B; K, M, G, T and KiB, MiB, GiB, TiB count
-// in 1024s; KB, MB, GB, TB in 1000s. Nothing if it does not have that form, is negative or too large.
+// A number, possibly with a fraction, and a unit. No unit or B: bytes. K, M, G, T and KiB, MiB,
+// GiB, TiB are powers of 1024; KB, MB, GB, TB are powers of 1000. Empty if the text does not have
+// this form, or if the number is negative or too large.
 std::optional<int64_t> parse_size(std::string_view text);
 
 // "40%" -> 0.4.

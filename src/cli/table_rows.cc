@@ -5,14 +5,14 @@
 namespace batchllm::cli {
 namespace {
 
-// Nothing: the cell is null.
+// Empty optional: the cell is null.
 std::optional<std::string> cell_text(const JsonView &value) {
     if (value.is_null()) return std::nullopt;
     const std::optional<std::string_view> text = value.string();
     return text.has_value() ? std::string(*text) : value.text();
 }
 
-// A column of all rows; a cell that a row lacks is null.
+// A column over all rows; a cell that a row lacks is null.
 struct CellColumnText {
     std::string text;
     std::vector<int64_t> offsets = {0};
@@ -28,7 +28,8 @@ struct CellColumnText {
     }
 };
 
-// How many keys that the template does not name are kept for an error: every line may have keys of its own.
+// How many keys that the template does not name are kept for error texts: every line may have
+// different ones.
 constexpr size_t most_others = 64;
 
 } // namespace
@@ -47,7 +48,8 @@ void TableRenderer::read_cells(const JsonMembers &members, Row *row) {
     for (const auto [key, value] : members) {
         const auto name = names_.find(key);
         if (name == names_.end()) {
-            // Names end at a zero byte in the library, so such a key would be taken for another one.
+            // Names end at a zero byte in the library, so such a key would be mistaken for another
+            // one.
             if (others_.size() < most_others && key.find('\0') == std::string_view::npos) {
                 others_.emplace(key);
             }
@@ -105,7 +107,7 @@ Status TableRenderer::render(std::vector<Row> *rows, std::vector<RowError> *erro
         call_status(batchllm_table_create(static_cast<int64_t>(rows->size()), columns.data(),
                                           static_cast<int64_t>(columns.size()), &options, &made)));
     const TableHandle table(made);
-    std::vector<CellColumnText>().swap(texts); // the prompts have the cells now
+    std::vector<CellColumnText>().swap(texts); // the prompts now contain the cells
     const batchllm_column &prompts = *batchllm_table_prompts(made);
     for (size_t i = 0; i < rows->size(); ++i) {
         Row &row = (*rows)[i];

@@ -1,5 +1,5 @@
-// Input lines as rows of a table: with --template every key of a line is a column, and a row's prompt is
-// made from them. "id" still names the row; no key is a parameter.
+// Input lines as rows of a table: with --template every key of a line is a column, and the row's
+// prompt is made from them. "id" still names the row; no key is a parameter.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace batchllm::cli {
 
 // The options that determine how prompts are made.
 struct TemplateOptions {
-    std::optional<std::string> text; // none: lines bring prompts of their own
+    std::optional<std::string> text; // none: lines have their own prompts
     int32_t fields = BATCHLLM_FIELDS_GIVEN;
     bool chat = false;
     std::string system;
@@ -27,35 +27,36 @@ struct TemplateOptions {
     bool reorder() const { return fields == BATCHLLM_FIELDS_REORDER; }
 };
 
-// How many rows have their fields ordered together, so that memory is bounded. It is the same in every
-// command and when a job is resumed, since a row's prompt depends on the rows beside it.
+// How many rows have their fields ordered together; bounded to limit memory. It is the same in
+// every command and when a job is resumed, since a row's prompt depends on the rows around it.
 constexpr size_t table_rows = size_t{256} << 10;
 constexpr size_t table_bytes = size_t{256} << 20;
 
 // Lines -> rows with cells -> rows with prompts.
 class TableRenderer {
   public:
-    // options: with a template.
+    // options: must have a template.
     explicit TableRenderer(TemplateOptions options);
 
     bool reorders() const { return options_.fields == BATCHLLM_FIELDS_REORDER; }
-    // What a row's prompt has besides its cells.
+    // The bytes of a row's prompt that do not come from its cells.
     size_t template_bytes() const { return options_.text->size(); }
-    // Reads the cells of a line; numbers, lists and objects are text as in JSON. Keeps only what the
-    // template may name.
+    // Reads the cells of a line; numbers, lists and objects become their JSON text. Keeps only keys
+    // that the template may name.
     void read_cells(const JsonMembers &members, Row *row);
-    // Skips a line that an earlier run has done: it may have had any key.
+    // Skips a line that an earlier run has done. It may have had any key.
     void pass_over_line() { all_seen_ = true; }
-    // Sets the error of rows that cannot have a prompt. Fails if the template is wrong or names a column
-    // that no line so far has had. STOPPED if *stop is set during the search for an order of fields.
+    // Sets the error of rows that cannot have a prompt. Fails if the template is wrong or names a
+    // column that no line has had so far. STOPPED if *stop is set during the search for an order of
+    // fields.
     Status render(std::vector<Row> *rows, std::vector<RowError> *errors,
                   const std::atomic<bool> *stop);
 
   private:
     TemplateOptions options_;
-    // Everything in braces, with its index in seen_: the library decides what is a field.
+    // Everything in braces, with its index in seen_: the library decides which of it is a field.
     std::map<std::string, uint32_t, std::less<>> names_;
-    std::vector<char> seen_;       // [names] whether a line has had the key
+    std::vector<char> seen_;       // [names] whether any line has had the key
     bool all_seen_ = false;        // lines may have had any key
     std::set<std::string> others_; // a few keys that the template does not name, for error texts
 };

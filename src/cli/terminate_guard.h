@@ -1,5 +1,5 @@
-// While one exists, an exception that leaves a noexcept function ends the program like one that reaches main():
-// with a message on stderr and an exit code.
+// While a guard exists, an exception that leaves a noexcept function ends the program in the same
+// way as one that reaches main(): with a message on stderr and an exit code.
 #pragma once
 
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // batchllm tokenize: {"text": ".."} lines on stdin -> {"tokens": [..]} lines on stdout, or back.
-// Answers come in the order of the lines, one for each, and as soon as input pauses: the program
-// can be driven through two pipes.
+// There is one answer per line, in the order of the lines, as soon as the input pauses, so the
+// program can be driven through two pipes.
 #include "cli/commands.h"
 
 #include <cerrno>
@@ -22,7 +22,7 @@ constexpr size_t chunk_bytes = size_t{1} << 20;
 
 struct Item {
     int64_t line = 0;
-    std::string id; // JSON; empty: the line has none
+    std::string id; // JSON; empty: the line has no id
     RowError error; // code empty: none
     std::string text;
     bool is_chat = false; // text is a conversation's JSON
@@ -92,7 +92,7 @@ class ItemReader {
         for (const JsonView entry : *list) {
             const std::optional<int64_t> token = entry.integer();
             if (!token.has_value()) return false;
-            // No vocabulary has such a token: the library reports -1 as unknown.
+            // No vocabulary has such a token, so the library reports -1 as unknown.
             item->tokens.push_back(*token < 0 || *token > INT32_MAX ? -1
                                                                     : static_cast<int32_t>(*token));
         }
@@ -115,7 +115,7 @@ Status write_stdout(std::string_view text) {
     return {};
 }
 
-// The error of item i.
+// The error for item i.
 RowError column_error(const batchllm_column &column, int64_t i) {
     return {row_error_code(column.statuses[i]),
             std::string(column.errors + column.error_offsets[i],
@@ -148,7 +148,7 @@ Status apply_chat_template(const batchllm_tokenizer *tokenizer, const TokenizeOp
     return {};
 }
 
-// Encodes or decodes the valid items of this kind; an item's failure becomes its error.
+// Encodes or decodes the valid items of this kind. If an item fails, that becomes its error.
 Status convert(const batchllm_tokenizer *tokenizer, const TokenizeOptions &options, bool chat,
                std::vector<Item> *items) {
     std::vector<Item *> sound;

@@ -7,7 +7,7 @@
 namespace batchllm::cli {
 namespace {
 
-// Includes those of option groups, which are subcommands without names in CLI11.
+// Includes options in option groups, which are unnamed subcommands in CLI11.
 std::vector<std::string> option_names(const CLI::App &command) {
     std::vector<std::string> names;
     for (const CLI::Option *option : command.get_options()) {

@@ -1,4 +1,4 @@
-// Arguments that no option takes -> what to say about them.
+// Arguments that match no option -> what to say about them.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace batchllm::cli {
 
-// The first argument of a parsed command line that looks like an option but is not one, with the option that was
-// probably meant; "" if there is no such argument.
+// The first argument that looks like an option but is not one, with a suggestion; "" if there is no
+// such argument. The command line must have been parsed.
 std::string unknown_option(const CLI::App &app);
 
 } // namespace batchllm::cli

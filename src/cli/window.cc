@@ -11,7 +11,8 @@
 namespace batchllm::cli {
 namespace {
 
-// How much is read and tokenized at a time: enough for every core, little compared with a window.
+// How much is read and tokenized at a time: enough for every core, but small compared with a
+// window.
 constexpr size_t chunk_bytes = size_t{4} << 20;
 constexpr size_t chunk_rows = 16384;
 
@@ -19,7 +20,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Texts of several rows as one column.
+// The texts of several rows as one column.
 struct TextColumn {
     std::string text;
     std::vector<int64_t> offsets = {0};
@@ -142,12 +143,12 @@ Status WindowBuilder::apply_chat_template(bool parse_special, std::vector<Row> *
     return {};
 }
 
-// Encodes the text rows that want these flags.
+// Encodes the text rows that need these flags.
 Status WindowBuilder::tokenize_with(uint32_t flags, std::vector<Row> *rows) {
     TextColumn texts;
     std::vector<Row *> wanted;
     for (Row &row : *rows) {
-        // A chat template writes all special tokens itself.
+        // A chat template contains all special tokens itself.
         const bool adds = row.params->add_special && !row.is_chat;
         const bool parses = row.params->parse_special || row.is_chat;
         const uint32_t own = (adds ? BATCHLLM_ENCODE_ADD_SPECIAL : 0u) |
@@ -186,7 +187,7 @@ RowError WindowBuilder::no_tokenizer(const char *key) const {
                            "; rows of token ids need none");
 }
 
-// Encodes the continuations given as text: by themselves, without special tokens added.
+// Encodes the continuations given as text, separately and without adding special tokens.
 Status WindowBuilder::tokenize_scores(std::vector<Row> *rows) {
     for (Row &row : *rows) {
         if (row.line == 0 || !row.scored || !row.score_is_text) continue;
@@ -274,7 +275,7 @@ void WindowBuilder::add_row(Row row, Window *window) {
 Result<std::unique_ptr<Window>> WindowBuilder::next() {
     auto window = std::make_unique<Window>();
     window->number = ++windows_;
-    std::vector<Row> scored; // behind the others
+    std::vector<Row> scored; // they go after the others
     int64_t tokens = 0;
     int64_t rows = 0;
     bool full = false;
@@ -327,7 +328,7 @@ Result<PlanHandle> load_previous_plan(const std::string &path,
     return plan;
 }
 
-// F for the first window; F.2, F.3, ... for the others if these files exist, else F.
+// F for the first window; F.2, F.3, ... for the others if they exist, else F.
 Result<const batchllm_plan *> WindowBuilder::previous_plan(int64_t number) {
     if (options_.previous_plan.empty()) return static_cast<const batchllm_plan *>(nullptr);
     std::string path = options_.previous_plan;
@@ -352,7 +353,7 @@ Status WindowBuilder::plan(Window *window) {
                                      ? window->params[static_cast<size_t>(i)]->max_tokens
                                      : 0);
     }
-    // A row with a bad max_tokens gets its error from the engine, and must not fail the plan.
+    // A row with a bad max_tokens gets its error from the engine; it must not make the plan fail.
     for (int32_t &length : decode_lengths) length = length < 0 ? 0 : length;
     batchllm_plan_options options;
     batchllm_plan_options_init(&options, sizeof options);

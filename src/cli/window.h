@@ -1,8 +1,8 @@
-// Input lines -> windows: bounded pieces of the job, tokenized and planned, ready for the engine.
+// Input lines -> windows: bounded parts of the job, tokenized and planned, ready for the engine.
 //
 // A window ends at a number of prompt tokens or of rows, whichever comes first, so that memory does
-// not depend on the length of the input. One thread reads, tokenizes and plans the next window
-// while the engine runs the previous one; at most one finished window waits to be taken.
+// not depend on the length of the input. While the engine runs one window, a thread reads,
+// tokenizes and plans the next; at most one finished window waits to be taken.
 #pragma once
 
 #include <atomic>
@@ -35,7 +35,7 @@ struct WindowOptions {
     int32_t levels = 0;
     double head_cost = 0;      // batchllm_plan_options
     std::string previous_plan; // of --plan; empty: none
-    std::string model;         // the directory, for error texts; empty: none
+    std::string model;         // directory, for error texts; empty: none
 };
 
 struct FailedRow {
@@ -45,9 +45,9 @@ struct FailedRow {
     bool of_the_model = false; // the model lacks what this row, and any like it, needs
 };
 
-// Rows [0, generated) are continued, the others scored. A row's tag is its line number.
+// Rows [0, generated) are generated, the others scored. A row's tag is its line number.
 struct Window {
-    int64_t number = 0; // from 1
+    int64_t number = 0; // starts at 1
     std::vector<int32_t> tokens;
     std::vector<int64_t> offsets = {0};                         // [rows + 1]
     std::vector<uint64_t> lines;                                // [rows]
@@ -60,8 +60,9 @@ struct Window {
     std::vector<FailedRow> failed;
     PlanHandle plan; // null: no rows, or stopped
     int64_t reused_rows = 0;
-    bool plan_unused = false; // --plan names a plan with groups, none of which these rows are in
-    int64_t input_bytes = 0;  // read from the input up to the window's end
+    bool plan_unused = false; // --plan names a plan with groups, but none of these rows is in one
+                              // of them
+    int64_t input_bytes = 0;  // bytes of input read up to the window's end
     bool last = false;
     double tokenize_seconds = 0;
     double plan_seconds = 0;
@@ -69,10 +70,10 @@ struct Window {
     int64_t rows() const { return static_cast<int64_t>(lines.size()); }
 };
 
-// A plan file for rows tokenized by this tokenizer (null: not known). Errors name the file.
+// A plan file for rows tokenized by this tokenizer (null: unknown). Errors name the file.
 Result<PlanHandle> load_previous_plan(const std::string &path, const batchllm_tokenizer *tokenizer);
 
-// Builds one window after the other. Used by one thread.
+// Builds windows one after another. Used by one thread.
 class WindowBuilder {
   public:
     // tokenizer null: text rows fail. done: rows to leave out; may be null. All are borrowed.
@@ -96,7 +97,7 @@ class WindowBuilder {
 
     LineReader *input_;
     RowReader rows_;
-    std::shared_ptr<TableRenderer> table_; // null: rows have prompts of their own
+    std::shared_ptr<TableRenderer> table_; // null: rows have their own prompts
     WindowOptions options_;
     const batchllm_tokenizer *tokenizer_;
     const LineSet *done_;
@@ -106,24 +107,24 @@ class WindowBuilder {
     int64_t windows_ = 0;
     std::vector<Row> chunk_;       // read, not yet tokenized
     std::deque<Row> ready_;        // tokenized, not yet in a window
-    std::deque<FailedRow> failed_; // belong to the current window
+    std::deque<FailedRow> failed_; // for the current window
     double tokenize_seconds_ = 0;
     PlanHandle previous_;
     std::string previous_path_;
 };
 
-// A thread around a builder. If none can be started, the caller of take() does the work.
+// A thread that runs a builder. If no thread can be started, the caller of take() does the work.
 class WindowSource {
   public:
-    // input is owned; the rest as for WindowBuilder.
+    // input is owned; for the rest see WindowBuilder.
     WindowSource(LineReader input, RowReaderOptions row_options, WindowOptions options,
                  const batchllm_tokenizer *tokenizer, const LineSet *done);
     WindowSource(const WindowSource &) = delete;
     WindowSource &operator=(const WindowSource &) = delete;
-    ~WindowSource(); // stops the thread after its current piece of work
+    ~WindowSource(); // stops the thread after the work that it has begun
 
-    // The next window; null if it is not ready within this time, or after the last one. Throws what the
-    // builder threw.
+    // The next window; null if it is not ready within this time, or after the last one. Rethrows
+    // exceptions of the builder.
     Result<std::unique_ptr<Window>> take(int64_t milliseconds);
     int64_t input_file_bytes() const { return input_.file_bytes(); }
     std::atomic<bool> &stop() { return stop_; }
@@ -139,7 +140,7 @@ class WindowSource {
     std::condition_variable changed_;
     std::unique_ptr<Window> window_;
     Status failure_;
-    std::exception_ptr exception_; // that ended the thread
+    std::exception_ptr exception_; // what ended the thread
     bool finished_ = false;
     std::thread thread_;
 };

@@ -1,4 +1,4 @@
-// Windows are built by a thread of their own, ahead of the run that takes them.
+// Windows are built by a separate thread, ahead of the run that takes them.
 #include <system_error>
 
 #include "cli/window.h"
@@ -13,7 +13,7 @@ WindowSource::WindowSource(LineReader input, RowReaderOptions row_options, Windo
     try {
         thread_ = std::thread([this] { work(); });
     } catch (const std::system_error &) {
-        // The system starts no more threads: take() builds the windows.
+        // The system refuses to start a thread: take() builds the windows.
     }
 }
 

@@ -1,12 +1,12 @@
 // Sets of byte strings, as deterministic finite automata.
 //
 // An Automaton is always minimal, and its states are numbered canonically (breadth first, by byte),
-// so two automata of the same language are equal member by member. From every state a string of the
-// language can be completed; the automaton of the empty language has no states.
+// so two automata of the same language are equal member by member. From every state, some string of
+// the language can be completed; the automaton of the empty language has no states.
 //
-// An Automaton is a value: immutable, cheap to copy (copies share their tables), and read by any
-// number of threads. Every operation that can grow spends a Budget and is an error once that is
-// used up.
+// An Automaton is a value: immutable, cheap to copy (copies share their tables), and readable by
+// any number of threads. Every operation that can grow spends a Budget, and fails once it is used
+// up.
 #pragma once
 
 #include <cstdint>
@@ -24,33 +24,33 @@ namespace batchllm {
 
 class Automaton {
   public:
-    static constexpr int32_t kDead = -1;      // no string of the language continues this way
-    static constexpr int64_t kUnbounded = -1; // as a greatest count: none
+    static constexpr int32_t kDead = -1;      // no string of the language continues like this
+    static constexpr int64_t kUnbounded = -1; // as a maximum count: none
 
-    Automaton() = default; // no string at all
+    Automaton() = default; // the empty language
     static Automaton empty_string();
     static Automaton literal(std::string_view bytes);
     // Any of these strings: their trie, minimised.
     static Result<Automaton> strings(std::vector<std::string> strings, Budget *budget);
-    // One byte out of [first, last].
+    // One byte in [first, last].
     static Automaton byte_range(uint8_t first, uint8_t last);
-    // One code point out of [first, last], in UTF-8. Surrogates are left out.
+    // One code point in [first, last], in UTF-8. Surrogates are left out.
     static Automaton code_points(uint32_t first, uint32_t last);
-    // One code point out of any of these ranges.
+    // One code point in any of these ranges.
     static Result<Automaton> code_points(std::span<const std::pair<uint32_t, uint32_t>> ranges,
                                          Budget *budget);
-    static const Automaton &any_text(); // every valid UTF-8 string, the empty one included
+    static const Automaton &any_text(); // every valid UTF-8 string, including the empty one
 
-    // What is in the language.
+    // Questions about the language.
     bool empty() const { return !tables_; }
     bool matches(std::string_view bytes) const;
     bool matches_empty() const { return !empty() && accepting(0); }
     bool finite() const;
-    // All strings in byte order if there are at most `limit`, else an error.
+    // All strings in byte order if there are at most `limit`; otherwise an error.
     Result<std::vector<std::string>> enumerate(int64_t limit) const;
-    // A shortest string; the automaton is not empty.
+    // A shortest string. The automaton must not be empty.
     std::string shortest() const;
-    // Least and greatest length in bytes (kUnbounded: none). The automaton is not empty.
+    // Minimum and maximum length in bytes (kUnbounded: none). The automaton must not be empty.
     int64_t least_bytes() const;
     int64_t greatest_bytes() const;
 
@@ -61,8 +61,8 @@ class Automaton {
         return tables_->next[static_cast<size_t>(state) * static_cast<size_t>(tables_->classes) +
                              tables_->class_of[byte]];
     }
-    // Bytes of one class take every state to the same place. Classes are numbered by their first
-    // byte.
+    // Bytes of one class lead every state to the same successor. Classes are numbered by their
+    // first byte.
     int32_t classes() const { return tables_ ? tables_->classes : 1; }
     uint8_t class_of(uint8_t byte) const { return tables_ ? tables_->class_of[byte] : uint8_t{0}; }
 
@@ -70,7 +70,7 @@ class Automaton {
     uint64_t hash() const; // equal automata have equal hashes
 
   private:
-    friend class AutomatonMaker; // minimize.h: the one place that makes tables
+    friend class AutomatonMaker; // minimize.h: the only place that creates tables
     struct Tables {
         int32_t classes = 1;
         uint8_t class_of[256] = {};
@@ -78,26 +78,26 @@ class Automaton {
         std::vector<uint8_t> accepting; // [states]
         uint64_t hash = 0;
     };
-    std::shared_ptr<const Tables> tables_; // null: no string at all
+    std::shared_ptr<const Tables> tables_; // null: the empty language
 };
 
-// a and then b.
+// a followed by b.
 Result<Automaton> concat(const Automaton &a, const Automaton &b, Budget *budget);
 Result<Automaton> concat(std::span<const Automaton> parts, Budget *budget);
 Result<Automaton> unite(const Automaton &a, const Automaton &b, Budget *budget);
 Result<Automaton> unite(std::span<const Automaton> alternatives, Budget *budget);
-// From `least` to `greatest` (kUnbounded: any number) strings of a in a row. The automaton holds that
-// many copies of a: for large counts use Grammar::repeat, which counts instead.
+// Between `least` and `greatest` (kUnbounded: any number of) strings of a in a row. The automaton
+// contains that many copies of a. For large counts use Grammar::repeat, which counts instead.
 Result<Automaton> repeat(const Automaton &a, int64_t least, int64_t greatest, Budget *budget);
 Result<Automaton> intersect(const Automaton &a, const Automaton &b, Budget *budget);
-// What is in a and not in b.
+// Strings of a that are not in b.
 Result<Automaton> subtract(const Automaton &a, const Automaton &b, Budget *budget);
 // Every valid UTF-8 string that is not in a.
 Result<Automaton> complement(const Automaton &a, Budget *budget);
 // Whether each string of a is in b.
 Result<bool> included(const Automaton &a, const Automaton &b, Budget *budget);
-// All prefixes of the strings of a, including the strings themselves: what may have been read of one
-// so far.
+// All prefixes of the strings of a, including the strings themselves: the possible states of
+// reading one.
 Result<Automaton> prefixes(const Automaton &a, Budget *budget);
 
 } // namespace batchllm

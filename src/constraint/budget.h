@@ -1,7 +1,8 @@
-// Limits the cost of making one constraint. A hostile expression or schema exhausts it and becomes
-// an error in bounded time and memory; it never hangs.
+// Limits the cost of creating one constraint. A hostile expression or schema exhausts it and
+// becomes an error in bounded time and memory; it never hangs.
 //
-// Counted, not timed: the same constraint passes or fails on every machine.
+// It counts work instead of measuring time, so that the same constraint passes or fails on every
+// machine.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +13,12 @@ namespace batchllm {
 
 class Budget {
   public:
-    // states: of all intermediate automata, including discarded ones. work: transitions examined,
-    // about a hundred million a second.
+    // states: over all intermediate automata, including discarded ones. work: transitions examined,
+    // about a hundred million per second.
     explicit Budget(int64_t states = int64_t{1} << 19, int64_t work = int64_t{1} << 28)
         : states_(states), states_left_(states), work_left_(work) {}
 
-    // BATCHLLM_ERROR_UNSUPPORTED once all is spent.
+    // BATCHLLM_ERROR_UNSUPPORTED once the budget is spent.
     Status spend_states(int64_t count) {
         states_left_ -= count;
         return states_left_ < 0 ? exhausted() : Status();

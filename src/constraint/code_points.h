@@ -9,7 +9,7 @@
 
 namespace batchllm {
 
-// Ranges are kept sorted and apart once normalized; code points up to 0x10FFFF.
+// Code points up to 0x10FFFF. Once normalized, ranges are sorted and do not touch.
 class CodePointSet {
   public:
     using Range = std::pair<uint32_t, uint32_t>; // both ends included
@@ -22,9 +22,9 @@ class CodePointSet {
     void add(const CodePointSet &other) {
         ranges_.insert(ranges_.end(), other.ranges_.begin(), other.ranges_.end());
     }
-    // Puts ranges in order. Call it after add() and before anything else.
+    // Sorts and joins the ranges. Call after add() and before anything else.
     void normalize();
-    // Adds each ASCII letter's other case.
+    // Adds the other case of each ASCII letter.
     void fold_ascii();
     CodePointSet inverse() const;
 
@@ -36,9 +36,9 @@ class CodePointSet {
     std::vector<Range> ranges_;
 };
 
-// The code points of \p{name}: a general category by its short or long name, with or without
-// "gc=" or "General_Category=", and Any, ASCII, Assigned, Alphabetic (letters and letter numbers),
-// Lowercase, Uppercase (the categories Ll, Lu). Nothing: no such name. Unicode 16.
+// The code points of \p{name}: a general category by its short or long name, with or without "gc="
+// or "General_Category=", and Any, ASCII, Assigned, Alphabetic (letters and letter numbers),
+// Lowercase, Uppercase (the categories Ll, Lu). Empty optional: there is no such name. Unicode 16.
 std::optional<CodePointSet> unicode_property(std::string_view name);
 
 } // namespace batchllm

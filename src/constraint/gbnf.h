@@ -1,15 +1,15 @@
-// GBNF, the grammars of llama.cpp -> a Grammar. The text begins at the rule `root`.
+// GBNF, llama.cpp's grammar format -> a Grammar. The text begins at the rule `root`.
 //
 //     root   ::= "{" ws pair ("," ws pair)* "}"      # a comment
 //     pair   ::= "\"" [a-z_]+ "\":" ws (number | "null")
 //     number ::= "-"? [0-9]{1,9} ("." [0-9]+)?
 //     ws     ::= [ \t\n]*
 //
-// Rules `name ::= alternatives`; "text"; [classes], [^inverse], ranges; . for any character; groups;
-// * + ? {m} {m,} {m,n}; comments. Escapes \n \r \t \\ \" \' \[ \] \- \^ \/ \xHH \uHHHH \UHHHHHHHH. A rule
-// ends with its line, except inside a group, after ::=, after |, and before a line that begins with |.
-// A rule may begin with itself ("list ::= list item | item"); longer circles back to a rule's start are
-// refused by name, and so are llama.cpp's tokens (<think>, <[1000]>).
+// Supported: rules `name ::= alternatives`; "text"; [classes], [^inverse], ranges; . for any
+// character; groups; * + ? {m} {m,} {m,n}; comments; escapes \n \r \t \\ \" \' \[ \] \- \^ \/ \xHH
+// \uHHHH \UHHHHHHHH. A rule ends with its line, except inside a group, after ::=, after |, and
+// before a line that begins with |. A rule may begin with itself ("list ::= list item | item").
+// Longer left recursion is rejected by name, and so are llama.cpp's tokens (<think>, <[1000]>).
 #pragma once
 
 #include <string_view>

@@ -1,9 +1,9 @@
 // The grammar that every front end builds: a description of the text, as nodes over bytes.
 //
-// Nodes are made bottom up by the functions of Grammar and named by ids; a node may be used in any
-// number of places. Recursion goes through declare() and define(). Building never fails: faults of
-// a grammar (left recursion, an empty member, excessive size) are found when it is compiled
-// (grammar_code.h), with an error that names the declared rule.
+// Nodes are created bottom up by the functions of Grammar and identified by ids; a node may be used
+// in any number of places. Recursion goes through declare() and define(). Building never fails:
+// faults of a grammar (left recursion, an empty member, excessive size) are found when it is
+// compiled (grammar_code.h), and the error names the declared rule.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,20 @@ namespace batchllm {
 using NodeId = int32_t;
 inline constexpr NodeId kNoNode = -1;
 
-// A set of elements, each at most once, like the members of a JSON object.
+// A set of elements, each used at most once, like the members of a JSON object.
 struct Members {
     enum class Order : uint8_t {
-        declared, // elements in the order given, then the rest
-        any,      // in every order
+        declared, // elements in the given order, then the rest
+        any,      // in any order
     };
     struct Element {
-        NodeId node; // does not match the empty string
+        NodeId node; // must not match the empty string
         bool required;
     };
     std::vector<Element> elements;
-    NodeId rest = kNoNode;      // further elements, as many as fit; does not match the empty string
-    NodeId separator = kNoNode; // between two
-    // How many in all, including those of `rest`.
+    NodeId rest = kNoNode;      // further elements, any number; must not match the empty string
+    NodeId separator = kNoNode; // between elements
+    // How many elements in total, including those of `rest`.
     int64_t least = 0;
     int64_t greatest = Automaton::kUnbounded;
     Order order = Order::declared;
@@ -59,17 +59,17 @@ class Grammar {
     NodeId sequence(std::vector<NodeId> parts);
     NodeId choice(std::vector<NodeId> alternatives); // branches may overlap
     NodeId optional(NodeId item) { return repeat(item, 0, 1); }
-    // From least to greatest items, with a separator between two. They are counted at run time, so a large
-    // count costs no more than a small one.
+    // Between least and greatest items, with a separator between them. They are counted at run
+    // time, so a large count costs no more than a small one.
     NodeId repeat(NodeId item, int64_t least, int64_t greatest = Automaton::kUnbounded,
                   NodeId separator = kNoNode);
     NodeId members(Members members);
 
-    // A node that stands for what define() gives it later. The name is for errors.
+    // A placeholder for the node that define() sets later. The name is for errors.
     NodeId declare(std::string name);
     void define(NodeId reference, NodeId body);
 
-    // For passes that rewrite a grammar: puts another node in this one's place.
+    // For passes that rewrite a grammar: replaces the node by another.
     void replace(NodeId id, Node node) { nodes_[static_cast<size_t>(id)] = std::move(node); }
 
     void set_root(NodeId root) { root_ = root; }

@@ -1,10 +1,10 @@
-// A Grammar -> its code: what may come next at each place, in the form that a matcher needs.
+// A Grammar -> its code: what may come next at each place, in the form that a matcher requires.
 //
-// The code is a machine with a stack. A terminal reads bytes and continues at `next`; a call pushes
-// `next` and runs a body that ends in `leave`, which pops. Counters, and the sets of members seen so far,
-// are in the frames of the stack.
+// The code is for a machine with a stack. A terminal reads bytes and continues at `next`; a call
+// pushes `next` and runs a body that ends in `leave`, which pops. The frames of the stack contain
+// the counters and the sets of members seen so far.
 //
-// Invariants: from every place some string can be completed (other places are removed); no body
+// Invariants: some string can be completed from every place (other places are removed); no body
 // reaches itself without reading a byte.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace batchllm {
 
 class GrammarCode {
   public:
-    static constexpr int32_t kLeave = 0; // place of the one operation that pops
+    static constexpr int32_t kLeave = 0; // place of the only operation that pops
     static constexpr int32_t kFinish =
         1; // place at the bottom of every stack: the text is complete
     static constexpr int32_t kNone = -1;
@@ -29,22 +29,23 @@ class GrammarCode {
     enum class Kind : uint8_t { leave, finish, terminal, call, choice, repeat, members };
     struct Operation {
         Kind kind;
-        bool empty = false;       // terminal, call: what it runs matches the empty string
-        int32_t next = kLeave;    // where to continue; all but choice
-        int32_t argument = kNone; // terminal: place in text; call: place of the body; else an index
+        bool empty = false;       // terminal, call: it can match the empty string
+        int32_t next = kLeave;    // where to continue; unused by choice
+        int32_t argument = kNone; // terminal: place in its text; call: place of its body; else an
+                                  // index
     };
     struct Repeat {
         int32_t first = kNone; // body of the first item
-        int32_t again = kNone; // body of the others: separator, item
+        int32_t again = kNone; // body of the other items: separator, item
         bool empty = false;    // an item may be empty, and there is a separator
         int64_t least = 0;
         int64_t greatest = 0;    // Automaton::kUnbounded
-        int64_t count_limit = 0; // from here on counts are not distinguished; unbounded only
+        int64_t count_limit = 0; // if unbounded: counts from here on are not distinguished
         bool separated = false;
     };
     struct Member {
-        int32_t first = kNone; // body, if it is the first of all
-        int32_t again = kNone; // body after another: separator, element
+        int32_t first = kNone; // body if no other element precedes it
+        int32_t again = kNone; // body after another element: separator, element
         bool required = false;
     };
     struct MemberSet {
@@ -53,10 +54,11 @@ class GrammarCode {
         int64_t least = 0;
         int64_t greatest = 0; // Automaton::kUnbounded
         bool any_order = false;
-        std::vector<int32_t> required_from; // [elements + 1] required ones from there on
+        std::vector<int32_t> required_from; // [elements + 1] how many required ones there are from
+                                            // here on
     };
 
-    // Errors name the rule; BATCHLLM_ERROR_UNSUPPORTED for left recursion, for a grammar that
+    // Errors name the rule. BATCHLLM_ERROR_UNSUPPORTED for left recursion, for a grammar that
     // matches nothing, and for one that exceeds the budget. usable: the bytes that may occur in a
     // text.
     static Result<GrammarCode> compile(const Grammar &grammar, const bool (&usable)[256],
@@ -76,9 +78,9 @@ class GrammarCode {
         return member_sets_[static_cast<size_t>(operation.argument)];
     }
     int32_t start() const { return start_; }
-    bool counts() const { return counts_; } // whether any repeat has a bound to count up to
+    bool counts() const { return counts_; } // whether any repeat has a bound that must be counted
 
-    // Bytes of one class are interchangeable everywhere in the grammar.
+    // Bytes in one class are interchangeable everywhere in the grammar.
     int32_t classes() const { return classes_; }
     uint8_t class_of(uint8_t byte) const { return class_of_[byte]; }
     const uint8_t *class_table() const { return class_of_; }
@@ -106,8 +108,8 @@ class GrammarCode {
         bool continues = false;
     };
     struct Lexer {
-        int32_t base = 0; // first of its places
-        size_t width = 0; // classes of its automaton
+        int32_t base = 0; // its first place
+        size_t width = 0; // number of classes of its automaton
         std::vector<int32_t> table;
         uint8_t class_map[256] = {}; // class of the grammar -> class of the automaton
     };

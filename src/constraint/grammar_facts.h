@@ -1,4 +1,4 @@
-// A grammar's nodes -> which of them can match at all, which match the empty string, and whether
+// A grammar's nodes -> which of them can match anything, which match the empty string, and whether
 // the grammar is sound.
 #pragma once
 
@@ -15,10 +15,10 @@ struct GrammarFacts {
     std::vector<uint8_t> shared;     // [nodes] used in more than one place
 };
 
-// Errors as of GrammarCode::compile.
+// Errors as for GrammarCode::compile.
 Result<GrammarFacts> find_grammar_facts(const Grammar &grammar);
 
-// Elements of the set that can match, and the greatest count that can be reached.
+// The elements of the set that can match, and the maximum count that can be reached.
 struct MemberBounds {
     int64_t elements = 0; // productive ones
     int64_t required = 0;

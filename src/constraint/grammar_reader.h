@@ -1,4 +1,5 @@
-// Reads the text of a grammar: places, white space, names, quoted text; errors with line and column.
+// Reads the text of a grammar: positions, white space, names, quoted text; errors with line and
+// column.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,11 @@
 
 namespace batchllm {
 
-// The text outlives the reader. A copy marks a place to return to.
+// The text must outlive the reader. A copy marks a position to return to.
 class GrammarReader {
   public:
     static constexpr size_t kLongestText = size_t{1} << 20;
-    static constexpr int32_t kDeepest = 200; // groups inside groups
+    static constexpr int32_t kDeepest = 200; // maximum nesting of groups
 
     GrammarReader() = default;
     explicit GrammarReader(std::string_view text) : text_(text) {}
@@ -30,15 +31,15 @@ class GrammarReader {
         return true;
     }
 
-    // Spaces and comments that begin with `comment`; the ends of lines too if lines is set.
+    // Skips spaces and comments that begin with `comment`; also line ends if lines is set.
     void skip_space(std::string_view comment, bool lines);
     // The longest run of letters, digits and `others`; may be empty.
     std::string_view name(std::string_view others);
-    // A decimal number of no more than a billion; an error if there is none.
+    // A decimal number up to a billion; an error if there is none.
     Result<int64_t> number();
-    // One character of quoted text: a code point, or what an escape stands for.
+    // One character of quoted text: a code point, or the meaning of an escape.
     Result<uint32_t> character();
-    // From one quotation mark to the next, escapes resolved, as UTF-8.
+    // The text from one quotation mark to the next, as UTF-8 with escapes resolved.
     Result<std::string> quoted();
 
     Status invalid(const std::string &problem) const;
@@ -52,10 +53,11 @@ class GrammarReader {
     size_t place_ = 0;
 };
 
-// Checks that the text is UTF-8 and not too long.
+// Checks that the text is valid UTF-8 and not too long.
 Status check_grammar_text(std::string_view text);
 
-// Rules that begin with themselves, "a: a x | y", become "a: y x*". Others are left as they are.
+// Rewrites rules that begin with themselves: "a: a x | y" becomes "a: y x*". Other rules are
+// unchanged.
 void rewrite_left_recursion(Grammar *grammar);
 
 } // namespace batchllm

@@ -7,11 +7,16 @@
 // Spelling:
 //   whitespace  compact: none. flexible: after { [ , and before } ] nothing, one space, or a line feed
 //               with up to 64 spaces or tabs; after : nothing or one space.
-//   members     Each name once, except for names that the schema does not mention: a grammar cannot tell
-//               whether such a name came before. Order::declared: first the names in the schema's own
-//               `properties`, then those in its `required`, then likewise those that dependentRequired,
-//               dependentSchemas, dependencies, $ref, allOf, anyOf, oneOf, not and if lead to, each in
-//               the order of its text, without branches that do not hold; if schemas of several places
+//   members     Each name once, except for names that the schema does not mention: a grammar cannot
+//   tell
+//               whether such a name came before. Order::declared: first the names in the schema's
+//               own
+//               `properties`, then those in its `required`, then likewise those that are reached
+//               through
+//               dependentRequired, dependentSchemas, dependencies, $ref, allOf, anyOf, oneOf, not
+//               and if, each
+//               in the order of its text, without branches that do not hold. If schemas of several
+//               places
 //               apply, those of the first place come first. Then all others. Order::any: any order.
 //   strings     json_schema_string.h. numbers: json_schema_number.h.
 #pragma once
@@ -30,7 +35,7 @@ struct JsonSchemaOptions {
     Spacing spacing = Spacing::compact;
     Members::Order order = Members::Order::declared;
     NumberStyle numbers = NumberStyle::any;
-    bool formats = true; // whether `format` is enforced; false: it has no effect
+    bool formats = true; // whether `format` is enforced; false: it is ignored
     bool loose = false;
 };
 

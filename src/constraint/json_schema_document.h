@@ -26,7 +26,7 @@ struct Schema {
     std::string base; // the URI that references are resolved against
     // Null: absent, or not a keyword of this dialect.
     std::array<const JsonTree *, static_cast<size_t>(SchemaKeyword::count)> keywords;
-    // Made by the compiler, not found in the text: any of these schemas, or exactly this value.
+    // Created by the compiler, not found in the text: any of these schemas, or exactly this value.
     std::vector<SchemaId> alternatives;
     const JsonTree *value = nullptr;
 
@@ -35,7 +35,7 @@ struct Schema {
     }
 };
 
-// Schemas are numbered in the order of the text.
+// Schemas are numbered in text order.
 class SchemaDocument {
   public:
     static Result<std::unique_ptr<SchemaDocument>> load(std::string_view text);
@@ -43,12 +43,12 @@ class SchemaDocument {
     SchemaId root() const { return 0; }
     // Valid as long as the document.
     const Schema &at(SchemaId id) const { return schemas_[static_cast<size_t>(id)]; }
-    // The schema that stands at this place under `parent`.
+    // The schema at this place under `parent`.
     Result<SchemaId> child(SchemaId parent, const JsonTree *json, SchemaKeyword keyword,
                            std::string_view member = {});
-    // What a `$ref` (or `$dynamicRef`) of this schema names.
+    // The target of a `$ref` (or `$dynamicRef`) in this schema.
     Result<SchemaId> resolve(SchemaId from, const std::string &reference);
-    // Whether a dynamic reference to this anchor can only ever mean one schema.
+    // Whether a dynamic reference to this anchor can mean only one schema.
     bool one_dynamic_anchor(const std::string &name) const;
 
     SchemaId make_value(const JsonTree *value, SchemaId parent);
@@ -79,7 +79,7 @@ class SchemaDocument {
     std::deque<Schema> schemas_; // never moved
     std::unordered_map<const JsonTree *, SchemaId> by_place_;
     std::unordered_map<std::string, Resource> resources_;
-    std::unordered_map<std::string, SchemaId> anchors_;    // "base#name"
+    std::unordered_map<std::string, SchemaId> anchors_;    // how many have this name
     std::unordered_map<std::string, int> dynamic_anchors_; // how many have the name
 };
 

@@ -1,4 +1,4 @@
-// Plans of values -> nodes of a grammar.
+// Plans of values -> grammar nodes.
 #pragma once
 
 #include <map>
@@ -18,11 +18,11 @@ class SchemaEmitter {
                   const JsonSchemaOptions &options, Grammar *grammar)
         : meaning_(*meaning), planner_(*planner), options_(options), grammar_(*grammar) {}
 
-    // Makes the grammar of the requirement, which some value must satisfy.
+    // Builds the grammar of the requirement, which some value must satisfy.
     Status emit(RequirementId root);
 
   private:
-    // The node of a requirement; its body is made later.
+    // The node for a requirement; its body is built later.
     NodeId node_of(RequirementId id);
     Result<NodeId> value(RequirementId id, const ValuePlan &plan);
     // owner: for errors.
@@ -31,7 +31,7 @@ class SchemaEmitter {
     Result<NodeId> object(const ObjectPlan &plan);
     Result<NodeId> free_member(const ObjectPlan &plan);
     Result<NodeId> free_name(LanguageId names, const std::vector<std::string> &taken);
-    NodeId terminal(const Automaton &automaton); // one node for equal automata
+    NodeId terminal(const Automaton &automaton); // returns the same node for equal automata
     NodeId member(NameId name, RequirementId what);
     NodeId braced(NodeId opening, NodeId body, NodeId closing);
     NodeId array(const ArrayPlan &plan);

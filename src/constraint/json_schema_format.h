@@ -1,4 +1,4 @@
-// `format` -> the language of the strings that have it.
+// `format` -> the language of its strings.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,7 @@
 namespace batchllm {
 
 enum class FormatKind : uint8_t {
-    unknown,   // only an annotation
+    unknown,   // treated as an annotation
     language,  // decided by an automaton
     undecided, // known, but no automaton can decide it
 };
@@ -17,15 +17,15 @@ FormatKind format_kind(std::string_view name);
 
 struct FormatAutomata {
     Automaton language;
-    Automaton text; // the same as JSON, with its quotation marks
+    Automaton text; // the same as JSON, including the quotation marks
 };
 
-// Whether the language covers the whole format: times lack leap seconds except those in UTC, and
-// host names lack internationalised labels.
+// Whether the language covers the whole format. It does not for times, which lack leap seconds
+// other than those in UTC, and host names, which lack internationalised labels.
 bool format_is_whole(std::string_view name);
 
-// For a format of kind `language`. Made on first use and kept, because nearly all schemas with a
-// format use one of these few.
+// For a format of kind `language`. Created on first use and cached, because nearly all schemas with
+// a format use one of these few.
 const FormatAutomata &format_automata(std::string_view name);
 
 } // namespace batchllm

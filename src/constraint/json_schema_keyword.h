@@ -1,4 +1,4 @@
-// The keywords of JSON Schema: which draft defines which, and which of them contain schemas.
+// The keywords of JSON Schema: which drafts define them, and which contain schemas.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace batchllm {
 
-// Drafts older than 7 are supported as far as they agree with draft 7. `unnamed`: a schema without a draft
-// is read as 2020-12, and keywords that only older drafts define (`dependencies`, a list as
-// `items`, a boolean as `exclusiveMinimum`) keep their meaning from those.
+// Drafts older than 7 are supported as far as they agree with draft 7. `unnamed`: a schema without
+// a draft is read as 2020-12; keywords that only older drafts define (`dependencies`, a list as
+// `items`, a boolean as `exclusiveMinimum`) keep their meaning there.
 enum class SchemaDialect : uint8_t { draft4, draft6, draft7, draft2019, draft2020, unnamed };
 
 enum class SchemaKeyword : uint8_t {
@@ -68,10 +68,10 @@ enum class SchemaKeyword : uint8_t {
 std::string_view keyword_name(SchemaKeyword keyword);
 std::optional<SchemaKeyword> keyword_of(std::string_view name);
 
-// Whether the dialect knows the keyword. `$ref`, `$id` and `definitions` are known to all.
+// Whether the dialect has the keyword. All dialects have `$ref`, `$id` and `definitions`.
 bool is_known(SchemaDialect dialect, SchemaKeyword keyword);
 
-// How a keyword's value contains schemas.
+// How the value of a keyword contains schemas.
 enum class SchemasHeld : uint8_t { none, one, list, one_or_list, map };
 SchemasHeld schemas_held(SchemaKeyword keyword);
 

@@ -1,9 +1,9 @@
-// Schemas -> sets of values (json_schema_sets.h). Exact: a keyword without an exact set is an error that
-// names it or, with SchemaMeaningOptions::loose, a larger set and a warning.
+// Schemas -> sets of values (json_schema_sets.h). Exact: a keyword without an exact set is an error
+// that names it or, with SchemaMeaningOptions::loose, a larger set and a warning.
 //
 // Works on demand and one level at a time: the sets of members and items are requirements, whose
-// own sets are made when needed. So recursion through references terminates, and equal requirements
-// are processed once.
+// own sets are built when needed. So recursion through references terminates, and equal
+// requirements are processed once.
 #pragma once
 
 #include <map>
@@ -33,32 +33,34 @@ class SchemaMeaning {
     const std::vector<std::string> &warnings() const { return warnings_; }
     const std::set<std::string> &formats() const { return formats_; } // found so far
 
-    // The requirement that the schema holds, or that it does not.
+    // The requirement that the schema holds or, if negated, that it does not.
     Result<RequirementId> requirement(SchemaId id, bool negated = false);
     // Valid as long as this object.
     Result<const ValueSet *> set_of(RequirementId id);
-    // Whether it is certain that no value meets it.
+    // Whether it is certain that no value satisfies it.
     bool seen_empty(RequirementId id);
 
     Result<ValueSet> intersect(const ValueSet &a, const ValueSet &b);
-    // For one pair; nothing if no value is in both.
+    // The intersection; empty optional if no value is in both.
     Result<std::optional<ObjectSet>> intersect(const ObjectSet &a, const ObjectSet &b);
     Result<std::optional<ArraySet>> intersect(const ArraySet &a, const ArraySet &b);
-    // Removes what cannot occur; false if nothing is left.
+    // Removes parts that cannot occur; false if nothing is left.
     bool tidy(ObjectSet *set);
     bool tidy(ArraySet *set);
-    // What the member of a name that is not in set.named must meet.
+    // What a member must satisfy whose name is not in set.named.
     RequirementId region_of(const ObjectSet &set, NameId name) const;
 
-    // An error or, with `loose`, a warning; the caller then widens the set, by anything().
+    // Returns an error or, with `loose`, issues a warning; the caller then widens the set with
+    // anything().
     Status refuse(const SchemaOrigin &origin, const std::string &problem);
-    // The same for an error that already names its place. An error about an invalid schema stays an error.
+    // The same for an error that already names its place. An error about an invalid schema stays an
+    // error.
     Status pass_over(Status status);
-    // The error with its place in front.
+    // The error, prefixed with its place.
     Status placed(Status status, SchemaId id, SchemaKeyword keyword) const;
 
   private:
-    // All values; if evaluation is tracked, all of their parts may have been evaluated.
+    // All values. If evaluation is tracked, all parts of the values may have been evaluated.
     static ValueSet anything(bool track);
     static void mark_evaluated(ValueSet *set);
     bool implies(RequirementId narrow, RequirementId wide) const;
@@ -66,13 +68,13 @@ class SchemaMeaning {
     void add_uncovered(std::vector<ObjectSet> *sets, ObjectSet set) const;
 
     using Part = Result<ValueSet> (SchemaMeaning::*)(SchemaId, bool, bool);
-    // The set of each group of keywords. `negated`: the values that violate it. `track`: records what
-    // is evaluated.
+    // The set of each group of keywords. `negated`: the values that violate it. `track`: records
+    // what is evaluated.
     Result<const ValueSet *> of_schema(SchemaId id, bool negated, bool track);
     Result<ValueSet> make_of_schema(SchemaId id, bool negated, bool track);
     Result<ValueSet> of_parts(SchemaId id, bool negated, bool track);
     Result<ValueSet> make_set_of(RequirementId id);
-    // The set of one value, and of several, which are merged if possible.
+    // The set of one value, or of several, which are merged if possible.
     Result<ValueSet> of_value(const JsonTree &value, SchemaId origin, bool negated);
     Result<ValueSet> of_values(const std::vector<const JsonTree *> &values, SchemaId origin,
                                SchemaKeyword keyword, bool negated);
@@ -81,7 +83,7 @@ class SchemaMeaning {
     ValueSet of_array_value(const JsonTree &value, SchemaId origin, bool negated);
     Result<ValueSet> of_object_value(const JsonTree &value, SchemaId origin, bool negated);
 
-    // The first schema with the same text, if it contains no other schemas.
+    // The first schema with the same text, if it contains no other schemas; else the schema itself.
     SchemaId first_alike(SchemaId id);
 
     // json_schema_scalars.cc
@@ -116,7 +118,7 @@ class SchemaMeaning {
     Status read_members(SchemaId id, MemberKeywords *out);
     Status add_regions(SchemaId id, const MemberKeywords &keywords, ObjectSet *set);
     Result<ValueSet> negated_members(SchemaId id, const MemberKeywords &keywords);
-    // own: dependentRequired or dependentSchemas; what it has in `dependencies` too.
+    // own: dependentRequired or dependentSchemas; `dependencies` is included.
     Result<ValueSet> dependents(SchemaId id, SchemaKeyword own, bool negated, bool track);
     Result<ValueSet> depends(SchemaId id, SchemaKeyword keyword, const std::string &name,
                              const JsonTree &needed, bool negated, bool track);
@@ -152,11 +154,11 @@ class SchemaMeaning {
     std::map<std::string, Automaton> patterns_;
     std::map<const JsonTree *, SchemaId> value_schemas_;
     std::set<std::string> formats_;
-    std::map<std::string, SchemaId> leaves_; // simple schemas by their text
+    std::map<std::string, SchemaId> leaves_; // simple schemas, by text
     std::vector<std::string> warnings_;
-    int64_t simple_sets_ = 0; // made so far
-    int64_t pairs_ = 0;       // intersected so far
-    bool too_large_ = false;  // the schema as a whole: `loose` no longer applies
+    int64_t simple_sets_ = 0; // built so far
+    int64_t pairs_ = 0;       // intersections so far
+    bool too_large_ = false;  // the whole schema is: `loose` no longer helps
 };
 
 } // namespace batchllm

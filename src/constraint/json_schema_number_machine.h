@@ -1,6 +1,6 @@
-// Machines that read a number's text from the left. A state holds how the digits so far compare with each
-// bound of a NumberSet, and their remainder for each divisor. One machine reads plain texts, the other
-// exponential ones.
+// Machines that read a number's text from the left. A state contains how the digits so far compare
+// with each bound of a NumberSet, and their remainder for each divisor. One machine reads plain
+// texts, the other exponential ones.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@
 namespace batchllm {
 
 inline constexpr int64_t kMostRemainders = 5000;
-inline constexpr int kMostPlaces = 64;         // of a divisor
-inline constexpr int kLeastExponent = 16;      // of an integer's exponential text
-inline constexpr int kMostMantissaPlaces = 16; // of its mantissa
-inline constexpr int kMostExponentSeen = 99;   // larger ones count as this
+inline constexpr int kMostPlaces = 64;         // in a divisor
+inline constexpr int kLeastExponent = 16;      // in the exponential text of an integer
+inline constexpr int kMostMantissaPlaces = 16; // in its mantissa
+inline constexpr int kMostExponentSeen = 99;   // larger exponents count as this
 
 // The digits of a bound's magnitude, in plain and in exponential notation.
 struct BoundDigits {
@@ -25,10 +25,10 @@ struct BoundDigits {
     bool inclusive = true;
     int sign = 0;         // of the bound
     std::string whole;    // before the point
-    std::string places;   // after it, no zero at the end
-    std::string mantissa; // no zero at the end
-    bool down = false;    // the exponent is below zero
-    std::string power;    // its magnitude
+    std::string places;   // after it, without trailing zeros
+    std::string mantissa; // without trailing zeros
+    bool down = false;    // the exponent is negative
+    std::string power;    // magnitude of the exponent
 };
 
 inline BoundDigits digits_of(const std::optional<NumberSet::Bound> &bound, bool mirrored) {
@@ -56,10 +56,10 @@ inline BoundDigits digits_of(const std::optional<NumberSet::Bound> &bound, bool 
     return out;
 }
 
-// How the digits read so far compare with a bound's.
+// How the digits read so far compare with those of a bound.
 struct DigitsCompared {
     int8_t order = 0;
-    int16_t count = 0; // of digits read, up to one more than the bound has
+    int16_t count = 0; // digits read, up to one more than the bound has
     auto operator<=>(const DigitsCompared &) const = default;
 
     void digit(char digit, const std::string &digits) {
@@ -68,14 +68,14 @@ struct DigitsCompared {
         if (order == 0) order = static_cast<int8_t>(digit < other ? -1 : (digit > other ? 1 : 0));
         if (at <= digits.size()) ++count;
     }
-    // As integers: more digits make a larger number, and no digits are zero.
+    // Compares as integers: more digits make a larger number, and no digits are zero.
     int as_integers(const std::string &digits) const {
         const size_t met = static_cast<size_t>(count);
         if (met == 0) return digits == "0" ? 0 : -1;
         if (met != digits.size()) return met < digits.size() ? -1 : 1;
         return order;
     }
-    // As places after a point.
+    // Compares as places after a point.
     int as_places(const std::string &digits) const {
         return order == 0 && static_cast<size_t>(count) < digits.size() ? -1 : order;
     }
@@ -86,9 +86,9 @@ enum class NumberPhase : uint8_t { start, zero, whole, point, places, exponent, 
 struct NumberState {
     NumberPhase phase = NumberPhase::start;
     bool negative = false;
-    bool down = false;       // the exponent's sign
+    bool down = false;       // the exponent is negative
     uint8_t place_count = 0; // digits after the point, as far as they matter
-    uint8_t exponent = 0;    // so far, up to kMostExponentSeen
+    uint8_t exponent = 0;    // value so far, up to kMostExponentSeen
     std::array<DigitsCompared, 2> bounds = {};
     std::array<DigitsCompared, 2> powers = {};
     std::vector<int32_t> remainders; // -1: not a multiple, whatever follows
@@ -133,7 +133,7 @@ class NumberMachine {
     const BoundDigits &bound(const NumberState &state, size_t which) const {
         return bounds_[state.negative ? 1 : 0][which];
     }
-    // order: how the number's magnitude compares with the bound's.
+    // order: how the magnitude of the number compares with that of the bound.
     bool within(const NumberState &state, size_t which, int order) const {
         const BoundDigits &other = bound(state, which);
         if (!other.given) return true;
@@ -144,7 +144,7 @@ class NumberMachine {
 
     NumberStyle style_;
     std::array<std::array<BoundDigits, 2>, 2> bounds_;
-    std::vector<Divisor> divisors_; // the wanted one first
+    std::vector<Divisor> divisors_; // the wanted divisor comes first
     bool wanted_ = false;
     bool integer_ = false;
     int most_places_ = 0;
@@ -246,7 +246,8 @@ class ExponentialMachine final : public NumberMachine {
             for (; factors.coprime % 2 == 0; factors.coprime /= 2) ++twos;
             for (; factors.coprime % 5 == 0; factors.coprime /= 5) ++fives;
             factors.zeros = std::max(0, std::max(twos, fives) - by.places);
-            // The divisor is at least 10^(digits - 1 - places): smaller numbers are not multiples.
+            // The divisor is at least 10^(digits - 1 - places), so smaller numbers are not
+            // multiples.
             const int digits = static_cast<int>(std::to_string(by.units).size());
             factors.least_down = std::max(1, by.places + 2 - digits);
             most_told_ =
@@ -270,7 +271,7 @@ class ExponentialMachine final : public NumberMachine {
             if (from.phase != NumberPhase::whole && from.phase != NumberPhase::places)
                 return std::nullopt;
             to.phase = NumberPhase::exponent;
-            if (!counts_places_) to.place_count = 0; // no longer of interest
+            if (!counts_places_) to.place_count = 0; // no longer relevant
             for (size_t i = 0; i < 2; ++i) {
                 const int order = to.bounds[i].as_places(bound(to, i).mantissa);
                 to.bounds[i] = {static_cast<int8_t>(order), 0};
@@ -301,14 +302,14 @@ class ExponentialMachine final : public NumberMachine {
     }
 
   private:
-    // A divisor's factors, for integers that end in zeros.
+    // A divisor's factors, for integers with trailing zeros.
     struct Factors {
-        int64_t coprime = 1; // to ten
-        int zeros = 0;       // this many zeros at the end are a multiple of the rest
-        int least_down = 1;  // numbers with an exponent of -least_down or below are less than it
+        int64_t coprime = 1; // the part coprime to ten
+        int zeros = 0;       // this many trailing zeros make a multiple of the rest
+        int least_down = 1;  // numbers with an exponent of -least_down or less are smaller than it
     };
 
-    // Whether the number is a multiple; nothing if the exponent does not decide it.
+    // Whether the number is a multiple; empty optional if the exponent does not decide it.
     std::optional<bool> multiple(const NumberState &state, size_t divisor) const {
         const Factors &factors = factors_[divisor];
         if (state.down && state.exponent > 0) {
@@ -353,7 +354,7 @@ class ExponentialMachine final : public NumberMachine {
     }
     std::optional<NumberState> power_digit(NumberState state, char byte) const {
         state.phase = NumberPhase::power;
-        if (byte == '0' && state.exponent == 0) return state; // zeros in front
+        if (byte == '0' && state.exponent == 0) return state; // leading zeros
         state.exponent =
             static_cast<uint8_t>(std::min(state.exponent * 10 + (byte - '0'), kMostExponentSeen));
         for (size_t i = 0; i < 2; ++i) {

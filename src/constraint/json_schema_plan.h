@@ -1,5 +1,5 @@
-// Sets of values -> what to write, requirement by requirement: objects and arrays whose conditions a
-// grammar can enforce, and requirements that some value satisfies.
+// Sets of values -> what to write, requirement by requirement: objects and arrays whose conditions
+// a grammar can enforce, and only requirements that some value satisfies.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,22 @@
 namespace batchllm {
 
 struct ObjectPlan {
-    std::vector<ObjectSet::Named> named;    // each can be met
-    std::vector<ObjectSet::Region> regions; // of names not in `taken`; each can be met
+    std::vector<ObjectSet::Named> named;    // each can be satisfied
+    std::vector<ObjectSet::Region> regions; // for names not in `taken`; each can be satisfied
     std::vector<std::string> taken; // names that are not free: the named and the absent ones
-    bool one_free = false;          // at least one member with a free name
+    bool one_free = false;          // requires a member with a free name
     int64_t least = 0;
     int64_t greatest = Automaton::kUnbounded;
 };
 
 struct ArrayPlan {
-    // Without `states`: first `prefix`, then `rest`, from least to greatest in all.
+    // Without `states`: first `prefix`, then `rest`; between least and greatest items in total.
     std::vector<RequirementId> prefix;
     RequirementId rest = kAnything;
     int64_t least = 0;
     int64_t greatest = Automaton::kUnbounded;
-    // With `states`: an automaton of items that starts in 0. Its only cycles are states that lead to themselves.
+    // With `states`: an automaton over items that starts in state 0. Its only cycles are
+    // self-loops.
     struct Edge {
         RequirementId item;
         int32_t to;
@@ -35,23 +36,24 @@ struct ArrayPlan {
         std::vector<Edge> edges;
     };
     std::vector<State> states;
-    // If set: each of `values` at most once, from least to greatest; prefix, rest and states are unused.
+    // If set: each of `values` at most once, between least and greatest; prefix, rest and states
+    // are unused.
     bool distinct = false;
     ValueSet values;
 };
 
 struct ValuePlan {
-    const ValueSet *set = nullptr; // for all but objects and arrays
+    const ValueSet *set = nullptr; // for everything but objects and arrays
     std::vector<ObjectPlan> objects;
     std::vector<ArrayPlan> arrays;
-    bool possible = false; // whether it has any value
+    bool possible = false; // whether any value satisfies it
 };
 
 class SchemaPlanner {
   public:
     explicit SchemaPlanner(SchemaMeaning *meaning) : meaning_(*meaning) {}
 
-    // Plans the requirement and all that it leads to.
+    // Plans the requirement and everything reachable from it.
     Status plan(RequirementId root);
     const ValuePlan &at(RequirementId id) const { return plans_.at(id); }
     bool possible(RequirementId id) const {
@@ -84,7 +86,7 @@ class SchemaPlanner {
 
     SchemaMeaning &meaning_;
     std::unordered_map<RequirementId, ValuePlan> plans_;
-    std::vector<RequirementId> order_; // of plans_, by when they were needed
+    std::vector<RequirementId> order_; // keys of plans_, in the order in which they were needed
 };
 
 } // namespace batchllm

@@ -14,13 +14,13 @@
 
 namespace batchllm {
 
-// A requirement: schemas that a value must satisfy and schemas that it must not, all at once.
+// A requirement: the schemas that a value must satisfy together with those that it must not.
 using RequirementId = int32_t;
-inline constexpr RequirementId kAnything = 0; // no schema at all
-inline constexpr RequirementId kNothing = 1;  // no value meets it
+inline constexpr RequirementId kAnything = 0; // no schema
+inline constexpr RequirementId kNothing = 1;  // no value satisfies it
 
 using NameId = int32_t;
-using LanguageId = int32_t; // of names
+using LanguageId = int32_t; // a language of names
 inline constexpr LanguageId kAllNames = 0;
 inline constexpr LanguageId kNoNames = -1;
 
@@ -31,7 +31,7 @@ struct SchemaOrigin {
 };
 
 struct ArraySet {
-    // From `least` to `greatest` of the items from index `from` on meet `what`.
+    // Between `least` and `greatest` of the items from index `from` on satisfy `what`.
     struct Contains {
         int64_t from;
         RequirementId what;
@@ -39,14 +39,14 @@ struct ArraySet {
         int64_t greatest;
         SchemaOrigin origin;
     };
-    std::vector<RequirementId> prefix; // of the first items
-    RequirementId rest = kAnything;    // of those after them
+    std::vector<RequirementId> prefix; // for the first items
+    RequirementId rest = kAnything;    // for the items after them
     int64_t least = 0;
     int64_t greatest = Automaton::kUnbounded;
     std::vector<Contains> contains;
     std::optional<SchemaOrigin> unique;  // no two items are equal
-    std::optional<SchemaOrigin> repeats; // two items are
-    // What `unevaluatedItems` need not look at; only if tracked.
+    std::optional<SchemaOrigin> repeats; // two items are equal
+    // What `unevaluatedItems` may ignore; only if tracked.
     bool all_evaluated = false;
     int64_t evaluated = 0;
     std::vector<RequirementId> evaluated_matches;
@@ -62,8 +62,8 @@ struct ObjectSet {
         NameId name;
         RequirementId what; // kNothing: absent
         bool required;
-        int32_t place = 0;                          // in the declared order
-        bool operator==(const Named &other) const { // regardless of the place
+        int32_t place = 0;                          // in declared order
+        bool operator==(const Named &other) const { // ignores the place
             return name == other.name && what == other.what && required == other.required;
         }
     };
@@ -72,20 +72,20 @@ struct ObjectSet {
         RequirementId what;
         bool operator==(const Region &) const = default;
     };
-    // Some member whose name is in the language meets `what`.
+    // Some member whose name is in the language satisfies `what`.
     struct Exists {
         LanguageId names;
         RequirementId what;
         SchemaOrigin origin;
     };
-    std::vector<Named> named; // by name
-    // For names that are not in `named`: disjoint languages that together have all names.
+    std::vector<Named> named; // sorted by name
+    // For names not in `named`: disjoint languages that together contain all names.
     std::vector<Region> regions = {{kAllNames, kAnything}};
     int64_t least = 0;
     int64_t greatest = Automaton::kUnbounded;
     std::optional<SchemaOrigin> count_origin;
     std::vector<Exists> exists;
-    // What `unevaluatedProperties` need not look at; only if tracked.
+    // What `unevaluatedProperties` may ignore; only if tracked.
     bool all_evaluated = false;
     std::vector<NameId> evaluated_names;
     std::vector<LanguageId> evaluated_languages;
@@ -107,21 +107,21 @@ struct ValueSet {
     }
 };
 
-// Whether the set has all values of its kind, and nothing is recorded as evaluated.
+// Whether the set has all values of its kind and records nothing as evaluated.
 bool unconstrained(const ArraySet &set);
 bool unconstrained(const ObjectSet &set);
 bool same(const ArraySet &a, const ArraySet &b);
 bool same(const ObjectSet &a, const ObjectSet &b);
 
-// Adds b's values to a, leaving out simple sets that are there already.
+// Adds b's values to a, except for simple sets that a already has.
 void unite(ValueSet *a, ValueSet b);
 
-// Requirements, names and languages of names, each kept once and numbered.
+// Requirements, names and languages of names, each stored once and numbered.
 class SchemaNumbers {
   public:
     SchemaNumbers();
 
-    // A schema and whether it must hold (2 * id) or must not (2 * id + 1).
+    // A schema that must hold (2 * id) or must not hold (2 * id + 1).
     using Literal = int32_t;
     RequirementId requirement(std::vector<Literal> literals);
     RequirementId both(RequirementId a, RequirementId b);

@@ -1,4 +1,5 @@
-// URI references against a base, as RFC 3986 (5.2) resolves them: how `$id` and `$ref` find each other.
+// Resolves URI references against a base as in RFC 3986 (5.2): how `$id` and `$ref` find each
+// other.
 #pragma once
 
 #include <string>
@@ -12,7 +13,7 @@ std::string resolve_uri(std::string_view base, std::string_view reference);
 // The parts before and after the first '#'; the second is "" if there is none.
 std::pair<std::string_view, std::string_view> split_fragment(std::string_view uri);
 
-// %41 -> A. Anything that is not such an escape stays.
+// %41 -> A. Anything that is not such an escape is unchanged.
 std::string percent_decoded(std::string_view text);
 
 } // namespace batchllm

@@ -8,8 +8,8 @@
 
 namespace batchllm {
 
-// State 0 is the start; next holds kDead if there is no transition. There may be unreachable
-// states, and states from which nothing can be completed.
+// State 0 is the start; next is kDead if there is no transition. There may be unreachable states,
+// and states from which no string can be completed.
 struct DfaTable {
     int32_t classes = 1;
     uint8_t class_of[256] = {};
@@ -40,8 +40,8 @@ class AutomatonMaker {
     static Automaton canonical(const DfaTable &table);
 };
 
-// Numbers the classes of bytes by their first byte: splits[b] says that byte b begins a run of equal
-// bytes. Sets table->classes and class_of.
+// Numbers the classes of bytes by their first byte. splits[b]: a run of equivalent bytes begins at
+// b. Sets table->classes and class_of.
 void set_byte_runs(const bool (&splits)[256], DfaTable *table);
 
 } // namespace batchllm

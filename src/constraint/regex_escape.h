@@ -1,4 +1,5 @@
-// Reads a regular expression's text: characters, escapes and counts, with positions for errors.
+// Reads the text of a regular expression: characters, escapes and counts, with positions for
+// errors.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace batchllm {
 
-// The text is valid UTF-8 and outlives the reader. A copy marks a place to return to.
+// The text must be valid UTF-8 and outlive the reader. A copy marks a position to return to.
 class RegexReader {
   public:
     struct Escape {
@@ -41,9 +42,9 @@ class RegexReader {
         return point;
     }
 
-    // An escape that stands for characters, from its \ on.
+    // An escape that represents characters, starting at its \.
     Status escape(RegexDialect dialect, bool in_class, Escape *found);
-    // Reads * + ? {m} {m,} {m,n}, in Python's dialect also {,n}. False: there is none here.
+    // Reads * + ? {m} {m,} {m,n}, and in Python's dialect also {,n}. False: there is none here.
     Result<bool> count(bool python, Count *count);
 
     int64_t position() const; // of the next character, from 1

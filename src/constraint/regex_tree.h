@@ -20,10 +20,10 @@ struct RegexNode {
     int64_t greatest = 0;                            // repeat; Automaton::kUnbounded
     Nfa::Assertion assertion = Nfa::Assertion::none; // assertion
     bool negative = false;                           // lookahead
-    int64_t position = 0; // lookahead: its place in the text, in characters from 1
-    // Of the node and all below it.
+    int64_t position = 0; // lookahead: its position in the text, in characters from 1
+    // In the node or anywhere below it.
     bool has_lookahead = false;
-    bool looks_back = false; // ^, \b, \B: the text before matters
+    bool looks_back = false; // ^, \b, \B: the preceding text matters
 };
 
 struct RegexTree {

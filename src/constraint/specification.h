@@ -13,7 +13,7 @@ namespace batchllm {
 struct ConstraintSpecification {
     enum class Kind : uint8_t {
         choices,     // one of the strings of `choices`
-        regex,       // `text`: regex.h, Python's dialect, the whole output
+        regex,       // `text` in Python's dialect, for the whole output: regex.h
         json_schema, // `text`: json_schema.h
         gbnf,        // `text`: gbnf.h
         lark,        // `text`: lark.h
@@ -30,7 +30,7 @@ struct SpecifiedConstraint {
     std::vector<std::string> warnings; // what a loose schema does not enforce
 };
 
-// Errors are those of the parts, with the kind in front: "regex: character 3: ..".
+// Errors are those of the parts, prefixed with the kind: "regex: character 3: ..".
 Result<SpecifiedConstraint> make_constraint(const ConstraintSpecification &specification,
                                             std::shared_ptr<const TokenVocabulary> vocabulary);
 

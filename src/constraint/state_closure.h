@@ -1,5 +1,5 @@
 // A stack, or a place with a stack below it -> the places in terminals that can be reached without
-// reading a byte, and whether the text may end there. StateGraph makes its states from these.
+// reading a byte, and whether the text may end there. StateGraph builds its states from these.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@ namespace batchllm {
 
 class StateGraph::Closure {
   public:
-    // Adds stacks to the graph, whose lock the caller holds.
+    // Adds stacks to the graph; the caller must hold its lock.
     explicit Closure(StateGraph *graph) : graph_(*graph), code_(*graph->code_) {}
 
-    // `fresh`: the top of the stack was pushed within this closure. If such a frame is left at once, it
-    // has matched the empty string, and the code that pushed it has handled that.
+    // `fresh`: the top of the stack was pushed within this closure. If such a frame is popped at
+    // once, it has matched the empty string, and the code that pushed it has already handled that.
     void expand(int32_t place, int32_t count, int32_t stack, bool fresh);
     void leave(int32_t stack);
 

@@ -1,16 +1,16 @@
-// A grammar's code -> the states to which a text leads, made when they are first reached.
+// A grammar's code -> the states that a text leads to, built when they are first reached.
 //
-// A state is a set of places in terminals, each with a stack of what comes after. Stacks share their
-// tails, and the stacks of one place are merged into one whose top is a set of frames: the number of
-// places in a state is bounded by the grammar, however ambiguous it is. Equal stacks and equal states
-// exist once, so that a state's transitions and token mask are computed once.
+// A state is a set of places in terminals, each with a stack of what follows. Stacks share their
+// tails, and the stacks of one place are merged into one whose top is a set of frames, so the
+// grammar bounds the number of places in a state, however ambiguous it is. Equal stacks and equal
+// states exist only once, so a state's transitions and token mask are computed only once.
 //
 // The bound on frames may be as large as the numbers in a grammar. So the work for one row of
 // transitions is counted, and a state that needs too much gets no row: only texts that reach it
 // fail.
 //
-// Any number of threads may read and extend one graph: a finished row of transitions is read without a
-// lock, a new one is made under the graph's lock. States live as long as the graph.
+// Any number of threads may read and extend one graph. A finished row of transitions is read
+// without a lock; a new one is built under the graph's lock. States live as long as the graph.
 #pragma once
 
 #include <atomic>
@@ -35,15 +35,15 @@ struct GraphState {
         auto operator<=>(const Config &) const = default;
     };
 
-    std::vector<Config> configs;             // sorted, one for each place
+    std::vector<Config> configs;             // sorted, one per place
     bool complete = false;                   // the text so far is in the language
-    std::atomic<bool> too_ambiguous = false; // making its row was tried, and failed
-    // [classes of the code] where a byte leads; null: nowhere. Null until first needed.
+    std::atomic<bool> too_ambiguous = false; // building its row was attempted and failed
+    // [classes of the code] the next state; null: none. Null until first needed.
     std::atomic<GraphState *const *> row = nullptr;
     std::atomic<const StateMask *> mask = nullptr; // set by StateMaskMaker
     // [horizons] the state with the same continuations up to a length; null until first needed.
     std::atomic<GraphState *> near[2] = {};
-    // [slices] what StateMaskMaker knows about a step by one character of a class.
+    // [slices] what StateMaskMaker knows about advancing by one character of a class.
     static constexpr size_t kMostSlices = 4;
     std::atomic<GraphState *> character_step[kMostSlices] = {};
 };
@@ -52,7 +52,7 @@ class StateGraph {
   public:
     enum Horizon : size_t { kShort, kLong };
 
-    // Counts whose bounds are farther away than a horizon, in bytes, look alike to near().
+    // near() does not distinguish counts whose bounds are farther away than a horizon, in bytes.
     StateGraph(std::shared_ptr<const GrammarCode> code, int64_t short_horizon,
                int64_t long_horizon);
     ~StateGraph();
@@ -63,7 +63,7 @@ class StateGraph {
     GraphState *start() const { return start_; }
 
     // [classes] Null if the state is too ambiguous to continue from (kMostConfigs, kMostWork);
-    // other states are unaffected. With `work_left`, also null if not enough is left; the work done
+    // other states are unaffected. With `work_left`, also null if too little is left; the work done
     // is subtracted from it.
     GraphState *const *row(GraphState *state, int64_t *work_left = nullptr) {
         GraphState *const *known = state->row.load(std::memory_order_acquire);
@@ -73,47 +73,47 @@ class StateGraph {
         GraphState *const *known = row(state);
         return known ? known[code_->class_of(byte)] : nullptr;
     }
-    // A state that accepts the same strings, up to the horizon's number of bytes.
+    // A state that accepts the same strings up to the horizon's number of bytes.
     GraphState *near(GraphState *state, Horizon horizon);
-    // A state of another graph of the same code, in this one.
+    // The equivalent, in this graph, of a state in another graph of the same code.
     GraphState *import(const StateGraph &other, const GraphState &state);
 
-    // Memory in bytes, approximate, masks included.
+    // Approximate memory in bytes, including masks.
     int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
-    // The same for all graphs of the process, except for a few KiB of each.
+    // The same for all graphs of the process, up to a few KiB for each.
     static int64_t all_bytes();
-    static int64_t count(); // graphs of the process
+    static int64_t count(); // of the process
 
-    // Frees about this many bytes and returns how many; 0 if nothing is left. Afterwards only this and
-    // bytes() may be called.
+    // Frees about this many bytes and returns how many; 0 if nothing is left. Afterwards only this
+    // function and bytes() may be called.
     int64_t free_some(int64_t bytes);
     // Whether it is time for a new graph. Imported states are needed and do not count; otherwise a
-    // state larger than the limit would move at each step.
+    // state larger than the limit would be moved at every step.
     bool full(int64_t limit) const {
         return bytes() > limit + 2 * imported_bytes_.load(std::memory_order_relaxed);
     }
-    // Makes the mask the state's, unless another thread was first.
+    // Stores the mask in the state, unless another thread already has.
     void keep(std::unique_ptr<const StateMask> mask, GraphState *state);
 
-    // A state or a stack with more than this many members is refused: see row().
+    // A state or a stack with more members than this is refused: see row().
     static constexpr size_t kMostConfigs = 20'000;
-    // So is a row of transitions that takes more work than this: places and frames examined, some
-    // millions a second.
+    // A row of transitions that takes more work than this is refused too. It counts places and
+    // frames examined, a few million per second.
     static constexpr int64_t kMostWork = 1'000'000;
 
   private:
     struct Frame {
         int32_t place; // of the code
-        int32_t count; // of a repeat; number of a member set's state
+        int32_t count; // of a repeat; for a member set, the number of its state
         int32_t rest;  // stack below
         bool operator==(const Frame &) const = default;
         auto operator<=>(const Frame &) const = default;
     };
     using Stack = std::vector<Frame>; // sorted, one for each place and count
-    // Which members were seen. In declared order: elements before seen[0] are past.
+    // Which members have been seen. In declared order: elements before seen[0] are past.
     struct Seen {
         std::vector<uint64_t> seen;
-        int64_t count = 0; // up to the least count, or 1, if nothing bounds it
+        int64_t count = 0; // counted up to the minimum or 1 if there is no maximum
         bool operator==(const Seen &) const = default;
     };
     struct Hash {
@@ -128,12 +128,12 @@ class StateGraph {
         }
     };
     class Closure;
-    using Stacks = std::vector<int32_t>; // sorted, no two alike
+    using Stacks = std::vector<int32_t>; // sorted, distinct
     struct StacksHash {
         size_t operator()(const Stacks &stacks) const;
     };
 
-    // Bytes that each takes, including its entry in the table that finds it.
+    // The bytes that each uses, including its entry in the table that finds it.
     static constexpr int64_t kStackBytes = 120, kStateBytes = 160, kSeenBytes = 100,
                              kMergedBytes = 80;
     static int64_t vector_bytes(size_t size, size_t of_one, int64_t around) {
@@ -141,15 +141,15 @@ class StateGraph {
     }
     static int64_t mask_bytes(const StateMask &mask);
     void add_bytes(int64_t bytes);
-    // Anything made after too_ambiguous_ is set is incomplete: it must be neither used nor kept for reuse.
+    // Anything built after too_ambiguous_ is set is incomplete and must be neither used nor stored.
     void begin_work(int64_t most = kMostWork);
-    bool spend_work(size_t count); // false: too_ambiguous_
+    bool spend_work(size_t count); // false: too_ambiguous_ is set
     GraphState *const *make_row(GraphState *state, int64_t *work_left);
     GraphState *step(const GraphState &state, const std::vector<int32_t> &targets);
     GraphState *intern_state(std::vector<GraphState::Config> configs, bool complete);
     int32_t intern_stack(Stack stack);
     int32_t push(int32_t place, int32_t count, int32_t rest);
-    int32_t merge(Stacks stacks); // the stack whose top is any of theirs
+    int32_t merge(Stacks stacks); // the stack whose top is the union of theirs
     void merge_all(std::vector<Stacks> *open);
     bool join_frames(Stack *frames, std::vector<Stacks> *open) const;
     int32_t intern_seen(Seen seen);
@@ -164,8 +164,8 @@ class StateGraph {
     int64_t horizons_[2];
     mutable std::mutex mutex_; // for everything below
     std::vector<std::unique_ptr<Stack>> stacks_;
-    std::vector<GraphState *> after_; // [stacks] null: not yet known
-    std::vector<int32_t> near_[2];    // [stacks] -1: not yet known
+    std::vector<GraphState *> after_; // [stacks] null: not known yet
+    std::vector<int32_t> near_[2];    // [stacks] -1: not known yet
     std::unordered_map<const Stack *, int32_t, Hash, Equal> stack_numbers_;
     std::unordered_map<Stacks, int32_t, StacksHash> merged_;
     std::vector<Seen> seen_;
@@ -175,7 +175,7 @@ class StateGraph {
     std::vector<std::unique_ptr<GraphState *[]>> rows_;
     std::vector<std::unique_ptr<const StateMask>> masks_;
     std::atomic<int64_t> bytes_ = 0;
-    int64_t told_bytes_ = 0; // those of bytes_ that all_bytes() counts
+    int64_t told_bytes_ = 0; // the part of bytes_ that all_bytes() counts
     std::atomic<int64_t> imported_bytes_ = 0;
     int64_t work_left_ = 0;
     bool too_ambiguous_ = false; // since begin_work()

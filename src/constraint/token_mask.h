@@ -11,42 +11,42 @@
 
 namespace batchllm {
 
-// A few tokens as a list, more as bits: most states of a grammar allow only a few tokens, and allocating
-// all the bits costs more than finding these.
+// A few tokens are stored as a list, more as bits: most states of a grammar allow only a few
+// tokens, and allocating all the bits costs more than finding these.
 struct StateMask {
     static constexpr size_t kFew = 128;
 
-    std::vector<int32_t> few;       // the tokens, while words is empty
+    std::vector<int32_t> few;       // the tokens, if words is empty
     std::vector<int32_t> long_ones; // those in TokenVocabulary::long_tokens()
     // [vocabulary's words] bit t % 32 of word t / 32: token t is allowed
     std::vector<uint32_t> words;
     int32_t allowed = 0; // how many are allowed
-    int32_t only = -1;   // the allowed token, if there is one
+    int32_t only = -1;   // the allowed token, if it is the only one
 
     bool dense() const { return !words.empty(); }
-    // Turns the list into this many words of bits.
+    // Converts the list to this many words of bits.
     void make_dense(int32_t word_count);
     bool operator==(const StateMask &) const = default;
 };
 
-// Immutable, except for a counter: any number of threads may use one.
+// Immutable except for a counter; any number of threads may use one.
 class StateMaskMaker {
   public:
     // Both must outlive it.
     StateMaskMaker(const TokenVocabulary &vocabulary, const GrammarCode &code);
 
-    // A mask that takes more work than this, as StateGraph counts it, is not made: a second or two
-    // and some hundred MiB. What was found until then is kept with the graph.
+    // A mask that takes more work than this (as counted by StateGraph) is not built: a second or
+    // two and a few hundred MiB. What was found until then stays in the graph.
     static constexpr int64_t kMostWork = 4 * StateGraph::kMostWork;
 
-    // The state's mask, made now unless it is known; kept by the graph. Null if the grammar is too
+    // The state's mask, built now unless it exists; owned by the graph. Null if the grammar is too
     // ambiguous at this place.
     const StateMask *mask(StateGraph *graph, GraphState *state) const;
 
-    int64_t made() const { return made_.load(std::memory_order_relaxed); } // masks, so far
+    int64_t made() const { return made_.load(std::memory_order_relaxed); } // masks so far
 
   private:
-    // A graph with the work that is left for one mask.
+    // A graph and the work that is left for one mask.
     struct Steps {
         StateGraph *graph;
         int64_t work_left = kMostWork;
@@ -55,15 +55,15 @@ class StateMaskMaker {
     };
     // How many characters of a class may follow.
     struct Reach {
-        int32_t characters = 0;   // any of the class, this many in a row
+        int32_t characters = 0;   // this many characters in a row, any of the class
         bool none_beyond = false; // no longer string of the class may follow
         bool failed = false;      // too ambiguous
     };
     // What character_step() may find instead of a state.
     enum Mark : size_t {
-        kDead,   // no character of the class may come
-        kMixed,  // some may, some may not
-        kMany,   // all may, and lead to more than one state
+        kDead,   // no character of the class may follow
+        kMixed,  // some may follow, some may not
+        kMany,   // all may follow, and lead to more than one state
         kFailed, // too ambiguous
         kMarks
     };
@@ -82,16 +82,16 @@ class StateMaskMaker {
     bool fill(Steps *steps, GraphState *state, StateMask *mask) const;
     void put(StateMask *mask, int32_t token) const;
     void put(std::vector<int32_t> *list, int32_t token) const;
-    // Puts every token of the trie that may come into the sink. False: too ambiguous.
+    // Adds every token of the trie that may come next to the sink. False: too ambiguous.
     template <typename Sink>
     bool walk(Steps *steps, GraphState *state, const TokenTrie &trie, Sink *sink) const;
 
     const TokenVocabulary &vocabulary_;
     const GrammarCode &code_;
-    // [slices] one byte for each set of bytes that share a class both in the code and in the slice.
+    // [slices] one byte for each set of bytes that are in one class of both the code and the slice.
     std::vector<std::vector<uint8_t>> sample_bytes_;
     mutable std::atomic<int64_t> made_ = 0;
-    std::unique_ptr<GraphState[]> marks_; // [kMarks] known by their address alone
+    std::unique_ptr<GraphState[]> marks_; // [kMarks] identified only by their addresses
 };
 
 } // namespace batchllm

@@ -26,7 +26,7 @@ PagePool::PagePool(int64_t pages, int32_t page_tokens, const std::vector<int32_t
     most_tokens_ = find_most_tokens();
 }
 
-// The first column that some token from `stored` on sees.
+// The first column that some token from `stored` on can see.
 int64_t PagePool::first_kept(int32_t window, int64_t stored) const {
     return window == 0 ? 0 : std::max<int64_t>(0, stored + 1 - window) / page_tokens_;
 }
@@ -38,8 +38,9 @@ int64_t PagePool::pages_kept(int64_t stored) const {
     return pages;
 }
 
-// A node holds most pages when its newest token is the first of a column: the column's other tokens take
-// none and may release an old one. From column to column it never holds fewer.
+// A node has the most pages when its newest token is the first of a column: the column's other
+// tokens take no pages and may release an old one. The number never falls from one column to the
+// next.
 int64_t PagePool::find_most_tokens() const {
     const auto fits = [&](int64_t columns) {
         int64_t pages = 0;
@@ -73,8 +74,8 @@ bool PagePool::take(PageTable *table) {
     const size_t wanted = windows_.size();
     const bool takes_slot = has_states() && table->state < 0;
     if (free() < static_cast<int64_t>(wanted) || (takes_slot && slots_.free() == 0)) return false;
-    // Allocates all memory first, which may throw, so that nothing fails halfway. This includes room in the
-    // free list, so that releasing pages cannot fail.
+    // Allocates all memory first, which may throw, so that nothing fails halfway. This includes
+    // room in the free list, so that releasing pages cannot fail.
     if (table->groups() != wanted) table->other_groups.resize(wanted - 1);
     for (size_t g = 0; g < wanted; ++g) {
         GroupPageTable &group = table->group(g);

@@ -13,7 +13,7 @@ int32_t StateSlots::take() {
         return slot;
     }
     if (peak() >= total_) throw std::logic_error("state slots: none is free");
-    // Room in the free list, so that releasing a slot cannot fail.
+    // Makes room in the free list, so that releasing a slot cannot fail.
     if (free_.capacity() < held_.size() + 1) {
         free_.reserve(std::max<size_t>(64, 2 * (held_.size() + 1)));
     }

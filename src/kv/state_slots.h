@@ -1,4 +1,4 @@
-// The slots for states of context nodes, and which of them are free.
+// Which slots for states of context nodes are free.
 //
 // Always: a slot that was ever taken is free or belongs to one page table. Taking and releasing are
 // O(1) amortised, and the object's own memory grows with the peak number of slots in use.
@@ -19,15 +19,15 @@ class StateSlots {
     int64_t free() const { return total_ - used(); }
     int64_t peak() const { return static_cast<int64_t>(held_.size()); } // most ever used at once
 
-    // There must be a free one. If memory runs out it throws, with nothing done.
+    // Requires a free slot. If memory runs out, throws and changes nothing.
     int32_t take();
-    // Throws std::logic_error on a slot that is not in use: a bug in the library.
+    // Throws std::logic_error on a slot that is not in use, which is a bug in the library.
     void give(int32_t slot);
 
   private:
     int64_t total_;
-    // A new slot is taken only when no other is free: those below peak() are the ones ever taken.
-    std::vector<int32_t> free_; // of these
+    // A new slot is taken only if no other is free, so the slots ever taken are those below peak().
+    std::vector<int32_t> free_; // free slots below peak()
     std::vector<uint8_t> held_; // [peak]
 };
 

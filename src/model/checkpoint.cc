@@ -18,8 +18,9 @@ bool is_passed_over(const std::string &name, const Model &model) {
                        [&](const std::string &prefix) { return name.starts_with(prefix); });
 }
 
-// A shard's name must be that of a file in the directory itself. (That file may be a link to another place,
-// as in the cache of downloaded models: the maker of the directory also made the link.)
+// A shard's name must be that of a file directly in the directory. (That file may be a link to
+// another place, as in the cache of downloaded models: whoever made the directory also made the
+// link.)
 Status check_shard_name(const JsonValue &value, const std::string &name) {
     const bool plain = name.find('/') == std::string::npos &&
                        name.find('\\') == std::string::npos && name.find('\0') == std::string::npos;

@@ -26,13 +26,13 @@ class Checkpoint {
     std::unordered_map<std::string, Located> tensors;
 
     Status add_file(const std::string &path);
-    // Gives the tensors the names in the description, and drops those that it skips.
+    // Gives the tensors the names used in the description, and drops those that it skips.
     Status rename(const Model &model);
 };
 
 Result<Checkpoint> open_checkpoint(const std::string &model_dir);
 
-// Whether a tensor is of no use to any model, and no reason to refuse a file: see weights.cc.
+// Whether no model needs this tensor, so that it is no reason to reject a file: see weights.cc.
 bool is_ignored_tensor(const std::string &name);
 
 } // namespace batchllm

@@ -59,7 +59,7 @@ Status read_heads(const JsonValue &config, const ConfigDefaults &defaults, int32
     return {};
 }
 
-// A default outside the vocabulary is no token.
+// A default outside the vocabulary does not count as a token.
 Status read_special_tokens(const JsonValue &config, const ConfigDefaults &defaults, Model *model) {
     if (const auto bos = config.given("bos_token_id")) {
         ASSIGN_OR_RETURN(const int64_t token, bos->integer(0, model->vocabulary - 1));

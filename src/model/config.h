@@ -1,6 +1,6 @@
-// Helpers that the families share for reading a config.json. A missing key has the default of
-// transformers' configuration class of that family. Keys that would change the model's output and
-// are not supported are refused by name; other keys are ignored, as in transformers.
+// Helpers that the families share for reading a config.json. A missing key has the default of that
+// family's configuration class in transformers. A key that would change the model's output and is
+// not supported is an error that names it; other keys are ignored, as in transformers.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct ConfigDefaults {
     int32_t intermediate = 11008;
     int32_t layers = 32;
     int32_t heads = 32;
-    std::optional<int32_t> kv_heads = std::nullopt; // nothing: as many as heads
+    std::optional<int32_t> kv_heads = std::nullopt; // absent: as many as heads
     int32_t head_dim = 0;                           // 0: hidden / heads
     int32_t max_positions = 2048;
     std::optional<int32_t> bos = std::nullopt;
@@ -44,15 +44,16 @@ struct DecoderShape {
     float epsilon = 0;
 };
 
-// A number from 1 to most, or from 0; a flag; a number. `otherwise` if the key is absent or null.
+// An integer from 1 to most (read_count) or from 0 to most. Here and below, `otherwise` is the value
+// if the key is absent or null.
 Result<int32_t> read_count(const JsonValue &config, std::string_view key, int32_t otherwise,
                            int32_t most);
 Result<int32_t> read_count_or_zero(const JsonValue &config, std::string_view key, int32_t otherwise,
                                    int32_t most);
-// Of a convolution whose inputs are kept as a state.
+// For a convolution whose inputs are kept as a state.
 Result<int32_t> read_convolution_width(const JsonValue &config, std::string_view key,
                                        int32_t otherwise);
-// The entries of "layer_types", or of the list named otherwise: one for each layer.
+// The entries of "layer_types", or of the list with another name: one per layer.
 Result<std::vector<JsonValue>> read_layer_types(const JsonValue &types, size_t layers,
                                                 const char *key = "layer_types");
 Result<bool> read_flag(const JsonValue &config, std::string_view key, bool otherwise);
@@ -62,52 +63,53 @@ Result<double> read_number(const JsonValue &config, std::string_view key, double
 Result<Activation> read_activation(const JsonValue &config, std::string_view key,
                                    Activation otherwise);
 
-// vocab_size, hidden_size, ..., dtype and special tokens into the model; the rest is the result.
+// Reads vocab_size, hidden_size, ..., dtype and special tokens into the model, and returns the
+// rest.
 Result<DecoderShape> read_shape(const JsonValue &config, const ConfigDefaults &defaults,
                                 Model *model);
 
 // "dtype" or "torch_dtype", if one of them is given.
 Status read_dtype(const JsonValue &config, Model *model);
-// A token id, or a list of them; each must be below vocabulary.
+// A token id or a list of them, each less than vocabulary.
 Status read_tokens(const JsonValue &value, int32_t vocabulary, std::vector<int32_t> *tokens);
 
-// "sliding_window", or 0 when it is null; `otherwise` when it is absent.
+// "sliding_window", or 0 if it is null; `otherwise` if it is absent.
 Result<int32_t> read_window(const JsonValue &config, int32_t otherwise);
-// Sets it on all layers, in families that have no "layer_types".
+// Sets it on all layers, for families without "layer_types".
 Status set_window(const JsonValue &config, int32_t otherwise, Model *model);
-// Sets the window of the layers that are sliding_attention in "layer_types" or, without that key, of
-// those that `otherwise` selects. A window of 0: none.
+// Sets the window of the layers that are sliding_attention in "layer_types" or, without that key,
+// of those that `otherwise` selects. A window of 0: none.
 Status set_windows(const JsonValue &config, int32_t window,
                    const std::function<bool(size_t layer)> &otherwise, Model *model);
-// The same for families in which pattern_key holds an N, and every N-th layer has full attention.
+// The same for families where pattern_key is a number N and every N-th layer has full attention.
 Status set_windows_but_every(const JsonValue &config, int32_t window, const char *pattern_key,
                              int32_t pattern, Model *model);
 
 // The keys of a rope in a family, and their defaults.
 struct RopeDefaults {
     double theta = 10000;
-    double part = 1;           // of a head that rotates
+    double part = 1;           // share of a head that rotates
     bool partial = false;      // "partial_rotary_factor" is known
-    bool proportional = false; // so is the rope type "proportional"
+    bool proportional = false; // the rope type "proportional" is known
     bool pairs = false;
-    // "original_max_position_embeddings" if the top level has none; 0: the object's, else the
+    // "original_max_position_embeddings" if the top level has none; 0: that of the object, else the
     // longest request.
     int64_t original_positions = 0;
-    std::vector<const char *> default_aliases = {};  // rope types that are the default here
-    std::vector<const char *> longrope_aliases = {}; // and those that are longrope
+    std::vector<const char *> default_aliases = {};  // rope types that mean the default here
+    std::vector<const char *> longrope_aliases = {}; // rope types that mean longrope here
 };
 
-// The rope of all layers: keys at the top ("rope_theta", "rope_scaling") or in one object
+// The rope of all layers, from keys at the top ("rope_theta", "rope_scaling") or in one object
 // ("rope_parameters").
 Result<Rope> read_rope(const JsonValue &config, const Model &model, int32_t head_dim,
                        const RopeDefaults &defaults);
-// The rope's index in the model's list, to which it is added if it is not there.
+// The rope's index in the model's list. Appends it if it is not there.
 int32_t add_rope(Model *model, Rope rope);
 Status set_rope(const JsonValue &config, const RopeDefaults &defaults, Model *model);
 
-// One rope for layers without a window, one for those with: "rope_parameters" by layer type, or the
-// keys at the top level, where "rope_scaling" is for full attention and the base of the others has
-// its own key (null: none). Call it after the windows are set.
+// One rope for layers without a window and one for those with a window: "rope_parameters" by layer
+// type, or the keys at the top level. There, "rope_scaling" applies to full attention, and the base
+// for the other layers has its own key (null: none). Call after the windows are set.
 struct LayerRopes {
     Rope full, windowed;
 };
@@ -115,84 +117,84 @@ Result<LayerRopes> read_layer_ropes(const JsonValue &config, const Model &model,
                                     RopeDefaults windowed, const char *windowed_theta);
 void set_layer_ropes(LayerRopes ropes, Model *model);
 
-// Tensors by the names that most families give them: the weight `prefix`.weight, [rows, columns].
+// Tensors with the names that most families use: the weight `prefix`.weight, [rows, columns].
 Weight named_weight(const std::string &prefix, int64_t rows, int64_t columns);
 void add_bias(Weight *weight); // `prefix`.bias
 // Rows [first, first + rows) of the weight `prefix`.weight, [stored, columns].
 Weight fused_weight(const std::string &prefix, int64_t stored, int64_t first, int64_t rows,
                     int64_t columns);
-// A vector whose name has no ".weight" behind it.
+// A vector whose name does not end in ".weight".
 Tensor named_vector(std::string name, int64_t length);
-// Of a convolution of each channel by itself, [channels, 1, width] in the file as `prefix`.weight: rows
-// [first, first + rows).
+// Rows [first, first + rows) of a depthwise convolution, stored as `prefix`.weight [channels, 1,
+// width].
 Weight named_convolution(const std::string &prefix, int64_t channels, int64_t first, int64_t rows,
                          int64_t width);
 Norm named_norm(NormKind kind, const std::string &prefix, int64_t length, float epsilon);
 
 // A Llama-like decoder: "model.layers.N.self_attn.q_proj" and so on, norms before attention and
-// feed-forward, silu, no biases, no window, no rope. Families change what differs.
+// feed-forward, silu, no biases, no window, no rope. Families change whatever differs.
 void describe_decoder(const DecoderShape &shape, Model *model);
 std::string layer_prefix(size_t layer); // "model.layers.N."
 
-// Replaces a layer's feed-forward by experts, named as in most families: the router is
-// `prefix`gate, expert E has `prefix`experts.E. and the names of gate, up and down. `router` says
-// how they are chosen.
+// Replaces a layer's feed-forward by experts with the names that most families use: the router is
+// `prefix`gate, and expert E has `prefix`experts.E. plus the names of gate, up and down. `router`
+// says how they are chosen.
 struct ExpertsShape {
     int32_t count = 0;
     int32_t width = 0;
-    const char *gate = "gate_proj"; // null: they have none
+    const char *gate = "gate_proj"; // null: experts have no gate
     const char *up = "up_proj";
     const char *down = "down_proj";
 };
 void set_experts(const std::string &prefix, const ExpertsShape &shape, Router router,
                  int64_t hidden, Layer *layer);
-// Gives the router of such a layer a correction, the vector `name`.
+// Gives the router of such a layer the vector `name` as its correction.
 void set_correction(const std::string &name, Layer *layer);
 // How many experts a layer has, and how many each token goes through ("num_experts_per_tok").
 struct ExpertCounts {
     int32_t all = 0;
     int32_t chosen = 0;
 };
-// Reads the first of the keys that is given. Call it after the layers are made.
+// Reads the first of these keys that is present. Call after the layers are made.
 Result<ExpertCounts> read_expert_counts(const JsonValue &config,
                                         std::initializer_list<std::string_view> keys, int32_t all,
                                         int32_t chosen, const Model &model);
-// A sigmoid router with groups of experts ("n_group", "topk_group") and a scale ("routed_scaling_factor"), as
-// several families have it.
+// A sigmoid router with groups of experts ("n_group", "topk_group") and a scale
+// ("routed_scaling_factor"), as in several families.
 Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts);
 // A feed-forward with a gate: `prefix`gate_proj, up_proj, down_proj.
 FeedForward named_feed_forward(const std::string &prefix, int32_t width, int64_t hidden);
 
-// What several families do to all layers of such a decoder.
+// Changes that several families make to all layers of such a decoder.
 Status set_activation(const JsonValue &config, std::string_view key, Activation otherwise,
                       Model *model);
 void add_qkv_biases(Model *model);
-void add_output_biases(Model *model); // attention's
+void add_output_biases(Model *model); // for attention
 void add_feed_forward_biases(Model *model);
-// Where "attention_bias" (of q, k, v and the output) or "mlp_bias" says so.
+// Adds biases if "attention_bias" (for q, k, v and the output) or "mlp_bias" says so.
 Status set_attention_biases(const JsonValue &config, bool otherwise, Model *model);
 Status set_feed_forward_biases(const JsonValue &config, Model *model);
-void set_head_norms(Model *model);  // "q_norm" and "k_norm", of each head
-void set_whole_norms(Model *model); // the same, of all heads together
-// "gate_up_proj" in place of "gate_proj" and "up_proj", gate first.
+void set_head_norms(Model *model);  // "q_norm" and "k_norm", one per head
+void set_whole_norms(Model *model); // the same, over all heads together
+// "gate_up_proj" instead of "gate_proj" and "up_proj", gate first.
 void fuse_gate_up(Model *model);
-// Norms after attention and feed-forward, none before: "post_attention_layernorm" and
+// Norms after attention and feed-forward instead of before: "post_attention_layernorm" and
 // "post_feedforward_layernorm".
 void set_norms_after(Model *model);
 // Makes the norms x / sqrt(..) * (offset + weight).
 void set_norm_offsets(float offset, Model *model);
 
-// The model that "text_config" describes, in a checkpoint that also has a vision tower: `describe`
-// reads that object, and keys at the top level win if both have them. `tied`: the default at the
-// top level.
+// The model that "text_config" describes, in a checkpoint that also has a vision tower. `describe`
+// reads that object; if a key is also at the top level, the top level wins. `tied`: the default at
+// the top level.
 Status describe_text_part(const JsonValue &config,
                           Status (*describe)(const JsonValue &config, Model *model), bool tied,
                           Model *model);
 
-// The names of the text model's tensors in such a checkpoint, as published and as transformers 5
-// saves them. Tensors of the tower and of its projector are skipped.
+// The names of the text model's tensors in such a checkpoint, both as published and as transformers
+// 5 saves them. Tensors of the tower and of its projector are skipped.
 void pass_over_vision(Model *model);
-// Skips the tensors whose names begin with `part`, with or without "model." before it.
+// Skips tensors whose names begin with `part`, or with "model." followed by it.
 void pass_over(const std::string &part, Model *model);
 
 } // namespace batchllm

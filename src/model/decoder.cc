@@ -1,4 +1,4 @@
-// The decoder that most families are variations of.
+// The decoder that most families are variants of.
 #include <cmath>
 
 #include "model/config.h"

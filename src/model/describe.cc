@@ -54,7 +54,7 @@ Result<FoundFamily> find_family(const JsonValue &config) {
     return found;
 }
 
-// By its usual key, or by that of older checkpoints of compressed-tensors.
+// Under its usual key, or under that of older compressed-tensors checkpoints.
 Status read_quantization(const JsonValue &config, Model *model) {
     auto value = config.given("quantization_config");
     if (!value) value = config.given("compression_config");
@@ -137,7 +137,7 @@ Status read_generation_config(const std::string &path, Model *model) {
 
 namespace {
 
-// A file of ModelOpt, for checkpoints whose config.json does not describe the quantisation.
+// ModelOpt's file, for checkpoints whose config.json does not describe the quantisation.
 Status read_quantization_file(const std::string &path, Model *model) {
     if (model->quantization != nullptr) return {};
     ASSIGN_OR_RETURN(const bool given, file_exists(path));

@@ -5,10 +5,11 @@ namespace batchllm {
 namespace {
 
 constexpr int32_t most_experts = 1024;
-// In all layers together. Each takes about a kilobyte of the description, and a short file can ask for many.
+// Limit over all layers. Each expert takes about a kilobyte of the description, and a short file
+// can ask for many.
 constexpr size_t most_experts_in_all = 1 << 17;
 
-// Refuses more, naming the key.
+// Fails if there are more, naming the key.
 Status check_all(const JsonValue &config, std::initializer_list<std::string_view> keys,
                  int32_t experts, size_t layers) {
     if (layers * static_cast<size_t>(experts) <= most_experts_in_all) return {};

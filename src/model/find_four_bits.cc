@@ -1,4 +1,4 @@
-// Finds and checks the stored tensors that together make up one tensor in four bits.
+// Finds and checks the stored tensors that together make up one four-bit tensor.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -78,7 +78,7 @@ class Finder {
         return *found;
     }
 
-    // For values of which eight share a word.
+    // For values that share a word by eights.
     Status check_eights(int64_t count, const char *what) const {
         if (count % 8 == 0) return {};
         const std::string name = four_bits_name(tensor_, scheme_);
@@ -112,7 +112,8 @@ class Finder {
         return part_of.is_new ? check_scales(part_of) : Status();
     }
 
-    // The largest element must stay finite with its scale. Scales may be negative: AutoRound writes such.
+    // The largest element must stay finite with its scale. Scales may be negative: AutoRound writes
+    // such scales.
     Status check_scales(const StoredPart &scales) const {
         Tensor column;
         column.dtype = found_.scale_type;
@@ -139,8 +140,8 @@ class Finder {
                      static_cast<double>(scale), must);
     }
 
-    // Each column's group. in_order_by_minus_one: as in compressed-tensors, a -1 among them means that all are
-    // in order.
+    // The group of each column. in_order_by_minus_one: as in compressed-tensors, a -1 among them
+    // means that all are in order.
     Status take_groups(const std::string &name, bool in_order_by_minus_one) {
         ASSIGN_OR_RETURN(const StoredPart groups, part(name, "I32", {found_.columns}));
         for (int64_t c = 0; c < found_.columns; ++c) {
@@ -204,7 +205,8 @@ class Finder {
         RETURN_IF_ERROR(take_scales(module_ + ".scales", true));
         RETURN_IF_ERROR(take_zeros(module_ + ".qzeros", FourBits::Zeros::by_group,
                                    {found_.groups, found_.rows / 8}));
-        // The first version stores one less, subtracted from whole words, as its writers do.
+        // The first version stores zero points minus one, and its writers subtract from whole
+        // words.
         if (!scheme_.second_version) found_.add_to_zeros = 0x11111111;
         if (scheme_.symmetric && all_zeros_are_middle()) found_.zeros = FourBits::Zeros::one;
         const std::string groups = module_ + ".g_idx";
@@ -212,8 +214,8 @@ class Finder {
         return take_groups(groups, false);
     }
 
-    // Files that state the first version may have the zero points of the second. If all are the middle by either
-    // version, they are 8.
+    // Files that state the first version may have zero points of the second. If all are the middle
+    // under either version, they are 8.
     bool all_zeros_are_middle() const {
         const uint32_t first = word_at(found_.zero_words, 0);
         if (first != 0x77777777 && first != 0x88888888) return false;
@@ -223,8 +225,8 @@ class Finder {
         return true;
     }
 
-    // By the names of published experts or of compressed-tensors: [.., columns / 32, 16] or [.., columns / 2]
-    // bytes, with a scale for each 32 columns.
+    // Under the names of published experts or of compressed-tensors: [.., columns / 32, 16] or [..,
+    // columns / 2] bytes, with a scale per 32 columns.
     Status find_mxfp4() {
         const bool experts = scheme_.four_bits == FourBitForm::mxfp4_experts;
         const std::string name = four_bits_name(tensor_, scheme_);
@@ -249,7 +251,7 @@ class Finder {
         found_.row_bytes = found_.columns / 2;
         found_.codes = blocks.data;
         found_.scales = scales.data;
-        // The largest number in e2m1 is 6; times 2^126 it exceeds a float.
+        // The largest number in e2m1 is 6; multiplied by 2^126, it overflows a float.
         for (int64_t i = 0; scales.is_new && i < found_.rows * found_.groups; ++i) {
             const auto exponent = std::to_integer<uint8_t>(scales.data[i]);
             if (exponent <= 252) continue;
@@ -262,7 +264,7 @@ class Finder {
     const ScaleScheme &scheme_;
     const FindPart &find_;
     const std::string module_;
-    int64_t rows_; // of one of the stack
+    int64_t rows_; // in one matrix of the stack
     FourBits found_;
 };
 

@@ -1,5 +1,6 @@
-// Rows of a tensor in four bits. Read in blocks of rows and columns: codes are unpacked into bytes, however
-// they are packed, then multiplied; the rows' scales and zero points are read once for all their columns.
+// Reads rows of a four-bit tensor, in blocks of rows and columns: codes are unpacked to bytes,
+// however they are packed, then multiplied. The rows' scales and zero points are read once for all
+// their columns.
 #include "model/four_bits.h"
 
 #include <algorithm>
@@ -15,10 +16,10 @@ namespace {
 constexpr int64_t block_rows = 128;   // fills a cache line of Packing::eight
 constexpr int64_t block_columns = 64; // a multiple of 8
 
-// Which four bits of a word are those of element i of its eight.
+// Which four bits of a word belong to element i of its eight.
 constexpr int64_t eight_place[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
-// The four bits of e2m1: a sign, two bits of exponent (bias 1), one of fraction.
+// The sixteen values of e2m1: a sign, two exponent bits (bias 1), one fraction bit.
 constexpr float e2m1_floats[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
                                    -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
 
@@ -36,7 +37,7 @@ uint32_t word_at(const std::byte *words, int64_t index) {
     return word;
 }
 
-// A byte for each four bits of a word, the lowest first.
+// A byte for each four bits of a word, lowest first.
 uint64_t spread(uint32_t word) {
     uint64_t x = word;
     x = (x | x << 16) & 0x0000FFFF0000FFFF;
@@ -44,7 +45,8 @@ uint64_t spread(uint32_t word) {
     return (x | x << 4) & 0x0F0F0F0F0F0F0F0F;
 }
 
-// If eight does not divide the columns, the last word is still whole, in the file and in a block.
+// If the number of columns is not a multiple of eight, the last word is still whole, both in the
+// file and in a block.
 void unpack_row(const FourBits &from, Block *block) {
     for (int64_t r = 0; r < block->rows; ++r) {
         const std::byte *words =
@@ -133,7 +135,7 @@ template <typename T> void write_run(const FourBits &from, const uint8_t *codes,
     }
 }
 
-// out: where the block's first element goes; rows are `stride` apart.
+// out: the destination of the block's first element; rows are `stride` apart.
 template <typename T> void write(const FourBits &from, const Block &block, int64_t stride, T *out) {
     for (int64_t r = 0; r < block.rows; ++r) {
         const float *scales = block.scales.data() + r * from.groups;

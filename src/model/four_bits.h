@@ -20,14 +20,14 @@
 
 namespace batchllm {
 
-// Words are of 32 bits. [rows, columns] is the whole tensor in the file.
+// Words have 32 bits. [rows, columns] is the whole tensor in the file.
 struct FourBits {
     enum class Packing : uint8_t {
-        row,    // [rows, row_bytes]: neighbours of a row, lowest bits first
+        row,    // [rows, row_bytes]: neighbours in a row, lowest bits first
         column, // [columns / 8, rows] words: eight columns of a row, lowest bits first
         eight,  // [columns, rows / 8] words: eight rows of a column, in AWQ's order
     };
-    // How zero points are stored: words of eight rows, lowest bits first or in AWQ's order.
+    // How zero points are stored: words for eight rows, lowest bits first or in AWQ's order.
     enum class Zeros : uint8_t {
         one,      // `zero` for all elements
         by_row,   // [ceil(rows / 8), groups]
@@ -36,14 +36,14 @@ struct FourBits {
     };
 
     Packing packing = Packing::row;
-    bool floats = false; // e2m1 with scales of a byte, a power of two; else integers
+    bool floats = false; // e2m1 with one-byte scales that are powers of two; else integers
     int64_t rows = 0, columns = 0;
-    int64_t row_bytes = 0; // of Packing::row
+    int64_t row_bytes = 0; // for Packing::row
     const std::byte *codes = nullptr;
 
     int64_t groups = 0;
-    int64_t group_columns = 0;           // in each group but the last
-    const std::byte *group_of = nullptr; // [columns] of int32; null: column / group_columns
+    int64_t group_columns = 0;           // in every group but possibly the last
+    const std::byte *group_of = nullptr; // [columns] int32; null: column / group_columns
 
     DType scale_type = DType::f32;
     bool scales_by_group = false; // [groups, rows], else [rows, groups]
@@ -62,14 +62,16 @@ struct StoredPart {
     const char *file;
     bool is_new; // found for the first time
 };
-// Nothing: there is no tensor of that name.
+// Empty: there is no tensor with that name.
 using FindPart = std::function<std::optional<StoredPart>(const std::string &name)>;
 
-// The name of the stored tensor that holds a described tensor's elements in four bits by this scheme.
+// The name of the stored tensor with the four-bit elements of a described tensor, under this
+// scheme.
 std::string four_bits_name(const Tensor &tensor, const ScaleScheme &scheme);
 
-// Finds what belongs to a tensor in four bits and checks it: types, shapes, the groups of columns, and scales
-// that are found for the first time. The tensor four_bits_name() must exist.
+// Finds the stored tensors that make up a four-bit tensor and checks them: types, shapes, the
+// groups of columns, and scales that are found for the first time. The tensor four_bits_name() must
+// exist.
 Result<std::shared_ptr<const FourBits>>
 find_four_bits(const Tensor &tensor, const ScaleScheme &scheme, const FindPart &find);
 

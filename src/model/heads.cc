@@ -15,8 +15,8 @@ constexpr std::string_view labels_suffix = "ForSequenceClassification";
 constexpr std::string_view base_suffix = "Model";
 constexpr int32_t most_labels = 1 << 20;
 
-// "Llama" from LlamaForCausalLM; "Gemma3Text" for the text model beside a vision tower. Empty: the family
-// has only the complete model, which generates.
+// "Llama" for LlamaForCausalLM; "Gemma3Text" for the text model beside a vision tower. Empty: the
+// family has only the complete, generating model.
 std::string stem_of(const Family &family) {
     std::string stem = family.class_name;
     if (!stem.ends_with(text_suffix)) return "";
@@ -24,7 +24,7 @@ std::string stem_of(const Family &family) {
     return std::string_view(family.model_type).ends_with("_text") ? stem + "Text" : stem;
 }
 
-// The number of a key of "id2label", or -1. "00" is not one: it would be another 0.
+// The number that a key of "id2label" spells, or -1. "00" is invalid: it would be a second 0.
 int64_t label_number(std::string_view key) {
     int64_t number = -1;
     const auto [end, failure] = std::from_chars(key.data(), key.data() + key.size(), number);
@@ -42,7 +42,7 @@ Status read_labels(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const auto members, names->members());
     if (members.empty()) return names->fail("must name a label");
     model->labels.resize(members.size());
-    // There are as many keys as numbers, all different, so each number occurs once.
+    // There are as many keys as numbers, all distinct, so each number occurs once.
     for (const auto &[key, value] : members) {
         const int64_t number = label_number(key);
         if (number < 0 || number >= static_cast<int64_t>(members.size())) {
@@ -54,8 +54,7 @@ Status read_labels(const JsonValue &config, Model *model) {
     return {};
 }
 
-// A single label without a problem type is treated as one that applies or not, as in transformers'
-// pipeline.
+// A single label without a problem type either applies or does not, as in transformers' pipeline.
 Status read_label_kind(const JsonValue &config, Model *model) {
     model->label_kind = model->labels.size() == 1 ? LabelKind::several : LabelKind::one_of;
     const auto type = config.given("problem_type");

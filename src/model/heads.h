@@ -1,5 +1,5 @@
-// What a checkpoint of a family has after its last norm, by the class in "architectures": a text
-// head (XForCausalLM), a classification head (XForSequenceClassification), or none (XModel).
+// What follows the last norm in a checkpoint, determined by the class in "architectures": a text
+// head (XForCausalLM), a classification head (XForSequenceClassification), or nothing (XModel).
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ namespace batchllm {
 
 enum class HeadKind : uint8_t { text, labels, none };
 
-// Nothing: the class is not of the family.
+// Empty: the class does not belong to the family.
 std::optional<HeadKind> head_of_class(const Family &family, const std::string &class_name);
-// "LlamaForCausalLM, LlamaForSequenceClassification and LlamaModel go"
+// "LlamaForCausalLM, LlamaForSequenceClassification and LlamaModel go", for errors.
 std::string class_names(const Family &family);
 
 // The name that a tensor has in a model saved without a head: without its "model.".

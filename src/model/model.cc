@@ -68,7 +68,7 @@ template <typename M, typename Visit> void visit_tensors(M *model, const Visit &
     visit_weight(&model->classifier, visit);
 }
 
-// Layers that can be in one KV group.
+// Layers of one kind can be in one KV group.
 struct LayerKind {
     int32_t window, kv_heads, head_dim;
     std::vector<int32_t> layers;
@@ -79,7 +79,7 @@ std::vector<LayerKind> kinds_of_layers(const Model &model) {
     for (size_t i = 0; i < model.layers.size(); ++i) {
         const Attention &a = model.layers[i].attention;
         if (a.kv_layer >= 0 || !model.layers[i].attends()) continue;
-        // One that no request outgrows is none.
+        // A window that no request outgrows counts as none.
         const int32_t window = a.window < model.max_positions ? a.window : 0;
         auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const LayerKind &known) {
             return known.window == window && known.kv_heads == a.kv_heads &&
@@ -94,8 +94,8 @@ std::vector<LayerKind> kinds_of_layers(const Model &model) {
     return kinds;
 }
 
-// The number of planes of a page with which a request of 8,192 tokens takes the least memory; of equals the
-// largest, since it makes fewer groups.
+// The number of planes per page for which a request of 8,192 tokens takes the least memory; ties:
+// the largest number, since it makes fewer groups.
 size_t choose_planes(const std::vector<LayerKind> &kinds, int32_t max_positions) {
     constexpr size_t most_groups = 16;
     const int64_t tokens = std::min(max_positions, 8192);
@@ -105,7 +105,7 @@ size_t choose_planes(const std::vector<LayerKind> &kinds, int32_t max_positions)
     int64_t least = INT64_MAX;
     for (size_t planes = most; planes > 0; --planes) {
         size_t groups = 0;
-        int64_t slots = 0; // of planes
+        int64_t slots = 0; // plane slots
         for (const LayerKind &kind : kinds) {
             const size_t of_kind = (kind.layers.size() + planes - 1) / planes;
             const int64_t kept = kind.window == 0 ? tokens : std::min<int64_t>(kind.window, tokens);

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t file_limit = 1U << 20U;
 constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
 
-// "Pooling" from "sentence_transformers.models.Pooling", in whatever module the class is.
+// "Pooling" for "sentence_transformers.models.Pooling", whatever module the class is in.
 std::string class_of(const std::string &type) {
     const size_t dot = type.rfind('.');
     return dot == std::string::npos ? type : type.substr(dot + 1);
@@ -25,7 +25,8 @@ std::optional<Pooling> pooling_of(std::string_view mode) {
     return std::nullopt;
 }
 
-// Reads "pooling_mode", or the flags "pooling_mode_cls_token" and so on, of which one must be true.
+// Reads "pooling_mode", or the flags "pooling_mode_cls_token" and so on, exactly one of which must
+// be true.
 Result<Pooling> read_mode(const JsonValue &config) {
     if (const auto mode = config.given("pooling_mode")) {
         ASSIGN_OR_RETURN(const std::string name, mode->string());
@@ -74,7 +75,8 @@ Result<Pooling> read_pooling(const std::string &path, int32_t hidden) {
     return pooling;
 }
 
-// Refuses what the module Transformer would do to a text before the tokenizer: it is not done here.
+// Rejects options of the module Transformer that change a text before the tokenizer sees it: they
+// are not implemented.
 Status check_texts(const std::string &path) {
     ASSIGN_OR_RETURN(const bool given, file_exists(path));
     if (!given) return {};
@@ -86,7 +88,7 @@ Status check_texts(const std::string &path) {
     return config.at("do_lower_case")->unsupported("texts are not put into lower case");
 }
 
-// The folder of a module, which must be inside the model's.
+// The folder of a module, which must be inside that of the model.
 Result<std::string> read_folder(const JsonValue &module) {
     ASSIGN_OR_RETURN(const JsonValue path, module.at("path"));
     ASSIGN_OR_RETURN(std::string folder, path.string());

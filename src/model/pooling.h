@@ -1,6 +1,6 @@
 // modules.json and the files that sentence-transformers writes beside it -> how a row's hidden
 // states become its vector. An unsupported module, mode or option that would change the vector is
-// refused by name.
+// an error that names it.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@ enum class Pooling : uint8_t { last, mean, first };
 struct EmbeddingForm {
     Pooling pooling = Pooling::last;
     bool normalize = false; // to length 1
-    int32_t dimensions = 0; // how many of the first; 0: all
+    int32_t dimensions = 0; // keep this many of the first; 0: all
 
     bool operator==(const EmbeddingForm &) const = default;
 };
 
-// Without a modules.json the last token's, not normalised. hidden: the model's.
+// Without a modules.json: the last token's, not normalised. hidden: the model's.
 Result<EmbeddingForm> read_embedding_form(const std::string &model_dir, int32_t hidden);
 
 } // namespace batchllm

@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t most_block = 1 << 20;
 constexpr size_t most_expressions = 4096;
 
-// What all expressions of a file may cost together: names are short, and so are their expressions.
+// The budget for all expressions of a file: names are short, and so are their expressions.
 Budget budget_of_file() { return Budget(int64_t{1} << 16, int64_t{1} << 24); }
 
 Status refused(const Status &status, const JsonValue &item) {
@@ -19,7 +19,7 @@ Status refused(const Status &status, const JsonValue &item) {
     return item.unsupported(status.message());
 }
 
-// An expression that matches at the beginning of a name, like Python's re.match.
+// An expression that matches at the start of a name, like Python's re.match.
 Result<Automaton> beginning(const std::string &expression, const JsonValue &item, Budget *budget) {
     auto compiled = compile_regex("(?:" + expression + ")(?s:.*)", {}, budget);
     if (!compiled.ok()) return refused(compiled.status(), item);
@@ -65,7 +65,7 @@ Status one_of(const JsonValue &object, std::string_view key, const std::string &
 
 namespace {
 
-// Checks that weights, or their inputs, are floating-point numbers of eight bits.
+// Checks that weights, or their inputs, are eight-bit floating-point numbers.
 Status check_float8(const JsonValue &arguments) {
     if (const auto bits = arguments.given("num_bits")) {
         ASSIGN_OR_RETURN(const int64_t count, bits->integer(1, 64));
@@ -125,7 +125,7 @@ std::optional<ScaleScheme> preset(std::string_view name) {
 constexpr const char *formats_known =
     "only float-quantized, naive-quantized, pack-quantized and mxfp4-pack-quantized are supported";
 
-// "format" of all groups or of one: weights of a scheme must be in that scheme's format.
+// "format" of all groups or of one: the weights of a scheme must be in that scheme's format.
 Status check_format(const JsonValue &object, const ScaleScheme *scheme) {
     const auto format = object.given("format");
     if (!format) return {};
@@ -252,7 +252,8 @@ Status Quantization::read_fp8(const JsonValue &config, Budget *budget) {
     RETURN_IF_ERROR(one_of(config, "fmt", "e4m3", {"e4m3"}, "only e4m3 is supported"));
     RETURN_IF_ERROR(one_of(config, "activation_scheme", "dynamic", {"static", "dynamic"},
                            "only static and dynamic are supported"));
-    // Absent: blocks, the default of its class, or one scale per tensor, since older writers omit the key.
+    // If absent: blocks (the default of its class) or one scale per tensor, since older writers
+    // omit the key.
     all_ = ScaleScheme{ScaleKind::block_or_tensor, 128, 128};
     if (const auto size = config.find("weight_block_size")) {
         all_ = ScaleScheme{ScaleKind::tensor};
@@ -275,7 +276,7 @@ Status Quantization::read_modelopt_keys(const JsonValue &config, const char *exc
         absent_kv_scale_ = kv_in_e4m3_ ? 1 : 0;
     }
     ASSIGN_OR_RETURN(const JsonValue value, config.at("quant_algo"));
-    if (value.is_null()) return {}; // keys and values alone are quantised, or nothing
+    if (value.is_null()) return {}; // only keys and values are quantised, or nothing
     ASSIGN_OR_RETURN(const std::string algorithm, value.string());
     if (algorithm == "FP8") {
         all_ = ScaleScheme{ScaleKind::tensor};
@@ -308,7 +309,7 @@ Result<std::shared_ptr<const Quantization>> Quantization::read(const JsonValue &
     } else if (name == "fp8") {
         RETURN_IF_ERROR(read->read_fp8(config, &budget));
     } else if (name == "modelopt") {
-        // In older files this is the content of hf_quant_config.json.
+        // Older files have the content of hf_quant_config.json here.
         if (config.given("quantization")) return read_modelopt(config);
         RETURN_IF_ERROR(read->read_modelopt_keys(config, "ignore", &budget));
     } else if (name == "awq") {
@@ -339,7 +340,7 @@ Result<std::shared_ptr<const Quantization>> Quantization::read_modelopt(const Js
 std::optional<ScaleScheme> Quantization::scheme_of(std::string_view module) const {
     if (ignored_.has(module)) return std::nullopt;
     if (all_) return all_;
-    // A name takes precedence over an expression, and that over a class.
+    // A name takes precedence over an expression, and an expression over a class.
     for (const Group &group : groups_) {
         if (group.targets.has_name(module)) return group.scheme;
     }

@@ -2,11 +2,11 @@
 // hf_quant_config.json.
 //
 // Supported are weights in e4m3 with scales: compressed-tensors (float-quantized and
-// naive-quantized), "fp8" (by blocks, or of a tensor) and ModelOpt's FP8, FP8_PER_CHANNEL_PER_TOKEN
-// and FP8_PB_WO; and those of four bits: AWQ, GPTQ, compressed-tensors (pack-quantized,
-// mxfp4-pack-quantized) and "mxfp4". Everything else is refused by key and value. The quantisation of
-// activations is only checked to be in fp8; what happens to them is up to the backend. So it is with
-// keys and values, whose scales are read if they are for e4m3.
+// naive-quantized), "fp8" (per block or per tensor) and ModelOpt's FP8, FP8_PER_CHANNEL_PER_TOKEN
+// and FP8_PB_WO; and four-bit weights: AWQ, GPTQ, compressed-tensors (pack-quantized,
+// mxfp4-pack-quantized) and "mxfp4". Anything else is rejected, naming key and value. For
+// activations, only the type is checked to be fp8; how they are computed is up to the backend. The
+// same goes for keys and values, except that their scales are read if they are for e4m3.
 #pragma once
 
 #include <algorithm>
@@ -27,39 +27,40 @@ namespace batchllm {
 // What one scale applies to.
 enum class ScaleKind : uint8_t {
     tensor,
-    channel,         // a row
+    channel,         // per row
     block,           // block_rows x block_columns
-    block_or_tensor, // blocks; but a single number applies to its whole tensor
+    block_or_tensor, // per block; but a single number applies to the whole tensor
 };
 
-// Which tensors hold a matrix of four bits: find_four_bits.cc.
+// Which tensors contain a four-bit matrix: find_four_bits.cc.
 enum class FourBitForm : uint8_t {
     none,
-    packed,        // compressed-tensors' integers
-    packed_mxfp4,  // its MXFP4
-    awq,           // where there are such tensors
-    gptq,          // the same
-    mxfp4_experts, // the same, of experts stored together
+    packed,        // integers of compressed-tensors
+    packed_mxfp4,  // MXFP4 of compressed-tensors
+    awq,           // if such tensors exist
+    gptq,          // likewise
+    mxfp4_experts, // likewise, for experts stored together
 };
 
 struct ScaleScheme {
     ScaleKind kind = ScaleKind::tensor;
-    int64_t block_rows = 0, block_columns = 0; // of blocks
+    int64_t block_rows = 0, block_columns = 0; // for ScaleKind::block
 
-    FourBitForm four_bits = FourBitForm::none; // else the above means nothing
-    int64_t group = 0;                         // columns that share a scale; 0: all
-    bool symmetric = true;                     // all zero points are the middle
-    bool second_version = false;               // of gptq
-    bool any_order = false;                    // of gptq: columns of a group stand anywhere
+    FourBitForm four_bits = FourBitForm::none; // if not none, the fields above are unused
+    int64_t group = 0;                         // how many columns share a scale; 0: all
+    bool symmetric = true;                     // all zero points are the middle of the range
+    bool second_version = false;               // gptq: the second version of the format
+    bool any_order = false;                    // gptq: the columns of a group may be anywhere
 };
 
-// Modules by name ("model.layers.0.mlp.up_proj").
+// A set of modules by name ("model.layers.0.mlp.up_proj").
 class ModuleNames {
   public:
     enum class Kind : uint8_t {
-        compressed, // a whole name, "re:" and an expression that a name begins with, "Linear" for all
-        parts,      // a whole name, or the part of it before or after some point
-        wildcards, // a whole name with * and ?
+        compressed, // a whole name, "re:" and a regular expression for the start of a name,
+                    // "Linear" for all
+        parts,      // a whole name, or the part of it before or after some dot
+        wildcards,  // a whole name with * and ?
     };
 
     static Result<ModuleNames> read(const JsonValue &list, Kind kind, Budget *budget);
@@ -83,7 +84,7 @@ class Quantization {
     // The whole of hf_quant_config.json.
     static Result<std::shared_ptr<const Quantization>> read_modelopt(const JsonValue &file);
 
-    // Nothing: the module's weight is not quantised.
+    // Empty: the module's weight is not quantised.
     std::optional<ScaleScheme> scheme_of(std::string_view module) const;
 
     // Whether some weights are in e4m3.
@@ -94,9 +95,9 @@ class Quantization {
                            [&](const Group &group) { return is_fp8(group.scheme); });
     }
 
-    // Whether the files' scales of keys and values, if any, are for e4m3.
+    // Whether the scales of keys and values in the files, if any, are for e4m3.
     bool kv_in_e4m3() const { return kv_in_e4m3_; }
-    // The scale to use if they have none; 0: no such scale is given.
+    // The scale to use if the files have none; 0: none is given.
     float absent_kv_scale() const { return absent_kv_scale_; }
 
   private:
@@ -110,7 +111,7 @@ class Quantization {
     Status read_modelopt_keys(const JsonValue &config, const char *excluded, Budget *budget);
 
     std::vector<Group> groups_;
-    std::optional<ScaleScheme> all_; // if there are no groups
+    std::optional<ScaleScheme> all_; // used if there are no groups
     ModuleNames ignored_;
     bool kv_in_e4m3_ = true;
     float absent_kv_scale_ = 0;

@@ -1,4 +1,4 @@
-// "quantization_config" -> schemes of four bits.
+// "quantization_config" -> four-bit schemes.
 #include <algorithm>
 #include <cctype>
 
@@ -24,7 +24,7 @@ Status check_bits(const std::optional<JsonValue> &bits) {
     return count == 4 ? Status() : bits->unsupported("only 4 is supported");
 }
 
-// Columns of a group; 0, for -1: all.
+// Columns per group; -1 becomes 0: all.
 Result<int64_t> read_group_size(const std::optional<JsonValue> &size, int64_t otherwise) {
     if (!size) return otherwise;
     ASSIGN_OR_RETURN(const int64_t columns, size->integer(-1, most_columns));

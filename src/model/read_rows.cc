@@ -14,7 +14,7 @@ float element(const Tensor &tensor, int64_t index) {
     return stored_float(tensor.data, index, tensor.dtype);
 }
 
-// Calls put(i, value) for each column i of a row in e4m3.
+// Calls put(i, value) for each column i of an e4m3 row.
 template <typename Put> void scale_row(const Tensor &tensor, int64_t row, const Put &put) {
     const Scales &scales = tensor.scales;
     const std::byte *from = tensor.data + row * tensor.columns;
@@ -29,8 +29,8 @@ template <typename Put> void scale_row(const Tensor &tensor, int64_t row, const 
     }
 }
 
-// Calls put(row, column, value) for rows [begin, begin + count) that are not contiguous, in blocks whose bytes
-// stay in the processor's cache.
+// Calls put(row, column, value) for rows [begin, begin + count) that are not contiguous, in blocks
+// whose bytes stay in the processor's cache.
 template <typename Put>
 void gather(const Tensor &tensor, int64_t begin, int64_t count, const Put &put) {
     const bool transposed = tensor.stored_transposed;

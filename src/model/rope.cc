@@ -1,6 +1,6 @@
-// Rotary position embedding's frequencies. The arithmetic is float32 with the same operations as in
-// transformers, so that both get the same angles: a difference in a frequency's last bit is visible in
-// the angle at position 100,000.
+// The frequencies of rotary position embeddings. The arithmetic is float32 with the same operations
+// as in transformers, so that both get the same angles: a difference in the last bit of a frequency
+// is visible in the angle at position 100,000.
 #include <algorithm>
 #include <cmath>
 
@@ -32,7 +32,7 @@ class YarnRamp {
     }
 
   private:
-    // Index, with a fraction, of the pair that turns this many times within the original length.
+    // The fractional index of the pair that turns this many times within the original length.
     static double pair_that_turns(double times, const RopeConfig &rope, int32_t dims) {
         const double length = static_cast<double>(rope.original_max_positions);
         return dims * std::log(length / (times * 2 * M_PI)) / (2 * std::log(rope.theta));
@@ -65,7 +65,7 @@ std::vector<float> rope_frequencies(const RopeConfig &rope, int32_t dims) {
         } else if (rope.kind == RopeKind::proportional) {
             frequency = i < turning ? frequency / factor : 0;
         } else if (rope.kind == RopeKind::llama3) {
-            // Long waves are slowed by the factor, short ones left alone, and those between are
+            // Long waves are slowed by the factor, short ones are unchanged, and those between are
             // blended.
             const float wavelength = (1.0F / frequency) * static_cast<float>(2 * M_PI);
             if (wavelength > low_wavelength) {

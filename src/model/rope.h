@@ -13,30 +13,30 @@ enum class RopeKind : uint8_t { plain, linear, llama3, yarn, longrope, proportio
 struct RopeConfig {
     RopeKind kind = RopeKind::plain;
     double theta = 10000;
-    double factor = 1; // of all but longrope
+    double factor = 1; // for all but longrope
     double low_freq_factor = 1;
     double high_freq_factor = 4;
     int64_t original_max_positions = 8192; // llama3, yarn, longrope
 
-    // yarn: pairs that turn more than beta_fast times within the original length stay as they are;
+    // yarn: pairs that turn more than beta_fast times within the original length are unchanged;
     // those that turn less than beta_slow times are slowed by the factor.
     double beta_fast = 32;
     double beta_slow = 1;
-    bool truncate = true; // the two bounds to whole pairs
+    bool truncate = true; // rounds the two bounds to whole pairs
 
-    std::vector<float> factors = {}; // longrope: [dims / 2] one for each pair
-    double part = 1; // proportional: the share of pairs that turn, the first ones; the rest do not
+    std::vector<float> factors = {}; // longrope: [dims / 2] one per pair
+    double part = 1; // proportional: the share of pairs that rotate, starting with the first
 };
 
-// A rope as a backend needs it.
+// A rope in the form that backends need.
 struct Rope {
     std::vector<float> frequencies; // [dims / 2]
     float scale = 1;                // of cosine and sine
-    // The first `dims` elements of a head rotate, the rest do not. Element i rotates with i + dims
-    // / 2; with pairs, element 2 i with 2 i + 1.
+    // The first `dims` elements of a head rotate, the others do not. Element i rotates with i +
+    // dims / 2; if pairs, element 2 i with 2 i + 1.
     bool pairs = false;
     // If rows may grow longer than long_after positions, these replace `frequencies` (longrope):
-    // see choose_frequencies(). Empty: there is only one kind.
+    // see choose_frequencies(). Empty: there is only one set.
     std::vector<float> long_frequencies = {};
     int64_t long_after = 0;
 

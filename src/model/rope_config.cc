@@ -10,7 +10,7 @@ namespace {
 constexpr double theta_most = 1e18;
 constexpr double factor_most = 1e6;
 
-// The value of either of two spellings of a key; an error if they disagree.
+// The value under either of two spellings of a key; an error if they disagree.
 Result<std::optional<std::string>> rope_type(const JsonValue &rope) {
     std::optional<std::string> found;
     for (const char *key : {"rope_type", "type"}) {
@@ -25,7 +25,7 @@ Result<std::optional<std::string>> rope_type(const JsonValue &rope) {
     return found;
 }
 
-// One rope's keys: those of the object, and those that may be at the top level instead.
+// The keys of one rope: those of the object, and those that may be at the top level instead.
 class RopeReader {
   public:
     RopeReader(const Model &model, int32_t head_dim, const RopeDefaults &defaults)
@@ -80,7 +80,7 @@ class RopeReader {
   private:
     int32_t dims() const { return static_cast<int32_t>(head_dim_ * part_); }
 
-    // of: what the error names.
+    // of: the object that the error names.
     Status check_dims(const JsonValue &of) const {
         if (dims() >= 2 && dims() % 2 == 0) return {};
         return of.unsupported("the rotated part of head_dim " + std::to_string(head_dim_) +
@@ -139,7 +139,7 @@ class RopeReader {
             .unsupported("only default, linear, llama3, yarn and longrope are supported");
     }
 
-    // The part is a share of the pairs, all of which are in the table.
+    // The part is a share of the pairs; the table contains all pairs.
     Status read_proportional(const JsonValue &object) {
         config_.kind = RopeKind::proportional;
         ASSIGN_OR_RETURN(config_.part, read_number(object, "partial_rotary_factor", 1, 0, 1));
@@ -160,7 +160,7 @@ class RopeReader {
         return read_original(object);
     }
 
-    // By how much scores must grow to make up for slower angles; 1 unless the factor is above 1.
+    // How much scores must grow to make up for slower angles; 1 unless the factor is above 1.
     static double yarn_scale(double factor, double weight) {
         return factor <= 1 ? 1 : 0.1 * weight * std::log(factor) + 1;
     }
@@ -233,7 +233,7 @@ class RopeReader {
     std::optional<JsonValue> top_original_;
 };
 
-// "rope_parameters" or "rope_scaling", or nothing.
+// "rope_parameters" or "rope_scaling", if present.
 Result<std::optional<JsonValue>> rope_object(const JsonValue &config) {
     auto object = config.given("rope_parameters");
     if (auto scaling = config.given("rope_scaling")) {
@@ -264,7 +264,8 @@ Result<Rope> read_rope(const JsonValue &config, const Model &model, int32_t head
 
 namespace {
 
-// The head_dim of layers with a window, or of those without; if there are none, of the first layer.
+// The head_dim of layers with a window, or of those without one; if there are none, of the first
+// layer.
 int32_t head_dim_of(const Model &model, bool windowed) {
     const auto found =
         std::find_if(model.layers.begin(), model.layers.end(),
@@ -295,7 +296,7 @@ Result<LayerRopes> read_layer_ropes(const JsonValue &config, const Model &model,
     } else {
         RETURN_IF_ERROR(full_reader.read_top(config));
         if (object) {
-            // transformers' classes with two ropes silently ignore a scaling in the older key.
+            // In the older key, transformers' classes with two ropes ignore a scaling silently.
             const auto type = object->given("type");
             if (type && !object->given("rope_type")) {
                 return type->unsupported("this architecture calls it rope_type");

@@ -31,8 +31,7 @@ Result<int64_t> tensor_bytes(const JsonValue &info, const std::vector<int64_t> &
     int64_t total = bits;
     for (const int64_t extent : shape) {
         if (__builtin_mul_overflow(total, extent, &total)) {
-            // An extent of 0 further on would make the tensor empty, but a shape like this is no
-            // honest one.
+            // A later extent of 0 would make the tensor empty, but no honest file has such a shape.
             return info.fail("its shape is too large");
         }
     }
@@ -40,8 +39,8 @@ Result<int64_t> tensor_bytes(const JsonValue &info, const std::vector<int64_t> &
     return total / 8;
 }
 
-// data_bytes: that the file holds behind its header. A tensor that ends beyond them is the mark of a
-// file cut short, by a download that broke off say.
+// data_bytes: how many the file has after its header. A tensor that ends beyond them shows that the
+// file was cut short, for example by an interrupted download.
 Result<StoredTensor> parse_tensor(std::string_view name, const JsonValue &info,
                                   int64_t data_bytes) {
     ASSIGN_OR_RETURN(const auto members, info.members());
@@ -141,7 +140,7 @@ Result<std::vector<StoredTensor>> parse_safetensors(std::span<const std::byte> f
         ASSIGN_OR_RETURN(StoredTensor tensor, parse_tensor(name, info, data_bytes));
         tensors.push_back(std::move(tensor));
     }
-    // Empty tensors stand before the one that begins where they do.
+    // Empty tensors come before the one that begins at the same byte.
     std::stable_sort(tensors.begin(), tensors.end(),
                      [](const StoredTensor &a, const StoredTensor &b) {
                          return a.offset != b.offset ? a.offset < b.offset : a.bytes < b.bytes;

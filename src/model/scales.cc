@@ -50,7 +50,7 @@ Result<Scales> lay_out_scales(const StoredTensor &stored, const ScaleScheme &sch
     const bool fits =
         shape == wanted || (kind == ScaleKind::tensor && is_one_number(shape)) ||
         (kind == ScaleKind::channel && shape == std::vector<int64_t>{down}) ||
-        // As ModelOpt writes blocks.
+        // The form in which ModelOpt writes blocks.
         (kind == ScaleKind::block && shape == std::vector<int64_t>{down, 1, scales.per_row, 1});
     if (fits) return scales;
     return error(code, "%s: tensor %s has shape %s: the weight and quantization_config make it %s",

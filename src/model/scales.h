@@ -1,5 +1,5 @@
-// The scales of a quantised tensor, as stored -> floats in blocks. Each is checked to be a number
-// above zero that leaves the largest element finite.
+// The scales of a quantised tensor, as stored -> floats by block. Each must be a number above zero
+// that leaves the largest element finite.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +13,16 @@
 
 namespace batchllm {
 
-// The layout of the scales of a tensor of rows x columns, without their data. file: named in errors.
+// The layout of the scales of a tensor of rows x columns, without their data. file: its name, for
+// errors.
 Result<Scales> lay_out_scales(const StoredTensor &stored, const ScaleScheme &scheme, int64_t rows,
                               int64_t columns, const std::string &file);
 
-// bytes: of the stored tensor.
+// bytes: those of the stored tensor.
 Result<std::vector<float>> read_scales(const StoredTensor &stored, const std::byte *bytes,
                                        const std::string &file);
 
-// For a layer's keys or values: [kv_heads], from one number for all heads or one for each.
+// For a layer's keys or values: [kv_heads], from one number for all heads or one per head.
 Result<std::vector<float>> read_kv_scales(const StoredTensor &stored, const std::byte *bytes,
                                           int32_t kv_heads, const std::string &file);
 

@@ -3,7 +3,7 @@
 namespace batchllm {
 namespace {
 
-// Matrix `index` of a stack, with the rows from `first` on of the `stored` ones.
+// Matrix `index` of a stack, namely the rows from `first` on of its `stored` rows.
 void stack(const std::string &name, size_t count, size_t index, int64_t stored, int64_t first,
            Tensor *tensor) {
     tensor->name = name;

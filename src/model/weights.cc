@@ -1,8 +1,8 @@
-// Files of a model directory -> the Model's tensors: which file holds which tensor, and each
-// tensor's type and shape against the configuration.
+// Files of a model directory -> the Model's tensors: finds the file of each tensor and checks its
+// type and shape against the configuration.
 //
-// Tensors that the configured model does not have are an error: a checkpoint with a bias or a norm that is
-// not computed would run and give wrong answers. There are four exceptions:
+// Tensors that the configured model does not have are an error: a checkpoint with a bias or norm
+// that is not computed would run and give wrong answers. There are four exceptions:
 //   - parts of a checkpoint that the description skips (a vision tower);
 //   - the rotary frequencies in old checkpoints, which follow from the configuration;
 //   - an lm_head beside tied embeddings. As in transformers 5, the two are tied if they are equal and not
@@ -32,7 +32,7 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
 
-// Takes tensors out of a checkpoint, and reports at the end those that were not taken.
+// Takes tensors out of a checkpoint and finally reports those that were not taken.
 class Taker {
   public:
     Taker(Checkpoint *checkpoint, Model *model) : checkpoint_(*checkpoint), model_(*model) {}
@@ -79,7 +79,7 @@ class Taker {
         return take_scales(*scheme_of(*tensor, stored), tensor);
     }
 
-    // Scales of the layer's own keys and values, by the names that the formats' writers use.
+    // The scales of the layer's own keys and values, under the names that the formats' writers use.
     Status take_kv_scales(Attention *attention) {
         if (model_.quantization == nullptr || !model_.quantization->kv_in_e4m3()) return {};
         if (!attention->k) return {};
@@ -105,7 +105,7 @@ class Taker {
     }
 
     Status finish() const {
-        const std::string *first = nullptr; // by name: the same error every time
+        const std::string *first = nullptr; // by name, so that the error is always the same
         for (const auto &[name, located] : checkpoint_.tensors) {
             if (located.used || is_ignored_tensor(name) || is_other_scale(name)) continue;
             if (is_bias_of_zeros(name, located)) continue;
@@ -136,22 +136,23 @@ class Taker {
         return shape;
     }
 
-    // Its place in the file's tensor.
+    // The index of its first element in the file's tensor.
     static int64_t first_element(const Tensor &tensor) {
         if (!tensor.stored_transposed) return tensor.first_row * tensor.columns;
         const int64_t of_stack = tensor.first_row / tensor.stored_rows * tensor.stored_rows;
         return of_stack * tensor.columns + tensor.first_row - of_stack;
     }
 
-    // The scheme of a tensor that is named `stored` in the file, without the end of its name.
+    // The scheme of a tensor whose name in the file is `stored` without its ending.
     std::optional<ScaleScheme> scheme_of(std::string_view module, std::string_view stored) const {
         if (model_.quantization == nullptr) return std::nullopt;
         const auto scheme = model_.quantization->scheme_of(stored);
-        // By its name in newer files, or in published ones.
+        // Under its name in newer files, or in published ones.
         return scheme ? scheme : model_.quantization->scheme_of(module);
     }
 
-    // The scheme of a matrix of eight bits; nothing if no tensor of its name is quantised to eight bits.
+    // The scheme of an eight-bit matrix; empty if no tensor with its name is quantised to eight
+    // bits.
     std::optional<ScaleScheme> scheme_of(const Tensor &tensor, const StoredTensor &stored) const {
         constexpr std::string_view ending = ".weight";
         if (tensor.columns == 1 || tensor.stored_stack > 0 || !stored.name.ends_with(ending) ||
@@ -165,7 +166,8 @@ class Taker {
         return scheme && scheme->four_bits == FourBitForm::none ? scheme : std::nullopt;
     }
 
-    // The scheme of a matrix of four bits, if the checkpoint has its elements by the name that they then have.
+    // The scheme of a four-bit matrix, if the checkpoint has its elements under the name that this
+    // scheme gives them.
     std::optional<ScaleScheme> four_bit_scheme_of(const Tensor &tensor) const {
         if (tensor.columns == 1) return std::nullopt;
         const std::string module = tensor.name.substr(0, tensor.name.rfind(".weight"));
@@ -233,8 +235,8 @@ class Taker {
         return {};
     }
 
-    // Scales of things that backends quantise in their own way, or not at all: activations, and keys and values
-    // whose scales take_kv_scales has not read.
+    // Scales of values that backends quantise in their own way or not at all: activations, and keys
+    // and values whose scales take_kv_scales has not read.
     bool is_other_scale(const std::string &name) const {
         if (model_.quantization == nullptr) return false;
         for (const char *ending : {".input_scale", ".activation_scale", ".k_scale", ".v_scale",
@@ -244,7 +246,7 @@ class Taker {
         return false;
     }
 
-    // Some writers of GPTQ add one to every matrix.
+    // Some GPTQ writers add one to every matrix.
     bool is_bias_of_zeros(const std::string &name, const Located &located) const {
         constexpr std::string_view ending = ".bias";
         if (model_.quantization == nullptr || !name.ends_with(ending)) return false;
@@ -257,10 +259,10 @@ class Taker {
 
     Checkpoint &checkpoint_;
     Model &model_;
-    std::unordered_map<std::string, const float *> scales_; // by name, those that are read
+    std::unordered_map<std::string, const float *> scales_; // those read so far, by name
 };
 
-// For a checkpoint without a head, as embedding models are published: the model cannot generate.
+// For a checkpoint without a head, as published for embedding models: the model cannot generate.
 void drop_missing_head(const Taker &taker, bool base_names, Model *model) {
     if (base_names && !model->tied && model->head && !taker.has(model->head.values.name)) {
         model->head = {};

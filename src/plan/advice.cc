@@ -1,8 +1,9 @@
 // What rows have in common that their plan does not share.
 //
-// A sample of rows is cut into overlapping runs, each as long as the shortest prefix. A run that most rows
-// of the sample have, or a good part of them, is common, wherever it is in a row. What common runs cover of
-// a row, after the part that is shared already, could be shared if it came first.
+// A sample of rows is cut into overlapping runs, each as long as the shortest prefix. A run is
+// common if most rows of the sample have it, or a good part of them, wherever it is in a row. The
+// part of a row that common runs cover, beyond what is shared already, could be shared if it came
+// first.
 #include <algorithm>
 #include <cstdio>
 
@@ -11,20 +12,20 @@
 namespace batchllm {
 namespace {
 
-constexpr size_t least_rows = 32; // smaller jobs get no advice
-constexpr size_t most_rows = 128; // looked at
-constexpr int32_t most_end =
-    1024; // tokens of a row's beginning, and of its end, that are looked at
+constexpr size_t least_rows = 32;  // smaller jobs get no advice
+constexpr size_t most_rows = 128;  // in the sample
+constexpr int32_t most_end = 1024; // tokens examined at the beginning of a row, and at its end
 constexpr int32_t run_tokens = 16;
-constexpr int64_t least_common = 32; // mean a row
-constexpr double least_gain = 0.1;   // of all prompt tokens
+constexpr int64_t least_common = 32; // mean per row
+constexpr double least_gain = 0.1;   // as a share of all prompt tokens
 constexpr double most_rows_share = 0.9;
 constexpr double some_rows_share = 0.1;
-// An early difference begins at most this far after what rows share, and this much of the row follows it.
+// An early difference begins at most this far after the shared part, and at least this much of the
+// row follows it.
 constexpr int64_t most_early = 40;
 constexpr int64_t least_behind = 4;
 
-// Runs -> how many rows have them. Open addressing; a run is identified by its hash.
+// Runs -> how many rows have each. Open addressing; a run is identified by its hash.
 class RunCounts {
   public:
     explicit RunCounts(size_t runs) {
@@ -87,14 +88,15 @@ template <typename Use> void for_each_run(const TokenRow &row, Use use) {
 
 struct SampledRow {
     int64_t row;
-    int32_t shared; // tokens that it shares, or that another row of the sample begins with
+    int32_t shared; // tokens that it shares, or has in common with the start of another row of the
+                    // sample
 };
 
 std::vector<SampledRow> take_sample(std::span<const TokenRow> rows, const Plan &plan) {
     std::vector<SampledRow> sample;
     const size_t count = std::min(most_rows, rows.size());
     for (size_t i = 0; i < count; ++i) {
-        // One from each stretch of rows, not always the first: rows may repeat in a pattern.
+        // One from each stretch of rows, but not always the first: rows may repeat in a pattern.
         const size_t begin = i * rows.size() / count;
         const size_t end = (i + 1) * rows.size() / count;
         const size_t row = begin + mixed(i + 1) % (end - begin);
@@ -133,20 +135,20 @@ std::vector<SampledRow> take_sample(std::span<const TokenRow> rows, const Plan &
 }
 
 struct Found {
-    int64_t common = 0; // tokens, of all rows of the sample
-    int64_t row = -1;   // with the longest stretch
+    int64_t common = 0; // tokens, over all rows of the sample
+    int64_t row = -1;   // the one with the longest stretch
     int64_t begin = 0;
     int64_t end = 0;
-    int64_t early_rows = 0; // rows whose first stretch comes early and that differ again after it
+    int64_t early_rows = 0; // rows whose first stretch begins early and that differ again after it
 };
 
-// What is covered, after the shared part, by runs that at least this many rows have.
+// The tokens after the shared part that are covered by runs that at least this many rows have.
 Found find_common(std::span<const TokenRow> rows, const std::vector<SampledRow> &sample,
                   RunCounts *counts, int32_t threshold) {
     Found found;
     for (const SampledRow &sampled : sample) {
         const TokenRow &row = rows[static_cast<size_t>(sampled.row)];
-        int64_t begin = -1, end = sampled.shared; // of the current stretch
+        int64_t begin = -1, end = sampled.shared; // the current stretch
         int64_t first_begin = -1, longest = 0, last_end = 0;
         const auto close = [&] {
             if (begin < 0) return;
@@ -184,7 +186,7 @@ PlanAdvice advise(std::span<const TokenRow> rows, const Plan &plan) {
         return advice;
     }
     const std::vector<SampledRow> sample = take_sample(rows, plan);
-    // Rows with different salts share nothing, whatever they begin with.
+    // Rows with different salts share nothing, however they begin.
     const auto salted = [&](const SampledRow &sampled) {
         return rows[static_cast<size_t>(sampled.row)].salt != 0;
     };
@@ -205,7 +207,8 @@ PlanAdvice advise(std::span<const TokenRow> rows, const Plan &plan) {
     const auto threshold = [&](double share) {
         return std::max(8, static_cast<int32_t>(share * static_cast<double>(sample.size())));
     };
-    // What nearly all rows have can be put first without breaking up what is shared now.
+    // Anything that nearly all rows have can be moved to the front without breaking up what is
+    // shared now.
     Found found = find_common(rows, sample, &counts, threshold(most_rows_share));
     double possible = saving + static_cast<double>(found.common) / static_cast<double>(total);
     const Found some = find_common(rows, sample, &counts, threshold(some_rows_share));

@@ -1,5 +1,5 @@
-// The parts of make_plan, in the order in which they run: groups kept from the previous plan, groups
-// of the other rows, heads of their prefixes, order.
+// The parts of make_plan, in the order in which they run: keep groups of the previous plan, group
+// the other rows, find the heads of their prefixes, put the groups in order.
 #pragma once
 
 #include <algorithm>
@@ -15,14 +15,15 @@ namespace batchllm {
 constexpr uint32_t no_group = UINT32_MAX;
 constexpr int32_t max_plan_levels = 64;
 
-// Groups without an order. Group g's prefix is prefixes[g]; heads of prefixes belong to no group.
+// Groups in no particular order. Group g's prefix is prefixes[g]; heads of prefixes belong to no
+// group.
 struct Draft {
     std::vector<PlanPrefix> prefixes;
     std::vector<uint32_t> group_of; // [rows] or no_group
 };
 
-// Matches rows with those of the previous plan, by fingerprint and length: [rows] the previous
-// plan's row, or -1. Equal rows are matched one to one, in row order.
+// Matches rows with those of the previous plan, by fingerprint and length. Returns [rows] the row
+// in the previous plan, or -1. Equal rows are matched one to one, in row order.
 std::vector<int64_t> match_rows(const Plan &previous, std::span<const uint64_t> fingerprints,
                                 std::span<const int32_t> lengths);
 
@@ -33,15 +34,15 @@ std::vector<bool> rows_alone(const Plan &plan);
 void keep_groups(const Plan &previous, std::span<const int64_t> previous_rows,
                  std::span<const TokenRow> rows, Draft &draft);
 
-// Groups the rows that are in no group yet, or adds them to existing groups.
+// Puts each row that is in no group into a new or an existing group.
 void group_rest(std::span<const TokenRow> rows, const PlanOptions &options, Draft &draft);
 
-// Tokens that a row is expected to generate; `lengths` empty: all equal.
+// How many tokens a row is expected to generate. `lengths` empty: the same for all rows.
 inline int32_t decode_length(std::span<const int32_t> lengths, size_t row) {
     return lengths.empty() ? 1 : std::max(lengths[row], 0);
 }
 
-// Adds the heads that the groups' prefixes share, after those prefixes.
+// Appends the heads that the groups' prefixes share, after those prefixes.
 void share_heads(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
                  const PlanOptions &options, Draft &draft);
 

@@ -14,14 +14,14 @@ TokenRun first_tokens(const TokenRow &row, int32_t length) {
 
 enum class Choice { optimal, paper, existing_only };
 
-// Groups the rows that are in no group yet. Existing groups take more rows, except with
+// Groups the rows that are in no group yet. Existing groups may get more rows, except with
 // Choice::paper.
 void group(std::span<const TokenRow> rows, Choice choice, int32_t min_prefix_tokens, Draft &draft) {
     std::vector<uint32_t> rest;
     for (size_t i = 0; i < rows.size(); ++i) {
         if (draft.group_of[i] == no_group) rest.push_back(static_cast<uint32_t>(i));
     }
-    // The rows, then the prefixes of existing groups, which cost nothing more.
+    // The rows, followed by the prefixes of existing groups, which cost nothing extra.
     const size_t kept = choice == Choice::paper ? 0 : draft.prefixes.size();
     std::vector<TokenRun> runs;
     runs.reserve(rest.size() + kept);
@@ -63,7 +63,7 @@ void group_rest(std::span<const TokenRow> rows, const PlanOptions &options, Draf
     if (options.enlarge == BATCHLLM_ENLARGE_OPTIMAL) {
         group(rows, Choice::optimal, options.min_prefix_tokens, draft);
     } else if (options.enlarge == BATCHLLM_ENLARGE_PAPER) {
-        // The algorithm does not handle existing prefixes, so rows that fit one join it first.
+        // The algorithm cannot use existing prefixes, so rows that fit one join it first.
         if (!draft.prefixes.empty()) group(rows, Choice::existing_only, 0, draft);
         group(rows, Choice::paper, options.min_prefix_tokens, draft);
     }
@@ -71,7 +71,7 @@ void group_rest(std::span<const TokenRow> rows, const PlanOptions &options, Draf
 
 namespace {
 
-// [prefixes] tokens that are computed after each: the rows' own, and those that they generate.
+// [prefixes] how many tokens are computed after each: the rows' own, and those that they generate.
 std::vector<int64_t> readers_of(std::span<const TokenRow> rows,
                                 std::span<const int32_t> decode_lengths, const Draft &draft) {
     std::vector<int64_t> readers(draft.prefixes.size());
@@ -86,9 +86,9 @@ std::vector<int64_t> readers_of(std::span<const TokenRow> rows,
 
 } // namespace
 
-// Prefixes are grouped like rows: the head of a group of prefixes is the optimum of the same objective,
-// one level higher. Each level groups the prefixes that have no parent yet. With levels_auto there is one
-// such level, and the objective includes the cost of reading a head.
+// Prefixes are grouped like rows: the head of a group of prefixes is the optimum of the same
+// objective, one level higher. Each level groups the prefixes that have no parent yet. With
+// levels_auto there is one such level, and the objective includes the cost of reading a head.
 void share_heads(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
                  const PlanOptions &options, Draft &draft) {
     const bool chosen_by_cost = options.levels == levels_auto;
@@ -111,7 +111,7 @@ void share_heads(std::span<const TokenRow> rows, std::span<const int32_t> decode
         const ChosenAbove chosen =
             choose_optimal(tree, runs, {options.min_prefix_tokens, UINT32_MAX, readers, reading});
 
-        // A prefix that is as long as the head is the head.
+        // A prefix as long as the head is the head itself.
         std::vector<int32_t> heads(tree.nodes().size(), -1);
         for (size_t leaf = 0; leaf < runs.size(); ++leaf) {
             const uint32_t run = tree.leaves()[leaf], node = chosen[tree.leaf_parents()[leaf]];

@@ -36,7 +36,7 @@ class Emitter {
     Emitter(std::span<const PlanPrefix> prefixes, Plan &plan)
         : prefixes_(prefixes), plan_(plan), number_(prefixes.size(), -1) {}
 
-    // The plan's number of a draft's prefix. Adds its parents before it.
+    // The number in the plan of a prefix of the draft. Adds its parents first.
     int32_t emit(int32_t prefix, uint32_t first_row) {
         const auto i = static_cast<size_t>(prefix);
         if (number_[i] < 0) {
@@ -55,8 +55,8 @@ class Emitter {
     std::vector<int32_t> number_;
 };
 
-// Groups below a head that was chosen because it pays run one after another: if memory is short, a head
-// that is needed again later would be computed again.
+// Groups below a head that was chosen because it pays run one after another. Otherwise, if memory
+// is short, the head would have to be computed again for a later group.
 void keep_heads_together(const Draft &draft, const std::vector<Total> &totals,
                          std::vector<Candidate> *candidates) {
     const auto head_of = [&](uint32_t group) {
@@ -91,7 +91,7 @@ void put_in_order(std::span<const TokenRow> rows, std::span<const int32_t> decod
     const auto decode = [&](size_t row) { return decode_length(decode_lengths, row); };
     const bool arrival = plan.options.order == BATCHLLM_ORDER_ARRIVAL;
 
-    std::vector<Total> totals(draft.prefixes.size()); // heads have no rows
+    std::vector<Total> totals(draft.prefixes.size()); // heads have no rows of their own
     std::vector<Candidate> candidates;
     for (size_t i = 0; i < rows.size(); ++i) {
         if (draft.group_of[i] == no_group) {

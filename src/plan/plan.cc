@@ -46,7 +46,7 @@ Status check_arguments(std::span<const TokenRow> rows, std::span<const int32_t> 
     return {};
 }
 
-// What makes a plan self-contained.
+// Stores what makes a plan self-contained.
 void keep_rows(std::span<const TokenRow> rows, Plan *plan) {
     plan->tokens.reserve(static_cast<size_t>(plan->logical_tokens()));
     for (const TokenRow &row : rows) {
@@ -96,7 +96,7 @@ Result<Plan> make_plan(std::span<const TokenRow> rows, std::span<const int32_t> 
     for (const uint32_t group : draft.group_of) plan.reused_rows += group != no_group;
     group_rest(rows, options, draft);
     if (!previous_rows.empty()) {
-        // A row that was alone and still is keeps its group too.
+        // A row that was alone and still is also keeps its group.
         const std::vector<bool> was_alone = rows_alone(*previous);
         for (size_t i = 0; i < rows.size(); ++i) {
             const int64_t row = previous_rows[i];

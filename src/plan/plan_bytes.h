@@ -32,8 +32,8 @@ class ByteWriter {
     std::string &out_;
 };
 
-// After a read past the end, or of a varint that does not fit in 64 bits, failed() stays true and
-// all numbers are 0.
+// After a read past the end, or a varint that does not fit in 64 bits, failed() stays true and all
+// numbers are 0.
 class ByteReader {
   public:
     explicit ByteReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -62,7 +62,7 @@ class ByteReader {
         set_failed();
         return 0;
     }
-    // A varint of at most `most`.
+    // A varint that is at most `most`.
     uint64_t varint_up_to(uint64_t most) {
         const uint64_t value = varint();
         if (value <= most) return value;

@@ -24,8 +24,8 @@ Status zstd_error(size_t result, int32_t code) {
     return error(code, "zstd: %s", ZSTD_getErrorName(result));
 }
 
-// The most that a frame of this many bytes may hold: no plan compresses better (writers ensure that), so
-// a small file cannot make a reader allocate much memory.
+// The most that a frame of this many bytes may contain. No plan compresses better (writers ensure
+// that), so a small file cannot make a reader allocate much memory.
 constexpr uint64_t most_content(uint64_t frame_bytes) {
     return (uint64_t{1} << 20) + frame_bytes * 1024;
 }
@@ -113,8 +113,8 @@ Result<Plan> read_plan(std::span<const std::byte> file) {
     if (size == ZSTD_CONTENTSIZE_ERROR) return error(bad, "no zstd frame after the header");
     if (size == ZSTD_CONTENTSIZE_UNKNOWN)
         return error(bad, "the zstd frame does not declare its size");
-    // The descriptor behind the frame's magic number (RFC 8878, 3.1.1.1.1): bit 2 is the checksum's,
-    // bit 4 is unused and outside the checksum.
+    // The descriptor after the frame's magic number (RFC 8878, 3.1.1.1.1). Bit 2 says whether there
+    // is a checksum; bit 4 is unused and not covered by it.
     const int descriptor = frame.size() < 5 ? 0 : std::to_integer<int>(frame[4]);
     if ((descriptor & 0x4) == 0) return error(bad, "the zstd frame has no checksum");
     if ((descriptor & 0x10) != 0) return error(bad, "the zstd frame's header is damaged");

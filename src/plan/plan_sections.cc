@@ -24,7 +24,7 @@ constexpr const char *section_names[] = {"",         "options", "fingerprints", 
                                          "prefixes", "groups",  "rows",         "tokens",
                                          "padding",  "salts",   "advice"};
 
-// The most tokens for which a reader allocates memory, per byte of the sections.
+// How many tokens a reader allocates memory for, at most, per byte of the sections.
 constexpr int64_t tokens_a_byte = 1024;
 
 class SectionWriter {
@@ -54,8 +54,8 @@ std::vector<int64_t> row_offsets(const Plan &plan) {
     return offsets;
 }
 
-// Calls run(row, begin, end) for each stretch of tokens that is stored: a prefix beyond its parent,
-// then each row beyond its group's prefix.
+// Calls run(row, begin, end) for each range of tokens that is stored: prefixes beyond their
+// parents, then each row beyond its group's prefix.
 template <typename Run> bool for_each_run(const Plan &plan, const Run &run) {
     for (const PlanPrefix &prefix : plan.prefixes) {
         const int32_t begin = prefix.parent < 0 ? 0 : plan.prefixes[index(prefix.parent)].length;
@@ -84,7 +84,7 @@ void write_tokens(const Plan &plan, ByteWriter &bytes) {
     });
 }
 
-// Ratios in millionths.
+// Ratios are stored in millionths.
 constexpr double whole = 1e6;
 
 void write_advice(const PlanAdvice &advice, ByteWriter &bytes) {
@@ -120,7 +120,7 @@ Status malformed(Section section, const char *what, size_t item) {
                  section_names[section], what, item);
 }
 
-// The section's bytes, which must be the next.
+// The bytes of this section, which must come next.
 Result<ByteReader> open_section(ByteReader &sections, Section id) {
     const auto found = sections.fixed<uint32_t>();
     const auto length = sections.fixed<uint64_t>();
@@ -147,7 +147,7 @@ Status close_section(const ByteReader &section, Section id) {
                  section.left());
 }
 
-// A count of items of at least `item_bytes` each: there cannot be more of them than bytes.
+// Checks a count of items of at least `item_bytes` each against the bytes that are present.
 Status check_count(Section id, uint64_t count, uint64_t item_bytes, const ByteReader &section) {
     if (count <= section.left() / item_bytes) return {};
     return error(BATCHLLM_ERROR_PLAN_FORMAT, "section '%s': %llu items in %zu bytes",
@@ -184,7 +184,8 @@ Status read_tokens(ByteReader &section, size_t sections_bytes, Plan &plan) {
         return !section.failed();
     });
     if (!read) return error(BATCHLLM_ERROR_PLAN_FORMAT, "section 'tokens' is not readable");
-    // Copies what was stored once to all that share it: parents before children, prefixes before rows.
+    // Copies each token that was stored once to all that share it: parents before children,
+    // prefixes before rows.
     const auto copy = [&](int64_t from, int64_t to, int32_t length) {
         if (from == to) return;
         std::copy_n(plan.tokens.begin() + offsets[index(from)], length,

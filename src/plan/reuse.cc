@@ -1,4 +1,4 @@
-// The previous plan's groups -> groups of the rows that are still there.
+// The previous plan's groups -> groups of those rows that are still there.
 #include <algorithm>
 #include <tuple>
 
@@ -75,7 +75,7 @@ void keep_groups(const Plan &previous, std::span<const int64_t> previous_rows,
             const auto before = static_cast<size_t>(previous.rows[static_cast<size_t>(i)]);
             const uint32_t row = row_now[before];
             if (row == UINT32_MAX || rows[row].shareable < length) continue;
-            // A fingerprint may be forged, or two rows may have the same by chance.
+            // A fingerprint may be forged, and two rows may have the same one by chance.
             if (!members.empty() && !same_prefix(rows[row], rows[members[0]], length)) continue;
             members.push_back(row);
         }

@@ -1,4 +1,4 @@
-// A plan of some of its rows, and two plans joined: how the engine uses a plan as it is.
+// A plan for some of a plan's rows, and two plans joined: how the engine uses a plan as it is.
 #include <algorithm>
 
 #include "plan/plan.h"
@@ -6,7 +6,7 @@
 namespace batchllm {
 namespace {
 
-// Appends a prefix and those above it, each once; `row` has their tokens.
+// Appends a prefix and its ancestors, each once; `row` has their tokens.
 int32_t take_prefix(const Plan &from, int32_t prefix, int64_t row, std::vector<int32_t> *taken,
                     std::vector<PlanPrefix> *to) {
     std::vector<int32_t> chain;
@@ -32,7 +32,7 @@ bool same_options(const PlanOptions &a, const PlanOptions &b) {
 // Whether the rows of every group and of every prefix's parent start with the prefix.
 bool prefixes_hold(const Plan &plan, std::span<const TokenRow> rows) {
     for (const PlanGroup &group : plan.groups) {
-        const TokenRow *first = nullptr; // has been compared with the prefixes above
+        const TokenRow *first = nullptr; // already compared with the prefixes above
         for (int64_t i = group.row_begin; i < group.row_end && group.prefix >= 0; ++i) {
             const TokenRow &row = rows[static_cast<size_t>(plan.rows[static_cast<size_t>(i)])];
             if (row.tokens == nullptr) continue;

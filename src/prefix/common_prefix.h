@@ -8,7 +8,7 @@
 namespace batchllm {
 
 // At most `length`; both runs have at least that many tokens. Compares eight tokens at a time,
-// because planning is bound by how fast rows can be read.
+// because the speed of planning is bound by how fast rows can be read.
 inline int32_t common_prefix(const int32_t *a, const int32_t *b, int32_t length) {
     static_assert(std::endian::native == std::endian::little);
     if (a == b) return length;

@@ -1,16 +1,18 @@
 // The exact optimum of single-level sharing.
 //
-// g(v, a): the best value of v's subtree when the nearest chosen node above v ends at depth a.
+// g(v, a): the best value of v's subtree if the nearest chosen node above v ends at depth a.
 //     g(run, a) = a
 //     g(v, a) = max(S_v(a), S_v(depth v) - depth v)    with S_v(a) = sum over children of g(c, a)
-// In a, S_v is convex and rises, so g(v, .) is a constant up to some threshold and S_v beyond it:
-// v is chosen exactly when a is below the threshold. Only integers a matter, so g is kept as its value
-// at 0, its first difference and its second differences, all integers: nothing is rounded. A sum
-// merges the second differences, smaller into larger; a choice removes the leftmost ones.
+// As a function of a, S_v is convex and increasing, so g(v, .) is constant up to some threshold and
+// S_v beyond it: v is chosen exactly if a is below the threshold. Only integer a matter, so g is
+// stored as its value at 0, its first difference and its second differences. All are integers, so
+// nothing is rounded. A sum merges the second differences, smaller into larger; a choice removes
+// the leftmost ones.
 //
 // Prefixes that look for heads pay for reading them. All values are then in parts of a token, and
 //     g(run, a) = max(0, gain_by_head(a))
-// is also convex and never falls. At a run's own end it jumps, which matters only to the node that ends there.
+// is also convex and never decreases. At a run's own end it jumps, which matters only to the node
+// that ends there.
 #include <algorithm>
 #include <cstddef>
 #include <map>
@@ -22,17 +24,17 @@
 namespace batchllm {
 namespace {
 
-// A convex function that never falls, on the integers [0, d].
+// A convex, nondecreasing function on the integers [0, d].
 class Envelope {
   public:
     void add_runs(int64_t runs) { slope_ += runs; } // g(run, a) = a
 
-    // Adds max(0, slope * a - cost), of which only [0, depth] matters.
+    // Adds max(0, slope * a - cost); only [0, depth] matters.
     void add_paying_run(int64_t slope, int64_t cost, int32_t depth) {
         insert_rise(cost / slope, slope * (cost / slope + 1) - cost, slope, depth);
     }
 
-    // Adds g(child, .), of which only [0, depth] matters from here on.
+    // Adds g(child, .); from here on only [0, depth] matters.
     void add(Envelope &&child, int32_t depth) {
         child.forget_from(depth);
         value_ += child.value_;
@@ -43,7 +45,7 @@ class Envelope {
         for (const auto &[position, bend] : child.bends_) bends_[position] += bend;
     }
 
-    // Its value at a; no bend may lie beyond a.
+    // Its value at a; there must be no bend beyond a.
     int64_t at(int64_t a) const { return value_ + (slope_ + bend_sum_) * a - bend_moment_; }
 
     // Becomes max(itself, floor) on [0, depth). Returns the threshold: the smallest a at which it is not
@@ -62,7 +64,7 @@ class Envelope {
             position = next, value = there, slope += bend;
             remove(bends_.begin());
         }
-        // The last integer at which it is not above the floor, and its rise after that.
+        // The last integer at which it is not above the floor, and its increase after that.
         const int64_t last = position + (floor - value) / slope;
         const int64_t rise = value + slope * (last + 1 - position) - floor;
         const int64_t threshold = (floor - value) % slope == 0 ? last : last + 1;
@@ -78,7 +80,7 @@ class Envelope {
     void forget_from(int32_t depth) {
         while (!bends_.empty() && bends_.rbegin()->first >= depth) remove(std::prev(bends_.end()));
     }
-    // Beyond `last` it rises by `rise` more, and by `slope` more beyond last + 1.
+    // Beyond `last` it increases by `rise` more, and beyond last + 1 by `slope` more per step.
     void insert_rise(int64_t last, int64_t rise, int64_t slope, int32_t depth) {
         if (last < depth) insert(static_cast<int32_t>(last), rise);
         if (last + 1 < depth) insert(static_cast<int32_t>(last + 1), slope - rise);
@@ -96,13 +98,13 @@ class Envelope {
     }
 
     int64_t value_ = 0;
-    int64_t slope_ = 0;                // f(1) - f(0), but for a bend at 0
-    std::map<int32_t, int64_t> bends_; // position -> by how much the slope grows there
+    int64_t slope_ = 0;                // f(1) - f(0), without a bend at 0
+    std::map<int32_t, int64_t> bends_; // position -> how much the slope increases there
     int64_t bend_sum_ = 0;
     int64_t bend_moment_ = 0; // sum of bend * position
 };
 
-// Prefixes that look for heads, by the node right above each.
+// Prefixes that look for heads, by the node directly above each.
 class PayingRuns {
   public:
     PayingRuns(const PrefixTree &tree, std::span<const TokenRun> runs,
@@ -118,8 +120,8 @@ class PayingRuns {
         }
     }
 
-    // Adds the runs directly below the node. Returns what they gain on top if the node is a head: runs that
-    // end there are the head itself.
+    // Adds the runs directly below the node. Returns what they gain in addition if the node is a
+    // head: runs that end there are the head itself.
     int64_t add_to(Envelope *sum, uint32_t node, int32_t depth) const {
         int64_t jump = 0;
         for (uint32_t i = first_[node]; i < first_[node + 1]; ++i) {
@@ -135,7 +137,7 @@ class PayingRuns {
     }
 
   private:
-    std::vector<uint32_t> first_;   // [nodes + 1] into of_node_
+    std::vector<uint32_t> first_;   // [nodes + 1] index into of_node_
     std::vector<uint32_t> of_node_; // [runs]
     std::span<const TokenRun> runs_;
     std::span<const int64_t> readers_;
@@ -150,7 +152,7 @@ ChosenAbove choose_optimal(const PrefixTree &tree, std::span<const TokenRun> run
     const auto leaves = tree.leaves();
     const auto leaf_parents = tree.leaf_parents();
 
-    // Of each node: runs right below it, or `existing` when an existing prefix ends there.
+    // Per node: the runs directly below it, or `existing` if an existing prefix ends there.
     constexpr int32_t never = 0, existing = INT32_MAX;
     std::vector<int32_t> thresholds(nodes.size(), never);
     std::vector<uint32_t> direct(nodes.size());
@@ -166,7 +168,7 @@ ChosenAbove choose_optimal(const PrefixTree &tree, std::span<const TokenRun> run
         }
     }
 
-    // Children before parents. `open` holds the sums of the nodes some of whose children are done.
+    // Children before parents. `open` has the sums of nodes with some finished children.
     struct Open {
         uint32_t node;
         Envelope sum;

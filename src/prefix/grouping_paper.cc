@@ -1,11 +1,12 @@
 // BatchLLM's Algorithm 1 (MaximizeReuse; arXiv 2412.03594, and the authors' own implementation).
 //
-// Bottom up: once the trees below a node's child have their first level of prefixes, each prefix
-// ("grandchild") that gains more by being shared in full than its child loses by being computed once
-// more is moved up beside the child, with the child's tokens put before its own:
+// Bottom up: once the trees below a node's child have their first level of prefixes, each of those
+// prefixes ("grandchild") that gains more by being shared in full than its child loses by being
+// computed once more is moved up beside the child. The child's tokens are then prepended to its
+// own:
 //     (leaves(grandchild) - 1) * tokens(grandchild) - tokens(child) > 0
-// A child with only one prefix or run left below it is replaced by that. In the end the root's children
-// are the shared prefixes.
+// If only one prefix or run is left below a child, it replaces the child. In the end, the root's
+// children are the shared prefixes.
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
@@ -16,22 +17,23 @@
 namespace batchllm {
 namespace {
 
-// A prefix on the first level below some node. Its tokens are counted from that node on.
+// A prefix on the first level below some node. Its tokens are counted from that node.
 struct Prefix {
     uint32_t node;
     int32_t depth;
     int64_t leaves; // runs below it
 };
 
-// What is right below a node.
+// The prefixes and runs directly below a node.
 struct Level {
     uint32_t node;
     int64_t runs = 0;
     std::vector<Prefix> prefixes;
 };
 
-// Moves up into `above` the prefixes below a child that gain by it, and the child itself if anything is
-// left below it. holder[node]: the node under which the runs directly below `node` are now.
+// Moves the prefixes below a child that gain by it up into `above`, and the child itself if
+// anything is left below it. holder[node]: the node under which the runs directly below `node` are
+// now.
 void move_up(const Level &child, int32_t child_depth, int32_t above_depth, Level &above,
              std::vector<uint32_t> &holder) {
     const auto remaining = [&](size_t prefixes) {
@@ -41,7 +43,7 @@ void move_up(const Level &child, int32_t child_depth, int32_t above_depth, Level
     size_t i = 0;
     for (; i < child.prefixes.size(); ++i) {
         const size_t left = stay.size() + child.prefixes.size() - i;
-        if (remaining(left) == 1) break; // it becomes the child, at no loss
+        if (remaining(left) == 1) break; // it replaces the child at no loss
         const Prefix &prefix = child.prefixes[i];
         const int64_t gain =
             (prefix.leaves - 1) * (prefix.depth - child_depth) - (child_depth - above_depth);
@@ -78,7 +80,7 @@ ChosenAbove choose_paper(const PrefixTree &tree, int32_t min_prefix_tokens) {
     std::vector<uint32_t> direct(nodes.size());
     for (const uint32_t node : tree.leaf_parents()) ++direct[node];
 
-    // Children before parents. `open` holds the levels below nodes some of whose children are done.
+    // Children before parents. `open` has the levels below nodes with some finished children.
     std::vector<Level> open;
     std::vector<uint32_t> holder(nodes.size());
     std::iota(holder.begin(), holder.end(), 0u);

@@ -9,15 +9,15 @@
 namespace batchllm {
 namespace {
 
-// Runs leaves[begin, end), known to share their first `depth` tokens.
+// Runs leaves[begin, end), which are known to share their first `depth` tokens.
 struct Bucket {
     uint32_t begin;
     uint32_t end;
     int32_t depth;
 };
 
-// A run and where it leaves the pivot. Ordered by common prefix, longest first, then by the token after
-// it; runs that end there come first.
+// A run and where it diverges from the pivot. Sorted by common prefix, longest first, then by the
+// next token; runs that end there come first.
 struct Departure {
     uint64_t key;
     uint32_t run;
@@ -35,7 +35,7 @@ struct Departure {
     }
 };
 
-// A pseudo-random number that is the same in every run of the program.
+// A pseudo-random number that is the same every time the program runs.
 uint64_t mix(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -56,7 +56,7 @@ PrefixTree::PrefixTree(std::span<const TokenRun> runs) {
     link_nodes();
 }
 
-// Makes runs with the same salt neighbours; if all salts are the same, no run moves.
+// Makes runs with the same salt adjacent; if all salts are equal, no run moves.
 void PrefixTree::sort_by_salt(std::span<const TokenRun> runs) {
     const auto less = [&](uint32_t a, uint32_t b) {
         return runs[a].salt != runs[b].salt ? runs[a].salt < runs[b].salt : a < b;
@@ -66,11 +66,12 @@ void PrefixTree::sort_by_salt(std::span<const TokenRun> runs) {
     }
 }
 
-// Starts with a bucket for each salt. Takes one run of a bucket as the pivot and compares all others with
-// it, once. That gives the nodes on the pivot's path: one at each depth where runs leave it. Runs that leave
-// it at the same depth with the same token form a bucket of their own. The pivot is drawn uniformly, so a
-// run's bucket halves about every other time, and a run is in O(log n) buckets whatever the tree's shape.
-// Since runs are compared from the bucket's depth on, no token of a run is read twice.
+// Starts with a bucket for each salt. Takes one run of a bucket as the pivot and compares all
+// others with it, once. That yields the nodes on the pivot's path, one at each depth where runs
+// diverge from it. Runs that diverge at the same depth with the same token form a bucket of their
+// own. The pivot is drawn uniformly, so a run's bucket halves about every other time, and a run is
+// in O(log n) buckets whatever the tree's shape. Since runs are compared from the bucket's depth
+// on, no token of a run is read twice.
 void PrefixTree::find_nodes(std::span<const TokenRun> runs) {
     std::vector<Departure> departures(runs.size());
     std::vector<Bucket> buckets;

@@ -1,6 +1,6 @@
-// Token runs -> the compact radix tree of their prefixes: one node for each prefix at which runs
-// diverge. No token is copied: a node's tokens are those of any run below it. Runs with different
-// salts have only the empty prefix in common.
+// Token runs -> the compact radix tree of their prefixes, with one node for each prefix at which
+// runs diverge. No token is copied: a node's tokens are those of any run below it. Runs with
+// different salts share only the empty prefix.
 //
 // Always: node 0 is the root, of depth 0, over all runs; nodes are in depth-first order, a parent
 // before its children; each node but the root is deeper than its parent and has at least two runs
@@ -13,7 +13,8 @@
 
 namespace batchllm {
 
-// Identified by its tokens and a salt, a number for whatever else their keys and values depend on.
+// Identified by its tokens and a salt, which represents everything else that their keys and values
+// depend on.
 struct TokenRun {
     std::span<const int32_t> tokens;
     uint64_t salt = 0;
@@ -21,15 +22,15 @@ struct TokenRun {
 
 struct PrefixTreeNode {
     int32_t depth;   // tokens from the root
-    uint32_t parent; // the root's is itself
+    uint32_t parent; // the root is its own parent
     uint32_t begin;  // its runs are leaves [begin, end)
     uint32_t end;
 };
 
 class PrefixTree {
   public:
-    // The runs are borrowed during the call; fewer than 2^31 of them, each shorter than 2^31.
-    // Time: reads the tokens that distinguish the runs once, plus n log n (expected).
+    // The runs are borrowed during the call: fewer than 2^31, each shorter than 2^31 tokens.
+    // Time: one pass over the tokens that distinguish the runs, plus n log n (expected).
     explicit PrefixTree(std::span<const TokenRun> runs);
 
     std::span<const PrefixTreeNode> nodes() const { return nodes_; }

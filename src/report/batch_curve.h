@@ -1,5 +1,6 @@
-// Batches, one by one -> their composition over time, in a bounded number of slots. When the slots
-// are used up, each pair is merged, so a job of any length uses between half and all of them.
+// Batches, one by one -> their composition over time, in a bounded number of time slots. When all
+// slots are used up, they are merged in pairs, so a long job always uses between half of them and
+// all.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +13,12 @@ struct BatchTokens {
     int64_t decode = 0;
     int64_t own = 0;
     int64_t prefix = 0;
-    int64_t pages = 0; // used, of all devices
+    int64_t pages = 0; // used, over all devices
 
     int64_t tokens() const { return decode + own + prefix; }
 };
 
-// Means over the time of a slot, weighted by time.
+// Means over a slot, weighted by time.
 struct CurvePoint {
     double begin = 0; // seconds
     double end = 0;
@@ -33,12 +34,12 @@ class BatchCurve {
     static constexpr size_t most_slots = 1024;
 
     // A batch that ended `now` seconds after the start and took `seconds`. Nothing ran between the
-    // previous batch and its start, if that gap is long enough to be visible.
+    // previous batch and the start of this one, if that gap is long enough to be visible.
     void add(double now, double seconds, const BatchTokens &batch);
 
     double seconds() const { return last_; }
     int64_t batches() const { return batches_; }
-    // At most `most` points, one behind the other, over all of the time.
+    // At most `most` consecutive points that cover the whole time.
     std::vector<CurvePoint> points(size_t most) const;
 
   private:
@@ -51,7 +52,7 @@ class BatchCurve {
     void halve();
 
     std::vector<Slot> slots_;
-    double width_ = 1e-3; // seconds of a slot
+    double width_ = 1e-3; // duration of a slot in seconds
     double last_ = 0;
     int64_t batches_ = 0;
 };

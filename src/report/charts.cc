@@ -21,7 +21,7 @@ struct Frame {
     double base() const { return height - bottom; }
 };
 
-// 1, 2 or 5 times a power of ten, so that `range` has at most `most` steps.
+// 1, 2 or 5 times a power of ten, such that `range` has at most `most` steps.
 double nice_step(double range, int most) {
     if (!(range > 0)) return 1;
     const double raw = range / most;
@@ -32,11 +32,11 @@ double nice_step(double range, int most) {
     return power * 10;
 }
 
-// From 0 to where the axis ends.
+// From 0 to the end of the axis.
 struct Axis {
     double step, end;
 
-    // To the first step that is not below `most`.
+    // Up to the first step that is at least `most`.
     static Axis to(double most, int steps) {
         const double step = nice_step(most, steps);
         return {step, std::max(step, std::ceil(most / step - 1e-9) * step)};
@@ -126,7 +126,7 @@ std::string draw_limit(const Mapped &map, int64_t value, const std::string &name
            text_at(right, y - 6, "note end", name + ": " + format_count(value));
 }
 
-// The area between two values, in steps: a mean applies to its whole slot.
+// The area between two values, drawn in steps, because a mean applies to its whole slot.
 std::string draw_area(const Mapped &map, std::span<const CurvePoint> points, const Value &lower,
                       const Value &upper, const char *kind) {
     std::string out = "<path class=\"" + std::string(kind) + "\" d=\"";
@@ -150,7 +150,7 @@ std::string draw_batches(std::span<const CurvePoint> points, int64_t most) {
     for (const CurvePoint &point : points) {
         top = std::max(top, point.decode + point.own + point.prefix);
     }
-    // The limit is drawn unless batches are so far below it that it would flatten them.
+    // The limit is drawn unless it is so far above the batches that it would flatten them.
     const bool limited = most > 0 && top * 4 >= static_cast<double>(most);
     const Axis axis = limited ? Axis::with_limit(static_cast<double>(most), 5) : Axis::to(top, 5);
     const Mapped map{frame, points.back().end, axis.end};
@@ -199,7 +199,7 @@ std::string draw_lengths(const LengthCounts &lengths, const std::string &name) {
     if (lengths.count() == 0) return "";
     constexpr int bars = 36;
     const Frame frame{480, 200, 48};
-    // The last hundredth may be far away, and becomes one bar at the end.
+    // The last hundredth may be far away, so it becomes one bar at the end.
     const auto least = static_cast<double>(lengths.least());
     const auto most = static_cast<double>(lengths.most());
     const auto usual = static_cast<double>(lengths.quantile(0.99));

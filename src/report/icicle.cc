@@ -32,7 +32,7 @@ std::string token_numbers(const std::vector<int32_t> &tokens) {
     return text + (tokens.size() > shown_numbers ? " ..]" : "]");
 }
 
-// A node as it is drawn, joined to nodes above it that are too short for a level of their own.
+// A node as it is drawn, merged with nodes above it that are too short for a level of their own.
 struct Branch {
     const SharingNode *node;
     std::string words; // of those
@@ -78,7 +78,7 @@ class Icicle {
                out_ + "</svg>" + legend();
     }
 
-    // The stretches of tokens whose sharing saves most.
+    // The token ranges whose sharing saves most.
     std::string list() {
         std::vector<Branch> found;
         collect(tree_.root(), &found);
@@ -106,7 +106,7 @@ class Icicle {
   private:
     static int64_t saved(const SharingNode &node) { return node.length * (node.rows - node.times); }
 
-    // Collects all branches below a node; those one level apart are drawn together.
+    // Collects all branches below a node. Branches one level apart are drawn together.
     void collect(const SharingNode &node, std::vector<Branch> *out) const {
         std::vector<Branch> below;
         int64_t rest_rows = 0, rest_groups = 0;
@@ -163,7 +163,7 @@ class Icicle {
              title);
     }
 
-    // The branches below one. A short node that branches is left out in favour of its own branches.
+    // The branches below this one. A short node that branches is replaced by its branches.
     void add_branches(const Branch &above, std::vector<Branch> *out, int64_t *rest_rows,
                       int64_t *rest_groups) const {
         for (const int32_t index : above.node->children) {
@@ -183,8 +183,8 @@ class Icicle {
         }
     }
 
-    // Draws what is below a node: its children, most rows first. Those that are too many or too narrow are drawn
-    // as one, if that is visible; nothing is drawn for rows that share no more.
+    // Draws what is below a node: its children, most rows first. Children that are too many or too
+    // narrow are merged into one, if that is visible. Nothing is drawn for rows that share no more.
     void children(const SharingNode &node, const Place &place) {
         if (place.level >= most_levels) return;
         int64_t rest_rows = node.rest_rows, rest_groups = node.rest_groups;

@@ -10,10 +10,10 @@
 namespace batchllm {
 
 // SVG with a legend; "" if nothing is shared. The size is bounded: rectangles too narrow to see are
-// combined, and levels that are too deep appear only in the text of the level above.
+// merged, and levels that are too deep appear only in the text of the level above.
 std::string draw_icicle(const SharingTree &tree);
 
-// The few prefixes that save most, as a table.
+// A table of the few prefixes that save most.
 std::string list_prefixes(const SharingTree &tree);
 
 } // namespace batchllm

@@ -13,9 +13,9 @@ namespace {
 constexpr size_t message_bytes = 300;
 constexpr size_t kind_bytes = 60;
 constexpr size_t fact_bytes = 400;
-constexpr size_t end_tokens_kept = 16; // of a group, at each end
+constexpr size_t end_tokens_kept = 16; // per group, at each end
 
-// Figures that grow as an engine works; the others do not add up.
+// Figures that grow while an engine works; the others cannot be summed.
 constexpr int64_t batchllm_stats::*summed_counts[] = {
     &batchllm_stats::rows,
     &batchllm_stats::rows_done,
@@ -35,7 +35,7 @@ constexpr double batchllm_stats::*summed_seconds[] = {
     &batchllm_stats::run_seconds,
 };
 
-// "ROW_TOO_LONG" of a row's status.
+// The name of a row's status: "ROW_TOO_LONG".
 std::string kind_of(int32_t status) {
     const std::string name = batchllm_status_name(status);
     constexpr std::string_view common = "BATCHLLM_ERROR_";
@@ -111,7 +111,8 @@ void JobRecord::add_plan(const Plan &plan, std::span<const TokenRow> rows,
             tree_.add_unknown(prefix.length, count, own);
             continue;
         }
-        // The tokens that no earlier group has computed: those after the last prefix that an earlier one has.
+        // The tokens that no earlier group has computed: those after the last prefix that an
+        // earlier group has.
         int64_t from = 0;
         for (int32_t at = group.prefix; at >= 0;
              at = plan.prefixes[static_cast<size_t>(at)].parent) {

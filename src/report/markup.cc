@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t replacement = 0xFFFD;
 
-// The next character and its length in bytes; U+FFFD and one byte if there is none.
+// The next character and its length in bytes; U+FFFD and one byte if it is invalid.
 uint32_t next_character(std::string_view text, size_t *bytes) {
     const auto at = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
     const unsigned char first = at(0);
@@ -98,7 +98,7 @@ std::string escaped(std::string_view text) {
 }
 
 std::string escaped_within(std::string_view text, int columns) {
-    std::string out, cut; // cut: as far as "..." fits behind it
+    std::string out, cut; // cut: the part that leaves room for "..."
     int used = 0;
     for (std::string_view left = text; !left.empty();) {
         size_t bytes = 0;

@@ -1,4 +1,4 @@
-// A record -> the page: one HTML file that refers to nothing outside.
+// A record -> the page: one HTML file without external references.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@ namespace batchllm {
 
 struct PageOptions {
     std::string title = "batchllm";
-    double seconds = 0;                            // of the whole job; 0: those in steps
+    double seconds = 0;                            // of the whole job; 0: the seconds in steps
     double tokenize_seconds = 0, plan_seconds = 0; // outside the engine
 };
 
-// Of bounded size, whatever the record holds.
+// Of bounded size, whatever the record contains.
 std::string make_page(JobRecord *record, const PageOptions &options);
 
 // page_tables.cc: sections, each "" if there is nothing to show.

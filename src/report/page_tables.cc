@@ -1,4 +1,5 @@
-// The page's sections that are tables: time, finish reasons and errors, the slowest groups, all figures.
+// The page's sections that are tables: time, finish reasons and errors, the slowest groups, all
+// figures.
 #include <algorithm>
 #include <vector>
 
@@ -11,7 +12,7 @@ namespace {
 
 constexpr int shown_words = 130; // columns
 
-// A bar of this share of its cell, with the text beside it.
+// A bar that fills this share of its cell, with the text beside it.
 std::string bar_cell(double share, const char *kind) {
     return "<td class=\"bar\"><i class=\"" + std::string(kind) +
            "\" style=\"width:" + fixed(100 * std::clamp(share, 0.0, 1.0), 1) + "%\"></i></td>";
@@ -30,7 +31,7 @@ std::string words_of(const GroupRun &run) {
     return escaped_within("[" + numbers(run.first_tokens) + last + "]", shown_words);
 }
 
-// A figure by its name in --stats, exact: for readers and for programs.
+// Exact figures under their names in --stats, for people and for programs.
 class Figures {
   public:
     Figures &add(const char *name, int64_t value) { return row(name, format_count(value)); }

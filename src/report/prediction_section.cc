@@ -1,4 +1,4 @@
-// The page's section of what was predicted for the job, beside what it took.
+// The page's section that compares what was predicted for the job with what happened.
 #include "base/display.h"
 #include "report/markup.h"
 #include "report/page.h"

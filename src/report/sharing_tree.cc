@@ -41,7 +41,7 @@ int32_t SharingTree::child_of(int32_t parent, int32_t token) const {
     return found == by_token_.end() ? -1 : found->second;
 }
 
-// The node keeps its first `at` tokens; a new child gets the rest, and everything below.
+// The node keeps its first `at` tokens; a new child gets the rest and everything below.
 void SharingTree::split(int32_t upper, int64_t at) {
     const std::vector<int32_t> behind(nodes_[static_cast<size_t>(upper)].tokens.begin() + at,
                                       nodes_[static_cast<size_t>(upper)].tokens.end());
@@ -69,7 +69,7 @@ void SharingTree::split(int32_t upper, int64_t at) {
         by_token_[key(lower, moved.tokens.front())] = child;
     }
     end.children = std::move(below);
-    // The first token of the lower part may be that of a child that has just moved away.
+    // The lower part may begin with the same token as a child that has just been moved away.
     by_token_[key(upper, behind.front())] = lower;
 }
 
@@ -125,7 +125,7 @@ void SharingTree::add_unknown(int64_t prefix_length, int64_t rows, int64_t own_t
     end_group(child, rows, own_tokens);
 }
 
-// Moves the leaf into its parent's rest. The parent's list of children still names it.
+// Moves the leaf into its parent's rest. The parent's list of children still contains it.
 void SharingTree::drop(int32_t leaf) {
     SharingNode &node = nodes_[static_cast<size_t>(leaf)];
     SharingNode &parent = nodes_[static_cast<size_t>(node.parent)];
@@ -141,7 +141,7 @@ void SharingTree::prune() {
     using Leaf = std::pair<int64_t, int32_t>; // rows, node
     std::priority_queue<Leaf, std::vector<Leaf>, std::greater<>> leaves;
     std::vector<char> unused(nodes_.size());
-    std::vector<size_t> left(nodes_.size()); // children
+    std::vector<size_t> left(nodes_.size()); // number of children
     for (const int32_t index : free_) unused[static_cast<size_t>(index)] = 1;
     for (size_t i = 0; i < nodes_.size(); ++i) {
         left[i] = nodes_[i].children.size();

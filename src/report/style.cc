@@ -1,4 +1,4 @@
-// The page's style: two sets of colours by the reader's setting, and one for paper.
+// The page's style: two colour schemes, chosen by the reader's setting, and one for paper.
 #include "report/page.h"
 
 namespace batchllm {

@@ -42,7 +42,8 @@ Result<LoadedModel> load_sim(const EngineOptions &options) {
     return loaded;
 }
 
-// Loads the weights on all devices at the same time. Returns the first device's error, if there is any.
+// Loads the weights on all devices at the same time. Returns the error of the first device that
+// failed, if any.
 Result<Backends> make_cuda_backends(const Model &model, const EngineOptions &options) {
     const size_t count = options.devices.size();
     Backends backends(count);
@@ -65,7 +66,7 @@ Result<Backends> make_cuda_backends(const Model &model, const EngineOptions &opt
             try {
                 others.emplace_back(make, i);
             } catch (const std::system_error &) {
-                make(i); // the system starts no more threads
+                make(i); // the system refuses to start a thread
             }
         }
         make(0);
@@ -87,7 +88,8 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
             loaded.head_cost = head_cost_on(loaded.backends[0]->info(), *loaded.model);
             return loaded;
         }
-        // auto: the CPU may do what the device cannot; but a wrong option is an error on both.
+        // auto: the CPU may be able to do what the device cannot, but a wrong option is an error on
+        // both.
         if (options.backend == "cuda" || cuda.status().code() == BATCHLLM_ERROR_INVALID_ARGUMENT) {
             return std::move(cuda).status();
         }

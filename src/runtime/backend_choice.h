@@ -1,4 +1,4 @@
-// The backend's name -> a backend for each device, and the model that they need.
+// The name of a backend -> one backend per device, and the model that they use.
 #pragma once
 
 #include <memory>
@@ -11,16 +11,16 @@
 namespace batchllm {
 
 struct LoadedModel {
-    // For sim the description alone, without weights; null for sim without a directory.
+    // For sim, only the model's description without weights; null for sim without a directory.
     std::unique_ptr<Model> model;
     std::vector<std::unique_ptr<Backend>> backends; // [EngineOptions::devices]; borrow the model
     double head_cost = 0;                           // head_cost_on(), or a described device's
 };
 
-// Fails if they are not the devices that the cpu backend has.
+// Fails if these are not devices of the cpu backend.
 Status check_cpu_devices(const EngineOptions &options);
 
-// auto: cuda if its library and the devices are found, else cpu.
+// auto: cuda if its library and the devices are found; otherwise cpu.
 Result<LoadedModel> load_model_and_backend(const EngineOptions &options);
 
 } // namespace batchllm

@@ -7,7 +7,7 @@
 namespace batchllm {
 namespace {
 
-// Every field, so that two rows may share one copy.
+// Compares every field, so that two rows may share one copy.
 bool same_params(const PreparedParams &a, const PreparedParams &b) {
     return same_greedy_result(a, b) && a.temperature == b.temperature && a.top_p == b.top_p &&
            a.min_p == b.min_p && a.top_k == b.top_k && a.samples == b.samples && a.seed == b.seed &&
@@ -45,7 +45,7 @@ Status check_column(const char *items_name, const void *items, const char *offse
 
 bool possible_struct_size(uint32_t size) {
     constexpr uint32_t alignment = alignof(int64_t);
-    constexpr uint32_t most = 4096; // far beyond what any of the structs will grow to
+    constexpr uint32_t most = 4096; // far above the future size of any struct
     return size >= alignment && size <= most && size % alignment == 0;
 }
 
@@ -98,7 +98,7 @@ Result<ParamsColumn> ParamsColumn::open(const batchllm_params *params, int64_t c
     column.count_ = count;
     if (count == 0) return column;
     std::memcpy(&column.stride_, column.first_, sizeof column.stride_);
-    RETURN_IF_ERROR(column.at(0).status()); // before the stride is trusted
+    RETURN_IF_ERROR(column.at(0).status()); // checked before the stride is trusted
     for (int64_t i = 0; i < count; ++i) {
         uint32_t size;
         std::memcpy(&size, column.first_ + i * int64_t{column.stride_}, sizeof size);
@@ -147,7 +147,7 @@ Result<EmbeddingForm> ParamsReader::read_form(const batchllm_params &params) con
         return error(code, "dimensions is %d: the model's vectors have %d", params.dimensions,
                      model_.hidden);
     }
-    // Asking for all dimensions equals asking for none, so that such rows count as equal.
+    // Requesting all dimensions is the same as requesting none, so such rows count as equal.
     form.dimensions = params.dimensions == model_.hidden ? 0 : params.dimensions;
     return form;
 }

@@ -1,4 +1,4 @@
-// Columns as the caller holds them: borrowed, and checked once before anything is read through them.
+// Columns in the caller's memory: borrowed, and checked once before anything is read through them.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +22,18 @@ template <typename T> struct Column {
     const int64_t *offsets = nullptr; // [n + 1]
 
     std::span<const T> operator[](int64_t i) const {
-        if (items == nullptr) return {}; // every item is empty, and offsets may begin anywhere
+        if (items == nullptr) return {}; // every item is empty, and offsets may start anywhere
         return {items + offsets[i], static_cast<size_t>(offsets[i + 1] - offsets[i])};
     }
 };
 
-// Checks n + 1 offsets into a buffer: n >= 0, no null pointer where something is to be read, the
-// first offset not negative, none below the one before it. Errors name the argument (INVALID_ARGUMENT).
+// Checks n + 1 offsets into a buffer: n >= 0, no null pointer to data that would be read, the first
+// offset not negative, offsets never decreasing. Errors name the argument (INVALID_ARGUMENT).
 Status check_column(const char *items_name, const void *items, const char *offsets_name,
                     const int64_t *offsets, int64_t n);
 
-// Sampling parameters for n rows: none, one struct for all, or n structs that lie struct_size apart.
+// Sampling parameters for n rows: none, one struct for all rows, or n structs at a stride of
+// struct_size.
 class ParamsColumn {
   public:
     ParamsColumn() = default; // defaults for all rows
@@ -40,7 +41,7 @@ class ParamsColumn {
 
     // Whether row i has the same struct as row i - 1.
     bool same_as_before(int64_t i) const { return i > 0 && count_ <= 1; }
-    // Row i's struct, completed: fields that the caller does not know hold their defaults.
+    // Row i's struct, completed: fields that the caller does not know have their defaults.
     Result<batchllm_params> at(int64_t i) const;
 
   private:
@@ -49,40 +50,40 @@ class ParamsColumn {
     int64_t count_ = 0;
 };
 
-// The C struct's defaults, without a null check: batchllm_params_init of a whole struct.
+// The C struct's defaults: batchllm_params_init of a whole struct, without a null check.
 batchllm_params default_params();
 
-// Whether a caller can have compiled a struct of this size: whole words, and not too many. This
-// refuses most values of a struct_size that was never set, before anything is read or written past
-// the struct's end, and no pointer is ever cut in two.
+// Whether a caller can have compiled a struct of this size: a whole number of words, and not too
+// many. This catches most uninitialised values of struct_size before anything past the struct's end
+// is read or written, and guarantees that no pointer is cut in two.
 bool possible_struct_size(uint32_t size);
 
-// Copies the caller's struct over the defaults; an older caller's is shorter. A field that a newer
-// caller has set beyond the library's own struct is UNSUPPORTED.
+// Copies the caller's struct, which may be shorter (an older caller), over the defaults. If a newer
+// caller has set a field beyond the library's own struct, the error is UNSUPPORTED.
 Status copy_known(const char *name, const void *from, void *to, size_t size);
 
-// Parameters of rows that are not scored, with what is derived from them once for all rows that share
-// them. Unless the task is to generate, the sampling parameters are the defaults.
+// The parameters of rows that are not scored, with everything derived from them once for all rows
+// that share them. Unless the task is to generate, the sampling parameters are the defaults.
 struct PreparedParams : SamplingParams {
     Task task = Task::generate;
     EmbeddingForm form;                       // embed
-    std::unique_ptr<const StopStrings> stops; // null: no stop strings
-    uint64_t salt = 0; // what the rows' keys and values depend on besides tokens: so far nothing
+    std::unique_ptr<const StopStrings> stops; // null: there are none
+    uint64_t salt = 0; // what the rows' keys and values depend on besides tokens: nothing so far
 };
 
-// What rows may ask of a model.
+// What a model offers to rows.
 struct ModelTasks {
     int32_t vocabulary = 0;
     std::vector<int32_t> eos_tokens;
     std::shared_ptr<const Tokenizer> tokenizer; // null: none
     int32_t hidden = 0;
-    bool text = true;    // it has a head for text
-    bool labels = false; // it has one for labels
-    EmbeddingForm form;  // as its directory states it
-    Status form_status;  // why the directory states none
+    bool text = true;    // it has a language-model head
+    bool labels = false; // it has a classification head
+    EmbeddingForm form;  // as the model directory states it
+    Status form_status;  // why the directory states no form
 };
 
-// Parameter structs -> parameters, shared between rows that ask for the same.
+// Parameter structs -> parameters, shared between rows that have the same ones.
 class ParamsReader {
   public:
     explicit ParamsReader(ModelTasks model) : model_(std::move(model)) {}
@@ -99,9 +100,9 @@ class ParamsReader {
     std::vector<std::shared_ptr<const PreparedParams>> recent_; // most recent last
 };
 
-// Whether two greedy rows of equal tokens get the same result. Compares everything that changes what is
-// generated, where it stops or what is reported, but not the number of samples, the seed and the
-// parameters of sampling.
+// Whether two greedy rows with equal tokens get the same result. Compares everything that affects
+// what is generated, where it stops or what is reported, but not the number of samples, the seed
+// and the parameters of random sampling.
 bool same_greedy_result(const PreparedParams &a, const PreparedParams &b);
 
 } // namespace batchllm

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char *kName = "libbatchllm_cuda.so";
 
-// The folder of the library or program that this code is in; "" when it is not known.
+// The folder of the library or program that contains this code; "" if unknown.
 std::string own_folder() {
     Dl_info found{};
     if (dladdr(reinterpret_cast<const void *>(&make_cuda_backend), &found) == 0 ||
@@ -31,7 +31,7 @@ struct Library {
 Result<Library> open_library() {
     std::string path = kName;
     const std::string folder = own_folder();
-    // The second is its place in a build folder.
+    // The second one is for a build folder.
     for (const char *place : {"", "../cuda/"}) {
         const std::string beside = folder + place + kName;
         if (folder.empty()) break;

@@ -1,5 +1,6 @@
-// libbatchllm_cuda.so -> its backend. The library is looked for beside the one that holds this
-// function, in cuda/ of that one's build folder, then on the loader's path; it is never unloaded.
+// libbatchllm_cuda.so -> its backend. The library is searched for in the directory of the library
+// that contains this function, in the folder cuda/ of that library's build directory, then on the
+// loader's path. It is never unloaded.
 #pragma once
 
 #include <memory>
@@ -8,7 +9,8 @@
 
 namespace batchllm {
 
-// BATCHLLM_ERROR_BACKEND_UNAVAILABLE with the reason: no library, no driver, no device that it runs on.
+// Fails with BATCHLLM_ERROR_BACKEND_UNAVAILABLE and the reason: no library, no driver, no supported
+// device.
 Result<std::unique_ptr<Backend>> make_cuda_backend(const Model &model,
                                                    const BackendOptions &options);
 

@@ -17,7 +17,7 @@
 namespace batchllm {
 namespace {
 
-// What differs between the two models.
+// The fields in which the two models differ.
 constexpr const char *gpu_sizes =
     R"("hidden_size": 4096, "num_hidden_layers": 4, "num_attention_heads": 32, "num_key_value_heads": 8,
        "head_dim": 128, "intermediate_size": 14336, "max_position_embeddings": 32768)";
@@ -31,8 +31,8 @@ std::string config_of(const std::string &sizes) {
            sizes + "}";
 }
 
-constexpr int32_t chunk = 64; // tokens of a node if attention should take next to no time
-// With more rows products are no faster, and longer steps would take most of a probe's time.
+constexpr int32_t chunk = 64; // tokens per node if attention should take next to no time
+// Products do not get faster with more rows, and longer steps would take most of the probe's time.
 constexpr int64_t most_tokens = 8192;
 constexpr int repeats = 5;
 constexpr double steady_seconds = 0.2;
@@ -41,18 +41,19 @@ constexpr size_t longest_file = size_t{1} << 20;
 // The sizes of a batch.
 struct ProbeBatch {
     int64_t nodes = 0;  // requests
-    int32_t tokens = 1; // of each, computed
-    int32_t length = 1; // of each, with those
-    int32_t prefix = 0; // that all of them have before that
-    int64_t page = 0;   // the first that they take
+    int32_t tokens = 1; // computed per request
+    int32_t length = 1; // tokens per request, including those
+    int32_t prefix = 0; // shared tokens before them
+    int64_t page = 0;   // the first page that they use
     int64_t all() const { return nodes * tokens; }
 };
 
-// Sizes of the probe's batches: long enough to be measured, short enough to be done in a second or so.
+// Sizes of the probe's batches: long enough to measure, short enough to finish within about a
+// second.
 struct Sizes {
     int64_t decodes;
-    int32_t decoded;        // keys of each
-    int32_t context, piece; // prefill: keys before, and tokens
+    int32_t decoded;        // keys per request
+    int32_t context, piece; // prefill: keys before it, and its tokens
     int64_t merged;         // requests under one prefix
 };
 
@@ -64,7 +65,7 @@ Sizes sizes_for(const BackendInfo &info) {
     return sizes;
 }
 
-// Batches on the pages of a pool that is otherwise unused.
+// Batches on the pages of an otherwise unused pool.
 class Probe {
   public:
     Probe(Backend *backend, const Model &model) : backend_(backend), model_(model) {}
@@ -88,7 +89,7 @@ class Probe {
             for (int32_t i = 0; i < count; ++i) {
                 batch.tokens.push_back((begin + i) % info().vocabulary);
                 batch.positions.push_back(start + length - count + i);
-                // For tokens without an output row the backend skips the last layer.
+                // For tokens without an output row, the backend skips the last layer.
                 OutputRow row{};
                 row.token = begin + i;
                 row.sample.params = &greedy_;
@@ -102,8 +103,9 @@ class Probe {
         return batch;
     }
 
-    // The time of one batch. On a CPU the shortest of a few, since other programs can only lengthen it. On a
-    // GPU the median, once the clock has dropped to what the power limit allows in a long job of such batches.
+    // The time of one batch. On a CPU, the minimum over a few runs, since other programs can only
+    // make it longer. On a GPU, the median, once the clock has dropped to what the power limit
+    // allows in a long job of such batches.
     Result<double> seconds(const ProbeBatch &of) const {
         const bool cpu = info().name == "cpu";
         const TokenBatch batch = make(of);
@@ -112,7 +114,7 @@ class Probe {
         double spent = 0;
         for (int i = 0; i <= repeats || (!cpu && spent < steady_seconds); ++i) {
             RETURN_IF_ERROR(backend_->run(batch, &output));
-            if (i == 0) continue; // it includes work that is done only once
+            if (i == 0) continue; // includes work that is done only once
             times.push_back(backend_->last_run_seconds());
             spent += std::max(times.back(), 1e-5);
         }
@@ -121,8 +123,8 @@ class Probe {
         return cpu ? times.front() : times[times.size() / 2];
     }
 
-    // Fills the pages as in a job: zeros are read faster, and take less power to compute with. It also warms
-    // the device up.
+    // Fills the pages as a job would: zeros are read faster and take less power to compute with.
+    // Also warms up the device.
     Status fill(const Sizes &sizes) const {
         const auto tokens = static_cast<int32_t>(std::min<int64_t>(chunk, step_tokens()));
         const int64_t nodes = std::max<int64_t>(1, step_tokens() / chunk);
@@ -135,11 +137,11 @@ class Probe {
         return {};
     }
 
-    // Pages that a node takes.
+    // How many pages a node takes.
     int64_t pages_of(int64_t tokens) const {
         return (tokens + info().page_tokens - 1) / info().page_tokens;
     }
-    // Of the largest batch.
+    // For the largest batch.
     int64_t step_tokens() const { return std::min(info().step_tokens, most_tokens); }
     const BackendInfo &info() const { return backend_->info(); }
 
@@ -154,7 +156,8 @@ Status measure_attention(const Probe &probe, const Model &model, DeviceCosts *co
     const Attention &attention = model.layers.front().attention;
     const auto layers = static_cast<double>(model.layers.size());
     const double key_bytes = 2.0 * static_cast<double>(attention.kv_size()) * 2;
-    // If noise makes a difference of two times zero or negative, it means nothing.
+    // If noise makes a difference between two times zero or negative, the difference is
+    // meaningless.
     const auto longer_by = [](double a, double b) { return std::max(a - b, 0.02 * a); };
 
     const int64_t decodes =
@@ -222,8 +225,8 @@ Result<std::unique_ptr<Backend>> make_probed(const EngineOptions &options, const
     return make_cuda_backend(model, own);
 }
 
-// As measured at some earlier time, where there is such a file and it can be believed: not one of an older library, which
-// found other figures.
+// An earlier measurement, if there is such a file and it is credible: files written by an older
+// library, whose figures mean something else, are not.
 bool find_kept(const std::string &path, DeviceCosts *costs) {
     if (path.empty()) return false;
     const Result<bool> there = file_exists(path);
@@ -236,18 +239,20 @@ bool find_kept(const std::string &path, DeviceCosts *costs) {
     return true;
 }
 
-// Takes what the backend says about itself. A kept description is updated too: defaults may have changed since.
+// Takes what the backend says about itself. A cached description is updated too, since defaults may
+// have changed.
 void take_info(const BackendInfo &info, DeviceCosts *costs) {
     costs->name = info.device;
     costs->page_tokens = info.page_tokens;
     costs->batches_in_flight = info.batches_in_flight;
-    // On a GPU the backend's default is the model's (step_tokens_on), and the probe's model is another than the job's.
+    // On a GPU the backend's default depends on the model (step_tokens_on), and the probe's model
+    // is not the job's.
     costs->step_tokens = costs->on_gpu() ? most_step_tokens : info.step_tokens;
     if (info.name == "cpu") costs->expert_step_tokens = 0;
     costs->gated_tokens = info.gated_tokens;
 }
 
-// The name of its kept description is the device's own, so another device never gets it.
+// The cached description is named after the device, so another device never gets it.
 Result<ProbedDevice> probe_backend(Backend *backend, const Model &model) {
     ProbedDevice probed;
     const BackendInfo &info = backend->info();
@@ -297,12 +302,12 @@ Result<std::unique_ptr<ProbeModel>> probe_model(bool cpu) {
 Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
     const BackendInfo &info = backend->info();
     const Probe probe(backend, model);
-    ASSIGN_OR_RETURN(DeviceCosts costs, named_device_costs("h200")); // what is not measured
+    ASSIGN_OR_RETURN(DeviceCosts costs, named_device_costs("h200")); // for what is not measured
     if (info.name == "cpu") {
         costs.product_us = costs.attention_us = costs.step_us = 0;
         costs.host_us = costs.host_token_us = 0;
         costs.attention_overlap = 0;
-        costs.experts.clear(); // one after another
+        costs.experts.clear(); // one product per expert
         costs.routing_us = costs.routing_ns = 0;
     }
     take_info(info, &costs);
@@ -329,7 +334,8 @@ Result<ProbedDevice> probe_device(const EngineOptions &options) {
         own.backend = "cuda";
         auto backend = make_probed(own, model->model);
         if (backend.ok()) return probe_backend(std::move(backend).value().get(), model->model);
-        // auto: the CPU, but only if there is no device. A device that is full or wrongly named is an error.
+        // auto: the CPU, but only if there is no device. A device that is full or misnamed is an
+        // error.
         if (options.backend == "cuda" ||
             backend.status().code() != BATCHLLM_ERROR_BACKEND_UNAVAILABLE) {
             return std::move(backend).status();
@@ -354,7 +360,7 @@ Result<DeviceCosts> costs_here(const EngineOptions &options) {
     const std::string key = options.backend + " " + std::to_string(options.devices.front()) + " " +
                             backend.compute_type + " " + std::to_string(backend.threads);
     const std::lock_guard lock(
-        mutex); // held while it is measured: a device is not measured twice at once
+        mutex); // held during the measurement, so that no device is measured twice at once
     const auto found = known.find(key);
     if (found != known.end()) return found->second;
     ASSIGN_OR_RETURN(ProbedDevice probed, probe_device(options));

@@ -11,7 +11,8 @@
 
 namespace batchllm {
 
-// *sum: the sum of the hidden states of `count` tokens. It becomes the vector, with memory of its own size.
+// *sum: the sum of the hidden states of `count` tokens. It becomes the vector and is shrunk to the
+// vector's size.
 void finish_embedding(const EmbeddingForm &form, int64_t count, std::vector<float> *sum);
 
 struct LabelScores {
@@ -19,10 +20,10 @@ struct LabelScores {
     std::vector<float> probabilities; // [labels]
 };
 
-// A model's classification head, in float32. Without weights (sim has none) all logits are 0.
+// A model's classification head, in float32. Without weights (as with sim) all logits are 0.
 class Classifier {
   public:
-    // The model is not borrowed.
+    // Does not keep a reference to the model.
     explicit Classifier(const Model &model);
 
     const std::vector<std::string> &labels() const { return labels_; }
@@ -31,7 +32,7 @@ class Classifier {
   private:
     std::vector<std::string> labels_;
     LabelKind kind_;
-    std::vector<float> weight_; // [labels, hidden], or none
+    std::vector<float> weight_; // [labels, hidden], or empty
 };
 
 } // namespace batchllm

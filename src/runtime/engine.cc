@@ -15,7 +15,7 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The longest request if no model states one: that of the shape which `sim` then uses.
+// The longest request if no model states one: that of the shape that `sim` then uses.
 constexpr int64_t default_max_request_tokens = 8192;
 
 } // namespace
@@ -52,7 +52,7 @@ Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
     ASSIGN_OR_RETURN(LoadedModel loaded, loader(options));
     model_ = std::move(loaded.model);
     head_cost_ = loaded.head_cost;
-    // Not earlier: if the model cannot be loaded, an earlier run's timeline must survive.
+    // Not earlier: if the model cannot be loaded, the timeline of an earlier run must survive.
     if (!options.timeline_path.empty()) {
         ASSIGN_OR_RETURN(timeline_, Timeline::open(options.timeline_path));
     }
@@ -107,7 +107,7 @@ Result<ModelTasks> Engine::model_tasks(const BackendInfo &info) const {
     if (model_ == nullptr) return tasks;
     tasks.text = bool(model_->head);
     tasks.labels = classifier_.has_value();
-    // A model whose vectors cannot be made as its directory requires can still do everything else.
+    // A model whose directory requires an unsupported kind of vector can still do everything else.
     Result<EmbeddingForm> form = read_embedding_form(options_.model_dir, info.hidden);
     if (is_failure_of_process(form.status().code())) return form.status();
     tasks.form_status = form.status();
@@ -226,8 +226,8 @@ void Engine::cancel_all() {
     cancels_waiting_.store(true, std::memory_order_release);
 }
 
-// A row runs if one of its requests does. If all jobs are one row and one request, as most are, the
-// schedulers' count is the number of rows.
+// A row runs if one of its requests does. If every job is one row with one request, as most are,
+// the schedulers' count is the number of rows.
 int64_t Engine::rows_running() const {
     int64_t rows = 0;
     if (unusual_jobs_ == 0) {

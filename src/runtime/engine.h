@@ -2,14 +2,14 @@
 //
 //     add_*  -> rows (row_store.h), checked; a bad row gets its result at once
 //     build_groups -> plan of all rows that have not started
-//     step   -> place: groups of the plan become jobs (job.h, slice.h) of a device's lane (lane.h)
-//               schedule: the next token batches of the lanes, put in flight
-//               post-process: one batch's tokens and scores go to their sequences, finished jobs
+//     step   -> place: groups of the plan become jobs (job.h, slice.h) on a device's lane (lane.h)
+//               schedule: the lanes' next token batches are put in flight
+//               post-process: one batch's tokens and scores go to their sequences; finished jobs
 //               become results
 //     poll   -> results as columns
 //
-// Always: a row is in exactly one place: to be planned, in the plan from next_group_ on,
-// in a job, or answered. So it gets exactly one result. Rows waiting + running + done = rows added.
+// Always: a row is in exactly one place: waiting to be planned, in the plan from next_group_ on, in
+// a job, or answered. So it gets exactly one result. Rows waiting + running + done = rows added.
 #pragma once
 
 #include <atomic>
@@ -44,15 +44,15 @@
 
 namespace batchllm {
 
-// Continuations of n rows: row i has those numbered [rows[i], rows[i + 1]).
+// Continuations for n rows: those of row i are numbers [rows[i], rows[i + 1]).
 template <typename T> struct ContinuationColumns {
     Column<T> continuations;
     const int64_t *rows = nullptr; // [n + 1]
 };
 
-// Rows to cancel, of those added so far: all, or those with certain tags.
+// Which of the rows added so far to cancel: all, or those with certain tags.
 struct Cancels {
-    std::unordered_map<uint64_t, int64_t> below; // tag -> rows with ids below this
+    std::unordered_map<uint64_t, int64_t> below; // tag -> cancel its rows with ids below this
     int64_t all_below = 0;
 
     bool name(uint64_t tag, int64_t id) const {
@@ -66,12 +66,12 @@ class Engine {
     using ModelLoader = std::function<Result<LoadedModel>(const EngineOptions &options)>;
 
     static Result<std::unique_ptr<Engine>> create(const EngineOptions &options);
-    // With another way of making the backends.
+    // The same with another function that makes the backends.
     static Result<std::unique_ptr<Engine>> create(const EngineOptions &options,
                                                   const ModelLoader &loader);
     ~Engine();
 
-    // Rows in. The columns have been checked. Strong guarantee: adds all rows or none.
+    // Adds rows. The columns have been checked. Strong guarantee: adds all rows or none.
     Status add_tokens(const Column<int32_t> &prompts, const uint64_t *tags,
                       const ParamsColumn &params);
     Status add_text(const Column<char> &prompts, const uint64_t *tags, const ParamsColumn &params);
@@ -86,10 +86,10 @@ class Engine {
     // A constraint for this engine's rows. Any thread.
     Result<SpecifiedConstraint> make_constraint(const ConstraintSpecification &specification);
 
-    // Fails if no row can be run with these.
+    // Fails if no row can run with these parameters.
     Status check_params(const batchllm_params &params);
 
-    // Writes to the record from now on; null: to none.
+    // Writes to this record from now on; null: to none.
     Status set_report(std::shared_ptr<JobRecord> report);
 
     Status use_plan(const Plan &plan);
@@ -100,16 +100,16 @@ class Engine {
     Status run(batchllm_progress_function callback, void *user);
     std::unique_ptr<ResultBatch> poll(int64_t max_results);
 
-    // Any thread; interrupt() also in a signal handler.
+    // Any thread; interrupt() also from a signal handler.
     void cancel(uint64_t tag);
     void cancel_all();
     void interrupt() { interrupted_.store(true, std::memory_order_relaxed); }
 
     batchllm_stats stats() const;
-    // About one of the devices. Any thread.
+    // Describes one of the devices. Any thread.
     Result<batchllm_info> info(int32_t device) const;
-    MaskWork mask_work() const; // of all devices
-    // The labels of a model with a classification head; else empty.
+    MaskWork mask_work() const; // over all devices
+    // The labels of a model with a classification head; otherwise empty.
     std::span<const std::string> labels() const;
 
   private:
@@ -215,16 +215,18 @@ class Engine {
 
     EngineOptions options_;
     Log log_;
-    std::unique_ptr<Model> model_;               // as LoadedModel's
+    std::unique_ptr<Model> model_;               // see LoadedModel::model
     std::shared_ptr<const Tokenizer> tokenizer_; // null: tokens only
-    std::unique_ptr<const ChatTemplate> chat_;   // null when tokenizer_ is
+    std::unique_ptr<const ChatTemplate> chat_;   // null if tokenizer_ is
     struct Device {
         int32_t number;
         BackendInfo info;
     };
     std::vector<Device> devices_;              // as loaded, including those that have failed since
+                                               // then
     std::vector<std::unique_ptr<Lane>> lanes_; // one per device that has not failed
-    std::unique_ptr<ThreadPool> pool_;         // for the tokenizer and masks, once needed
+    std::unique_ptr<ThreadPool> pool_;         // for the tokenizer and masks; created when first
+                                               // needed
     std::optional<Timeline> timeline_;
     std::optional<StepWatch> watch_;
     std::shared_ptr<JobRecord> report_; // null: none
@@ -232,42 +234,44 @@ class Engine {
     std::vector<int32_t> eos_tokens_;
     std::optional<Classifier> classifier_;
     mutable std::mutex vocabulary_mutex_;
-    std::shared_ptr<const TokenVocabulary> vocabulary_; // for constraints, once there is one
+    std::shared_ptr<const TokenVocabulary> vocabulary_; // for constraints; created when first
+                                                        // needed
     RowMasks masks_;
     int64_t max_request_tokens_ = 0;
 
-    Intake intake_; // rows, those to be planned, results
+    Intake intake_; // rows, rows to be planned, results
     std::optional<ParamsReader> params_;
-    std::shared_ptr<const PreparedParams> score_params_; // of all rows that are scored
-    std::optional<Plan> next_plan_;                      // use_plan's
+    std::shared_ptr<const PreparedParams> score_params_; // shared by all rows that are scored
+    std::optional<Plan> next_plan_;                      // from use_plan
 
     Plan plan_;
     bool planned_ = false;
-    bool advised_ = false;          // once per engine
+    bool advised_ = false;          // advice is given once per engine
     std::vector<int64_t> plan_ids_; // row of the plan -> id, or -1
     std::vector<int64_t>
-        last_group_of_;    // prefix -> last group that has it; only if some prefix has a head
+        last_group_of_;    // prefix -> the last group that uses it; only if some prefix has a head
     double head_cost_ = 0; // LoadedModel::head_cost
     std::vector<char> prefix_counted_; // prefix -> its tokens are no longer in plan_tokens_left_
-    int64_t next_group_ = 0;           // groups before it have been placed
+    int64_t next_group_ = 0;           // all groups before it have been placed
 
     std::unordered_map<Job *, std::unique_ptr<Job>> jobs_;
-    std::vector<Job *> finished_jobs_; // of this step
-    int64_t unusual_jobs_ = 0;         // jobs that are not one row with one request
+    std::vector<Job *> finished_jobs_; // in this step
+    int64_t unusual_jobs_ = 0;         // jobs other than one row with one request
     Status failed_;
-    bool running_ = false; // guards against step and run called from run's own callback
+    bool running_ = false; // prevents step and run from being called from run's own callback
 
     std::atomic<bool> interrupted_{false};
-    std::atomic<int64_t> next_id_{0}; // rows' next_id(), for cancel()
+    std::atomic<int64_t> next_id_{0}; // the rows' next_id(), for cancel()
     std::mutex cancel_mutex_;
     Cancels cancels_;
     std::atomic<bool> cancels_waiting_{false};
 
     batchllm_stats stats_{};
-    int64_t plan_tokens_left_ = 0; // to compute for groups not placed
+    int64_t plan_tokens_left_ = 0; // to compute for groups that have not been placed
     int64_t prompt_tokens_done_ = 0;
-    int64_t lost_tokens_ = 0;  // generated on devices that then failed, for rows without a result
-    StepCounts last_counts_{}; // of the step
+    int64_t lost_tokens_ = 0;  // generated on devices that have since failed, for rows without a
+                               // result
+    StepCounts last_counts_{}; // of the current step
     std::optional<std::chrono::steady_clock::time_point> first_step_;
 };
 

@@ -1,4 +1,4 @@
-// Rows in: columns -> tokens -> rows that can be computed, or the error of one that cannot.
+// Adding rows: columns -> tokens -> rows that can be computed, or the error of a row that cannot.
 #include <algorithm>
 #include <cinttypes>
 #include <limits>
@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Texts that are tokenized before their rows are added: limits the memory that is held twice.
+// How many texts are tokenized before their rows are added; limits the memory that exists twice.
 constexpr int64_t tokenize_block = 1024;
 
 struct Encoded {
@@ -20,8 +20,8 @@ struct Encoded {
     Status status;
 };
 
-// Calls encode(i, &tokens) for each i of a block, on all threads. If memory runs out the whole call
-// fails: it is not the error of a row.
+// Calls encode(i, &tokens) for each i of a block, on all threads. If memory runs out, the whole
+// call fails, because no row is to blame.
 template <typename Encode>
 void encode_block(ThreadPool *pool, int64_t count, std::vector<Encoded> *block, Encode encode) {
     if (static_cast<int64_t>(block->size()) < count) block->resize(static_cast<size_t>(count));
@@ -33,12 +33,12 @@ void encode_block(ThreadPool *pool, int64_t count, std::vector<Encoded> *block, 
     });
 }
 
-// Tokens of row i and those after it, up to the rows of one segment of the row store.
+// The tokens of row i and the rows after it, up to the size of one segment of the row store.
 int64_t tokens_to_come(const Column<int32_t> &prompts, int64_t i) {
     return prompts.offsets[std::min(prompts.n, i + RowStore::segment_rows)] - prompts.offsets[i];
 }
 
-// Checks that a ScoreSpec can count a row's continuations, in tokens or bytes.
+// Checks that a ScoreSpec can count a row's continuations, whether in tokens or bytes.
 template <typename T> Status check_size(const ContinuationColumns<T> &scored, int64_t row) {
     constexpr int64_t most = std::numeric_limits<int32_t>::max() - 1;
     const int64_t begin = scored.rows[row];
@@ -89,7 +89,7 @@ Status Engine::check_tokens(const char *what, std::span<const int32_t> tokens) c
     return {};
 }
 
-// generated: tokens after the prompt that are stored or sampled.
+// generated: how many tokens after the prompt are stored or sampled.
 Status Engine::check_prompt(std::span<const int32_t> prompt, int64_t generated) const {
     if (prompt.empty()) return error(BATCHLLM_ERROR_ROW_EMPTY, "the prompt has no tokens");
     const int64_t length = static_cast<int64_t>(prompt.size());
@@ -170,13 +170,13 @@ Status Engine::check_scored(std::span<const int32_t> prompt, const ScoreSpec &sc
 
 // ---- Sampling parameters of a column's rows ----
 
-// Reads each struct once. A parameter out of its range is the row's error.
+// Reads each struct once. A parameter that is out of range is the row's error.
 class Engine::RowParams {
   public:
     RowParams(const ParamsColumn &column, ParamsReader *reader)
         : column_(column), reader_(reader) {}
 
-    // Fails only when the column cannot be read.
+    // Fails only if the column cannot be read.
     Status move_to(int64_t i) {
         if (column_.same_as_before(i)) return {};
         ASSIGN_OR_RETURN(const batchllm_params params, column_.at(i));
@@ -239,7 +239,7 @@ Status Engine::add_tokens(const Column<int32_t> &prompts, const uint64_t *tags,
     return {};
 }
 
-// Adds n rows whose tokens are made by encode(i, its parameters, &tokens), on all threads.
+// Adds n rows whose tokens come from encode(i, its parameters, &tokens), on all threads.
 template <typename Encode> Status Engine::add_encoded(int64_t n, const uint64_t *tags,
                                                       const ParamsColumn &params, Encode encode) {
     RETURN_IF_ERROR(failed_);
@@ -307,7 +307,7 @@ Status Engine::add_chat(const Column<char> &conversations, const uint64_t *tags,
 }
 
 Status Engine::add_table(const Table &table, const uint64_t *tags, const ParamsColumn &params) {
-    // Rows without a prompt, such as nulls, are answered even without a tokenizer.
+    // Rows without a prompt, such as nulls, get their answer even without a tokenizer.
     const bool all_bad = std::all_of(table.statuses.begin(), table.statuses.end(),
                                      [](int32_t status) { return status != BATCHLLM_OK; });
     if (!all_bad) RETURN_IF_ERROR(need_tokenizer());

@@ -5,7 +5,7 @@
 
 namespace batchllm {
 
-// The results for one of a job's rows.
+// Adds the results of one of a job's rows.
 void Engine::give(const Job &job, Job::Answer *to, bool cancelled) {
     if (to->given) return;
     const size_t before = intake_.outcomes.size();
@@ -19,7 +19,7 @@ void Engine::give(const Job &job, Job::Answer *to, bool cancelled) {
     }
 }
 
-// Ends a job with nothing left to compute, which the scheduler no longer holds.
+// Ends a job with nothing left to compute, which the scheduler has already released.
 void Engine::end_job(Job *job) {
     for (Job::Answer &to : job->answers) give(*job, &to, false);
     if (job->group_run != nullptr) report_end(*job);
@@ -46,7 +46,7 @@ void Engine::cancel_waiting(Row *row) {
     ++stats_.rows_done;
 }
 
-// Answers the job's rows with these tags. The job continues for the others, if there are any.
+// Answers the job's rows with these tags. The job continues if it has other rows.
 void Engine::cancel_started(Job *job, const Cancels &cancels) {
     for (Job::Answer &to : job->answers) {
         if (cancels.name(to.tag, to.row)) give(*job, &to, true);

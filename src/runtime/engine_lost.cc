@@ -1,5 +1,6 @@
-// Devices that fail. What a device computes depends only on its rows, so another device can compute it: the
-// rows that were placed on it wait again, as if they had never started, and are planned with all other waiting rows.
+// Devices that fail. What a device computes depends only on its rows, so another device can compute
+// it: the rows placed on the failed device wait again, as if they had never started, and are
+// planned with all other waiting rows.
 #include <algorithm>
 #include <utility>
 
@@ -7,7 +8,7 @@
 
 namespace batchllm {
 
-// run_lanes() until no device fails, or the last one does.
+// Calls run_lanes() until no device fails, or the last one does.
 Status Engine::run_on_what_is_left() {
     Status status = run_lanes();
     while (!status.ok()) {
@@ -34,8 +35,8 @@ Status Engine::run_on_what_is_left() {
     return status;
 }
 
-// Makes all rows on the lane that have no result wait again, and returns how many. The lane's scheduler must
-// not be used any more.
+// Makes all rows on the lane without a result wait again, and returns how many. The lane's
+// scheduler must not be used any more.
 int64_t Engine::take_back_rows(const Lane *lane) {
     std::vector<Job *> jobs;
     for (const auto &[job, owner] : jobs_) {
@@ -50,10 +51,10 @@ int64_t Engine::take_back_rows(const Lane *lane) {
             if (!sequence.done) intake_.generation -= sequence.max_tokens - generated;
         }
         stats_.logical_prompt_tokens -= logical_tokens(*job);
-        ++stats_.rows_deduplicated; // of its rows without a result, one was not
+        ++stats_.rows_deduplicated; // one of its rows without a result was computed
         if (job->answers.size() > 1 || job->sequences.size() > 1) --unusual_jobs_;
         for (const Job::Answer &answer : job->answers) {
-            if (answer.given) { // cancelled, and counted for good
+            if (answer.given) { // cancelled, so its count stays
                 stats_.logical_prompt_tokens +=
                     int64_t{answer.samples} * job->sequences.front().prompt.length;
                 intake_.rows.release(answer.row);
@@ -84,7 +85,7 @@ Status Engine::plan_again() {
     release_heads();
     plan_tokens_left_ = 0;
     intake_.unplanned = std::move(waiting);
-    // A plan that was given is for rows that are still to be added.
+    // A plan from use_plan is for rows that have not been added yet.
     std::optional<Plan> given = std::exchange(next_plan_, std::nullopt);
     RETURN_IF_ERROR(build_groups());
     next_plan_ = std::move(given);

@@ -40,8 +40,8 @@ Result<Plan> Engine::get_plan() const {
     return plan_;
 }
 
-// The rows of the old plan that have not been placed, in the plan's order. Those that were answered
-// while they waited are added to *ended.
+// The rows of the old plan that have not been placed, in the plan's order. Rows that were answered
+// while they waited are appended to *ended.
 std::vector<int64_t> Engine::rows_left(std::vector<int64_t> *ended) {
     std::vector<int64_t> rows;
     for (size_t g = static_cast<size_t>(next_group_); g < plan_.groups.size(); ++g) {
@@ -79,8 +79,8 @@ PlanOptions Engine::plan_options() const {
     return options;
 }
 
-// The plan given to use_plan, after what is left of the old one; nothing if it is not exactly the new
-// rows' plan.
+// The plan passed to use_plan, after the rest of the old one; empty if it is not exactly a plan for
+// the new rows.
 std::optional<Engine::PlannedRows> Engine::take_given_plan(const std::vector<int64_t> &left) {
     if (!next_plan_.has_value()) return std::nullopt;
     PlannedRows taken;
@@ -115,8 +115,8 @@ std::optional<Engine::PlannedRows> Engine::take_given_plan(const std::vector<int
     return taken;
 }
 
-// Plans the rows left from the old plan, in the order in which they were added, and the new rows. A row
-// that cannot be computed keeps its number in the plan, as a row without tokens.
+// Plans the rows left from the old plan, in order of addition, and then the new rows. A row that
+// cannot be computed keeps its number in the plan, as a row without tokens.
 Result<Engine::PlannedRows> Engine::plan_rows(const std::vector<int64_t> &left) {
     PlannedRows planned;
     for (const int64_t row : left) planned.ids.push_back(plan_ids_[static_cast<size_t>(row)]);
@@ -183,7 +183,7 @@ Status Engine::build_groups() {
     return {};
 }
 
-// What the plan advises, with the first words of what rows have in common.
+// The plan's advice, with the first words that rows have in common.
 std::string Engine::advice_text() {
     const PlanAdvice &advice = plan_.advice;
     constexpr int64_t most_tokens = 12;
@@ -200,8 +200,8 @@ std::string Engine::advice_text() {
     return text;
 }
 
-// Writes the advice to the log, once per engine, and to the report. If memory runs out it is left out: the plan
-// is still good.
+// Writes the advice to the log, once per engine, and to the report. If memory runs out, it is left
+// out: the plan is still good.
 void Engine::tell_advice() try {
     const PlanAdvice &advice = plan_.advice;
     if (advice.kind == BATCHLLM_ADVICE_NONE || (advised_ && report_ == nullptr)) return;
@@ -212,8 +212,8 @@ void Engine::tell_advice() try {
                                   static_cast<double>(plan_.logical_tokens()));
 } catch (const std::bad_alloc &) {}
 
-// prefix -> the last group that has it, as its own prefix or above that. If no prefix has a parent, no group
-// shares with another and the table is empty.
+// prefix -> the last group that has it, as its own prefix or as one above that. If no prefix has a
+// parent, no two groups share anything and the table is empty.
 std::vector<int64_t> Engine::last_groups_of(const Plan &plan) {
     const auto has_parent = [](const PlanPrefix &prefix) { return prefix.parent >= 0; };
     if (std::none_of(plan.prefixes.begin(), plan.prefixes.end(), has_parent)) return {};
@@ -227,9 +227,10 @@ std::vector<int64_t> Engine::last_groups_of(const Plan &plan) {
     return last;
 }
 
-// Chains equal greedy rows behind the first of them. candidates: (fingerprint, id), sorted.
+// Links equal greedy rows to the first of them. candidates: (fingerprint, id), sorted.
 void Engine::link_equal_rows(const std::vector<std::pair<uint64_t, int64_t>> &candidates) {
-    // Equal tokens rarely come with more different parameters than this: the rest are computed.
+    // Rows with equal tokens rarely have more different parameters than this; any more are computed
+    // separately.
     constexpr size_t most_heads = 16;
     std::array<Row *, most_heads> heads{};
     std::array<Row *, most_heads> tails{};

@@ -7,7 +7,7 @@
 namespace batchllm {
 namespace {
 
-constexpr const char *modelling_backend = "sim"; // the one whose seconds no clock measures
+constexpr const char *modelling_backend = "sim"; // the only one with simulated seconds
 
 std::string name_of(std::string path) {
     while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -23,7 +23,8 @@ Status Engine::set_report(std::shared_ptr<JobRecord> report) {
     }
     if (report_ != nullptr) report_->detach();
     report_ = nullptr;
-    // Groups that run now began on the other report's clock, so neither report lists them as slow.
+    // Groups that are running now began on the other report's clock, so neither report lists them
+    // as slow.
     for (auto &[key, job] : jobs_) job->group_run = nullptr;
     if (report == nullptr) return {};
     const BackendInfo &info = devices_.front().info;
@@ -52,7 +53,7 @@ Status Engine::set_report(std::shared_ptr<JobRecord> report) {
     return {};
 }
 
-// The engine's seconds: since its first step by the clock, or the modelled time of the devices.
+// The engine's seconds: by the clock since its first step, or the simulated time of the devices.
 double Engine::clock_now() const {
     if (devices_.front().info.name != modelling_backend) {
         if (!first_step_) return 0;
@@ -69,8 +70,8 @@ double Engine::report_clock(const Lane &lane) const {
     return (modelled ? lane.seconds() : clock_now()) - report_start_;
 }
 
-// Records jobs of one group on one lane, before they are queued. Of the `shared` tokens with which all
-// begin, the last new_tokens are computed for them.
+// Records jobs of one group on one lane before they are queued. All begin with the same `shared`
+// tokens; the last new_tokens of those are computed for them.
 void Engine::report_group(const std::vector<Job *> &jobs, int64_t shared, int64_t new_tokens) {
     GroupRun run;
     run.started = report_clock(*jobs.front()->lane);

@@ -12,10 +12,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How often devices are asked which of them is ready: short compared with a batch.
+// How often devices are polled for which of them is ready: short compared with a batch.
 constexpr auto poll_interval = std::chrono::microseconds(20);
 
-// What the engine may be doing (StepWatch).
+// What the engine may be doing, for StepWatch.
 constexpr const char *planning = "planning";
 constexpr const char *scheduling = "scheduling for device";
 constexpr const char *submitting = "handing a batch to device";
@@ -55,11 +55,11 @@ Status Engine::run_step() {
     } const leave{&*watch_};
     watch_->begin(planning);
     RETURN_IF_ERROR(build_groups());
-    // From here on a failure leaves requests half advanced, so the engine stays failed.
+    // A failure after this point leaves requests half advanced, so the engine stays failed.
     try {
         failed_ = run_started_step();
     } catch (const std::bad_alloc &) {
-        // Short enough for a std::string that allocates nothing.
+        // Short enough for a std::string not to allocate.
         failed_ = Status(BATCHLLM_ERROR_OUT_OF_MEMORY, "out of memory");
     } catch (const std::exception &fault) {
         failed_ = Status(BATCHLLM_ERROR_INTERNAL, "a fault");
@@ -78,12 +78,12 @@ Status Engine::run_started_step() {
 Status Engine::run_lanes() {
     for (const auto &lane : lanes_) RETURN_IF_ERROR(fill(lane.get()));
     if (Lane *lane = next_lane()) RETURN_IF_ERROR(take_from(lane));
-    // No batch is left without its masks between two steps.
+    // Between two steps, no batch is left without its masks.
     for (const auto &lane : lanes_) {
         if (lane->unsampled()) RETURN_IF_ERROR(take_from(lane.get()));
     }
     if (rows_done() < intake_.added) return {};
-    // What is still in flight belongs to rows that have ended.
+    // Whatever is still in flight belongs to rows that have ended.
     for (const auto &lane : lanes_) {
         while (lane->in_flight() > 0) RETURN_IF_ERROR(take_from(lane.get()));
     }
@@ -104,7 +104,8 @@ Status Engine::fill(Lane *lane) {
         if (batch->tokens.empty()) break;
         watch_->begin(submitting, lane->device(), &lane->newest().counts);
         RETURN_IF_ERROR(lane->forward(*batch));
-        // If the masks depend on the previous batch, it is sampled once that one has been collected.
+        // If the masks depend on the previous batch, this one is sampled once that one has been
+        // collected.
         if (lane->in_flight() == 1 || !RowMasks::wait_for_samples(lane->newest())) {
             RETURN_IF_ERROR(sample_newest(lane));
         }
@@ -112,7 +113,7 @@ Status Engine::fill(Lane *lane) {
     return {};
 }
 
-// While the device computes the batch.
+// Runs while the device computes the batch.
 Status Engine::sample_newest(Lane *lane) {
     watch_->begin(sampling, lane->device(), &lane->newest().counts);
     RETURN_IF_ERROR(
@@ -138,9 +139,9 @@ void Engine::take_forced(Lane *lane) {
 
 // ---- Collect ----
 
-// The lane whose oldest batch is ready, or will be first; null: nothing is in flight. Of several that
-// are ready, the one that has computed for the shortest time, so that the modelled clocks of `sim` stay
-// together.
+// The lane whose oldest batch is ready, or will be first; null: nothing is in flight. If several
+// are ready, the one that has computed for the shortest time, so that the simulated clocks of `sim`
+// stay close together.
 Lane *Engine::next_lane() {
     bool waits = false;
     while (true) {
@@ -305,7 +306,7 @@ void Engine::accept_scores(Sequence *sequence, std::span<const float> logprobs, 
     }
 }
 
-// A prompt's last scores may come in the batch that ends the row, after its sample.
+// A prompt's last scores may arrive with the batch that ends the row, after its sample.
 void Engine::accept_prompt_score(Sequence *sequence, float logprob, const SampleOutput &output) {
     if (output.finite && !std::isnan(logprob)) {
         sequence->prompt_logprobs.add(logprob, output.top);
@@ -332,7 +333,7 @@ void Engine::fail(Sequence *sequence, int32_t status, std::string message) {
     finish(sequence, BATCHLLM_FINISH_ERROR);
 }
 
-// Counts tokens as spent: the sequence may no longer generate them.
+// Counts tokens as used up: the sequence will no longer generate them.
 void Engine::spend(const Sequence &sequence, int64_t tokens) {
     intake_.generation -= tokens;
     sequence.job->lane->generation -= tokens;

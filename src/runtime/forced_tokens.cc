@@ -9,13 +9,13 @@
 namespace batchllm {
 namespace {
 
-constexpr size_t least_bytes = 2; // shorter texts cannot be two tokens
+constexpr size_t least_bytes = 2; // a shorter text cannot be two tokens
 constexpr size_t longest_bytes = 4096;
-constexpr size_t context_tokens = 4; // of the previous output, which the tokenizer sees too
+constexpr size_t context_tokens = 4; // of the output so far, which the tokenizer also sees
 constexpr int32_t most_looked_at = 4096;
 constexpr EncodeOptions plain{false, false};
 
-// The end of the output as text, beginning with a whole character; "" if there is none.
+// The end of the output as text, starting at a character boundary; "" if there is none.
 std::string context_of(const Tokenizer &tokenizer, std::span<const int32_t> output) {
     std::string text;
     for (const int32_t token : output.last(std::min(output.size(), context_tokens))) {
@@ -30,8 +30,8 @@ std::string context_of(const Tokenizer &tokenizer, std::span<const int32_t> outp
     return text.substr(begin);
 }
 
-// The tokens at the end of context + text that spell exactly the text. Empty if a token of the whole
-// spans the boundary.
+// The tokens at the end of context + text that spell exactly the text. Empty if a token spans the
+// boundary between the two.
 std::vector<int32_t> tokens_behind(const Tokenizer &tokenizer, const std::string &context,
                                    const std::string &text) {
     std::vector<int32_t> tokens;
@@ -49,7 +49,7 @@ std::vector<int32_t> tokens_behind(const Tokenizer &tokenizer, const std::string
     return tokens;
 }
 
-// Whether a token that is longer than this one and begins with it is allowed in its place.
+// Whether a longer token that begins with this one is allowed in its place.
 bool can_be_longer(ConstraintState *before, const TokenVocabulary &tokens, int32_t token) {
     const Result<AllowedTokens> allowed = before->allowed();
     if (!allowed.ok() || allowed->count > most_looked_at) return true;
@@ -75,7 +75,7 @@ std::vector<int32_t> forced_tokens(const ConstraintState &state, const Tokenizer
     std::vector<int32_t> tokens = tokens_behind(tokenizer, context_of(tokenizer, output), text);
     if (tokens.empty()) tokens = tokens_behind(tokenizer, "", text);
     if (tokens.size() < 2) return {};
-    // All tokens of the text, without the last one if another could take its place.
+    // All tokens of the text, except the last one if another could replace it.
     const bool whole = static_cast<int64_t>(tokens.size()) <= most;
     if (!whole) tokens.resize(static_cast<size_t>(most));
     for (size_t i = 0; i < tokens.size(); ++i) {

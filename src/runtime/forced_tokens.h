@@ -1,5 +1,5 @@
-// A constraint's state -> the tokens of the forced text, which are computed all at once like a
-// prompt, instead of one per step.
+// A constraint's state -> the tokens of the text that must come next. They are computed together,
+// like a prompt, instead of one per step.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 namespace batchllm {
 
 // The tokens that the tokenizer would produce after the output so far, at most `most`. The
-// constraint allows each of them in its place. The last one is left out if a longer token could
-// replace it, depending on the text that follows. Empty if fewer than two remain, which would save
-// no step.
+// constraint allows each of them in its place. The last one is left out if, depending on the text
+// that follows, a longer token could replace it. Empty if fewer than two remain, since that would
+// save no step.
 std::vector<int32_t> forced_tokens(const ConstraintState &state, const Tokenizer &tokenizer,
                                    std::span<const int32_t> output, int64_t most);
 

@@ -8,8 +8,9 @@ namespace {
 // How much faster products are in fp8; merges are not (docs/performance.md).
 constexpr double fp8_speed = 1.45;
 
-// Two cores with AVX-512 and BF16. merge_ns follows from the point at which heads broke even with a small
-// model there (docs/lab/engine.md). On processors with slower products, merges are slower too.
+// Two cores with AVX-512 and BF16. merge_ns follows from the point at which heads broke even with a
+// small model there (docs/lab/engine.md). On processors with slower products, merges are slower
+// too.
 DeviceCosts processor() {
     DeviceCosts costs;
     costs.step_tokens = 512;
@@ -24,7 +25,7 @@ DeviceCosts processor() {
 } // namespace
 
 double head_cost_on(const BackendInfo &backend, const Model &model) {
-    if (model.state_size() > 0) return 0; // the cost of states at heads has not been measured
+    if (model.state_size() > 0) return 0; // what states cost at heads has not been measured
     if (backend.name == "cpu") return head_cost(StepCost(processor(), model));
     if (backend.name != "cuda" || backend.reproducible) return 0;
     Result<DeviceCosts> gpu = named_device_costs("h200");

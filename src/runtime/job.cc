@@ -11,7 +11,7 @@ void set_prompt(const Row &row, std::span<const int32_t> tokens, int32_t shareab
                         row.params->salt};
 }
 
-// All candidates of one token are scored by the logits at the prompt's last position.
+// All candidates of a single token are scored by the logits at the prompt's last position.
 void make_candidates_sequence(const Row &row, Job *job) {
     const ScoreSpec &score = *row.score;
     std::vector<int32_t> candidates;
@@ -27,8 +27,8 @@ void make_candidates_sequence(const Row &row, Job *job) {
     sequence.targets = std::move(candidates);
 }
 
-// A longer continuation is computed without its last token: each token is scored by the logits of the
-// position before it.
+// A longer continuation is computed without its last token, since each token is scored by the
+// logits of the position before it.
 void make_continuation_sequence(const Row &row, std::span<const int32_t> continuation, Job *job) {
     Sequence &sequence = job->sequences.emplace_back();
     sequence.own_tokens.reserve(static_cast<size_t>(row.length) + continuation.size() - 1);
@@ -65,7 +65,7 @@ void make_sampled_sequences(const Row &row, const JobLimits &limits, Job *job) {
         if (scored) sequence.targets.assign(row.tokens + 1, row.tokens + row.length);
         sequence.max_tokens = clipped_max_tokens(params, row.length, limits.max_request_tokens);
         sequence.sample = i;
-        // Greedy samples are the same even if each is computed separately, on `sim` too.
+        // Greedy samples are equal even if each is computed separately, also on `sim`.
         const int32_t drawn = params.greedy() ? 0 : i;
         sequence.random_key = random_key(limits.engine_seed, params.seed, row.tag, drawn);
         if (params.constraint != nullptr) {
@@ -107,14 +107,14 @@ std::string text_of(const Sequence &sequence, const PreparedParams &params,
     for (size_t i = passed; i < count; ++i) rest += decoder.push(sequence.output[i]);
     rest += decoder.finish();
     if (params.stops == nullptr) return text + rest;
-    // Only the end of the text, before an EOS or where the row was cancelled, can complete one.
+    // Only the text held back at the end, before an EOS or a cancellation, can complete one.
     StopScanner scanner(*params.stops);
     scanner.push(rest, &text);
     scanner.finish(&text);
     return text;
 }
 
-// Puts the scores of the candidates and of the longer continuations back into the row's order.
+// Puts the scores of candidates and of longer continuations back into the row's order.
 void collect_scores(const Job &job, Outcome *outcome) {
     const ScoreSpec &score = *job.score;
     size_t next_sequence = 0;
@@ -170,7 +170,7 @@ void answer_embedded(const Job &job, const Job::Answer &to, bool cancelled,
 // Takes the log-probabilities of the prompt if all of them are there.
 void take_prompt_logprobs(const Job &job, const Sequence &sequence, Outcome *outcome) {
     if (sequence.targets.empty()) return;
-    // The other samples share the prompt, but not with this one.
+    // The other samples share the prompt with each other, but not with this one.
     if (job.sequences.size() > 1) outcome->shared_tokens = 0;
     if (sequence.prompt_logprobs.values.size() < sequence.targets.size()) return;
     outcome->prompt_logprobs = sequence.prompt_logprobs;

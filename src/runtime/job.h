@@ -1,5 +1,5 @@
-// Rows -> requests. A job computes one row, and the rows that equal it: a sequence for each of its
-// samples or scored continuations, or one sequence for its hidden state.
+// Rows -> requests. A job computes one row and all rows equal to it. It has one sequence for each
+// of the row's samples or scored continuations, or a single sequence for its hidden state.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class Lane;
 struct GroupRun;
 struct Job;
 
-// The text of a sequence as it grows, up to the first stop string in it.
+// The text of a sequence as it grows, up to its first stop string.
 struct StopFinder {
     StreamDecoder decoder;
     StopScanner scanner;
@@ -31,37 +31,37 @@ struct StopFinder {
     bool push(int32_t token) { return scanner.push(decoder.push(token), &text); }
     // Appends a token's text without looking for stop strings in it.
     void pass(int32_t token) { text += decoder.push(token); }
-    // There are no more tokens. True if what the decoder held back (a character cut short becomes
-    // U+FFFD) completes a stop string. Nothing may be pushed afterwards.
+    // There are no more tokens. Returns true if what the decoder held back (an incomplete character
+    // becomes U+FFFD) completes a stop string. Nothing may be pushed afterwards.
     bool end() { return scanner.push(decoder.finish(), &text); }
 };
 
-// A sequence's place in its constraint.
+// A sequence's position in its constraint.
 struct Constrained {
     explicit Constrained(std::shared_ptr<const Constraint> constraint)
         : state(std::move(constraint)) {}
 
-    ConstraintState state; // after all of the sequence's output
-    Status failed;         // no mask could be made: what was sampled without it is discarded
-    // Tokens that must come next: taken instead of a sample. Kept only until then.
+    ConstraintState state; // after the whole output of the sequence
+    Status failed;         // why no mask could be made; a token sampled without one is discarded
+    // Tokens that must come next, taken instead of sampling. Cleared once they have been taken.
     std::vector<int32_t> forced;
     bool takes_forced = false; // no parameter of the row requires every token to be sampled
 };
 
-// What the scheduler computes, with what the runtime remembers of it.
+// What the scheduler computes, plus what the runtime needs to know about it.
 struct Sequence : Request {
     Job *job = nullptr;
     std::vector<int32_t> own_tokens;   // prompt and continuation of a scored sequence; else empty
-    TokenLogprobs logprobs;            // of `output`, where asked
+    TokenLogprobs logprobs;            // of `output`, if requested
     TokenLogprobs prompt_logprobs;     // generate: of `targets`, as they arrive
     std::vector<float> score_logprobs; // [targets], as they arrive
-    std::vector<float> hidden;         // embedded: the sum so far; once done, the row's vector
-    int32_t pooled = 0;                // positions in that sum
-    LabelScores labels;                // classified, once done
-    std::unique_ptr<StopFinder> stop;  // only with stop strings
-    std::unique_ptr<Constrained> constrained; // only with a constraint
-    int32_t text_tokens = -1;                 // tokens of `output` that are text; -1: all
-    int32_t finish = 0;                       // BATCHLLM_FINISH_, once done
+    std::vector<float> hidden;         // embed: the sum so far; once done, the row's vector
+    int32_t pooled = 0;                // how many positions are in that sum
+    LabelScores labels;                // classify: once done
+    std::unique_ptr<StopFinder> stop;  // null: no stop strings
+    std::unique_ptr<Constrained> constrained; // null: no constraint
+    int32_t text_tokens = -1;                 // how many tokens of `output` are text; -1: all
+    int32_t finish = 0;                       // BATCHLLM_FINISH_..., once done
     int32_t status = BATCHLLM_OK;
     std::string error;
 };
@@ -71,21 +71,23 @@ struct Job {
         int64_t row;
         uint64_t tag;
         int32_t samples;
-        int32_t prompt_length; // differs between rows of which only the first token counts
-        bool given;            // its result has been made: it was cancelled before the others
+        int32_t prompt_length; // differs between rows for which only the first token counts
+        bool given;            // its result has been made already: it was cancelled before the
+                               // others
     };
 
-    Lane *lane = nullptr;            // the device that computes all of it
-    std::vector<Answer> answers;     // the row, then its equals
-    std::vector<Sequence> sequences; // never moved once they have been handed to the scheduler
+    Lane *lane = nullptr;            // of the device that computes the whole job
+    std::vector<Answer> answers;     // the row, then the rows equal to it
+    std::vector<Sequence> sequences; // never moved once the scheduler has them
     std::shared_ptr<const PreparedParams> params;
     const ScoreSpec *score = nullptr; // borrowed from the row that owns the tokens
     Task task = Task::generate;
     int32_t prompt_length = 0;
-    int32_t computed_length = 0;         // of the prompt: Row::computed_length()
-    int32_t shared_tokens = 0;           // of the prompt, not computed for one result alone
-    int32_t unfinished = 0;              // sequences not done
-    std::shared_ptr<GroupRun> group_run; // the report's; null: none
+    int32_t computed_length = 0;         // tokens of the prompt: Row::computed_length()
+    int32_t shared_tokens = 0;           // tokens of the prompt that are not computed for one
+                                         // result alone
+    int32_t unfinished = 0;              // sequences that are not done
+    std::shared_ptr<GroupRun> group_run; // for the report; null: none
 
     bool any_answer_left() const;
 };
@@ -96,20 +98,21 @@ struct JobLimits {
     const Tokenizer *tokenizer = nullptr; // null: no text, no stop strings
     bool sharing = true;                  // false: each sample is computed separately
 };
-// The job of rows that are all equal and waiting; the first one lends its tokens. A job determines what
-// is computed, not where it ends: it knows no EOS ids.
+// The job for waiting rows that are all equal; the first one lends its tokens. A job determines
+// what is computed, not where it ends: it knows no EOS ids.
 std::unique_ptr<Job> make_job(RowStore *rows, const std::vector<int64_t> &ids,
                               const JobLimits &limits);
 
-// Appends the result of one of the job's rows: `samples` outcomes, or none if memory runs out. A
-// cancelled row gets what there is so far.
+// Appends the result of one of the job's rows: one outcome per sample, or none if memory runs out.
+// A cancelled row gets whatever there is so far.
 void answer(const Job &job, const Job::Answer &to, bool cancelled, const Tokenizer *tokenizer,
             std::deque<Outcome> *outcomes);
 
-// Prompt tokens that would be computed if nothing were shared between the job's results.
+// The prompt tokens that would be computed if the job's results shared nothing.
 int64_t logical_tokens(const Job &job);
 
-// How many of a row's samples are computed: with sharing one if they are greedy, since all are the same.
+// How many of a row's samples are computed. With sharing, greedy rows compute one, since all are
+// equal.
 int32_t computed_samples(const SamplingParams &params, bool sharing);
 
 // The most tokens that a row may generate: its max_tokens, limited by the longest request.

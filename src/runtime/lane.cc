@@ -3,8 +3,9 @@
 namespace batchllm {
 namespace {
 
-// If more than one in this many running requests would miss the next batch, because their newest tokens are
-// not known yet, the lane waits for the batch in flight: a small batch reads all weights for few tokens.
+// If more than one in this many running requests would miss the next batch because their newest
+// tokens are not known yet, the lane waits for the batch in flight, since a small batch reads all
+// weights for only a few tokens.
 constexpr int64_t held_back_one_in = 8;
 
 SchedulerOptions of_backend(SchedulerOptions options, const Backend *backend) {

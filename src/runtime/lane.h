@@ -1,15 +1,16 @@
-// One device of the engine: its backend, its scheduler with the requests placed on it, and the batches
-// that it has in flight.
+// One device of the engine: its backend, its scheduler with the requests placed on it, and its
+// batches in flight.
 //
-//     next_batch   of its requests
-//     forward      puts it in flight, after the one that runs
-//     sample       has it sampled, with the masks of constrained rows; at once or, if those masks
-//                  depend on the previous batch, once that one has been collected and finished
-//     collect      waits for the oldest batch, to which record() and output() then belong
+//     next_batch   builds a batch from its requests
+//     forward      puts it in flight, behind the one that runs
+//     sample       samples it, with the masks of constrained rows: at once or, if those masks
+//     depend
+//                  on the previous batch, once that one has been collected and finished
+//     collect      waits for the oldest batch; record() and output() then describe it
 //     finish       advances the requests, once the engine has delivered the outputs
 //
-// With a backend that takes one batch at a time each batch is collected before the next is built.
-// With one that takes two, a batch is built and submitted while the one before it runs.
+// If the backend takes one batch at a time, each batch is collected before the next one is built.
+// If it takes two, a batch is built and submitted while the previous one runs.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ namespace batchllm {
 
 class Lane {
   public:
-    // options: pages, page_tokens, step_tokens and feeds are the backend's.
+    // The backend determines pages, page_tokens, step_tokens and feeds of the options.
     Lane(int32_t device, std::unique_ptr<Backend> backend, SchedulerOptions options);
 
     int32_t device() const { return device_; }
@@ -32,32 +33,38 @@ class Lane {
     Scheduler &scheduler() { return scheduler_; }
     const Scheduler &scheduler() const { return scheduler_; }
     int32_t in_flight() const { return scheduler_.in_flight(); }
-    // The device has failed, or has no memory left, so the lane cannot be used any more. Other
-    // errors of backend calls are not the device's.
+    // Whether the device has failed or has run out of memory, so that the lane is no longer usable.
+    // Other errors of backend calls do not make a lane lost.
     bool lost() const;
 
-    // Whether another batch can be put in flight with nearly all requests in it.
+    // Whether another batch can be put in flight that would contain nearly all requests.
     bool takes_another() const;
     const TokenBatch &next_batch() { return scheduler_.next_step(); }
     Status forward(const TokenBatch &batch);
     // masks: as for Backend::sample.
     Status sample(std::span<const TokenMask> masks);
-    bool unsampled() const { return unsampled_; } // the newest batch in flight
+    bool unsampled() const {
+        return unsampled_;
+    } // whether the newest batch in flight is not
+      // sampled yet
 
     bool ready() const { return backend_->ready(); }
     Status collect();
     const BatchRecord &record() const { return scheduler_.oldest(); }
     const BatchRecord &newest() const { return scheduler_.newest(); }
     const BatchOutput &output() const { return output_; }
-    double batch_seconds() const { return backend_->last_run_seconds(); } // of the one collected
+    double batch_seconds() const {
+        return backend_->last_run_seconds();
+    } // of the batch collected
+      // last
     void finish() { scheduler_.finish_step(); }
 
-    double seconds() const { return seconds_; } // of all its batches
+    double seconds() const { return seconds_; } // over all its batches
     double waited_for_masks() const { return waited_; }
 
     // The most tokens that its requests may still generate. Set by the engine.
     int64_t generation = 0;
-    // Those prefixes of the engine's plan that later groups continue. Set by the engine.
+    // The prefixes of the engine's plan that later groups continue. Set by the engine.
     std::unordered_map<int32_t, KeptPrefix> kept;
 
   private:
@@ -68,7 +75,7 @@ class Lane {
     Scheduler scheduler_;
     BatchOutput output_;
     bool unsampled_ = false;
-    int32_t failed_ = BATCHLLM_OK; // code of the backend's error
+    int32_t failed_ = BATCHLLM_OK; // error code of the backend
     double seconds_ = 0, waited_ = 0;
 };
 

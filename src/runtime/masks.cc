@@ -8,10 +8,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A known mask is only looked up, so threads are woken only for at least this many.
+// A known mask is only looked up, so threads are worth waking for at least this many.
 constexpr size_t least_for_threads = 16;
 
-// The row's sequence if it has a constraint; null: it has none, or has ended in the meantime.
+// The row's sequence if it has a constraint; null: it has none, or it has ended in the meantime.
 Sequence *constrained_sequence(Request *request) {
     auto *sequence = static_cast<Sequence *>(request);
     if (sequence == nullptr || sequence->done || sequence->constrained == nullptr) return nullptr;
@@ -23,7 +23,7 @@ TokenMask mask_of(Sequence *sequence, const Tokenizer *tokenizer, const void **e
     Constrained *constrained = sequence->constrained.get();
     if (!constrained->failed.ok()) return nullptr;
     if (constrained->takes_forced && sequence->state == RequestState::decoding) {
-        // One token is left to be sampled: a decoding request has at least that.
+        // Leaves one token to be sampled; a decoding request has at least that many left.
         const int64_t most =
             sequence->max_tokens - static_cast<int64_t>(sequence->output.size()) - 1;
         constrained->forced = forced_tokens(constrained->state, *tokenizer, sequence->output, most);
@@ -58,7 +58,7 @@ std::span<const TokenMask> RowMasks::make(const BatchRecord &record,
     constrained_.clear();
     forced_.clear();
     for (size_t row = 0; row < record.sampled.size(); ++row) {
-        if (record.tasks[row] != Task::generate) continue; // it scores a prompt's token
+        if (record.tasks[row] != Task::generate) continue; // it scores a token of the prompt
         if (constrained_sequence(record.sampled[row]) != nullptr) constrained_.push_back(row);
     }
     if (constrained_.empty()) return {};
@@ -94,7 +94,7 @@ void RowMasks::make_all(const BatchRecord &record, const std::function<ThreadPoo
     }
 }
 
-// A mask of few tokens has bits of its own in each row. Equal pointers are sent to a backend only once.
+// Sparse masks have separate bits in each row. Equal pointers are sent to a backend only once.
 void RowMasks::share_equal_masks() {
     first_of_.clear();
     for (const size_t row : constrained_) {

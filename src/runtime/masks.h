@@ -1,4 +1,4 @@
-// The rows of a batch that have a constraint -> masks for its sampling.
+// The constrained rows of a batch -> masks for its sampling.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,27 @@
 
 namespace batchllm {
 
-// The work for masks so far, in all batches that had any.
+// The work spent on masks so far, over all batches that needed any.
 struct MaskWork {
     int64_t batches = 0;
     int64_t rows = 0;     // with a mask
-    int64_t distinct = 0; // masks passed to a backend: equal ones of a batch count once
+    int64_t distinct = 0; // masks passed to a backend: equal masks of a batch count once
     int64_t forced_tokens = 0;
-    double seconds = 0; // making them, forced tokens included
-    double longest = 0; // of one batch
-    double waited = 0;  // by devices whose forward had ended before the masks were there
+    double seconds = 0; // spent making them, including forced tokens
+    double longest = 0; // the maximum over batches
+    double waited = 0;  // by devices that finished their forward before the masks were ready
 };
 
 class RowMasks {
   public:
     explicit RowMasks(const Tokenizer *tokenizer = nullptr) : tokenizer_(tokenizer) {}
 
-    // Masks of a batch's rows, made on the pool's threads; the pool is requested only if there are
+    // Makes the masks of a batch's rows on the pool's threads; requests the pool only if there are
     // several masks to make. Empty if no row has a constraint. All tokens before those that the
-    // batch samples are known. Masks are valid until the rows' states advance. A row whose mask
+    // batch samples must be known. Masks are valid until the rows' states advance. A row whose mask
     // cannot be made gets none, and Constrained::failed says why. A row whose next tokens are
-    // forced gets none either: they are in Constrained::forced, and forced() lists those rows.
+    // forced gets none either: the tokens are in Constrained::forced, and forced() lists those
+    // rows.
     std::span<const TokenMask> make(const BatchRecord &record,
                                     const std::function<ThreadPool &()> &pool);
 
@@ -49,8 +50,9 @@ class RowMasks {
 
     std::vector<TokenMask> masks_;                         // [rows]
     std::vector<const void *> equal_;                      // [rows] AllowedTokens::mask
-    std::vector<size_t> constrained_;                      // rows
-    std::unordered_map<const void *, TokenMask> first_of_; // equal_ -> mask of the first such row
+    std::vector<size_t> constrained_;                      // row numbers
+    std::unordered_map<const void *, TokenMask> first_of_; // equal_ -> mask of the first row that
+                                                           // has it
     MaskWork work_;
     std::vector<Sequence *> forced_;
     const Tokenizer *tokenizer_;

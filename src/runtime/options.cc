@@ -19,7 +19,7 @@ Status check_count(const char *field, int64_t value) {
                  value);
 }
 
-// Checks counts of tokens that have 32 bits internally.
+// Checks token counts that have 32 bits internally.
 Status check_token_count(const char *field, int64_t value) {
     RETURN_IF_ERROR(check_count(field, value));
     if (value <= std::numeric_limits<int32_t>::max()) return {};

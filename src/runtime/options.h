@@ -1,4 +1,4 @@
-// batchllm_engine_options -> the engine's own options, with strings copied and choices checked.
+// batchllm_engine_options -> the engine's own options, with strings copied and values checked.
 #pragma once
 
 #include <cstdint>
@@ -34,15 +34,15 @@ struct EngineOptions {
     int32_t min_prefix_tokens = 0; // 0: the plan's default
     uint64_t seed = 0;
     std::string timeline_path;     // "": none
-    double long_step_seconds = 60; // StepWatch's; only tests change it
+    double long_step_seconds = 60; // for StepWatch; only tests change it
     Log log;
 };
 
 // What batchllm_engine_options_init fills in.
 batchllm_engine_options default_engine_options();
 
-// `options` is a complete struct: fields that the caller does not know have their defaults. Errors
-// name the field and its value (INVALID_ARGUMENT).
+// `options` must be complete: fields that the caller does not know have their defaults. Errors name
+// the field and its value (INVALID_ARGUMENT).
 Result<EngineOptions> read_engine_options(const batchllm_engine_options &options);
 
 } // namespace batchllm

@@ -20,8 +20,8 @@ std::unique_ptr<ResultBatch> ResultBatch::take(std::deque<Outcome> *outcomes, in
         const Outcome &next = (*outcomes)[taken];
         const bool full = max_results > 0 && static_cast<int64_t>(taken) >= max_results;
         if (full && next.sample == 0) break;
-        // A row of several samples begins only where there is room for all of it, except at the
-        // front of the batch.
+        // A row with several samples is started only if there is room for all of them, unless it is
+        // the first in the batch.
         if (next.sample == 0 && taken > 0 && max_results > 0) {
             size_t end = taken + 1;
             while (end < outcomes->size() && (*outcomes)[end].sample != 0) ++end;

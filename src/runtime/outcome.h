@@ -13,7 +13,7 @@
 
 namespace batchllm {
 
-// Log-probabilities of some tokens, and the likeliest tokens in the place of each.
+// Log-probabilities of some tokens, and the most likely tokens at the position of each.
 struct TokenLogprobs {
     std::vector<float> values;
     std::vector<int32_t> top_counts; // [values]
@@ -37,15 +37,15 @@ struct Outcome {
     std::vector<int32_t> tokens;
     std::string text;
     std::string error;
-    TokenLogprobs logprobs;             // of the tokens, where asked
-    TokenLogprobs prompt_logprobs;      // of the prompt's tokens but the first, where asked
-    std::vector<int32_t> score_lengths; // of each continuation
+    TokenLogprobs logprobs;             // of the tokens, if requested
+    TokenLogprobs prompt_logprobs;      // of all prompt tokens but the first, if requested
+    std::vector<int32_t> score_lengths; // one per continuation
     std::vector<float> score_logprobs;  // [sum of score_lengths]
     std::vector<float> embedding;
     LabelScores labels;
 };
 
-// The outcomes of one row as they are added to a queue: all of them stay, or none.
+// Adds the outcomes of one row to a queue: all of them stay, or none.
 class OutcomesOfRow {
   public:
     explicit OutcomesOfRow(std::deque<Outcome> *outcomes)
@@ -63,15 +63,15 @@ class OutcomesOfRow {
     bool kept_ = false;
 };
 
-// batchllm_results with the memory that its pointers lead to. Deleted as a whole.
+// batchllm_results with the memory that its pointers refer to, deleted together.
 struct ResultBatch : batchllm_results {
-    // Takes outcomes from the front of the queue: up to max_results of them (0: all), never
-    // splitting a row. Strong guarantee: takes none when memory runs out.
+    // Takes up to max_results outcomes (0: all) from the front of the queue, never splitting a row.
+    // Strong guarantee: takes none if memory runs out.
     static std::unique_ptr<ResultBatch> take(std::deque<Outcome> *outcomes, int64_t max_results);
 
   private:
     ResultBatch() : batchllm_results{} {}
-    // Log-probabilities of tokens: a column with three levels.
+    // Log-probabilities of tokens, as a column with three levels.
     struct LogprobColumns {
         std::vector<int64_t> offsets{0};
         std::vector<float> values;

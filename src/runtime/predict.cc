@@ -11,11 +11,11 @@
 namespace batchllm {
 namespace {
 
-// The engine's options as they are on sim, with the plan's own choices.
+// The engine's options adapted for sim, with the plan's own choices.
 EngineOptions options_on_sim(const EngineOptions &options, const Plan &plan) {
     EngineOptions own = options;
     own.backend = "sim";
-    // Of the backend's options sim has only the type of keys and values.
+    // Of these backend options, sim supports only the type of keys and values.
     std::erase_if(own.backend_options.extra, [](const auto &o) { return o.first != "kv_type"; });
     own.timeline_path.clear();
     own.log = {};
@@ -26,9 +26,10 @@ EngineOptions options_on_sim(const EngineOptions &options, const Plan &plan) {
     return own;
 }
 
-// The CUDA backend computes what is in fp8 in fp8, which takes another time than a description says. Elsewhere, and
-// of four bits everywhere, weights are widened when they are loaded, and take what those of 16 bits take.
-// f32 takes another time too, unless the description was measured on this machine's device in f32.
+// The CUDA backend computes fp8 weights in fp8, which takes another time than a description says.
+// On other backends, and for four-bit weights everywhere, weights are widened at load and cost as
+// much as 16-bit ones. f32 takes another time too, unless the description was measured in f32 on
+// this machine's device.
 Status refuse_types(const Model &model, const EngineOptions &options, const DeviceCosts &costs,
                     bool measured_here) {
     if (costs.on_gpu() && !measured_here && options.backend_options.compute_type == "f32") {
@@ -37,7 +38,7 @@ Status refuse_types(const Model &model, const EngineOptions &options, const Devi
                      "bits take",
                      options.model_dir.c_str(), costs.name.c_str());
     }
-    std::string quantize = "stored"; // as the CUDA backend has it by default
+    std::string quantize = "stored"; // the default of the CUDA backend
     for (const auto &[key, value] : options.backend_options.extra) {
         if (key == "quantize") quantize = value;
     }
@@ -58,7 +59,7 @@ Status add_rows(Engine *engine, const Column<int32_t> &rows, const ParamsColumn 
     for (int64_t i = 0; i < count; ++i) {
         ASSIGN_OR_RETURN(batchllm_params own, params.at(i));
         own.constraint = nullptr; // it belongs to another engine
-        // Texts need a tokenizer, and do not change the predicted length.
+        // Stop strings need a tokenizer and do not change the predicted length.
         own.stop_string_count = 0;
         own.bad_word_count = 0;
         known.push_back(own);

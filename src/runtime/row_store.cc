@@ -26,7 +26,7 @@ int64_t RowStore::add(uint64_t tag, std::span<const int32_t> tokens,
         segment->used + length > segment->capacity) {
         auto fresh = std::make_unique<Segment>();
         fresh->capacity = next_capacity(length, tokens_to_come);
-        // Not initialised, so that a small job touches few of its pages.
+        // Not initialised, so that a small job touches only a few of its pages.
         fresh->tokens.reset(new int32_t[static_cast<size_t>(fresh->capacity)]);
         segments_.push_back(std::move(fresh));
         if (segment != nullptr) {
@@ -50,7 +50,7 @@ int64_t RowStore::add(uint64_t tag, std::span<const int32_t> tokens,
     return next_id() - 1;
 }
 
-// As large as the tokens that are known to come. For rows that come one by one, twice what the last ones
+// The number of tokens that are known to come. If rows come one by one: twice what the last rows
 // filled, or as much as a whole segment of similar rows took.
 int64_t RowStore::next_capacity(int64_t length, int64_t tokens_to_come) const {
     int64_t expected = std::max(tokens_to_come, least_segment_tokens);

@@ -1,5 +1,5 @@
-// Added columns -> rows with their own copy of the tokens, in segments that go back to the system as
-// soon as the last of their rows is released. A waiting row costs sizeof(Row) beyond its tokens.
+// Added columns -> rows with their own copy of the tokens, stored in segments. A segment is freed
+// as soon as the last of its rows is released. A waiting row costs sizeof(Row) plus its tokens.
 //
 //     segment 0                         segment 1
 //     +--------------------------+      +--------------------------+
@@ -7,8 +7,8 @@
 //     | tokens t t t t t t ..    |      | tokens                   |
 //     +--------------------------+      +--------------------------+
 //
-// Always: ids rise in the order in which rows are added and are never used twice; the tokens of a
-// row stay where they are until it is released.
+// Always: ids increase in order of addition and are never reused; a row's tokens do not move until
+// it is released.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 
 namespace batchllm {
 
-// The continuations of a row that is scored: c is tokens[offsets[c], offsets[c + 1]).
+// The continuations of a scored row: number c is tokens[offsets[c], offsets[c + 1]).
 struct ScoreSpec {
     std::vector<int32_t> tokens;
     std::vector<int32_t> offsets{0};
@@ -40,9 +40,9 @@ struct ScoreSpec {
 };
 
 enum class RowState : uint8_t {
-    waiting,  // planned or not, but not handed to the scheduler
+    waiting,  // planned or not, but the scheduler does not have it
     started,  // a job computes it
-    answered, // its result has been made; a job may still hold its tokens
+    answered, // its result has been made; a job may still use its tokens
     released, // nothing is left of it
 };
 
@@ -52,19 +52,19 @@ struct Row {
     int32_t length = 0;
     RowState state = RowState::waiting;
     bool follower = false;   // an equal, earlier row is computed instead
-    int64_t next_equal = -1; // the next row that the same computation answers
+    int64_t next_equal = -1; // the next row answered by the same computation
     std::shared_ptr<const PreparedParams> params;
-    std::unique_ptr<const ScoreSpec> score; // null: the task is that of the parameters
+    std::unique_ptr<const ScoreSpec> score; // null: the parameters determine the task
 
     Task task() const { return score != nullptr ? Task::score : params->task; }
-    // Tokens that are computed: only the first if the result needs no other.
+    // How many tokens are computed: only the first if the result needs no other.
     int32_t computed_length() const {
         return task() == Task::embed && params->form.pooling == Pooling::first ? 1 : length;
     }
     bool wants_prompt_logprobs() const {
         return task() == Task::generate && params->prompt_logprobs >= 0;
     }
-    // How many of them rows may share: none if the result needs something of each token.
+    // How many of them rows may share: none if the result needs something from each token.
     int32_t shareable() const {
         const bool mean = task() == Task::embed && params->form.pooling == Pooling::mean;
         return mean || wants_prompt_logprobs() ? 0 : computed_length() - 1;
@@ -72,36 +72,36 @@ struct Row {
     TokenRow token_row() const { return {tokens, computed_length(), shareable(), params->salt}; }
 };
 
-// Whether one computation answers both of two greedy rows.
+// Whether one computation can answer both of two greedy rows.
 bool equal_rows(const Row &a, const Row &b);
 
 class RowStore {
   public:
-    // The most rows in a segment.
+    // The maximum number of rows in a segment.
     static constexpr int64_t segment_rows = 4096;
 
-    // Copies the tokens. Strong guarantee: adds nothing when memory runs out.
-    // tokens_to_come: if known, the tokens of this row and of those that follow at once, up to
-    // segment_rows rows: a new segment is made that large.
+    // Copies the tokens. Strong guarantee: adds nothing if memory runs out. tokens_to_come: if
+    // known, the number of tokens in this row and those added right after it, up to segment_rows
+    // rows; a new segment is made that large.
     int64_t add(uint64_t tag, std::span<const int32_t> tokens,
                 std::shared_ptr<const PreparedParams> params,
                 std::unique_ptr<const ScoreSpec> score, int64_t tokens_to_come = 0);
 
-    // The row, or null when it has been released.
+    // The row, or null if it has been released.
     Row *find(int64_t id);
 
-    // Gives up the row. Its tokens go with the last row of its segment.
+    // Releases the row. Its tokens are freed with the last row of its segment.
     void release(int64_t id);
 
-    // The least id that no row has yet.
+    // The smallest id that no row has yet.
     int64_t next_id() const;
-    // Removes the rows from `id` on, which must be the last ones added and all be waiting.
+    // Removes the rows from `id` on, which must be the last ones added and must all be waiting.
     void take_back(int64_t id);
 
-    // Calls visit(id, row) for each row that is not released, in the order of their ids.
+    // Calls visit(id, row) for each row that has not been released, in order of id.
     template <typename Visit> void for_each(Visit visit);
 
-    int64_t segments() const; // those that hold memory; for tests
+    int64_t segments() const; // that hold memory; for tests
     int64_t rows() const { return rows_; }
 
   private:
@@ -121,7 +121,7 @@ class RowStore {
     Segment *segment_of(int64_t id);
     void drop_empty_front();
 
-    std::deque<std::unique_ptr<Segment>> segments_; // null: all of its rows are released
+    std::deque<std::unique_ptr<Segment>> segments_; // null: all of its rows have been released
     int64_t first_ = 0;                             // number of segments_[0]
     int64_t rows_ = 0;                              // not released
 };

@@ -18,8 +18,8 @@ bool Slice::has(int32_t prefix) const {
     return taken_.contains(prefix) || (options_.kept != nullptr && options_.kept->contains(prefix));
 }
 
-// The slice's copy of a prefix of the plan, made with its parents when first needed. Its tokens come
-// from `row`, a request of the slice that has the prefix.
+// The slice's copy of a prefix of the plan, created with its parents when first needed. Its tokens
+// come from `row`, a request in the slice that has the prefix.
 int32_t Slice::take_prefix(int32_t index, int64_t row) {
     if (index < 0) return -1;
     const auto found = taken_.find(index);
@@ -75,7 +75,7 @@ void Slice::close_group(int32_t prefix, int64_t row_begin) {
 
 void Slice::add_group(const PlanGroup &group, const std::vector<Job *> &jobs) {
     const int32_t shared = length_of(group.prefix);
-    // Whether a job shares more of its prompt between its own requests than the group shares.
+    // Whether a job shares more of its prompt among its own requests than the group shares.
     const auto apart = [&](const Job &job) {
         return options_.sharing && job.sequences.size() > 1 && job.prompt_length - 1 > shared;
     };
@@ -85,7 +85,7 @@ void Slice::add_group(const PlanGroup &group, const std::vector<Job *> &jobs) {
         if (!apart(*job)) add_requests(job);
     }
     int32_t prefix = group.prefix;
-    // A prefix that only one job would have is not worth it.
+    // A prefix that only one job would have is not worth having.
     const bool droppable = prefix >= 0 && !options_.heads && !options_.as_planned;
     if (droppable && jobs.size() == 1 && apart(*jobs.front())) {
         prefix = from_.prefixes[static_cast<size_t>(prefix)].parent;

@@ -1,14 +1,15 @@
 // Some of a plan's groups -> a small plan of requests for the scheduler.
 //
-// The plan's rows are the caller's rows; a slice's rows are requests. A row with several requests (its
-// samples, or its continuations to score) becomes a group of its own. That group's prefix is the row's
-// prompt without its last token, and continues the prefix that the row shares with others:
+// The plan's rows are the caller's rows; a slice's rows are requests. A row with several requests
+// (its samples, or its continuations to score) becomes a group of its own. The prefix of that group
+// is the row's prompt without its last token; it continues the prefix that the row shares with
+// others:
 //
 //     plan:   P = [system prompt, document]       rows a, b, c (c wants 3 samples)
 //     slice:  P                                   requests a, b
 //             Q = [P, rest of c's prompt]         requests c0, c1, c2; parent P
 //
-// Always: requests() and plan().rows have the same length; a prefix stands after its parent.
+// Always: requests() and plan().rows have the same length; a prefix comes after its parent.
 #pragma once
 
 #include <cstdint>
@@ -28,24 +29,27 @@ class Slice {
     struct Options {
         bool sharing = true; // false: each request is computed separately
         bool heads = false;  // some prefix has a parent
-        // A row continues its prefix in the plan even if no other row of the slice has it, because on some
-        // backends its last bits depend on where that prefix ends.
+        // Each row continues its prefix of the plan even if no other row of the slice does, because
+        // on some backends the last bits of the row depend on where that prefix ends.
         bool as_planned = false;
-        // The plan's prefixes that the scheduler kept from earlier slices.
+        // Those of the plan's prefixes that the scheduler kept from earlier slices.
         const std::unordered_map<int32_t, KeptPrefix> *kept = nullptr;
     };
     Slice(const Plan &plan, const Options &options) : from_(plan), options_(options) {}
 
-    // Adds the requests of jobs, all of the plan's group `group`. Sets the jobs' shared_tokens.
+    // Adds the requests of jobs, which all belong to the plan's group `group`. Sets the jobs'
+    // shared_tokens.
     void add_group(const PlanGroup &group, const std::vector<Job *> &jobs);
 
-    // Tokens of the plan's prefix, and how many of them no group of this or an earlier slice has yet.
+    // The length of the plan's prefix in tokens, and how many of them no group of this or an
+    // earlier slice has yet.
     int32_t length_of(int32_t prefix) const;
     int32_t new_prefix_tokens(int32_t prefix) const;
 
-    // For Scheduler::add: asks it to keep the prefixes for which `lasts` is true, for later slices to continue.
+    // For Scheduler::add: asks it to keep the prefixes for which `lasts` is true, so that later
+    // slices can continue them.
     std::vector<KeptPrefix> kept(const std::function<bool(int32_t)> &lasts) const;
-    // Stores what Scheduler::add returned in `kept` by the plan's prefixes.
+    // Stores what Scheduler::add returned in `kept`, by prefix of the plan.
     void put_kept(std::span<const KeptPrefix> kept,
                   std::unordered_map<int32_t, KeptPrefix> *to) const;
 

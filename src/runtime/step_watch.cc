@@ -8,8 +8,8 @@
 namespace batchllm {
 namespace {
 
-constexpr double usual_times = 8; // as long as the longest before
-constexpr double looks = 4;       // within the limit
+constexpr double usual_times = 8; // times the longest activity so far
+constexpr double looks = 4;       // checks within the limit
 
 } // namespace
 

@@ -10,7 +10,7 @@
 namespace batchllm {
 namespace {
 
-// A reader that follows the file is at most this many steps behind.
+// A reader that follows the file lags by at most this many steps.
 constexpr int64_t flush_every = 64;
 
 } // namespace
@@ -25,8 +25,8 @@ Result<Timeline> Timeline::open(const std::string &path) {
         return error(BATCHLLM_ERROR_IO, "%s: cannot create: %s", path.c_str(),
                      std::strerror(errno));
     }
-    named.release(); // the stream's from now on
-    // Stays in the buffer: like for any line, the first flush reports a full disk.
+    named.release(); // now owned by the stream
+    // Stays in the buffer. As for any line, the next flush reports a full disk.
     std::fputs("step,milliseconds,decode_tokens,own_tokens,prefix_tokens,requests,pages_used,"
                "device\n",
                timeline.file_.get());

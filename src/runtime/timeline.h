@@ -1,4 +1,4 @@
-// The composition of each batch -> one line of CSV per batch.
+// The composition of each batch -> a line of CSV.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace batchllm {
 
 // A write error (a full disk) ends the timeline, not the job: write() or flush() returns it once,
-// and nothing is written after it.
+// and nothing is written afterwards.
 class Timeline {
   public:
     // Replaces the file, or writes to the open descriptor that the path names (base/file.h).

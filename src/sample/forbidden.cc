@@ -16,7 +16,7 @@ bool forbids_by_output(const SamplingParams &params) {
 
 void add_forbidden(const SampleInput &input, std::vector<int32_t> *tokens) {
     const SamplingParams &params = *input.params;
-    // Not the output's size, since its last token may be in flight.
+    // Not output.size(), since the last token may be in flight.
     const int64_t generated = input.position - static_cast<int64_t>(input.prompt.size());
     if (generated < params.min_tokens) {
         tokens->insert(tokens->end(), params.ending_tokens.begin(), params.ending_tokens.end());

@@ -1,4 +1,5 @@
-// batchllm_params -> SamplingParams: only fields that the caller's struct has, each in its range.
+// batchllm_params -> SamplingParams: only the fields that the caller's struct has, with ranges
+// checked.
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int32_t code = BATCHLLM_ERROR_ROW_INVALID_PARAMETER;
 
-// Items a list may have: enough for any vocabulary, and too few to exhaust memory.
+// The most items that a list may have: enough for any vocabulary, too few to exhaust memory.
 constexpr int64_t list_limit = 1 << 24;
 
 Status out_of_range(const char *field, double value, const char *range) {
@@ -38,7 +39,7 @@ Status check_token(const char *field, int64_t index, int32_t token, int32_t voca
                  static_cast<long long>(index), token, vocabulary - 1);
 }
 
-// Comparisons are written so that a NaN fails them.
+// Comparisons are written so that NaN fails them.
 Status check_ranges(const SamplingParams &out) {
     constexpr double infinity = HUGE_VAL;
     if (out.max_tokens < 1) return out_of_range("max_tokens", out.max_tokens, "at least 1");
@@ -130,7 +131,7 @@ Result<SamplingParams> read_params(const batchllm_params &params, int32_t vocabu
     if (size < sizeof params.struct_size + sizeof params.max_tokens) {
         return error(code, "struct_size is %zu: batchllm_params_init was not called", size);
     }
-// A field counts if the caller's struct has all of it.
+// A field counts only if the caller's struct contains all of it.
 #define BATCHLLM_HAS_FIELD(field) (offsetof(batchllm_params, field) + sizeof params.field <= size)
 #define BATCHLLM_READ_FIELD(field)                                                                 \
     if (BATCHLLM_HAS_FIELD(field)) out.field = params.field
@@ -153,7 +154,7 @@ Result<SamplingParams> read_params(const batchllm_params &params, int32_t vocabu
     if (BATCHLLM_HAS_FIELD(add_special)) out.add_special = params.add_special != 0;
     RETURN_IF_ERROR(check_ranges(out));
 
-    // A list whose count is beyond the struct is absent.
+    // A list whose count lies beyond the struct is absent.
     if (BATCHLLM_HAS_FIELD(stop_token_count)) {
         RETURN_IF_ERROR(check_list("stop_tokens", "stop_token_count", params.stop_tokens,
                                    params.stop_token_count));

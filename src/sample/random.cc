@@ -1,5 +1,6 @@
-// Random numbers as a function of what they are for: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw:
-// Parallel random numbers: as easy as 1, 2, 3; SC 2011) keyed by the request, counted by position.
+// Random numbers as a function of their purpose: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw:
+// Parallel random numbers: as easy as 1, 2, 3; SC 2011), with the request as the key and the
+// position as the counter.
 #include <array>
 
 #include "sample/sampling.h"
@@ -27,7 +28,7 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint3
 
 constexpr uint64_t join(uint32_t high, uint32_t low) { return (uint64_t{high} << 32) | low; }
 
-// Mixes one more word into a key, by Philox again: every bit of both counts.
+// Mixes another word into a key, also with Philox: every bit of both counts.
 uint64_t absorb(uint64_t key, uint64_t word, uint32_t place) {
     const auto out = philox({static_cast<uint32_t>(word), static_cast<uint32_t>(word >> 32), place,
                              0x6b657931 /* apart from random_uniform's counters */},

@@ -1,6 +1,6 @@
-// The reference sampler. It walks the vocabulary a few times and never sorts it: top-k is a selection,
-// top-p a histogram of the weights, of which only the bucket at the limit is sorted, and the draw goes
-// through sums of blocks.
+// The reference sampler. It passes over the vocabulary a few times and never sorts it: top-k is a
+// selection, top-p a histogram of the weights (only the bucket at the limit is sorted), and the
+// draw uses sums of blocks.
 #include "sample/sampling.h"
 
 #include <algorithm>
@@ -13,19 +13,19 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-// exp(x) for x <= 0 within 2 units in the last place; 0 below -87.7. Without branches or calls, so
-// that compilers vectorise the loops that use it.
+// exp(x) for x <= 0 within 2 ulp; 0 below -87.7. Free of branches and calls, so that compilers
+// vectorise the loops that use it.
 inline float exp_nonpositive(float x) {
-    // Clamped to -88, whose exponent below becomes that of 0. The comparison is between integers, in which
-    // lower floats below 0 are higher: a choice between floats would become a branch and prevent
-    // vectorisation.
+    // Clamped to -88, whose exponent below becomes that of 0. The comparison is between integers,
+    // where lower negative floats are larger: a choice between floats would become a branch and
+    // prevent vectorisation.
     const float clamped =
         std::bit_cast<float>(std::min(std::bit_cast<uint32_t>(x), std::bit_cast<uint32_t>(-88.0F)));
-    // Adding 1.5 * 2^23 rounds to the nearest whole number, which is then in the low bits.
+    // Adding 1.5 * 2^23 rounds to the nearest integer, which is then in the low bits.
     constexpr float rounder = 12582912.0F;
     const float shifted = clamped * 1.44269504F + rounder;
     const float whole = shifted - rounder;
-    // Two-part ln 2 (Cody and Waite): the first part times a small whole number is exact.
+    // Two-part ln 2 (Cody and Waite): the first part times a small integer is exact.
     const float rest = (clamped - whole * 0.693359375F) - whole * -2.12194440e-4F;
     float power = 1.9875691500e-4F;
     power = power * rest + 1.3981999507e-3F;
@@ -39,14 +39,14 @@ inline float exp_nonpositive(float x) {
     return power * scale;
 }
 
-// The largest logit; a NaN or +inf anywhere, or nothing but -inf, is not finite.
+// The largest logit. Not finite: there is a NaN or +inf, or nothing but -inf.
 struct Extent {
     float largest;
     bool finite;
 };
 
-// Integers in the order of the floats, which compilers compare several at a time. NaNs of either sign lie
-// outside the infinities.
+// Maps floats to integers in the same order, which compilers compare several at a time. NaNs of
+// either sign are outside the infinities.
 constexpr int32_t order_of(float value) {
     const auto bits = std::bit_cast<int32_t>(value);
     return bits ^ ((bits >> 31) & INT32_MAX);
@@ -67,7 +67,8 @@ Extent find_extent(std::span<const float> logits) {
 
 constexpr size_t block = 1024;
 
-// Sum of one block's weights [count]. Eight running sums: no addition waits for the one before.
+// Sum of one block's weights [count]. Uses eight running sums so that no addition waits for the
+// previous one.
 double block_sum(const float *weights, size_t count) {
     double lanes[8] = {};
     size_t i = 0;
@@ -94,7 +95,7 @@ double log_sum_exp(std::span<const float> logits, float largest) {
     return static_cast<double>(largest) + std::log(total);
 }
 
-// Larger logit first, lower id of equals.
+// Larger logit first; ties: lower id first.
 struct Candidate {
     float logit;
     int32_t token;
@@ -103,13 +104,13 @@ struct Candidate {
     }
 };
 
-// The first `count` candidates, unordered. Keeps up to twice as many and halves them when full, so
-// that the whole costs O(vocabulary).
+// The first `count` candidates, unordered. Collects up to twice as many and halves them when full,
+// so the whole costs O(vocabulary).
 std::vector<Candidate> select_largest(std::span<const float> logits, size_t count) {
     std::vector<Candidate> kept;
     const size_t room = std::min(2 * count + 64, logits.size());
     kept.reserve(room);
-    float least = -infinity; // logits not above it can no longer be among the first
+    float least = -infinity; // other logits can no longer be among the first
     const auto halve = [&] {
         if (kept.size() <= count) return;
         const auto last = kept.begin() + static_cast<std::ptrdiff_t>(count) - 1;
@@ -118,7 +119,7 @@ std::vector<Candidate> select_largest(std::span<const float> logits, size_t coun
         kept.resize(count);
     };
     for (size_t i = 0; i < logits.size(); ++i) {
-        // Ids rise, so an equal one comes after all that are kept.
+        // Ids increase, so an equal one comes after all that are kept.
         if (!(logits[i] > least)) continue;
         kept.push_back({logits[i], static_cast<int32_t>(i)});
         if (kept.size() == room) halve();
@@ -150,7 +151,7 @@ class Editor {
         logit = change(logit);
     }
     bool edited() const { return !before_.empty(); }
-    // A token's logit as the model gave it.
+    // A token's logit as the model computed it.
     float original(int32_t token) const {
         for (const auto &[edited, logit] : before_) { // the first edit saved the model's own
             if (edited == token) return logit;
@@ -205,12 +206,14 @@ int32_t argmax(std::span<const float> logits, float largest) {
     return static_cast<int32_t>(std::find(logits.begin(), logits.end(), largest) - logits.begin());
 }
 
-// The last candidate that top-p keeps, in the order of Candidate; its token is an index into logits.
+// The last candidate that top-p keeps, in Candidate's order; its token is an index into logits.
 Candidate top_p_limit(std::span<const float> logits, float largest, float temperature,
                       float top_p) {
-    // Buckets by distance from the largest: all of one bucket come before all of the next.
+    // Buckets by distance from the largest: everything in a bucket comes before everything in the
+    // next.
     constexpr size_t buckets = 4096;
-    constexpr float per_unit = 64; // 4096 buckets reach exp(-64); lower weights share the last one
+    constexpr float per_unit = 64; // 4096 buckets reach exp(-64); smaller weights share the last
+                                   // one
     std::vector<double> weight(buckets);
     const auto bucket_of = [&](float logit) {
         const float distance = (largest - logit) / temperature * per_unit;
@@ -238,12 +241,13 @@ Candidate top_p_limit(std::span<const float> logits, float largest, float temper
         before += weight_of(inside[last].logit);
         if (before >= wanted) break;
     }
-    // An empty bucket at the limit is the last one, reached by rounding: everything is kept.
+    // An empty bucket at the limit is the last one, reached because of rounding: everything is
+    // kept.
     return inside.empty() ? Candidate{-infinity, std::numeric_limits<int32_t>::max()}
                           : inside[last];
 }
 
-// Top-p, min-p and the draw. An index into logits.
+// Top-p, min-p and the draw. Returns an index into logits.
 size_t draw_index(std::span<const float> logits, float largest, const SampleInput &input) {
     const SamplingParams &params = *input.params;
     const float temperature = params.temperature;
@@ -251,14 +255,14 @@ size_t draw_index(std::span<const float> logits, float largest, const SampleInpu
     Candidate limit{-infinity, std::numeric_limits<int32_t>::max()};
     if (params.top_p < 1) limit = top_p_limit(logits, largest, temperature, params.top_p);
 
-    // Weights of a block, 0 for those that are not kept.
+    // The weights of a block, 0 for those that are not kept.
     float weights[block];
     const auto weigh = [&](size_t begin, size_t count) {
         const float *const part = logits.data() + begin;
         const int32_t last = limit.token - static_cast<int32_t>(begin);
         for (size_t i = 0; i < count; ++i) {
             const float weight = exp_nonpositive((part[i] - largest) / temperature);
-            // Masks, not branches: this loop is to be vectorised.
+            // Masks instead of branches, so that this loop is vectorised.
             const uint32_t before = static_cast<uint32_t>(part[i] > limit.logit);
             const uint32_t equal = static_cast<uint32_t>(part[i] == limit.logit);
             const uint32_t kept =
@@ -295,7 +299,8 @@ size_t draw_index(std::span<const float> logits, float largest, const SampleInpu
         }
     }
     if (last < logits.size()) return last;
-    // By rounding, the target is beyond the last block. The likeliest token is kept by every filter.
+    // Because of rounding, the target is beyond the last block. Every filter keeps the most likely
+    // token.
     return static_cast<size_t>(argmax(logits, largest));
 }
 
@@ -304,7 +309,7 @@ int32_t draw(std::span<const float> logits, float largest, const SampleInput &in
     if (top_k == 0 || top_k >= logits.size()) {
         return static_cast<int32_t>(draw_index(logits, largest, input));
     }
-    // Only the k largest, and those that equal the least of them, remain, by rising id.
+    // Only the k largest and those that equal the smallest of them remain, by increasing id.
     float least = infinity;
     for (const Candidate &candidate : select_largest(logits, top_k)) {
         least = std::min(least, candidate.logit);

@@ -25,7 +25,7 @@ StopStrings::StopStrings(std::span<const std::string> strings)
         nodes_[static_cast<size_t>(node)].match = nodes_[static_cast<size_t>(node)].depth;
         first_byte_[static_cast<unsigned char>(strings_[i].front())] = true;
     }
-    // Breadth first: a fallback is shorter, so it is finished before the node that needs it.
+    // Breadth first: a fallback is shorter, so it is complete before the node that needs it.
     std::vector<int32_t> queue{0};
     for (size_t head = 0; head < queue.size(); ++head) {
         const int32_t node = queue[head];
@@ -78,8 +78,8 @@ bool StopScanner::push(std::string_view piece, std::string *text) {
         const StopStrings::Node &before = strings_->nodes_[static_cast<size_t>(node_)];
         node_ = strings_->advance(node_, piece[i]);
         const StopStrings::Node &after = strings_->nodes_[static_cast<size_t>(node_)];
-        // Held back were the `before.depth` bytes of a stop string's beginning; with this byte,
-        // what is not in the new beginning (or not in the stop string found) may be shown.
+        // The `before.depth` bytes that were held back begin a stop string. With this byte,
+        // whatever is not in the new beginning (or in the stop string found) may be shown.
         const int32_t keep = after.match > 0 ? after.match : after.depth;
         const int32_t shown = before.depth + 1 - keep;
         if (shown > 0) {

@@ -11,7 +11,7 @@ int64_t recomputed(int32_t computed, int32_t chunk, int32_t highest) {
     return std::clamp(highest - computed, 0, chunk);
 }
 
-// Whether the sampler must know every token before the one that it chooses.
+// Whether the sampler needs to know every token before the one that it chooses.
 bool needs_output(const SamplingParams *params) {
     return params != nullptr && (params->repetition_penalty != 1 || params->presence_penalty != 0 ||
                                  params->frequency_penalty != 0 || forbids_by_output(*params));
@@ -125,7 +125,7 @@ void BatchBuilder::add_row(Request *request, const OutputRow &row) {
     record_->tokens.push_back(row.count);
 }
 
-// Adds the prompt's scores after the row that samples, which is the request's first.
+// Adds the scores of the prompt after the row that samples, which is the request's first.
 void BatchBuilder::add_prompt_scores(Request *request, int32_t token_begin, OutputRow row) {
     const int32_t begin = request->own_begin + request->computed;
     const int32_t end =

@@ -1,8 +1,8 @@
-// Planned chunks -> the token batch, its context nodes, page tables and logits rows. Decode tokens
-// come first, then prefixes (parents before children), then requests' own prompt tokens.
+// Planned chunks -> the token batch with its context nodes, page tables and logits rows. Decode
+// tokens come first, then prefixes (parents before children), then the requests' own prompt tokens.
 //
-// Always: each prefix is one node of a batch, however many requests continue it; nothing is allocated
-// once the batch's arrays have reached their working size.
+// Always: a prefix is one node of a batch, however many requests continue it; once the batch's
+// arrays have reached their working size, nothing is allocated.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ class BatchBuilder {
         batch_.pages.resize(kv_groups);
     }
 
-    // Fills the batch from the chunks of the requests and of the scheduled prefixes. Fills its record
-    // too, except for what the builder does not know: the pages used and the preemptions.
+    // Fills the batch from the chunks of the requests and of the scheduled prefixes. Also fills its
+    // record, except for the pages used and the preemptions, which the builder does not know.
     void build(std::span<Request *const> running, std::span<const int32_t> scheduled_prefixes,
                PrefixForest *forest, BatchRecord *record);
 

@@ -13,8 +13,8 @@ void LengthEstimate::forget(int64_t longest) {
 }
 
 void LengthEstimate::update() {
-    // imagined: assumed requests that ran to max_tokens. enough: how many requests an age must have seen
-    // for its own share to count as much as that of all ages.
+    // imagined: assumed requests that ran to max_tokens. enough: how many requests an age must have
+    // seen for its own rate to count as much as that of all ages.
     constexpr double imagined = 4, enough = 8;
     double reached = imagined * ages, stopped = 0;
     for (size_t age = 0; age < ages; ++age) {
@@ -22,7 +22,7 @@ void LengthEstimate::update() {
         stopped += stopped_[age];
     }
     const double common = stopped / reached;
-    std::array<double, ages + 1> survive; // to the age's start
+    std::array<double, ages + 1> survive; // to the start of each age
     survive[0] = 1;
     for (size_t age = 0; age < ages; ++age) {
         const double stop = (stopped_[age] + enough * common) / (reached_[age] + enough);
@@ -53,7 +53,7 @@ Outlook LengthEstimate::outlook(int32_t max_tokens, int64_t generated, bool pree
     if (max_tokens < 1) return outlook;
     // The last token is never stored.
     const int64_t most = std::max<int64_t>(0, max_tokens - 1 - generated);
-    // This runs for every request in every step that may admit one: no integer division.
+    // This runs for every request in every step that may admit one, so it avoids integer division.
     const double tokens_an_age = static_cast<double>(max_tokens) / ages;
     const double exact_age = static_cast<double>(generated) / tokens_an_age;
     const auto age = static_cast<size_t>(std::min<double>(exact_age, ages - 1));
@@ -67,7 +67,7 @@ Outlook LengthEstimate::outlook(int32_t max_tokens, int64_t generated, bool pree
 }
 
 MemoryForecast::MemoryForecast(std::span<const KvWindow> windows, int32_t page_tokens) {
-    // Pages at both ends of a window are partly used: one page more than it fills, on average.
+    // Pages at both ends of a window are partly used: on average one page more than it fills.
     for (const KvWindow &kind : windows)
         kinds_.push_back(
             {kind.groups, kind.window == 0 ? INT64_MAX : int64_t{kind.window} + page_tokens - 1});
@@ -107,7 +107,7 @@ int64_t MemoryForecast::peak_with(int64_t slots_now, const Outlook &outlook) con
     Buckets all = buckets_;
     add_to(&all, slots_now, outlook);
     int64_t peak = 0;
-    int64_t later_parts = 0; // those that end in later buckets: they grow through this one
+    int64_t later_parts = 0; // those that end in later buckets and grow through this one
     int64_t later_slots = 0;
     for (int64_t i = buckets - 1; i >= 0; --i) {
         const Bucket &bucket = all[static_cast<size_t>(i)];

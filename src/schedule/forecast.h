@@ -1,6 +1,6 @@
-// Observations of the job so far -> how long outputs will be, and how many KV slots the admitted
-// requests will hold at once. These are only predictions: a wrong one costs a preemption or an idle
-// page, never a result.
+// Observations of the job so far -> predictions of how long outputs will be and of how many KV
+// slots the admitted requests will use at once. A wrong prediction costs a preemption or leaves a
+// page idle; it never changes a result.
 #pragma once
 
 #include <algorithm>
@@ -18,17 +18,17 @@ namespace batchllm {
 constexpr size_t outlook_points = 4;
 using Outlook = std::array<int64_t, outlook_points>;
 
-// How many more tokens a request will generate, by a life table: max_tokens is cut into ages, and
-// for each age the share of requests that stop in it is (requests that stopped) / (requests that
-// reached it). Requests that are still running count as well; otherwise the short ones, which finish
-// first, would bias it. The table can follow any distribution of lengths. An age with few observations
-// leans towards the average of all ages; before anything is known a request is expected to run to
-// max_tokens.
+// How many more tokens a request will generate, estimated with a life table. max_tokens is divided
+// into ages; each age's rate is (requests that stopped in it) / (requests that reached it).
+// Requests that are still running count as well; otherwise short requests, which finish first,
+// would bias the estimate. The table can follow any distribution of lengths. An age with few
+// observations is pulled towards the average of all ages. Before anything is known, a request is
+// expected to run to max_tokens.
 //
-// Observations decay, because groups differ and come one after another: their weight is halved
-// after as many steps as the longest request may take. (The decay is by steps, not by requests:
-// requests reach an age before they stop in it, so if many run in step, the stops would weigh
-// more.)
+// Observations decay, because groups differ and come one after another: their weight halves after
+// as many steps as the longest request may take. The decay counts steps, not requests: requests
+// reach an age before they stop in it, so if many run in step, decay by requests would give the
+// stops more weight.
 class LengthEstimate {
   public:
     static constexpr size_t ages = 32;
@@ -44,7 +44,7 @@ class LengthEstimate {
     void ended(int32_t max_tokens, int64_t length) {
         if (length < max_tokens) stopped_[age_of(max_tokens, length - 1)] += 1;
     }
-    // A step has passed, in a job whose longest output is `longest`.
+    // A step has passed; the job's longest output is `longest`.
     void forget(int64_t longest);
 
     // Brings `outlook` and `share` up to date with what has been generated and ended.
@@ -52,8 +52,8 @@ class LengthEstimate {
 
     double share() const; // expected length / max_tokens; in (0, 1]
 
-    // For a request with `generated` tokens. `preempted`: it has outgrown a prediction once;
-    // expecting it to double limits how often that can happen.
+    // For a request with `generated` tokens. `preempted`: it has outgrown a prediction before, so
+    // it is expected to double, which limits how often it can do so again.
     Outlook outlook(int32_t max_tokens, int64_t generated, bool preempted) const;
 
   private:
@@ -68,24 +68,24 @@ class LengthEstimate {
     std::array<std::array<double, outlook_points>, ages + 1> left_;
 };
 
-// The peak number of KV slots, in all KV groups together, that a set of requests is expected to
-// hold in the future, each growing by one token per step until its end. Old requests end before
-// young ones have grown, so the peak is less than the sum of their final sizes. In a group with a
-// window a request stops growing when it fills the window.
+// The peak number of KV slots, over all KV groups, that a set of requests is expected to use in the
+// future if each grows by one token per step until its end. Old requests end before young ones have
+// grown, so the peak is less than the sum of their final sizes. In a group with a window, a request
+// stops growing when it fills the window.
 //
-// Time is cut into `buckets` spans; a request is divided among those in which it may end. Adding is
-// O(1), a query O(buckets).
+// Time is divided into `buckets` spans, and a request is divided among those in which it may end.
+// Adding is O(1), a query O(buckets).
 class MemoryForecast {
   public:
     static constexpr int32_t buckets = 64;
 
     explicit MemoryForecast(std::span<const KvWindow> windows = {}, int32_t page_tokens = 1);
 
-    // longest: no request has more steps left than this.
+    // longest: an upper bound on the steps that any request has left.
     void clear(int64_t longest);
     void add(int64_t slots_now, const Outlook &outlook);
 
-    // The peak if one more request is added.
+    // The peak if one more request were added.
     int64_t peak_with(int64_t slots_now, const Outlook &outlook) const;
 
   private:
@@ -93,7 +93,8 @@ class MemoryForecast {
         int64_t parts = 0;
         int64_t slots_now = 0;
         int64_t slots_at_end = 0;
-        // Slots of full windows: of requests that end in this bucket, and of windows that are full from it on.
+        // Slots of full windows: those of requests that end in this bucket, and those of windows
+        // that are full from this bucket on.
         int64_t full_end = 0;
         int64_t full_begin = 0;
     };
@@ -108,9 +109,9 @@ class MemoryForecast {
     }
     void add_to(Buckets *all, int64_t slots_now, const Outlook &outlook) const;
 
-    struct Kind { // of KV groups
+    struct Kind { // a set of KV groups
         int64_t groups;
-        int64_t most_slots; // of a request
+        int64_t most_slots; // per request
     };
     std::vector<Kind> kinds_;
     int32_t shift_ = 0; // a bucket is 2^shift_ steps

@@ -82,8 +82,8 @@ void PrefixForest::evict(int32_t node) {
     pool_->give(&prefix.pages);
     prefix.computed = 0;
     prefix.resident = false;
-    // A parent's chunk is never cancelled here: chunks are scheduled from the root down, and a prefix
-    // with something computed or scheduled below it is complete.
+    // A parent's chunk is never cancelled here: chunks are scheduled from the root down, and a
+    // prefix with anything computed or scheduled below it is complete.
     if (prefix.parent >= 0) release(prefix.parent);
 }
 

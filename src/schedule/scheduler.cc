@@ -1,28 +1,35 @@
 // The three queues, admission and preemption.
 //
-// Requests run in the order of their admission, and one is admitted only if the tokens of all running
-// requests are scheduled and some of the budget is left. So when a step begins, at most one request, the
-// youngest, has prompt tokens left: the second and third queue hold what it and those admitted in this
-// step still need.
+// Requests run in order of admission, and one is admitted only if the tokens of all running
+// requests are scheduled and some of the budget is left. So at the start of a step, at most one
+// request, the youngest, has prompt tokens left: the second and third queue hold what that request
+// and those admitted in this step still need.
 //
 // Why every job finishes if each of its requests fits the pool alone. Three rules:
-//   1. A page is taken from a request only for a decode token of one that was admitted before it,
-//      the youngest first. So the oldest is never preempted.
+//   1. A page is taken from a request only for a decode token of a request that was admitted before
+//   it;
+//      the youngest request loses its pages first. So the oldest is never preempted.
 //   2. Suppose that no page is free, that all idle prefixes and all younger requests have given up
-//      theirs, and that the oldest, now alone, still finds none in a step in which nothing else was
-//      planned. Then its pages fit except for the slots that its prefixes' last pages leave empty and
-//      the pages that its prefixes keep in groups whose window has moved on. So it starts again
-//      without sharing, once, and Scheduler::fits guarantees that this fits. The same holds if state
+//      theirs, and that the oldest request, now alone, still finds none in a step in which nothing
+//      else
+//      was planned. Then its pages would fit but for the slots that its prefixes' last pages leave
+//      empty
+//      and the pages that its prefixes keep in groups whose window has moved on. So it starts again
+//      without sharing, once, and Scheduler::fits guarantees that this fits. The same applies if
+//      state
 //      slots are short: a request without a prefix needs one slot, and a decode token none.
 //   3. If no request runs, the next waiting request is admitted, whatever the forecast says.
-// Order the states of a job lexicographically by (requests finished, requests started again unshared,
-// output tokens generated, prompt tokens stored for admitted requests and their prefixes). Each of the
-// four is bounded, and each step moves up:
-//   - if the oldest decodes, it gets its token, by rules 1 and 2. Output is never lost: preemption
-//     drops keys and values, and they are computed again, from prompt and output, as one prefill;
-//   - if not, it is alone, by the above, and gets prompt tokens or starts again; no request is preempted.
-// With a batch in flight the oldest may lack a token that is being sampled: then that batch brings it,
-// and output grows. Requests that wait for their last samples hold no pages, so they do not block others.
+// Order the states of a job lexicographically by (requests finished, requests restarted unshared,
+// output tokens generated, prompt tokens stored for admitted requests and their prefixes). Each of
+// the four is bounded, and each step increases the state:
+//   - if the oldest request decodes, it gets its token, by rules 1 and 2. Output is never lost:
+//     preemption drops keys and values, which are computed again, from prompt and output, as one
+//     prefill;
+//   - if not, it is alone, by the above, and gets prompt tokens or restarts; no request is
+//   preempted.
+// With a batch in flight, the oldest request may lack a token that is being sampled: then that
+// batch delivers it, and output grows. Requests that wait for their last samples hold no pages, so
+// they do not block others.
 #include <algorithm>
 #include <stdexcept>
 
@@ -52,24 +59,25 @@ const TokenBatch &Scheduler::next_step() {
     return impl.builder.batch();
 }
 
-// First queue.
+// The first queue.
 void Scheduler::Impl::schedule_decode() {
     for (size_t i = 0; i < running.size(); ++i) { // shrinks from its end as requests are preempted
         Request *request = running[i];
         if (request->state != RequestState::decoding || budget == 0) continue;
         if (batchllm::held_back(*request)) {
-            --budget; // reserved: requests that are admitted must fit beside it in the next batch
+            --budget; // reserved: requests admitted now must fit beside it in the next batch
         } else if (const int64_t got = grow_by_preemption(request); got > 0) {
             request->chunk = static_cast<int32_t>(got);
             budget -= got;
         } else if (running.size() == 1) {
             start_unshared(request);
-        } // else it is the youngest: it waits, and keeps its pages until an older request needs them
+        } // else it is the youngest: it waits, and keeps its pages until an older request needs
+          // them
     }
 }
 
-// Second and third queue: own tokens if the prefix is there, else the prefix's; after a prefix that this
-// batch completes, also the own tokens of its requests.
+// The second and third queue: own tokens if the prefix is complete, else the prefix's; after a
+// prefix that this batch completes, also its requests' own tokens.
 void Scheduler::Impl::schedule_prompts() {
     if (!running.empty() && running.back()->state == RequestState::prefilling && budget > 0)
         schedule_prompt(running.back());
@@ -100,7 +108,7 @@ void Scheduler::Impl::schedule_prompt(Request *request) {
     if (schedule_prefix(request)) schedule_own(request);
 }
 
-// Schedules the next tokens of the request's prefix and of those above it. True if this batch completes
+// Schedules the next tokens of the request's prefix and its ancestors. True if this batch completes
 // them.
 bool Scheduler::Impl::schedule_prefix(Request *request) {
     chain.clear();
@@ -128,7 +136,7 @@ bool Scheduler::Impl::schedule_prefix(Request *request) {
 }
 
 void Scheduler::Impl::schedule_own(Request *request) {
-    // Not held back: its tokens are known, or it decoded and starts again unshared in this batch.
+    // Not held back: its tokens are known, or it decoded and restarts unshared in this batch.
     const int64_t wanted = std::min(own_target(*request) - request->computed, budget);
     if (wanted <= 0) return;
     const int64_t got = grow(&request->pages, request->computed, wanted);
@@ -137,13 +145,13 @@ void Scheduler::Impl::schedule_own(Request *request) {
     if (got == 0 && finds_no_page()) start_unshared(request);
 }
 
-// Whether a request that got no page for its prompt would not get one in the next step either. If windows
-// move on, what this step computes for its prefix may release pages.
+// Whether a request that got no page for its prompt would not get one in the next step either. If
+// windows move on, what this step computes for its prefix may release pages.
 bool Scheduler::Impl::finds_no_page() const {
     return running.size() == 1 && (!pool.slides() || budget == options.step_tokens);
 }
 
-// Takes pages for more tokens of a node. Returns for how many of them there is room.
+// Takes pages for more tokens of a node. Returns how many of them there is room for.
 int64_t Scheduler::Impl::grow(PageTable *pages, int64_t stored, int64_t tokens) {
     const int64_t wanted = pages_for(stored + tokens, pool.page_tokens());
     while (pages->columns < wanted)
@@ -151,8 +159,8 @@ int64_t Scheduler::Impl::grow(PageTable *pages, int64_t stored, int64_t tokens) 
     return std::min(tokens, int64_t{pages->columns} * pool.page_tokens() - stored);
 }
 
-// Makes room for the request's decode tokens, for one of them by preempting younger requests if necessary.
-// Usually there is one; there are several if the runtime knew some without sampling.
+// Makes room for the request's decode tokens; for the first of them by preempting younger requests
+// if necessary. There is usually one; there are several if the runtime knew some without sampling.
 int64_t Scheduler::Impl::grow_by_preemption(Request *request) {
     const int64_t wanted = std::min(own_target(*request) - request->computed, budget);
     while (true) {
@@ -162,7 +170,7 @@ int64_t Scheduler::Impl::grow_by_preemption(Request *request) {
     }
 }
 
-// The batch is in flight: what it computes counts as stored from now on.
+// The batch is in flight: its tokens count as stored from now on.
 void Scheduler::Impl::move_on() {
     held_back = 0;
     for (const int32_t prefix : scheduled_prefixes) forest.finish_chunk(prefix);
@@ -197,7 +205,7 @@ bool Scheduler::Impl::count_chunk(Request *request) {
     }
     request->taken = std::max(request->taken, request->own_begin + request->computed);
     if (request->computed < own_target(*request)) return false;
-    request->state = RequestState::decoding; // it samples
+    request->state = RequestState::decoding; // it will sample
     request->unknown += 1;
     if (output_length(*request) == request->max_tokens) return true;
     held_back += batchllm::held_back(*request);
@@ -256,7 +264,8 @@ bool Scheduler::Impl::forecast_allows(const Request &request) const {
            pool.total();
 }
 
-// What groups with windows hold beyond those windows while a prompt is computed: the tokens of a step.
+// What groups with windows need beyond those windows while a prompt is computed: the tokens of a
+// step.
 int64_t Scheduler::Impl::pages_of_chunks(const Request &request) const {
     if (!pool.slides()) return 0;
     int64_t longest_node = own_target(request);
@@ -278,7 +287,7 @@ void Scheduler::Impl::admit(Request *request) {
     running.push_back(request);
 }
 
-// Takes the youngest request's pages, before any of its tokens is scheduled. It becomes the first to
+// Takes the youngest request's pages before any of its tokens is scheduled. It becomes the first to
 // be admitted.
 void Scheduler::Impl::preempt_youngest() {
     Request *request = running.back();
@@ -291,8 +300,8 @@ void Scheduler::Impl::preempt_youngest() {
     ++preemptions;
 }
 
-// For a request that is alone and finds no page: the pool holds it, but not also the slots that the
-// last pages of its prefixes leave empty.
+// For a request that is alone and finds no page. The pool has room for the request, but not also
+// for the slots that the last pages of its prefixes leave empty.
 void Scheduler::Impl::start_unshared(Request *request) {
     if (request->prefix < 0) throw std::logic_error("scheduler: a request that fits found no page");
     preempt_youngest();

@@ -1,5 +1,5 @@
-// Shared by the parts of the scheduler: scheduler.cc schedules steps, scheduler_rows.cc adds and
-// removes requests.
+// Shared by the scheduler's parts: scheduler.cc schedules steps, scheduler_rows.cc adds and removes
+// requests.
 #pragma once
 
 #include <algorithm>
@@ -16,12 +16,12 @@
 
 namespace batchllm {
 
-// Output tokens, including those that are being sampled.
+// Output tokens, including those that are still being sampled.
 inline int64_t output_length(const Request &request) {
     return static_cast<int64_t>(request.output.size()) + request.unknown;
 }
 
-// Own tokens, known or being sampled: all of them are stored by the time the next token is sampled.
+// Own tokens, known or being sampled. All of them are stored by the time the next token is sampled.
 inline int64_t own_target(const Request &request) {
     return request.prompt.length - request.own_begin + output_length(request);
 }
@@ -88,19 +88,19 @@ struct Scheduler::Impl {
     BatchBuilder builder;
     LengthEstimate lengths;
     MemoryForecast forecast;
-    int64_t longest = 0; // the greatest max_tokens of all requests so far
+    int64_t longest = 0; // maximum of max_tokens over all requests so far
 
     // Waiting requests in the order of their groups; null: dropped. queue[i] has place first_place
-    // + i. Preempted requests come before all of them, the last of `preempted` first.
+    // + i. Preempted requests come before all of them, the last one in `preempted` first.
     std::deque<Request *> queue;
     int64_t first_place = 0;
     int64_t waiting = 0;
     std::vector<Request *> preempted;
-    std::vector<Request *> running; // in the order of admission: the oldest first
-    int64_t ending = 0;             // requests
+    std::vector<Request *> running; // in order of admission, oldest first
+    int64_t ending = 0;             // number of requests
     int64_t own_tokens_left = 0;    // own prompt tokens that have never been computed
 
-    // Of the step that is being scheduled.
+    // For the step that is being scheduled.
     int64_t budget = 0;
     int64_t preemptions = 0;
     std::vector<int32_t> scheduled_prefixes; // parents before children

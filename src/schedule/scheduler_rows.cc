@@ -1,4 +1,4 @@
-// Requests in, and their ends.
+// Adding requests, and ending them.
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
@@ -15,7 +15,7 @@ int64_t stored_at_most(const Request &request) {
 
 } // namespace
 
-// ---- Rows in ----
+// ---- Adding rows ----
 
 Status Scheduler::Impl::check(const Plan &plan, std::span<Request *const> requests) const {
     if (static_cast<int64_t>(requests.size()) != plan.row_count())
@@ -169,7 +169,7 @@ void Scheduler::Impl::leave(Request *request) {
     if (request->prefix >= 0) budget += forest.release(request->prefix);
 }
 
-// Ends a request with nothing left to compute, which holds nothing.
+// Ends a request with nothing left to compute, which has no pages.
 void Scheduler::Impl::forget(Request *request) {
     own_tokens_left -= own_prompt_left(*request);
     if (request->prefix >= 0) forest.remove_pending(request->prefix);
@@ -203,11 +203,12 @@ void Scheduler::Impl::end(Request *request) {
     clear_rows(request);
 }
 
-// Discards what the newest batch in flight samples for the request.
+// Discards what the newest batch in flight will sample for the request.
 void Scheduler::Impl::clear_rows(Request *request) {
     if (in_flight == 0) return;
     std::vector<Request *> &sampled = record(in_flight - 1).sampled;
-    // If the request is not in this batch, its logits_row is from an older one, and is now another's row.
+    // If the request is not in this batch, its logits_row is from an older one and now belongs to
+    // another row.
     for (size_t row = static_cast<size_t>(request->logits_row);
          row < sampled.size() && sampled[row] == request; ++row)
         sampled[row] = nullptr;

@@ -6,19 +6,19 @@
 namespace batchllm {
 namespace {
 
-// A new seed for each table, so that cells cannot be made to collide on purpose.
+// A new seed for each table, so that nobody can make cells collide on purpose.
 uint64_t random_seed() {
     std::random_device device;
     return uint64_t{device()} << 32 | device();
 }
 
-// Values by their hash, in an open table that grows; values are compared in full. The numbers do not depend
-// on the hashes.
+// Values by hash, in an open-addressing table that grows; values are compared in full. The numbers
+// do not depend on the hashes.
 class ValueNumbers {
   public:
     explicit ValueNumbers(const TableColumn &column) : column_(column), slots_(64) {}
 
-    // The number of row `row`'s value; *added: it is a new one.
+    // The number of the value in row `row`; *added: whether it is new.
     int32_t number_of(int64_t row, bool *added) {
         const std::string_view value = column_[row];
         const uint64_t hash = XXH3_64bits_withSeed(value.data(), value.size(), seed_);
@@ -57,7 +57,7 @@ class ValueNumbers {
 
     const TableColumn &column_;
     const uint64_t seed_ = random_seed();
-    std::vector<Slot> slots_;         // a power of two, at most half full
+    std::vector<Slot> slots_;         // size is a power of two, at most half full
     std::vector<int64_t> first_rows_; // [values]
 };
 

@@ -53,7 +53,7 @@ void sort_rows(std::span<const CellColumn> columns, std::span<const int32_t> key
         });
         return;
     }
-    // A counting sort for each column, the last one first.
+    // A counting sort by each column, the last one first.
     std::vector<int32_t> sorted(rows.size());
     for (size_t k = keys.size(); k-- > 0;) {
         const CellColumn &column = columns[static_cast<size_t>(keys[k])];

@@ -1,11 +1,11 @@
-// The optimum for a few rows: a set of rows falls into groups that share their next field, each of
-// which is a smaller problem, with a field less.
+// The optimum for a few rows: a set of rows is divided into groups that share their next field, and
+// each group is a smaller problem with one field less.
 //
 //     most(S, F) = max of   most(S - {r}, F)                                        r alone
 //                           (|T| - 1) length(c, r) + most(T, F - {c}) + most(S - T, F)
-// for the first row r of S, over the columns c of F and the sets T of at least two rows of S, r
-// among them, that have r's value in c. A column that is equal in all of S comes first: placed before what
-// two rows share, it costs them nothing. A column that no two rows of S share is never chosen.
+// for the first row r of S, over the columns c of F and the sets T of at least two rows of S that
+// include r and have r's value in c. A column that is equal in all of S comes first: placed before
+// what two rows share, it costs them nothing. A column that no two rows of S share is never chosen.
 #include <algorithm>
 #include <bit>
 
@@ -38,7 +38,7 @@ class SubsetSearch {
     struct Choice {
         int64_t most = -1; // -1: not known yet
         uint32_t group = 0;
-        int32_t column = -1; // of `left`, or -1: the first row is alone
+        int32_t column = -1; // in `left`, or -1: the first row is alone
     };
 
     const Choice &solve(uint32_t rows, uint32_t columns) {
@@ -63,12 +63,12 @@ class SubsetSearch {
     }
 
   private:
-    // The place of the first of the rows, in this column.
+    // The index of the first of these rows in this column.
     size_t place(uint32_t rows, int32_t column) const {
         return static_cast<size_t>(std::countr_zero(rows)) * left_ + static_cast<size_t>(column);
     }
 
-    // Columns in which two of the rows have the same value.
+    // The columns in which two of the rows have the same value.
     uint32_t shared_columns(uint32_t rows, uint32_t columns) const {
         uint32_t shared = 0;
         for (uint32_t r = rows; r != 0; r &= r - 1) {

@@ -6,17 +6,18 @@
 namespace batchllm {
 namespace {
 
-// Columns that are placed row by row; the time grows with their square.
+// How many columns are placed row by row; the time grows with their square.
 constexpr size_t most_placed = 16;
-// Groups that are solved exactly: by rows, and by rows and columns together.
+// Groups that are solved exactly: limits for the rows, and for rows and columns together.
 constexpr size_t most_exact_rows = 8;
 constexpr size_t most_exact = 12;
-// Every trust is tried in groups of up to this many rows, in tables of up to this many cells.
+// Every trust is tried in groups of at most this many rows, in tables of at most this many cells.
 constexpr size_t most_tried_rows = 64;
 constexpr size_t most_tried_cells = size_t{1} << 20;
 
-// How much values count that only some members of a group have in common, in quarters. No one figure is
-// best: with much trust, a large group with loose ties is taken before a small one with close ties.
+// The weight, in quarters, of values that only some members of a group share. No single figure is
+// best: with much trust, a large, loosely related group is taken before a small, closely related
+// one.
 constexpr int32_t trusts[] = {2, 0, 4};
 
 class GroupRecursion {
@@ -53,9 +54,9 @@ class GroupRecursion {
         int64_t score;
         int32_t column;
         int32_t code;
-        int32_t rows;   // that were left with it when the score was made
+        int32_t rows;   // that had it left when the score was computed
         int32_t listed; // that had it at first
-        size_t first;   // of them in the list
+        size_t first;   // the first of them in the list
 
         bool operator<(const Candidate &other) const {
             if (score != other.score) return score < other.score;
@@ -69,7 +70,7 @@ class GroupRecursion {
 
     struct Group {
         int32_t column;
-        size_t begin, end; // of the arranged rows
+        size_t begin, end; // in the arranged rows
     };
 
     int32_t code(int32_t column, int32_t row) const {
@@ -85,7 +86,7 @@ class GroupRecursion {
         return next_[static_cast<size_t>(column)][static_cast<size_t>(value)];
     }
 
-    // Tries every trust and keeps what shares most. Returns the bytes shared.
+    // Tries every trust and keeps the result that shares most. Returns the bytes shared.
     int64_t try_trusts(std::span<int32_t> rows, const std::vector<int32_t> &left) {
         const std::vector<int32_t> given(rows.begin(), rows.end());
         const size_t depth = placement_.placed(given.front());
@@ -105,8 +106,8 @@ class GroupRecursion {
         return best == *std::rbegin(trusts) ? most : solve_with(best);
     }
 
-    // rows: a stretch of the order that has shared all its fields so far. left: columns to come.
-    // tries: other trusts in small groups below. Returns the bytes shared.
+    // rows: a range of the order that has shared all its fields so far. left: the columns that
+    // follow. tries: whether to try other trusts in small groups below. Returns the bytes shared.
     int64_t solve(std::span<int32_t> rows, std::vector<int32_t> left, int32_t trust, bool tries) {
         if (rows.size() < 2 || stopped(rows.size() * left.size())) return 0;
         int64_t shared = 0;
@@ -154,13 +155,13 @@ class GroupRecursion {
     bool place_if_equal(int32_t column, std::span<const int32_t> rows) {
         const int32_t value = code(column, rows.front());
         const auto differs = [&](int32_t row) { return code(column, row) != value; };
-        // Most columns differ between any two rows, so comparing the ends first decides soonest.
+        // Most columns differ between any two rows, so comparing the ends first decides fastest.
         if (differs(rows.back()) || std::any_of(rows.begin(), rows.end(), differs)) return false;
         for (const int32_t row : rows) placement_.place(row, column);
         return true;
     }
 
-    // Arranges the rows by groups, largest score first, with ungrouped rows last.
+    // Arranges the rows into groups, highest score first, followed by ungrouped rows.
     std::vector<Group> form_groups(std::span<int32_t> rows, const std::vector<int32_t> &left,
                                    int32_t trust) {
         std::vector<int32_t> with_value; // rows by column and value
@@ -202,7 +203,8 @@ class GroupRecursion {
         return groups;
     }
 
-    // Counts the values of the rows, lists the rows of each that several have, and scores those.
+    // Counts the values of the rows, lists the rows of each value that several have, and scores
+    // those values.
     void list_values(std::span<const int32_t> rows, const std::vector<int32_t> &left, int32_t trust,
                      std::vector<int32_t> *with_value, std::priority_queue<Candidate> *queue) {
         std::vector<Candidate> candidates;
@@ -216,7 +218,7 @@ class GroupRecursion {
         for (Candidate &candidate : candidates) {
             candidate.rows = candidate.listed = count(candidate.column, candidate.code);
             candidate.first = listed;
-            // Counted from 1: 0 is a value of a single row.
+            // Counted from 1; 0 means that only a single row has the value.
             next(candidate.column, candidate.code) = listed + 1;
             listed += static_cast<size_t>(candidate.listed);
         }
@@ -234,7 +236,7 @@ class GroupRecursion {
         *queue = std::priority_queue<Candidate>(std::less<Candidate>(), std::move(candidates));
     }
 
-    // members: rows with the value, of which `now` have not been taken.
+    // members: rows with the value; `now` of them have not been taken.
     int64_t score(const Candidate &candidate, int32_t now, std::span<const int32_t> members,
                   const std::vector<int32_t> &left, int32_t trust) {
         if (stopped(members.size() * left.size())) return 0;
@@ -266,7 +268,7 @@ class GroupRecursion {
         return bytes;
     }
 
-    // cells: how many were looked at since the last call.
+    // cells: how many have been examined since the last call.
     bool stopped(size_t cells) {
         constexpr size_t asked_after = size_t{1} << 20;
         asked_ += cells;
@@ -282,12 +284,12 @@ class GroupRecursion {
     FieldOrder order_;
     FieldPlacement placement_;
     std::vector<int32_t> ranked_; // all columns, those that share most first
-    std::vector<int32_t> rest_;   // that are not placed row by row
-    std::vector<char> taken_;     // [rows] by a group of the set that is being divided
-    // [columns][values] of the set that is being divided, else 0.
-    std::vector<std::vector<int32_t>> counts_; // rows that were not taken
-    std::vector<std::vector<int32_t>> seen_;   // in a score
-    std::vector<std::vector<size_t>> next_;    // the value's next place in the list of rows
+    std::vector<int32_t> rest_;   // those not placed row by row
+    std::vector<char> taken_;     // [rows] whether a group of the current set has the row
+    // [columns][values] for the current set, else 0.
+    std::vector<std::vector<int32_t>> counts_; // rows that have not been taken
+    std::vector<std::vector<int32_t>> seen_;   // while computing a score
+    std::vector<std::vector<size_t>> next_;    // the value's next index in the list of rows
 };
 
 } // namespace

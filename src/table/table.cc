@@ -48,7 +48,7 @@ Result<std::vector<int32_t>> find_columns(const PromptTemplate &prompt,
     return found;
 }
 
-// Makes prompts: from the template and the columns of its fields.
+// Makes prompts from the template and the columns of its fields.
 class Renderer {
   public:
     Renderer(std::span<const TableColumn> columns, const PromptTemplate &prompt,
@@ -81,7 +81,7 @@ class Renderer {
         *out += behind_;
     }
 
-    // order: lines of the template.
+    // order: of the template's lines.
     void moved(const MovableTemplate &movable, int64_t row, std::span<const int32_t> order,
                std::string *out) const {
         *out += before_;
@@ -109,11 +109,11 @@ class Renderer {
     std::span<const TableColumn> columns_;
     const PromptTemplate &prompt_;
     std::vector<int32_t> column_of_; // [fields]
-    std::string before_, behind_;    // of every prompt
+    std::string before_, behind_;    // in every prompt
     bool escaped_ = false;
 };
 
-// The first of the template's fields for which a row has no value, or -1.
+// The first of the template's fields that has no value in the row, or -1.
 int32_t null_field(const PromptTemplate &prompt, const Renderer &renderer, int64_t row) {
     for (size_t i = 0; i < prompt.fields.size(); ++i) {
         if (renderer.column(static_cast<int32_t>(i)).is_null(row)) return static_cast<int32_t>(i);
@@ -121,7 +121,7 @@ int32_t null_field(const PromptTemplate &prompt, const Renderer &renderer, int64
     return -1;
 }
 
-// The rows that have all values; the others get their error.
+// The rows that have all values; the others get an error.
 std::vector<int64_t> check_rows(int64_t rows, const PromptTemplate &prompt,
                                 const Renderer &renderer, Table *table) {
     std::vector<int64_t> good;
@@ -141,7 +141,7 @@ std::vector<int64_t> check_rows(int64_t rows, const PromptTemplate &prompt,
     return good;
 }
 
-// Finds the order of the good rows and of their fields.
+// Finds the order of the valid rows and of their fields.
 FieldOrder plan_fields(const MovableTemplate &movable, const Renderer &renderer,
                        std::span<const int64_t> good, const StopCheck &stop, Table *table) {
     const auto start = std::chrono::steady_clock::now();

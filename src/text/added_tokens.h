@@ -1,4 +1,4 @@
-// Tokens added to the vocabulary, found in text before it is split and merged.
+// Tokens added to the vocabulary. They are found in text before it is split and merged.
 #pragma once
 
 #include <cstdint>
@@ -13,34 +13,34 @@ namespace batchllm {
 // An entry of "added_tokens".
 struct AddedToken {
     std::string content;
-    std::string pattern; // what is looked for: content, normalized if `normalized`
+    std::string pattern; // what is searched for: content, normalized if `normalized`
     int32_t id = -1;
-    bool special = false;     // left out of decoded text; in untrusted text it may be plain text
-    bool single_word = false; // only between characters that are not part of a word
-    bool left_strip = false;  // takes in the spaces before it
-    bool right_strip = false; // takes in the spaces after it
-    bool normalized = false;  // looked for in the normalized text, not in the raw text
+    bool special = false;     // left out of decoded text; may count as plain text in untrusted text
+    bool single_word = false; // matches only between characters that are not part of a word
+    bool left_strip = false;  // includes the spaces before it
+    bool right_strip = false; // includes the spaces after it
+    bool normalized = false;  // searched for in the normalized text, not in the raw text
 };
 
-// A piece of text: an added token (id >= 0), or text between added tokens (-1). Pieces do not
-// always join to the text: see find().
+// A piece of text: an added token (id >= 0), or text between added tokens (-1). The pieces do not
+// always add up to the text: see find().
 struct AddedPiece {
     size_t begin;
     size_t end;
     int32_t id;
 };
 
-// Finds a set of tokens: leftmost first, the longest of those that start at one place.
+// Finds a set of tokens: leftmost first; of those that start at the same place, the longest.
 class AddedTokenFinder {
   public:
-    // tokens must outlive the finder. Takes only those with the given `normalized`.
+    // tokens must outlive the finder. Uses only those with the given `normalized`.
     AddedTokenFinder(const std::vector<AddedToken> &tokens, bool normalized);
 
     bool empty() const { return !any_; }
 
-    // Cuts text (not empty) into *pieces, exactly like the reference: a discarded match (not a
+    // Cuts text (not empty) into *pieces, exactly like the reference. A discarded match (not a
     // single word, or special while parse_special is off) is plain text, and the search continues
-    // after it; a token inside the spaces that the previous one has stripped counts again, unless
+    // after it. A token inside the spaces that the previous one has stripped still counts, unless
     // it strips to its left itself.
     void find(std::string_view text, bool parse_special, std::vector<AddedPiece> *pieces) const;
 

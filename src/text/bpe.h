@@ -1,7 +1,7 @@
-// A word to its tokens: the BPE model of tokenizer.json.
+// A word -> its tokens: the BPE model of tokenizer.json.
 //
-// Characters become initial symbols (or, when the vocabulary lacks one, the tokens of its bytes, or
-// the unknown token, or nothing, in this order), and symbols are merged by rank.
+// Characters become initial symbols, and symbols are merged by rank. A character that the
+// vocabulary lacks becomes the tokens of its bytes, else the unknown token, else nothing.
 #pragma once
 
 #include <cstdint>
@@ -46,11 +46,10 @@ struct BpeScratch {
 class BpeModel {
   public:
     // byte_level: words are bytes, and the vocabulary spells them in the byte alphabet. Otherwise
-    // words are UTF-8 and spelled as they are.
+    // words are UTF-8 and are looked up unchanged.
     BpeModel(BpeSettings settings, bool byte_level);
 
-    // Appends the tokens of a word. readable: the number of bytes that may be read from word.data()
-    // on.
+    // Appends the tokens of a word. readable: how many bytes may be read from word.data() on.
     void encode(std::string_view word, size_t readable, BpeScratch *scratch,
                 std::vector<int32_t> *tokens) const;
 
@@ -68,10 +67,11 @@ class BpeModel {
     BpeSettings settings_;
     bool byte_level_;
     MergeTable merges_;
-    std::vector<int32_t> byte_symbols_;  // [256] token of each byte, -1: none; if byte_level_
-    std::vector<int32_t> basic_symbols_; // [65536] token of each character below, -1: none
+    std::vector<int32_t> byte_symbols_;  // if byte_level_: [256] token of each byte, -1: none
+    std::vector<int32_t> basic_symbols_; // [65536] token of each character below that, -1: none
     std::vector<int32_t> byte_tokens_;   // [256] token "<0x..>" of each byte, -1: none
-    TokenTable whole_words_;             // byte_level_ and ignore_merges: bytes spelled by a token
+    TokenTable whole_words_;             // if byte_level_ and ignore_merges: the bytes that each
+                                         // token spells
     bool cut_at_spaces_ = false; // no token has U+2581 after another character: see find_cuts()
 };
 

@@ -1,4 +1,4 @@
-// Conversations as JSON -> the text that the model was trained to see, by the model's own template
+// Conversations as JSON -> the text that the model was trained on, using the model's own template
 // (docs/chat.md).
 #pragma once
 
@@ -17,23 +17,23 @@
 
 namespace batchllm {
 
-// How the text of a template becomes tokens: it already contains all its special tokens.
+// How a template's text is tokenized: it already contains all its special tokens.
 inline constexpr EncodeOptions chat_encode_options = {.add_special = false, .parse_special = true};
 
 // Immutable once loaded: any number of threads may render.
 class ChatTemplate {
   public:
     // From a model directory, or the directory of a tokenizer.json. Fails only if the files cannot
-    // be read; invalid contents, or a missing template, are an error of every conversation.
+    // be read. Invalid contents, or a missing template, become an error of every conversation.
     static Result<std::unique_ptr<const ChatTemplate>> load(const std::string &path);
-    // From a template's text; name stands for the file in errors.
+    // From a template's text; name: its name in errors.
     using SpecialTokens = std::vector<std::pair<std::string, std::string>>;
     static std::unique_ptr<const ChatTemplate>
     from_source(const std::string &name, std::string source, SpecialTokens tokens);
 
     struct Options {
         bool add_generation_prompt = true; // unless the conversation sets it
-        // Null, or the tokenizer whose special tokens the conversation's own text may not spell.
+        // The tokenizer whose special tokens the conversation's own text must not contain, or null.
         const Tokenizer *refusing = nullptr;
         std::tm now{}; // local time
     };
@@ -65,8 +65,8 @@ class ChatTemplate {
     Status problem_;
 };
 
-// Local time, taken once for all conversations of a call: a date in a template is then the same for
-// all of them.
+// Local time, taken once for all conversations of a call, so that a date in a template is the same
+// for all of them.
 std::tm local_time_now();
 
 } // namespace batchllm

@@ -16,16 +16,18 @@ struct Conversation {
     jinja::Value tools = jinja::Value::none();
     jinja::Value documents = jinja::Value::none();
     std::optional<bool> add_generation_prompt;
-    std::string continued;       // the field of the last message that the model continues; "": none
-    std::string_view final_text; // that field's text, as it was given
+    std::string continued;       // the field of the last message that the model should continue;
+                                 // "": none
+    std::string_view final_text; // the text of that field, as given
     std::optional<JsonValue> arguments; // "chat_template_kwargs"
 };
 
-// Appended to the text that the model is to continue, to find its end in the output.
+// Appended to the text that the model should continue, in order to find its end in the output.
 inline constexpr std::string_view continue_mark = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-// A list of messages, or an object with "messages". with_parts: the template takes a content of
-// several parts as it is; else the parts become one text. Values are of the heap and the document.
+// A list of messages, or an object with "messages". with_parts: the template handles a content with
+// several parts itself; otherwise the parts are joined to one text. Values belong to the heap and
+// the document.
 Result<Conversation> read_conversation(const JsonValue &root, bool with_parts, jinja::Heap *heap);
 
 // Whether the conversation has tools, which determines the template.

@@ -1,6 +1,6 @@
-// Tokens' spellings to text, step by step: the "decoder" of tokenizer.json.
+// Tokens' spellings -> text, step by step: the "decoder" of tokenizer.json.
 //
-// A decoder is a chain of stages. Each takes a sequence of tokens and passes one on; a token may
+// A decoder is a chain of stages. Each receives a sequence of tokens and passes one on; a token may
 // come in fragments, each of whole characters. Stages hold back no more than necessary, so the same
 // chain decodes a whole sequence and a stream, with the same result.
 #pragma once
@@ -15,13 +15,15 @@ namespace batchllm {
 
 struct DecoderStep {
     enum class Kind : uint8_t {
-        byte_level,    // the byte alphabet to bytes, all tokens to one; invalid UTF-8 to U+FFFD
-        byte_fallback, // runs of <0x..> tokens to bytes; if invalid UTF-8, U+FFFD for each
-        fuse,          // all tokens to one
-        replace,       // pattern (not empty) by content in each token
-        strip,         // up to start / stop times content (one character) off each token's ends
-        metaspace, // pattern (one character) by a space; nothing in the first token if drop_first
-        join,      // a space between tokens: used if there is no decoder
+        byte_level,    // the byte alphabet to bytes, all tokens as one; invalid UTF-8 to U+FFFD
+        byte_fallback, // runs of <0x..> tokens to bytes; each becomes U+FFFD if the run is invalid
+                       // UTF-8
+        fuse,          // joins all tokens to one
+        replace,       // pattern (not empty) with content, in each token
+        strip,         // up to start / stop copies of content (one character) off each token's ends
+        metaspace,     // pattern (one character) to a space; to nothing in the first token if
+                       // drop_first
+        join,          // puts a space between tokens: used if there is no decoder
     };
     Kind kind;
     std::string pattern = {};
@@ -31,7 +33,7 @@ struct DecoderStep {
     bool drop_first = false;
 };
 
-// Takes tokens, in one or more fragments each.
+// Receives tokens, in one or more fragments each.
 class TokenSink {
   public:
     virtual ~TokenSink() = default;
@@ -47,14 +49,14 @@ class DecoderChain {
     DecoderChain &operator=(DecoderChain &&) noexcept;
     ~DecoderChain();
 
-    // Takes a token; appends the text that is now final to *out.
+    // Pushes a token and appends the text that is now final to *out.
     void push(std::string_view token, std::string *out);
     void finish(std::string *out);
 
   private:
     class Output;
     std::unique_ptr<Output> output_;
-    std::vector<std::unique_ptr<TokenSink>> stages_; // the last step's first
+    std::vector<std::unique_ptr<TokenSink>> stages_; // the last step's comes first
     TokenSink *head_;
 };
 

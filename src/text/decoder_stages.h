@@ -7,7 +7,7 @@
 
 namespace batchllm {
 
-// next outlives the stage.
+// next must outlive the stage.
 std::unique_ptr<TokenSink> make_decoder_stage(const DecoderStep &step, TokenSink *next);
 
 } // namespace batchllm

@@ -1,5 +1,5 @@
-// Memory that encoding reuses: taken for a call and returned after it, so a tokenizer keeps as many
-// as threads have used it at once, and threads keep none.
+// Memory that encoding reuses, borrowed for a call and returned after it. So a tokenizer keeps as
+// many as there have been threads using it at once, and threads keep none.
 #pragma once
 
 #include <memory>

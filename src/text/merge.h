@@ -1,6 +1,6 @@
-// Initial symbols of a word to its tokens: byte-pair merging.
+// Initial symbols of a word -> its tokens: byte-pair merging.
 //
-// Always merges the pair of lowest rank, the leftmost among equals, until none is left.
+// Repeatedly merges the pair of lowest rank (ties: the leftmost) until none is left.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace batchllm {
 // Memory that merging reuses from word to word.
 struct MergeScratch {
     std::vector<uint32_t> ranks;    // [symbols] rank of the pair that starts here
-    std::vector<int32_t> merged;    // [symbols] what that pair becomes
-    std::vector<uint32_t> previous; // [symbols] linked list of the symbols that are left
+    std::vector<int32_t> merged;    // [symbols] the token that this pair becomes
+    std::vector<uint32_t> previous; // [symbols] linked list of the remaining symbols
     std::vector<uint32_t> next;
     std::vector<uint64_t> heap; // rank << 32 | place
 };
 
-// Merges in place and shrinks *symbols. Short words by scanning, O(n^2) with a small factor; long
-// ones with a heap, O(n log n). At most 2^32 - 1 symbols.
+// Merges in place and shrinks *symbols. Short words are scanned, O(n^2) with a small constant; long
+// ones use a heap, O(n log n). At most 2^32 - 1 symbols.
 void merge_word(const MergeTable &merges, MergeScratch *scratch, std::vector<int32_t> *symbols);
 
 } // namespace batchllm

@@ -1,4 +1,4 @@
-// A pair of neighbouring tokens to the token that they merge into, and the merge's rank.
+// A pair of adjacent tokens -> the token that they merge into, and the rank of the merge.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ class MergeTable {
     // Room for this many pairs.
     explicit MergeTable(size_t pairs = 0);
 
-    // If a pair has two merges, the later one counts.
+    // If a pair is inserted twice, the later merge counts.
     void insert(int32_t left, int32_t right, Merge merge);
 
     Merge find(int32_t left, int32_t right) const {
@@ -34,7 +34,7 @@ class MergeTable {
     }
 
   private:
-    static constexpr uint64_t kFree = UINT64_MAX; // no key: ids are not negative
+    static constexpr uint64_t kFree = UINT64_MAX; // not a key: ids are never negative
     struct Slot {
         uint64_t key = kFree;
         Merge merge{};

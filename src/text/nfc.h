@@ -1,6 +1,6 @@
-// Text to its canonical composition (NFC).
+// Text -> its canonical composition (NFC).
 //
-// It follows Unicode 9, like the reference: later marks and compositions stay as they are.
+// Follows Unicode 9, like the reference: later marks and compositions are left unchanged.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace batchllm {
 
-// Whether NFC certainly leaves the text unchanged. Linear, and true for most text.
+// True only if NFC leaves the text unchanged. Linear, and true for most text.
 bool is_nfc(std::string_view text);
 
 // Appends the NFC of text (valid UTF-8) to *out. O(n log n).

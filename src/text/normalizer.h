@@ -1,4 +1,4 @@
-// Text to normalized text: the "normalizer" of tokenizer.json.
+// Text -> normalized text: the "normalizer" of tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@ namespace batchllm {
 struct NormalizerStep {
     enum class Kind : uint8_t {
         nfc,
-        prepend, // content before the text, unless that is empty
-        replace, // each occurrence of pattern (not empty) by content
+        prepend, // content before the text, unless the text is empty
+        replace, // each occurrence of pattern (not empty) with content
     };
     Kind kind;
     std::string pattern;
     std::string content;
 };
 
-// Text with each occurrence of pattern replaced, leftmost first, appended to *out.
+// Appends the text to *out with each occurrence of pattern replaced, leftmost first.
 void append_replaced(std::string_view text, std::string_view pattern, std::string_view content,
                      std::string *out);
 
@@ -29,7 +29,7 @@ class Normalizer {
 
     const std::vector<NormalizerStep> &steps() const { return steps_; }
 
-    // Steps applied in order. Returns text itself when nothing changes, else a view of *buffer.
+    // Applies the steps in order. Returns text itself if nothing changes, else a view of *buffer.
     std::string_view apply(std::string_view text, std::string *buffer) const;
 
   private:

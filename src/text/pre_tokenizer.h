@@ -1,4 +1,4 @@
-// Normalized text to words: the "pre_tokenizer" of tokenizer.json.
+// Normalized text -> words: the "pre_tokenizer" of tokenizer.json.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@ namespace batchllm {
 
 struct PreTokenizerStep {
     enum class Kind : uint8_t {
-        split,        // into the words of a pattern
+        split,        // into the words that a pattern matches
         prefix_space, // a space before each piece that does not start with one
-        metaspace,    // spaces to mark; mark before the piece; cut before each mark
-        split_at,     // at each occurrence of a string, which is kept as `behavior` says
+        metaspace,    // spaces become marks; a mark before the piece; a cut before each mark
+        split_at,     // at each occurrence of a string; `behavior` says what becomes of it
     };
     enum class Prepend : uint8_t { always, first, never };
     enum class Behavior : uint8_t { removed, isolated, with_previous, with_next, contiguous };
@@ -27,11 +27,11 @@ struct PreTokenizerStep {
     bool cut = true;
     std::string separator = {}; // not empty
     Behavior behavior = Behavior::isolated;
-    bool invert = false; // the text between separators is treated as the separator, and vice versa
+    bool invert = false; // treats the text between separators as the separator, and vice versa
 };
 
-// The next word of split_at in `piece`, from byte `from` on: its begin and end. Both are the piece's
-// size if none is left.
+// The begin and end of the next word of split_at in `piece`, from byte `from` on. Both are the size
+// of the piece if there are no more words.
 struct SplitPlace {
     size_t begin;
     size_t end;
@@ -45,8 +45,8 @@ class PreTokenizer {
     const std::vector<PreTokenizerStep> &steps() const { return steps_; }
 
     // Calls take(word, readable) for the words of a piece of text (not empty), in order. readable:
-    // bytes that may be read from the piece's, or the word's, start. at_start: the piece starts
-    // where the raw text does. A word is valid during the call.
+    // how many bytes may be read from the start of the piece (or the word). at_start: the piece
+    // starts where the raw text does. A word is valid only during the call.
     template <typename Take>
     void apply(std::string_view piece, size_t readable, bool at_start, const Take &take) const {
         run(0, piece, readable, at_start, take);

@@ -1,8 +1,8 @@
-// Text to words: the split patterns of tokenizer.json, each coded by hand.
+// Text -> words: the split patterns of tokenizer.json, each implemented by hand.
 //
 // The patterns are regular expressions that cover all text: each word starts where the previous one
-// ends. A pattern is recognised by its exact spelling, in which a newline may be itself or \n.
-// Splitting is linear in the text.
+// ends. A pattern is recognised by its exact spelling, in which a newline may be written literally
+// or as \n. Splitting is linear in the length of the text.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,23 @@
 namespace batchllm {
 
 enum class SplitPattern : uint8_t {
-    gpt2,        // contractions in lower case; letters, numbers, others with a space before them
-    llama3,      // also cl100k: contractions in any case, one to three digits
-    qwen2,       // as llama3, digits one by one
+    gpt2,        // lower-case contractions; letters, numbers, others with a leading space
+    llama3,      // also cl100k: contractions in any case, up to three digits
+    qwen2,       // as llama3, but digits one by one
     digits,      // runs of numbers, and the text between them
     digits_each, // each number separately, and runs of the text between them
     qwen3_5,     // as qwen2, but marks count as letters
     seed,        // as qwen2, but no newlines after other characters
-    o200k,       // words end after capitals and then small letters; contractions belong to them
+    o200k,       // a word ends after capitals followed by small letters, and includes its
+                 // contraction
     tekken,      // as o200k, without contractions, digits one by one
 };
 
 // The pattern that a regular expression spells, if it is one of the above.
 std::optional<SplitPattern> split_pattern_of(std::string_view regex);
 
-// End of the word that starts at p. p < end, both at boundaries of characters of valid UTF-8.
+// The end of the word that starts at p. Requires p < end, both at character boundaries of valid
+// UTF-8.
 const char *next_word(SplitPattern pattern, const UnicodeClasses &classes, const char *p,
                       const char *end);
 

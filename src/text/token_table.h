@@ -1,5 +1,5 @@
-// Vocabulary: spelling to id and id to spelling. Ids need not be dense; each id has one spelling and
-// each spelling one id.
+// The vocabulary: spelling -> id and id -> spelling. Ids need not be dense; each id has one
+// spelling and each spelling one id.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace batchllm {
 
 class TokenTable {
   public:
-    // False if the spelling or the id is already there. id >= 0.
+    // False if the spelling or the id is already present. id >= 0.
     bool insert(std::string_view token, int32_t id);
 
     int32_t find(std::string_view token) const; // -1: none
@@ -25,7 +25,7 @@ class TokenTable {
     }
     int32_t id_end() const { return static_cast<int32_t>(tokens_.size()); } // largest id + 1
     int64_t size() const { return count_; }
-    size_t longest() const { return longest_; } // bytes of the longest token
+    size_t longest() const { return longest_; } // bytes in the longest token
 
   private:
     struct Entry {

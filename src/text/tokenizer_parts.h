@@ -1,6 +1,6 @@
-// The small parts of tokenizer.json (everything but model and added_tokens) to their steps.
+// The small parts of tokenizer.json (everything but model and added_tokens) -> their steps.
 //
-// Each reader takes the part's value, which is not null, and refuses unsupported values by name.
+// Each reader receives the part's value, which is not null, and rejects unsupported values by name.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ Status read_post_processor(const JsonValue &part, TokenizerSpec *spec);
 
 Status read_decoder(const JsonValue &part, std::vector<DecoderStep> *steps);
 
-// {"String": text}, not empty: the pattern of Replace. Regular expressions are refused.
+// {"String": text}, not empty: the pattern of Replace. Regular expressions are rejected.
 Result<std::string> read_string_pattern(const JsonValue &pattern);
 
 // A string of one character.

@@ -15,10 +15,10 @@
 
 namespace batchllm {
 
-// A part of the output of "post_processor": the tokens of the text, or fixed ones.
+// A part of the output of "post_processor": the text's tokens, or fixed tokens.
 struct TemplatePiece {
     bool is_text;
-    std::vector<int32_t> tokens; // otherwise
+    std::vector<int32_t> tokens; // if fixed
 };
 
 struct TokenizerSpec {
@@ -27,16 +27,16 @@ struct TokenizerSpec {
     std::vector<AddedToken> added_tokens;
     std::vector<NormalizerStep> normalizer;
     std::vector<PreTokenizerStep> pre_tokenizer;
-    std::vector<TemplatePiece> special; // with add_special; without, only the text's tokens
+    std::vector<TemplatePiece> special; // used with add_special; without it, only the text's tokens
     std::vector<DecoderStep> decoder;
     std::string note;  // for people: which parts of the file are ignored, or ""
-    int64_t texts = 1; // how often `special` has the text: once, in any sensible template
+    int64_t texts = 1; // how often `special` contains the text: once, in any sensible template
 };
 
 // Reads and checks a tokenizer.json. An error names the file and the key.
 Result<TokenizerSpec> read_tokenizer_json(const std::string &path);
 
-// The same from the file's bytes; name stands for the file in errors.
+// The same from the file's bytes; name: its name in errors.
 Result<TokenizerSpec> parse_tokenizer_json(const std::string &name, const std::string &bytes);
 
 // A hash of everything that affects how text becomes tokens; not 0.

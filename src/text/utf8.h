@@ -1,4 +1,4 @@
-// UTF-8 to code points and back. Input must be valid UTF-8: untrusted text is checked first.
+// UTF-8 <-> code points. Input must be valid UTF-8: check untrusted text first.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace batchllm {
 
-// Bytes of the character that starts with this byte.
+// How many bytes the character that starts with this byte has.
 inline int32_t utf8_length(char lead) {
     const auto byte = static_cast<unsigned char>(lead);
     return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
@@ -35,7 +35,7 @@ inline uint32_t utf8_decode(const char *p, int32_t *length) {
     return (lead & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F);
 }
 
-// Start of the character that ends before p; p is not the start of the text.
+// Start of the character that ends before p. p must not be the start of the text.
 inline const char *utf8_previous(const char *p) {
     do --p;
     while (utf8_continues(*p));

@@ -1,4 +1,4 @@
-// Recent words to their tokens. Bounded: one place for each hash; the later word wins.
+// Recent words -> their tokens. Bounded: one place per hash, and the later word wins.
 #pragma once
 
 #include <cstddef>
@@ -11,26 +11,26 @@ namespace batchllm {
 
 class WordCache {
   public:
-    static constexpr size_t kWordBytes = 23; // longest word that is kept
-    static constexpr size_t kTokens = 9;     // most tokens of a word that is kept
+    static constexpr size_t kWordBytes = 23; // longest word that is stored
+    static constexpr size_t kTokens = 9;     // most tokens of a word that is stored
     static constexpr size_t kPlaces = size_t{1} << 14;
 
     struct Key {
-        uint64_t words[3]; // the bytes, zeroes after them, the length in the last byte
+        uint64_t words[3]; // the bytes, padded with zeros; the last byte is the length
         bool operator==(const Key &other) const {
             return ((words[0] ^ other.words[0]) | (words[1] ^ other.words[1]) |
                     (words[2] ^ other.words[2])) == 0;
         }
     };
     struct alignas(64) Place {
-        Key key{}; // length 0: nothing here, as no word is empty
+        Key key{}; // length 0: free, since no word is empty
         int32_t count = 0;
         int32_t tokens[kTokens] = {};
     };
 
     WordCache() : places_(kPlaces) {}
 
-    // readable: bytes that may be read from word.data() on; at least word.size().
+    // readable: how many bytes may be read from word.data() on; at least word.size().
     static Key key_of(std::string_view word, size_t readable) {
         Key key{};
         if (readable >= sizeof key) {
@@ -55,7 +55,7 @@ class WordCache {
     }
 
   private:
-    // The first bytes in memory; every processor served is little-endian.
+    // The first bytes in memory; all supported processors are little-endian.
     static uint64_t low_bytes(size_t count) {
         return count >= 8 ? UINT64_MAX : (uint64_t{1} << (count * 8)) - 1;
     }

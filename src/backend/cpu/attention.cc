@@ -8,7 +8,7 @@
 namespace batchllm::cpu {
 namespace {
 
-// Of the 16 sums of a part in order.
+// Total of the 16 sums of an in-order part.
 float sum_of(const float *sums) {
     float half[kGroupTokens / 2];
     for (int i = 0; i < 8; ++i) half[i] = sums[i] + sums[i + 8];
@@ -45,7 +45,7 @@ Status PagedAttention::reserve(const Worklist &list, const Attention &layer) {
     return {};
 }
 
-// Each part's row, and whether it is all that the row has.
+// Finds each part's row, and whether the part is all that the row has.
 void PagedAttention::place_parts(const Worklist &list) {
     some_merged_ = false;
     alone_.resize(list.queries.size());
@@ -135,7 +135,8 @@ void PagedAttention::merge_parts(const Worklist &list, const Attention &layer, s
     });
 }
 
-// A head's parts, with room for one more at the end: the sink, whose weight goes to no value.
+// Merges a head's parts. There is room for one more at the end: the sink, whose weight goes to no
+// value.
 void PagedAttention::merge_row(std::span<const float *> outputs, std::span<float> maxima,
                                std::span<float> sums, const Attention &layer, int64_t head,
                                void *output) const {
@@ -160,7 +161,7 @@ void PagedAttention::run_item(const TokenBatch &batch, const Worklist &list,
         queries + int64_t{kv_head} * static_cast<int64_t>(batch.tokens.size()) * token_bytes;
     const AttentionQuery *query = list.queries.data() + item.query_begin;
 
-    // The node's groups begin so many positions behind those of the row.
+    // How far the node's groups are behind those of the row, in positions.
     const int32_t shift = batch.nodes[item.node].start % kGroupTokens;
 
     const GroupPages &pages = batch.pages[layer.kv_group];
@@ -171,7 +172,7 @@ void PagedAttention::run_item(const TokenBatch &batch, const Worklist &list,
         scratch->values[g] = pages_.values(layer, page, kv_head, g % page_groups);
     }
 
-    // Tokens of one node that follow each other need no gathering.
+    // Consecutive tokens of one node need no gathering.
     bool contiguous = true;
     for (int32_t q = 0; q < item.query_count; ++q) {
         contiguous = contiguous && query[q].token == query[0].token + q;
@@ -212,7 +213,7 @@ void PagedAttention::run_item(const TokenBatch &batch, const Worklist &list,
     end_parts(item, query, layer, kv_head, shift, call, output);
 }
 
-// What the kernel goes on from: nothing, or what an ancestor's item has left.
+// Sets what the kernel continues from: nothing, or what an ancestor's item has left.
 void PagedAttention::begin_parts(const AttentionItem &item, const AttentionQuery *query,
                                  const Attention &layer, int32_t kv_head, int32_t shift,
                                  AttentionCall *call) const {
@@ -238,7 +239,7 @@ void PagedAttention::begin_parts(const AttentionItem &item, const AttentionQuery
     }
 }
 
-// The kernel's results to where they belong: the parts, or merged at once into the output.
+// Moves the kernel's results to their destination: the parts, or merged at once into the output.
 void PagedAttention::end_parts(const AttentionItem &item, const AttentionQuery *query,
                                const Attention &layer, int32_t kv_head, int32_t shift,
                                const AttentionCall &call, std::byte *output) {

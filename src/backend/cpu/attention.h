@@ -1,6 +1,6 @@
-// Runs a worklist over the KV pages with the thread pool: phase one by the kernels' attention, phase
-// two by their merge. With a list in order, a row's result is, bit for bit, a function of only its
-// query and the keys and values at each position.
+// Runs a worklist over the KV pages on the thread pool: phase one with the kernels' attention,
+// phase two with their merge. If the list is in order, a row's result depends, bit for bit, only on
+// its query and on the keys and values at each position.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,18 @@ namespace batchllm::cpu {
 
 class PagedAttention {
   public:
-    // All borrowed.
+    // All are borrowed.
     PagedAttention(const Kernels &kernels, const KvPages &pages, ThreadPool *pool);
 
-    // queries: [kv_head][token of the batch][head of its group][D] elements, scaled as kernels.h
-    // says. sinks: [heads] scores in base 2, or empty. output: [list.rows][heads * head_dim] elements.
+    // queries: [kv_head][token of the batch][head of its group][D] elements, scaled as in
+    // kernels.h. sinks: [heads] scores in base 2, or empty. output: [list.rows][heads * head_dim]
+    // elements.
     Status run(const TokenBatch &batch, const Worklist &list, const Attention &layer,
                std::span<const float> sinks, const void *queries, void *output);
 
   private:
     struct Scratch {
-        Buffer queries; // gathered query rows of an item
+        Buffer queries; // the query rows of an item, gathered
         Buffer output;  // of the kernel
         Buffer scores;
         std::vector<float> maximum, sum;
@@ -52,15 +53,15 @@ class PagedAttention {
     const KvPages &pages_;
     ThreadPool *pool_;
     std::vector<Scratch> scratch_; // [threads]
-    // Parts of rows that have more than one; the rest goes straight to the output.
+    // The parts of rows that have several; a single part goes straight to the output.
     Buffer parts_;                 // [part][heads][D]
     std::vector<float> maxima_;    // [part][heads]
-    std::vector<float> sums_;      // [part][heads][sums of a part]
-    std::vector<uint8_t> alone_;   // [part] the only one of its row, and of one node
+    std::vector<float> sums_;      // [part][heads][sums per part]
+    std::vector<uint8_t> alone_;   // [part] it is the only one of its row and lies in one node
     std::vector<int32_t> row_;     // [part]
-    bool some_merged_ = false;     // some row's parts are not alone
-    int64_t part_sums_ = 1;        // sums of a part: 1, or in order kGroupTokens
-    std::span<const float> sinks_; // of this run
+    bool some_merged_ = false;     // some row has several parts
+    int64_t part_sums_ = 1;        // sums per part: 1, or kGroupTokens in order
+    std::span<const float> sinks_; // for the current run
     std::vector<float> zeros_;     // [D] a sink's value
 };
 

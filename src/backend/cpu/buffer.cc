@@ -14,7 +14,7 @@ Result<Buffer> Buffer::create(int64_t bytes, const char *what) {
                      what, static_cast<long long>(bytes));
     }
 #ifdef MADV_HUGEPAGE
-    // Fewer misses of the address cache; only advice, so its failure does not matter.
+    // Fewer TLB misses. This is only advice, so its failure does not matter.
     if (bytes >= (int64_t{4} << 20))
         (void)::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
 #endif
@@ -30,7 +30,7 @@ Buffer::~Buffer() {
 Status Buffer::reserve(int64_t bytes, const char *what) {
     if (bytes <= bytes_) return {};
     *this = Buffer();
-    // Some room to grow, so that a slowly growing need does not map anew each time.
+    // Some room to grow, so that a slowly growing size does not remap memory each time.
     ASSIGN_OR_RETURN(*this, create(bytes + bytes / 4, what));
     return {};
 }

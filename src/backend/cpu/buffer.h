@@ -1,5 +1,5 @@
-// Memory aligned for vectors and taken from the system in whole pages: initially zero, and free of
-// cost until it is touched.
+// Memory aligned for vectors, taken from the system in whole pages: initially zero, and free until
+// it is touched.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace batchllm::cpu {
 class Buffer {
   public:
     Buffer() = default;
-    // An error of BATCHLLM_ERROR_OUT_OF_MEMORY names what it was for and its size.
+    // The error BATCHLLM_ERROR_OUT_OF_MEMORY names the size and what the memory was for.
     static Result<Buffer> create(int64_t bytes, const char *what);
 
     Buffer(Buffer &&other) noexcept
@@ -31,7 +31,7 @@ class Buffer {
     float *floats() const { return reinterpret_cast<float *>(data_); }
     int64_t bytes() const { return bytes_; }
 
-    // At least so many bytes from now on; what was inside is lost when it grows.
+    // Makes the buffer at least this large; if it grows, its contents are lost.
     Status reserve(int64_t bytes, const char *what);
 
   private:

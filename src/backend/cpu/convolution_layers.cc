@@ -24,7 +24,7 @@ Status ConvolutionLayers::allocate(const Model &model, int64_t step_tokens) {
 Status ConvolutionLayers::project(const PackedConvolution &weights, const std::byte *x,
                                   int64_t tokens) {
     const int64_t channels = weights.c.rows;
-    // A slice is of the same columns of B and of x.
+    // A slice has the same columns of B and of x.
     RETURN_IF_ERROR(linear_->run(weights.bx, x, tokens, [&](const Linear::Tile &tile) {
         const int64_t width = tile.width / 2, column = tile.column / 2;
         for (int64_t r = 0; r < tile.rows; ++r) {
@@ -51,7 +51,7 @@ class ConvolutionLayers::Inputs {
           kept_(node.from < 0 ? nullptr : of.states_.inputs(node.from, layer)),
           zeros_(of.zeros_.data()), channels_(shape.channels()), before_(shape.width - 1) {}
 
-    // Of the node's token t of this batch; from 1 - width on.
+    // The node's token t in this batch; from 1 - width on.
     const float *at(int32_t t) const {
         if (t >= 0) return own_ + t * channels_;
         return kept_ != nullptr ? kept_ + (before_ + t) * channels_ : zeros_;
@@ -90,7 +90,8 @@ void ConvolutionLayers::convolve(const ShortConvolution &shape, const PackedConv
     const auto keep = [&](const StateWork::Node &node) {
         const Inputs inputs(*this, node, shape, layer);
         float *to = states_.inputs(node.state, layer);
-        // In order: where it is the same slot, a row is read before it is written.
+        // In this order, because if the slots are the same, a row must be read before it is
+        // overwritten.
         for (int32_t i = 0; i < before; ++i) {
             std::memmove(to + i * channels, inputs.at(node.token_count - before + i),
                          static_cast<size_t>(channels) * sizeof(float));

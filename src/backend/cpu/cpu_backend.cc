@@ -12,8 +12,8 @@
 namespace batchllm::cpu {
 namespace {
 
-// Rows whose logits are held at once: enough to read the head's weights at full use of the
-// processor, few enough for vocabularies of hundreds of thousands.
+// How many rows have logits in memory at once: enough that reading the head's weights keeps the
+// processor busy, few enough for vocabularies of hundreds of thousands.
 constexpr int64_t kHeadRows = 64;
 constexpr int64_t kDefaultPageTokens = 16;
 
@@ -134,7 +134,7 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
     info.vocabulary = model.vocabulary;
     info.hidden = model.hidden;
     info.page_tokens = choice.page_tokens;
-    // The matrix products are at full rate from a few hundred rows on; more threads want more.
+    // Matrix products reach full speed at a few hundred rows; more threads need more.
     info.step_tokens = options.step_tokens > 0
                            ? options.step_tokens
                            : std::clamp<int64_t>(int64_t{64} * threads, 512, 2048);
@@ -182,7 +182,7 @@ Status CpuBackend::sample(std::span<const TokenMask> masks) {
     const auto wanted = static_cast<int64_t>(rows_.tokens().size());
     for (int64_t first = 0; first < wanted; first += kHeadRows) {
         const int64_t count = std::min(kHeadRows, wanted - first);
-        bool logits = false; // of some token: none where all are embedded
+        bool logits = false; // whether any token needs logits: not if all rows are embedded
         for (int64_t i = first; i < first + count; ++i) logits |= !rows_.rows_of(i).empty();
         if (!logits) continue;
         RETURN_IF_ERROR(forward_->logits(first, count, logits_.floats()));
@@ -204,7 +204,7 @@ void CpuBackend::choose(std::span<const TokenMask> masks, int64_t first, int64_t
     pool_->parallel_for(count, [&](int64_t i, int32_t thread) {
         const std::span<float> logits(logits_.floats() + i * info_.vocabulary, vocabulary);
         const std::span<const int32_t> numbers = rows_.rows_of(first + i);
-        // The sampler changes the logits: scores come first, and every sample but the last one
+        // The sampler changes the logits. So scores come first, and every sample but the last one
         // works on a copy.
         int32_t samples = 0;
         for (const int32_t number : numbers) {
@@ -234,7 +234,7 @@ void CpuBackend::choose(std::span<const TokenMask> masks, int64_t first, int64_t
     forward_->seconds().sample += seconds_since(start);
 }
 
-// The hidden states of the rows that are embedded, each the sum over its tokens.
+// The hidden states of embedded rows, each summed over the row's tokens.
 void CpuBackend::embed() {
     const std::span<const int32_t> numbers = rows_.embedded_rows();
     const auto hidden = static_cast<size_t>(info_.hidden);

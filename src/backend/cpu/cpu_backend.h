@@ -1,4 +1,4 @@
-// The CPU backend behind backend.h: options -> buffers and pages; a batch -> samples and scores.
+// The CPU backend, behind backend.h: options -> buffers and pages; a batch -> samples and scores.
 #pragma once
 
 #include <memory>
@@ -33,7 +33,7 @@ class CpuBackend final : public Backend {
     BackendInfo info_;
     double last_run_seconds_ = 0;
 
-    // Of the current step.
+    // For the current step.
     std::vector<OutputRow> outputs_; // TokenBatch::outputs
     BatchRows rows_;
     BatchOutput output_;

@@ -1,5 +1,5 @@
-// bfloat16 with AVX-512's dot product of pairs. Included inside an anonymous namespace, after <immintrin.h> and
-// KERNEL_TARGET.
+// bfloat16 with AVX-512's pairwise dot product. Included inside an anonymous namespace, after
+// <immintrin.h> and KERNEL_TARGET.
 
 struct Element {
     using Type = uint16_t;
@@ -14,7 +14,8 @@ struct Element {
         __builtin_memcpy(&pair, p, sizeof pair);
         return _mm512_set1_epi32(pair);
     }
-    // c + (the second of each pair), and then + (the first), each rounded, as the instruction is specified.
+    // c + (product of the second elements), then + (product of the first), each rounded, as the
+    // instruction is specified.
     KERNEL_TARGET static __m512 multiply_add(Operand a, Operand b, __m512 c) {
         return _mm512_dpbf16_ps(c, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
     }

@@ -25,7 +25,7 @@ void score(RouterKind kind, std::span<float> logits) {
     for (float &x : logits) x /= sum;
 }
 
-// Takes the groups that may not be chosen out of what is chosen by.
+// Excludes the groups that may not be chosen.
 void drop_groups(const Router &router, std::span<float> by) {
     const size_t groups = static_cast<size_t>(router.groups);
     const size_t size = by.size() / groups;
@@ -74,7 +74,7 @@ void choose_experts(const Router &router, const Vector &correction, const float 
         weights[i] = scores[static_cast<size_t>(chosen[i])];
         sum += weights[i];
     }
-    const float least = router.epsilon + 1e-20f; // never a division by zero
+    const float least = router.epsilon + 1e-20f; // avoids a division by zero
     const float scale = router.normalised ? router.scale / (sum + least) : router.scale;
     for (int32_t i = 0; i < router.chosen; ++i) weights[i] *= scale;
 }
@@ -138,7 +138,7 @@ void ExpertLayers::sort_by_expert(int64_t experts, int64_t chosen, int64_t token
         int64_t &place = begin_[static_cast<size_t>(chosen_[i])];
         turns_[static_cast<size_t>(place++)] = {static_cast<int32_t>(i / chosen), weights_[i]};
     }
-    // Each has moved to where the next one begins.
+    // Each has moved to the beginning of the next.
     std::copy_backward(begin_.begin(), begin_.begin() + experts, begin_.begin() + experts + 1);
     begin_[0] = 0;
 }

@@ -12,7 +12,7 @@
 
 namespace batchllm::cpu {
 
-// A token's logits [experts] -> its experts, ascending, and their weights: router.chosen of each.
+// A token's logits [experts] -> its experts, ascending, and their weights, router.chosen of each.
 // correction: [experts], or empty.
 void choose_experts(const Router &router, const Vector &correction, const float *logits,
                     int32_t experts, int32_t *chosen, float *weights);
@@ -23,12 +23,13 @@ class ExpertLayers {
     ExpertLayers(const Kernels &kernels, Linear *linear, ThreadPool *pool)
         : kernels_(kernels), linear_(linear), pool_(pool) {}
 
-    // Room for so many tokens in any layer of the model; none where no layer has experts.
+    // Allocates room for this many tokens in any layer of the model; nothing if no layer has
+    // experts.
     Status allocate(const Model &model, int64_t step_tokens);
 
-    // out += the weighted sum of the experts of each token, in the experts' order, so that the sum
-    // does not depend on other tokens. x: [rounded_rows(tokens), hidden] elements; out: [tokens,
-    // hidden].
+    // out += for each token, the weighted sum of its experts, in a fixed order of experts, so that
+    // the sum does not depend on other tokens. x: [rounded_rows(tokens), hidden] elements; out:
+    // [tokens, hidden].
     Status run(const Experts &experts, const PackedExperts &weights, const std::byte *x,
                int64_t tokens, int64_t hidden, float *out);
 
@@ -43,12 +44,12 @@ class ExpertLayers {
     Linear *linear_;
     ThreadPool *pool_;
     Buffer logits_;               // [tokens, experts] float
-    Buffer gathered_;             // [rows, hidden] elements: an expert's input
+    Buffer gathered_;             // [rows, hidden] elements: the input of an expert
     Buffer activated_;            // [rows, width] elements
     std::vector<int32_t> chosen_; // [tokens, chosen]
     std::vector<float> weights_;  // [tokens, chosen]
-    // Pairs of a token and one of its experts, sorted by expert and token: those of expert e are
-    // [begin_[e], begin_[e + 1]).
+    // The pairs of a token and one of its experts, sorted by expert and token. Those of expert e
+    // are [begin_[e], begin_[e + 1]).
     struct Turn {
         int32_t token;
         float weight;

@@ -6,7 +6,7 @@ Status activate(const FeedForward &shape, const PackedFeedForward &weights, cons
                 const std::byte *x, int64_t rows, Linear *linear, std::byte *out) {
     const int64_t element = dtype_bytes(kernels.element);
     const auto activation = kernels.activate[static_cast<size_t>(shape.activation)];
-    const int64_t parts = shape.gate ? 2 : 1; // of a slice: gate and up
+    const int64_t parts = shape.gate ? 2 : 1; // in a slice: gate and up
     const Vector &first_bias = shape.gate ? weights.gate_bias : weights.up_bias;
     return linear->run(weights.gate_up, x, rows, [&](const Linear::Tile &tile) {
         const int64_t width = tile.width / parts;

@@ -1,4 +1,4 @@
-// activation(gate(x)) * up(x), for a layer's own feed-forward and for an expert's.
+// activation(gate(x)) * up(x), for a layer's own feed-forward and for experts.
 #pragma once
 
 #include "backend/cpu/kernels.h"
@@ -7,7 +7,7 @@
 
 namespace batchllm::cpu {
 
-// bias + column, or null where there is none.
+// bias + column, or null if there is no bias.
 inline const float *bias_at(const Vector &bias, int64_t column) {
     return bias.empty() ? nullptr : bias.data() + column;
 }

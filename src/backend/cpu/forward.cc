@@ -69,8 +69,8 @@ Status Forward::allocate() {
     return {};
 }
 
-// One worklist for all layers of a window and a shape of heads but the last layer, which has its own. Layers
-// with a state have none.
+// All layers with the same window and head shape share a worklist, except for the last layer, which
+// has its own. Layers with a state have none.
 void Forward::choose_work() {
     const size_t last = model_.layers.size() - 1;
     for (size_t i = 0; i <= last; ++i) {
@@ -139,7 +139,7 @@ void Forward::norm(const PackedNorm &norm, const float *x, int64_t rows, std::by
     });
 }
 
-// One token's queries, scaled for a softmax in base 2, and its keys and values into their page.
+// Writes one token's queries, scaled for a base-2 softmax, and its keys and values to their page.
 void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) {
     const Attention &attention = model_.layers[layer].attention;
     const PackedLayer &weights = weights_.layers[layer];
@@ -155,7 +155,7 @@ void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) 
     }
     float *head = qkv_.floats() + token * weights.qkv.rows;
 
-    const int32_t stride = attention.gated ? 2 * head_dim : head_dim; // of queries
+    const int32_t stride = attention.gated ? 2 * head_dim : head_dim; // between queries
     norm_heads(weights.q_norm, attention.norm_whole, head, attention.heads, head_dim, stride);
     for (int64_t h = 0; h < attention.heads; ++h, head += stride) {
         turn(attention, token, head);
@@ -181,8 +181,8 @@ void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) 
         std::byte *values = pages_.values(attention, page, h, group);
         kernels_.store_value(head, head_dim, padded, slot, values);
         if (slot != 0) continue;
-        // The places of the group that have no token yet: a page's last owner may have left a NaN
-        // there, which a weight of zero would not silence.
+        // Clears the places of the group that have no token yet: a page's last owner may have left
+        // a NaN there, which a weight of zero would not suppress.
         for (int32_t empty = node.length - place; empty < kGroupTokens; ++empty) {
             kernels_.store_value(zeros_.data(), head_dim, padded, empty, values);
         }
@@ -199,7 +199,7 @@ void Forward::write_heads(const TokenBatch &batch, size_t layer) {
     });
 }
 
-// Stores x W^T and bias to `to`, [rows, hidden].
+// Stores x W^T + bias in `to`, [rows, hidden].
 Status Forward::product(const PackedMatrix &matrix, const std::byte *x, int64_t rows,
                         const Vector &bias, Store store, float *to) {
     const int64_t hidden = model_.hidden;
@@ -224,7 +224,7 @@ void Forward::add_delta(const PackedNorm &after, float scale, int64_t rows) {
     });
 }
 
-// residual += scale * after(x W^T + bias). What is only added is added where it is computed.
+// residual += scale * after(x W^T + bias). If the result is only added, the product's tasks add it.
 Status Forward::add_product(const PackedMatrix &matrix, const std::byte *x, int64_t rows,
                             const Vector &bias, const PackedNorm &after, float scale) {
     if (!after && scale == 1) {
@@ -235,7 +235,7 @@ Status Forward::add_product(const PackedMatrix &matrix, const std::byte *x, int6
     return {};
 }
 
-// The normed residual stream -> the heads' results, of the wanted tokens alone in the last layer.
+// The normed residual stream -> the heads' results; in the last layer only for the wanted tokens.
 Status Forward::attend(const TokenBatch &batch, size_t layer) {
     const Attention &attention = model_.layers[layer].attention;
     const PackedLayer &weights = weights_.layers[layer];
@@ -258,8 +258,8 @@ Status Forward::attend(const TokenBatch &batch, size_t layer) {
     return {};
 }
 
-// The normed residual stream -> what goes through the output, of `rows` tokens: the wanted ones, or where that is
-// null all.
+// The normed residual stream -> the input of the output projection, for `rows` tokens: the wanted
+// ones, or all if that is null.
 Status Forward::mix(const TokenBatch &batch, size_t index, const std::vector<int32_t> *wanted,
                     int64_t rows) {
     const Layer &layer = model_.layers[index];
@@ -287,8 +287,8 @@ Status Forward::mix(const TokenBatch &batch, size_t index, const std::vector<int
     return {};
 }
 
-// Leaves of the residual stream, and of what the feed-forward of a parallel block reads, the wanted
-// rows. Ascending, so that a row is never overwritten before it has moved.
+// Keeps only the wanted rows of the residual stream and of the input of a parallel block's
+// feed-forward. In ascending order, so that a row is never overwritten before it has moved.
 void Forward::gather(const std::vector<int32_t> &wanted, bool parallel) {
     const int64_t hidden = model_.hidden;
     const int64_t row_bytes = hidden * dtype_bytes(kernels_.element);

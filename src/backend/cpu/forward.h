@@ -3,7 +3,7 @@
 //
 // The residual stream is in float; inputs of matrix products, queries, keys and values are elements
 // of the compute type. In the last layer, attention and everything after it run only for tokens
-// whose logits are wanted; the others need only keys and values.
+// whose logits are wanted; the other tokens need only keys and values.
 #pragma once
 
 #include <cstdint>
@@ -25,20 +25,20 @@
 
 namespace batchllm::cpu {
 
-// Wall seconds by part, summed since the object was made.
+// Wall-clock seconds by part, summed since the object was created.
 struct PartSeconds {
     double prepare = 0; // worklists, embedding, rotary tables
     double norm = 0;
-    double qkv = 0;  // and B, C and x of short convolutions
-    double rope = 0; // with writing keys and values
+    double qkv = 0;  // including B, C and x of short convolutions
+    double rope = 0; // including writing keys and values
     double attention = 0;
-    double linear_attention = 0; // all of linear attention but its output
-    double convolution = 0;      // a short convolution between its products
+    double linear_attention = 0; // everything but the output projection
+    double convolution = 0;      // the part of a short convolution between its products
     double output = 0;
     double gate_up = 0;
     double down = 0;
-    double experts = 0;      // all of a layer that has them
-    double layer_inputs = 0; // and scalars of layers
+    double experts = 0;      // everything in a layer with experts
+    double layer_inputs = 0; // and layer scalars
     double head = 0;
     double sample = 0;
     double linear() const { return qkv + output + gate_up + down + experts + head; }
@@ -47,18 +47,18 @@ struct PartSeconds {
 class Forward {
   public:
     // Sizes all buffers for step_tokens. model, kernels and pool are borrowed. reproducible: a
-    // token's hidden state is, bit for bit, a function of only the tokens up to it.
+    // token's hidden state depends, bit for bit, only on the tokens up to it.
     static Result<std::unique_ptr<Forward>> create(const Model &model, const Kernels &kernels,
                                                    ThreadPool *pool, int64_t step_tokens,
                                                    bool reproducible = false);
 
-    // The pages and states that run() writes; set once, after the weights are packed.
+    // Provides the pages and states that run() writes. Call once, after the weights are packed.
     Status take_pages(KvPages pages);
     void take_states(StatePool states) { states_ = std::move(states); }
     const KvPages &pages() const { return pages_; }
 
-    // Computes the batch. wanted: tokens whose hidden state is wanted, for logits or for itself; ascending
-    // and each once.
+    // Computes the batch. wanted: the tokens whose hidden state is wanted, for logits or for
+    // itself; ascending and distinct.
     Status run(const TokenBatch &batch, const std::vector<int32_t> &wanted);
 
     // Logits of wanted[first, first + count): [count, vocabulary].
@@ -70,10 +70,10 @@ class Forward {
     PartSeconds &seconds() { return seconds_; }
 
   private:
-    // Attention's work for layers of one window and one shape of heads.
+    // Attention's work for the layers with one window and one head shape.
     struct Work {
         WorklistOptions options;
-        bool wanted_only; // the last layer's
+        bool wanted_only; // used by the last layer
         Worklist list;
     };
 
@@ -103,7 +103,7 @@ class Forward {
     void turn(const Attention &attention, int32_t token, float *head) const;
     void write_heads(const TokenBatch &batch, size_t layer);
     void write_token(const TokenBatch &batch, size_t layer, int32_t token);
-    // A row of a product and its bias, or null, to where it belongs.
+    // Writes a row of a product, plus its bias (may be null), to its destination.
     using Store = void (*)(const float *x, const float *bias, int32_t n, float *to);
     Status product(const PackedMatrix &matrix, const std::byte *x, int64_t rows, const Vector &bias,
                    Store store, float *to);
@@ -126,24 +126,24 @@ class Forward {
     std::unique_ptr<LinearAttentionLayers> linear_attention_;
     std::unique_ptr<ConvolutionLayers> convolutions_;
     std::vector<float> zeros_;          // [largest head_dim]
-    std::vector<int64_t> angles_begin_; // [ropes] where each one's angles begin, for each token
-    int64_t angles_ = 0;                // of a token, all ropes
+    std::vector<int64_t> angles_begin_; // [ropes] where each rope's angles begin, within a token's
+    int64_t angles_ = 0;                // per token, over all ropes
 
-    // Of the current step.
+    // For the current step.
     std::vector<int32_t> node_of_; // [tokens]
     std::vector<int32_t> row_of_;  // [tokens] row of the last layer's result, or -1
-    std::vector<Work> work_;       // the last layer has its own
+    std::vector<Work> work_;       // the last layer has its own entry
     std::vector<size_t> work_of_;  // [layers]
     int64_t wanted_rows_ = 0;
     Buffer cosine_, sine_; // [tokens, angles] float
     Buffer residual_;      // [tokens, hidden] float
-    Buffer delta_;        // [tokens, hidden] float: a sublayer's result, where it is not just added
-    Buffer input_;        // [rows, hidden] elements: what a matrix product reads
-    Buffer qkv_;          // [tokens, rows of q, k and v] float, of the largest layer
-    Buffer queries_;      // [kv_head][token][head of its group][D] elements
-    Buffer attended_;     // [rows, heads * head_dim] elements
-    Buffer activated_;    // [rows, largest width] elements
-    Buffer layer_inputs_; // [tokens, layers * LayerInputs::width] float
+    Buffer delta_;         // [tokens, hidden] float: a sublayer's result that is not simply added
+    Buffer input_;         // [rows, hidden] elements: input of a matrix product
+    Buffer qkv_;           // [tokens, rows of q, k and v] float, for the largest layer
+    Buffer queries_;       // [kv_head][token][head of its group][D] elements
+    Buffer attended_;      // [rows, heads * head_dim] elements
+    Buffer activated_;     // [rows, largest width] elements
+    Buffer layer_inputs_;  // [tokens, layers * LayerInputs::width] float
     PartSeconds seconds_;
 };
 

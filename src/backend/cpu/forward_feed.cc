@@ -1,4 +1,4 @@
-// A layer's feed-forward: its own, or its experts and the one they share.
+// A layer's feed-forward: its own, or its experts and their shared expert.
 #include <algorithm>
 #include <cmath>
 
@@ -8,7 +8,7 @@
 
 namespace batchllm::cpu {
 
-// delta = the shared expert of each row, times its gate; zero where there is none.
+// delta = the shared expert of each row, times its gate; zero if there is no shared expert.
 Status Forward::shared_expert(size_t index, int64_t rows) {
     const Layer &layer = model_.layers[index];
     const PackedLayer &weights = weights_.layers[index];
@@ -31,7 +31,7 @@ Status Forward::shared_expert(size_t index, int64_t rows) {
     });
 }
 
-// Adds to the residual stream what the layer's feed-forward and experts make of the input.
+// Adds the output of the layer's feed-forward and experts for this input to the residual stream.
 Status Forward::feed_forward(size_t index, int64_t rows) {
     const Layer &layer = model_.layers[index];
     const PackedLayer &weights = weights_.layers[index];

@@ -1,4 +1,4 @@
-// The second embedding that some models have: a part of it for each layer.
+// The second embedding of some models, with a part for each layer.
 #include <algorithm>
 
 #include "backend/cpu/forward.h"
@@ -6,7 +6,7 @@
 
 namespace batchllm::cpu {
 
-// The parts of all layers, of each token: before the first layer, of the residual stream.
+// The parts of all layers for each token, computed from the residual stream before the first layer.
 Status Forward::make_layer_inputs(const TokenBatch &batch) {
     const LayerInputs &inputs = model_.layer_inputs;
     const auto tokens = static_cast<int64_t>(batch.tokens.size());
@@ -22,7 +22,7 @@ Status Forward::make_layer_inputs(const TokenBatch &batch) {
             }
         }));
     pool_->parallel_for(task_count(tokens), [&](int64_t task, int32_t) {
-        std::vector<float> own(static_cast<size_t>(all)); // of the token
+        std::vector<float> own(static_cast<size_t>(all)); // the token's
         const int64_t last = std::min(tokens, (task + 1) * kTokensOfTask);
         for (int64_t t = task * kTokensOfTask; t < last; ++t) {
             float *to = layer_inputs_.floats() + t * all;
@@ -36,7 +36,7 @@ Status Forward::make_layer_inputs(const TokenBatch &batch) {
     return {};
 }
 
-// wanted: of which tokens the rows are; null: all.
+// wanted: the tokens of the rows; null: all.
 Status Forward::add_layer_input(size_t index, int64_t rows, const std::vector<int32_t> *wanted) {
     const LayerInputs &inputs = model_.layer_inputs;
     const InputBlock &block = model_.layers[index].input;

@@ -1,4 +1,4 @@
-// What a token's row goes through by itself: its embedding and angles, norms of heads, the rotation.
+// What each token's row goes through separately: embedding and angles, head norms, rotation.
 #include <algorithm>
 #include <cmath>
 
@@ -42,11 +42,11 @@ void Forward::norm_heads(const PackedNorm &norm, bool whole, float *heads, int32
     for (int32_t h = 0; h < count; ++h) norm_in_place(norm, heads + h * stride, head_dim);
 }
 
-// Multiplies the heads' results by their tokens' gates. wanted: of which tokens the rows are; null: all.
+// Multiplies the heads' results by their tokens' gates. wanted: the tokens of the rows; null: all.
 void Forward::gate_heads(size_t layer, const std::vector<int32_t> *wanted, int64_t rows) {
     const Attention &attention = model_.layers[layer].attention;
     const int32_t head_dim = attention.head_dim;
-    Tensor head; // of a row
+    Tensor head; // in a row
     head.dtype = kernels_.element;
     head.rows = 1;
     head.columns = head_dim;

@@ -1,17 +1,17 @@
-// The attention kernel, written once over a vector type and an element type. Included inside the
-// anonymous namespace of each kernels_*.cc, after that file has defined KERNEL_TARGET (the target
-// attribute of every function), Simd (16 floats) and Element. This way no code compiled for one
-// instruction set can be linked into another's.
+// The attention kernel, written once for any vector type and element type. Each kernels_*.cc
+// includes it inside its anonymous namespace, after defining KERNEL_TARGET (the target attribute of
+// every function), Simd (16 floats) and Element. This way, code compiled for one instruction set
+// cannot be linked into another's.
 //
-// Flash attention (online softmax): for each pass of kPassKeys positions, for each tile of rows:
-// scores = queries x keys, running maximum, weights = 2^(score - maximum), output = output *
-// 2^(old maximum - new maximum) + weights x values. Groups of 16 positions that no row of a tile
-// sees are skipped.
+// Flash attention (online softmax): for each pass of kPassKeys positions and each tile of rows,
+// scores = queries x keys, running maximum, weights = 2^(score - maximum), output = output * 2^(old
+// maximum - new maximum) + weights x values. Groups of 16 positions that no row of a tile sees are
+// skipped.
 //
-// In order: a maximum is rounded to a whole number, so that rescaling by a power of 2 rounds
-// nothing, and a weight is rounded before it is scaled. Positions are added one by one, even in a
-// multiply-add that takes a pair. Skipped and hidden positions would add zeros. So the result does
-// not depend on tiles, passes and calls.
+// In-order mode: a maximum is rounded to a whole number, so that rescaling by a power of 2 is
+// exact, and a weight is rounded before it is scaled. Positions are added one by one, even in a
+// multiply-add that takes a pair. Skipped and hidden positions would only add zeros. So the result
+// does not depend on tiles, passes and calls.
 
 using Type = Element::Type;
 using Vector = Simd::Vector;
@@ -112,7 +112,7 @@ using ScoreFunction = void (*)(const Type *, int64_t, const void *const *, int32
 using WeighFunction = void (*)(const Type *, const void *const *, int32_t, int64_t, const float *,
                                float *);
 
-// By the number of rows: entry r - 1 takes r rows. Tables end at Simd::kScoreRows, kWeighRows.
+// By number of rows: entry r - 1 takes r rows. Tables end at Simd::kScoreRows and kWeighRows.
 constexpr int32_t kVectorRows = 12;
 constexpr ScoreFunction kScoreRows[kVectorRows] = {
     score_rows<1>,
@@ -137,9 +137,9 @@ constexpr WeighFunction kWeighRows[kVectorRows] = {
     Simd::kWeighRows >= 6 ? weigh_rows<Simd::kWeighRows >= 6 ? 6 : 1> : nullptr,
 };
 
-// The two products of a tile of rows by vectors. weights may be written behind the last group.
+// The two products of a tile of rows, with vectors. weights may be written past the last group.
 struct VectorProducts {
-    static constexpr int32_t kRows = Simd::kScoreRows; // of a tile
+    static constexpr int32_t kRows = Simd::kScoreRows; // per tile
 
     KERNEL_TARGET static void score(int32_t rows, const Type *queries, int64_t head_dim,
                                     const void *const *key_groups, int32_t groups, float *scores) {
@@ -158,8 +158,8 @@ struct VectorProducts {
     }
 };
 
-// Hides the positions outside [begin, end) of a row of scores: a hidden score may be anything, NaN
-// included, since its key may never have been written.
+// Hides the positions outside [begin, end) in a row of scores. A hidden score may be anything,
+// including NaN, since its key may never have been written.
 KERNEL_TARGET inline void hide(float *scores, int32_t width, int32_t begin, int32_t end) {
     for (int32_t i = 0; i < begin; ++i) scores[i] = -Simd::kInfinity;
     for (int32_t i = end < 0 ? 0 : end; i < width; ++i) scores[i] = -Simd::kInfinity;
@@ -167,13 +167,13 @@ KERNEL_TARGET inline void hide(float *scores, int32_t width, int32_t begin, int3
 
 // softcap * tanh(x / softcap)
 KERNEL_TARGET inline Vector capped(Vector x, float softcap) {
-    // tanh(u) = 1 - 2 / (1 + e^2u); e^2u overflows to inf, and the quotient is 0.
+    // tanh(u) = 1 - 2 / (1 + e^2u). If e^2u overflows to inf, the quotient is 0.
     const Vector power = Simd::exp2(Simd::multiply(x, Simd::set(2.88539008177792681f / softcap)));
     const Vector quotient = Simd::divide(Simd::set(2.0f), Simd::add(power, Simd::set(1.0f)));
     return Simd::multiply(Simd::subtract(Simd::set(1.0f), quotient), Simd::set(softcap));
 }
 
-// A row's scores -> its weights, 2^(score - offset); returns `total` plus their sum, lane by lane.
+// A row's scores -> its weights, 2^(score - offset). Returns `total` plus their sum, lane by lane.
 template <bool kInOrder> KERNEL_TARGET inline Vector
 make_weights(const float *scores, int32_t width, Vector offset, Vector total, Type *weights) {
     int32_t i = 0;
@@ -186,7 +186,8 @@ make_weights(const float *scores, int32_t width, Vector offset, Vector total, Ty
     }
     for (; i < width; i += kLanes) {
         const Vector score = Simd::load(scores + i);
-        // In order the largest weight is not 1: rounded as an element is, the sum too.
+        // In order, the largest weight is not 1: weights are rounded like elements, and so is their
+        // sum.
         const Vector weight = kInOrder ? Element::rounded(Simd::exp2_over(score, offset))
                                        : Element::weight(Simd::subtract(score, offset));
         total = Simd::add(total, weight);
@@ -195,7 +196,7 @@ make_weights(const float *scores, int32_t width, Vector offset, Vector total, Ty
     return total;
 }
 
-// One tile: rows [0, rows) of the call's arrays shifted to the tile, positions [begin, end).
+// One tile: rows [0, rows) of the call's arrays, offset to the tile, and positions [begin, end).
 template <bool kInOrder, typename Products> KERNEL_TARGET void
 attend_tile(const AttentionCall &call, int32_t first, int32_t rows, int32_t begin, int32_t end) {
     const int64_t head_dim = call.head_dim;
@@ -264,9 +265,9 @@ attend_tile(const AttentionCall &call, int32_t first, int32_t rows, int32_t begi
 
 template <bool kInOrder, typename Products>
 KERNEL_TARGET inline void attend_passes(const AttentionCall &call) {
-    // Tiles of equal size rather than one small last one.
+    // Tiles of equal size, instead of a small last one.
     const int32_t tiles = (call.rows + Products::kRows - 1) / Products::kRows;
-    // Wide heads in shorter passes: the keys and values of a pass take at most 128 KiB.
+    // Wide heads take shorter passes: the keys and values of a pass are at most 128 KiB.
     int32_t pass = static_cast<int32_t>(131072 / (2 * sizeof(Type)) / call.head_dim);
     pass = pass >= kPassKeys ? kPassKeys : pass < 64 ? 64 : pass / kGroupTokens * kGroupTokens;
     for (int32_t begin = call.key_begin; begin < call.key_end; begin += pass) {

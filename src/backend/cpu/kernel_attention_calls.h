@@ -1,4 +1,4 @@
-// What a table holds of attention. Included after kernel_attention.h.
+// The attention entries of a kernel table. Included after kernel_attention.h.
 
 KERNEL_TARGET void attention(const AttentionCall &call) { attend<VectorProducts>(call); }
 
@@ -23,7 +23,7 @@ KERNEL_TARGET void merge(int32_t parts, const float *const *outputs, const float
             const Vector factor = Simd::set(Simd::exp2_one(maxima[p] - base) * scale);
             value = Simd::multiply_add(factor, Simd::load(outputs[p] + i), value);
         }
-        // The last lanes may be padding, which the output has no room for.
+        // The last lanes may be padding, for which the output has no room.
         if (i + kLanes <= n) {
             Element::store(out + i, value);
         } else {

@@ -1,5 +1,6 @@
-// What short convolutions do between their products (ShortConvolution in model/model.h), written once over a
-// vector type and an element type. Included by kernel_elementwise.h, under its rules.
+// The part of short convolutions between their products (ShortConvolution in model/model.h),
+// written once for any vector type and element type. Included by kernel_elementwise.h, under its
+// rules.
 
 // out = (a + a_bias) * (b + b_bias); biases may be null.
 KERNEL_TARGET void multiply_biased(const float *a, const float *a_bias, const float *b,
@@ -23,7 +24,8 @@ KERNEL_TARGET void multiply_biased(const float *a, const float *a_bias, const fl
     }
 }
 
-// out[i] = elements of gate[i] * (bias[i] + sum over w of inputs[w][i] * weight[w][i]); bias may be null.
+// out[i] = element of gate[i] * (bias[i] + sum over w of inputs[w][i] * weight[w][i]); bias may be
+// null.
 KERNEL_TARGET void convolve_gated(const float *const *inputs, const float *weight,
                                   const float *bias, const float *gate, int32_t width, int32_t n,
                                   void *out) {

@@ -1,13 +1,13 @@
-// The rules of linear attention and the convolution before them, written once over a vector type. Included by
-// kernel_elementwise.h, under the same rules.
+// The rules of linear attention and the convolution before them, written once for any vector type.
+// Included by kernel_elementwise.h, under the same rules.
 //
-// A state S is [key_dim][D], D = value_dim padded to whole vectors. A row of S, or of the values,
-// is processed a few vectors at a time. The padding of the values counts as zero, so the padding of
-// S stays zero.
+// A state S is [key_dim][D], where D = value_dim padded to whole vectors. A row of S, or of the
+// values, is processed a few vectors at a time. The padding of the values counts as zero, so the
+// padding of S stays zero.
 
-constexpr int32_t kDeltaColumns = 4; // vectors of S that are taken together
+constexpr int32_t kDeltaColumns = 4; // vectors of S processed together
 
-// Vector i of a row of n floats, zeros behind them; and the reverse.
+// Loads vector i of a row of n floats, filling with zeros; and the reverse.
 KERNEL_TARGET inline Vector load_part(const float *row, int32_t i, int32_t n) {
     const int32_t left = n - i * kLanes;
     return left >= kLanes ? Simd::load(row + i * kLanes) : load_some(row + i * kLanes, left);
@@ -65,7 +65,7 @@ KERNEL_TARGET void scale_gated(const float *gate, int32_t n, float *x) {
     }
 }
 
-// One token, of vectors [first, first + kCount) of S's rows.
+// One token, for vectors [first, first + kCount) of S's rows.
 template <bool kRemoves, int32_t kCount> KERNEL_TARGET inline void
 delta_token(const DeltaCall &call, int32_t t, const float *from, int32_t first) {
     const int32_t stride = padded_head_dim(call.value_dim);
@@ -182,14 +182,14 @@ KERNEL_TARGET inline void delta_zero(float *x, int64_t n) {
     for (int64_t i = 0; i < n; i += kLanes) Simd::store(x + i, Simd::zero());
 }
 
-// What a chunk works on, in the call's scratch. C = kDeltaChunk, D = padded value_dim.
+// The scratch of a chunk, inside the call's. C = kDeltaChunk, D = padded value_dim.
 struct DeltaChunk {
     float *keys_across; // [key_dim][C]
-    float *key_key;     // [C][C] with removal k_i . k_j, then times rate_i and the decay between
-    float *query_key;   // [C][C] q_i . k_j, then times the decay between
-    float *rows;        // [C][D] with removal k_i S, then the changes u_i
+    float *key_key;     // [C][C] with removal: k_i . k_j, then times rate_i and the decay between
+    float *query_key;   // [C][C] q_i . k_j, then times the decay between them
+    float *rows;        // [C][D] with removal: k_i S, then the changes u_i
     float *results;     // [C][D]
-    double *sums;       // [C] logarithm to base 2 of the decay up to a token
+    double *sums;       // [C] log2 of the cumulative decay up to a token
     int32_t tokens;
     int32_t begin; // its first token
 };
@@ -214,7 +214,8 @@ KERNEL_TARGET inline DeltaChunk delta_chunk(const DeltaCall &call, int32_t begin
     return chunk;
 }
 
-// The products of queries, and with removal of keys, with keys up to each token, times the decay between.
+// The products of each token's query (with removal also its key) with the keys up to that token,
+// times the decay between them.
 template <bool kRemoves>
 KERNEL_TARGET inline void delta_within(const DeltaCall &call, const DeltaChunk &chunk) {
     const float *keys = call.keys + chunk.begin * call.token_stride;
@@ -252,7 +253,8 @@ KERNEL_TARGET inline void delta_within(const DeltaCall &call, const DeltaChunk &
     }
 }
 
-// results = q_i S and with removal rows = k_i S, of the state before the chunk; zeros where that is none.
+// results = q_i S and, with removal, rows = k_i S, for the state S before the chunk; zeros if there
+// is none.
 template <bool kRemoves> KERNEL_TARGET inline void
 delta_before(const DeltaCall &call, const DeltaChunk &chunk, const float *from) {
     const int32_t padded = padded_head_dim(call.value_dim);
@@ -272,7 +274,7 @@ delta_before(const DeltaCall &call, const DeltaChunk &chunk, const float *from) 
     delta_product(product, chunk.tokens);
 }
 
-// Of token i, vectors [first, first + kCount) of what delta_changes() says.
+// Vectors [first, first + kCount) for token i of what delta_changes() computes.
 template <bool kRemoves, int32_t kCount> KERNEL_TARGET inline void
 delta_change(const DeltaCall &call, const DeltaChunk &chunk, int32_t i, int32_t first) {
     const int32_t padded = padded_head_dim(call.value_dim);
@@ -312,8 +314,9 @@ delta_change(const DeltaCall &call, const DeltaChunk &chunk, int32_t i, int32_t 
     }
 }
 
-// The changes u_i = rate_i (v_i - decay_i k_i S) - sum over j < i of key_key_ij u_j, without removal
-// rate_i v_i, and the results decay_i q_i S + sum over j <= i of query_key_ij u_j + skip v_i.
+// The changes u_i = rate_i (v_i - decay_i k_i S) - sum over j < i of key_key_ij u_j (without
+// removal rate_i v_i), and the results decay_i q_i S + sum over j <= i of query_key_ij u_j + skip
+// v_i.
 template <bool kRemoves>
 KERNEL_TARGET inline void delta_changes(const DeltaCall &call, const DeltaChunk &chunk) {
     const int32_t vectors = padded_head_dim(call.value_dim) / kLanes;
@@ -326,7 +329,7 @@ KERNEL_TARGET inline void delta_changes(const DeltaCall &call, const DeltaChunk 
     }
 }
 
-// S = decay of the chunk * S + sum over j of (decay behind j) k_j u_j^T
+// S = decay of the chunk * S + sum over j of (decay after j) k_j u_j^T
 KERNEL_TARGET inline void delta_after(const DeltaCall &call, const DeltaChunk &chunk,
                                       const float *from) {
     const int32_t padded = padded_head_dim(call.value_dim);
@@ -366,7 +369,8 @@ template <bool kRemoves> KERNEL_TARGET inline void delta_chunks(const DeltaCall 
     }
 }
 
-// kDeltaChunk tokens at a time, by products of matrices (the WY form of arXiv 2406.06484, with decays).
+// kDeltaChunk tokens at a time, with matrix products (the WY form of arXiv 2406.06484, with
+// decays).
 KERNEL_TARGET void delta_chunked(const DeltaCall &call) {
     call.removes ? delta_chunks<true>(call) : delta_chunks<false>(call);
 }

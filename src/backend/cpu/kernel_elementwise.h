@@ -1,7 +1,7 @@
-// The operations between the matrix products, written once over a vector type and an element type.
+// The operations between the matrix products, written once for any vector type and element type.
 // Included after kernel_attention.h, under the same rules.
 
-// A vector of the last n < 16 floats, zeros behind them; and the reverse.
+// Loads the last n < 16 floats, filling with zeros; and the reverse.
 KERNEL_TARGET inline Vector load_some(const float *x, int32_t n) {
     alignas(64) float lanes[kLanes] = {};
     for (int32_t i = 0; i < n; ++i) lanes[i] = x[i];
@@ -238,7 +238,8 @@ KERNEL_TARGET void cap(float *x, float scale, float softcap, int32_t n) {
 // Functors from a vector to activation * up.
 struct Silu {
     KERNEL_TARGET static Vector times(Vector gate, Vector up) {
-        // 1 / (1 + e^-gate); e^-gate overflows to inf for very negative gates, and the quotient is 0.
+        // 1 / (1 + e^-gate). If e^-gate overflows to inf for very negative gates, the quotient is
+        // 0.
         const Vector power = Simd::exp2(Simd::multiply(gate, Simd::set(-1.44269504088896341f)));
         return Simd::multiply(Simd::divide(gate, Simd::add(power, Simd::set(1.0f))), up);
     }
@@ -265,7 +266,7 @@ struct Gelu {
     }
 };
 
-// g * sigmoid(1.702 g) * (u + 1), g = min(gate, 7), u = up from -7 to 7.
+// g * sigmoid(1.702 g) * (u + 1), where g = min(gate, 7) and u = up clamped to [-7, 7].
 struct ClampedSwiglu {
     KERNEL_TARGET static Vector least(Vector a, float most) {
         const Vector zero = Simd::zero();

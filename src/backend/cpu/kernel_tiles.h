@@ -1,13 +1,15 @@
-// Attention's two products by AMX's tiles, for bfloat16: rows of 64 bytes, 16 of them at most. Included after
-// kernel_attention.h. Tile is the processor's own, or a stand-in for it where a processor has none (the tests'):
-//   configure, release           what the eight tiles hold; without, there are none
+// Attention's two products with AMX tiles, for bfloat16: at most 16 rows of 64 bytes. Included
+// after kernel_attention.h. Tile is the processor's own or, on processors without AMX, a stand-in
+// (for tests):
+//   configure, release           configure the eight tiles; without, there are none
 //   load<T>, store<T>, zero<T>   rows are `stride` bytes apart
-//   multiply_add<C, A, B>        C[m, n] += sum over k, i in {0, 1} of A[m, 2 k + i] * B[k, 2 n + i]
+//   multiply_add<C, A, B>        C[m, n] += sum over k, i in {0, 1} of A[m, 2 k + i] * B[k, 2 n +
+//   i]
 //
-// Keys lie as such a B of 16 tokens and 32 dimensions; the values of two groups that follow each other as one of 32
-// tokens and 16 dimensions.
+// A key group has the layout of such a B with 16 tokens and 32 dimensions; two consecutive value
+// groups have that of a B with 32 tokens and 16 dimensions.
 
-// As LDTILECFG reads it.
+// In the layout that LDTILECFG reads.
 struct TileConfig {
     uint8_t palette;
     uint8_t start_row;
@@ -18,13 +20,13 @@ struct TileConfig {
 static_assert(sizeof(TileConfig) == 64);
 
 template <typename Tile> struct TileProducts {
-    static constexpr int32_t kRows = 32; // two tiles of them: the upper and the lower
+    static constexpr int32_t kRows = 32; // two tiles: the upper and the lower
     static constexpr int32_t kHalf = 16;
-    static constexpr int32_t kDepth = 32; // of a tile's row: elements
+    static constexpr int32_t kDepth = 32; // elements in a tile's row
     // Tiles 0 to 3 are results: [upper, lower][left, right].
     static constexpr int kUpper = 4, kLower = 5, kLeft = 6, kRight = 7;
 
-    // depth: of the sums, kDepth or half of it.
+    // depth: the number of elements that a tile sums over, kDepth or half of it.
     KERNEL_TARGET static void configure(int32_t rows, int32_t depth) {
         const int32_t upper = rows < kHalf ? rows : kHalf;
         TileConfig config = {};
@@ -41,7 +43,7 @@ template <typename Tile> struct TileProducts {
         Tile::configure(config);
     }
 
-    // Of one group of keys or, where right is not null, of two.
+    // For one group of keys or, if right is not null, for two.
     template <bool kBoth>
     KERNEL_TARGET static void score_groups(const Type *queries, int64_t head_dim, int32_t depth,
                                            const Type *left, const Type *right, float *scores) {
@@ -87,8 +89,8 @@ template <typename Tile> struct TileProducts {
         }
     }
 
-    // Two groups' values of 16 dimensions, if they do not follow each other: as if they did. second may be null:
-    // zeros.
+    // The values of two groups in 16 dimensions, copied so that they are consecutive. second may be
+    // null: zeros.
     struct Joined {
         alignas(64) Type values[kHalf * kDepth];
 
@@ -104,12 +106,13 @@ template <typename Tile> struct TileProducts {
         }
     };
 
-    // 16 columns of the output or, where kWide, 32.
+    // 16 columns of the output or, if kWide, 32.
     template <bool kBoth, bool kWide>
     KERNEL_TARGET static void weigh_columns(const Type *weights, const void *const *value_groups,
                                             int32_t groups, int64_t head_dim, int64_t column,
                                             float *output) {
-        const int64_t row = head_dim * 4; // of the output, and of a pair of tokens' values
+        const int64_t row = head_dim * 4; // bytes in a row of the output, or of a pair of tokens'
+                                          // values
         float *lower = output + kHalf * head_dim;
         Tile::template load<0>(output, row);
         if constexpr (kWide) Tile::template load<1>(output + 16, row);
@@ -151,7 +154,7 @@ template <typename Tile> struct TileProducts {
                                     int32_t groups, int64_t head_dim, const float *rescale,
                                     float *output) {
         for (int32_t r = 0; r < rows; ++r) {
-            if (groups % 2 != 0) { // a tile holds two groups: nothing of the one that is not there
+            if (groups % 2 != 0) { // a tile holds two groups: clear the missing one
                 Element::store(weights + r * kPassKeys + groups * kGroupTokens, Simd::zero());
             }
             if (rescale[r] == 1) continue;
@@ -171,7 +174,7 @@ template <typename Tile> struct TileProducts {
     }
 };
 
-// A tile of few rows costs as much as a full one's loads.
+// A tile with few rows costs as much as the loads of a full one.
 template <typename Tile> KERNEL_TARGET void attend_by_tiles(const AttentionCall &call) {
     constexpr int32_t few = 8;
     if (call.rows < few) return attend<VectorProducts>(call);

@@ -1,12 +1,12 @@
-// bf16 kernels with attention's products by AMX. All else is AVX-512's, as is attention in order: a tile adds up the
-// products of a row in an order of its own.
+// bf16 kernels with attention's products on AMX. Everything else is AVX-512's, including in-order
+// attention, because a tile sums the products of a row in an order of its own.
 #include "backend/cpu/kernels.h"
 
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 
-// GCC 12 takes the undefined registers inside its own intrinsics for a fault (its bug 105593).
+// GCC 12 reports the undefined registers in its own intrinsics as errors (its bug 105593).
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -27,7 +27,7 @@ namespace {
 
 #include "backend/cpu/kernel_tiles.h"
 
-// Not by the intrinsics: GCC's take a tile's number only as it is written.
+// Not with the intrinsics: GCC's need the tile number as a literal.
 struct Tile {
     KERNEL_TARGET static void configure(const TileConfig &config) {
         asm volatile("ldtilecfg %0" ::"m"(config));

@@ -16,7 +16,7 @@ struct Simd {
         __m256 low, high;
     };
     static constexpr float kInfinity = __builtin_inff();
-    // Register blocking, for 16 registers of which a vector takes two.
+    // Register blocking for 16 registers; a vector takes two.
     static constexpr int kScoreRows = 6;
     static constexpr int kGroups = 1;
     static constexpr int kFewRows = 2;
@@ -72,8 +72,8 @@ struct Simd {
         p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(6.9314697e-1f));
         return _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
     }
-    // As in simd_avx512.h; the exponent is put together by hand. Order of the operands of min and
-    // max: the second is returned when one is NaN.
+    // As in simd_avx512.h, with the exponent assembled by hand. The order of operands matters for
+    // min and max: if one is NaN, they return the second.
     KERNEL_TARGET static __m256 exp2_half(__m256 x) {
         x = _mm256_min_ps(_mm256_set1_ps(128), _mm256_max_ps(_mm256_set1_ps(-127), x));
         const __m256 whole = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

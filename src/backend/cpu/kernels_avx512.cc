@@ -5,7 +5,7 @@
 
 #include <immintrin.h>
 
-// GCC 12 takes the undefined registers inside its own intrinsics for a fault (its bug 105593).
+// GCC 12 reports the undefined registers in its own intrinsics as errors (its bug 105593).
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"

@@ -80,7 +80,7 @@ struct Simd {
     static float exp2_one(float x) {
         if (x < -127) x = -127;
         if (x > 128) x = 128;
-        // Rounds to nearest by the addition of 1.5 * 2^23, whose last place is one.
+        // Rounds to the nearest integer by adding 1.5 * 2^23, whose last bit has the value 1.
         const float shifted = x + 12582912.0f;
         const float p = exp2_fraction(x - (shifted - 12582912.0f));
         const uint32_t exponent = std::bit_cast<uint32_t>(shifted) - 0x4B400000u + 127u;
@@ -92,7 +92,7 @@ struct Simd {
         float exponent = whole - base;
         if (exponent < -127) exponent = -127;
         if (!(exponent < 128))
-            exponent = 128; // of a NaN too, which the factor before it carries on
+            exponent = 128; // also for a NaN, which the factor before it propagates
         const uint32_t bits = static_cast<uint32_t>(static_cast<int32_t>(exponent) + 127) << 23;
         return exp2_fraction(x - whole) * std::bit_cast<float>(bits);
     }

@@ -8,7 +8,7 @@
 namespace batchllm::cpu {
 
 int64_t KvPages::token_bytes(const Model &model, DType element) {
-    int64_t heads = 0; // numbers of a token in the largest plane
+    int64_t heads = 0; // numbers per token in the largest plane
     for (const Layer &layer : model.layers) {
         const Attention &a = layer.attention;
         heads = std::max(heads, int64_t{2} * a.kv_heads * padded_head_dim(a.head_dim));

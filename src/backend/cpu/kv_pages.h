@@ -1,15 +1,15 @@
-// The pool of KV pages: keys and values of page_tokens tokens, for every layer of a KV group and KV head.
+// The pool of KV pages. A page has the keys and values of page_tokens tokens, for every layer of a
+// KV group and every KV head.
 //
 //   [plane][page][kv_head] { keys [page_tokens / 16][16 * D], values [page_tokens / 16][16 * D] }
 //
-// in the key and value groups of kernels.h, D = head_dim padded to a multiple of 16. A plane is a
-// in the key and value groups of kernels.h, D = head_dim padded to a multiple of 16. A plane is a
-// layer's place in its KV group: layers of different groups share a plane, but never a page of it. The
-// pages of a plane are contiguous, so consecutive pages of a node are read as one stream. If layers
-// differ in heads or head_dim, a plane's page has room for the largest.
+// in the key and value groups of kernels.h, where D = head_dim padded to a multiple of 16. A plane
+// is the index of a layer in its KV group: layers of different groups share a plane, but never a
+// page in it. The pages of a plane are contiguous, so consecutive pages of a node are read as one
+// stream. If layers differ in heads or head_dim, a plane's page has room for the largest.
 //
-// Address space is reserved at once; memory is used as pages are first written, so unused pages cost
-// nothing.
+// Address space is reserved at once. Memory is used when pages are first written, so unused pages
+// cost nothing.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 
 #include "base/narrow_floats.h"
 
-// oneDNN as Debian builds it runs on OpenMP. Weak, so that a oneDNN of another kind links too.
+// Debian's oneDNN runs on OpenMP. Weak symbols, so that other builds of oneDNN link too.
 extern "C" {
 __attribute__((weak)) void omp_set_num_threads(int threads);
 __attribute__((weak)) int omp_get_max_threads(void);
@@ -20,7 +20,7 @@ __attribute__((weak)) int omp_get_max_threads(void);
 namespace batchllm::cpu {
 namespace {
 
-// While it lives, oneDNN calls of this thread run on this thread alone.
+// While it lives, oneDNN calls of this thread use this thread alone.
 class OneThread {
   public:
     OneThread() {
@@ -38,19 +38,19 @@ class OneThread {
     int before_ = 0;
 };
 
-// Throws std::bad_alloc where so many bytes are not to be had. oneDNN reads through a null pointer when its
-// own small allocations fail: memory that is short is found out here, just before a call of it.
+// Throws std::bad_alloc if this much memory is not available. oneDNN reads through a null pointer
+// when its own small allocations fail, so a shortage is detected here, just before calling it.
 void need_memory(size_t bytes) {
     void *probe = std::malloc(bytes);
-    asm volatile("" : "+r"(probe)); // not to be left out
+    asm volatile("" : "+r"(probe)); // keeps the compiler from removing it
     if (probe == nullptr) throw std::bad_alloc();
     std::free(probe);
 }
 
 constexpr size_t kExecuteBytes = size_t{32} << 10; // for a call with a primitive that exists
-constexpr size_t kCreateBytes = size_t{1} << 20;   // for making one
+constexpr size_t kCreateBytes = size_t{1} << 20;   // for creating one
 
-// For how many threads a matrix is cut where their number must not count.
+// How many threads a matrix is divided for if their actual number must not matter.
 constexpr int32_t kThreadsOfAny = 16;
 
 Status onednn_error(const dnnl::error &failure, int32_t code = BATCHLLM_ERROR_DEVICE) {
@@ -67,7 +67,7 @@ struct Primitive {
     dnnl::memory::desc input, weights, output, scratchpad;
 };
 
-// Rows of a block, ascending.
+// Possible rows per block, ascending.
 constexpr std::array<int64_t, 16> kSizes = {1,  2,  4,  8,  12, 16, 24,  32,
                                             40, 48, 56, 64, 80, 96, 112, kBlockRows};
 using Sizes = std::vector<int64_t>;
@@ -76,7 +76,7 @@ int64_t round_block(int64_t rows, std::span<const int64_t> sizes) {
     return *std::lower_bound(sizes.begin(), sizes.end(), rows);
 }
 
-// So many elements of size 1 at random, always the same.
+// Fills with elements of magnitude about 1, random but always the same.
 void fill_at_random(DType type, int64_t count, std::byte *out) {
     std::minstd_rand random(1);
     for (int64_t i = 0; i < count; ++i) {
@@ -98,12 +98,13 @@ struct Linear::Impl {
     bool reproducible;
     dnnl::engine engine{dnnl::engine::kind::cpu, 0};
     std::vector<dnnl::stream> streams; // [threads]
-    std::vector<Buffer> tiles;         // [threads] of kBlockRows * the widest slice floats
+    std::vector<Buffer> tiles;         // [threads] kBlockRows * the widest slice, floats
     std::vector<Buffer> scratchpads;   // [threads]
     std::map<std::tuple<int64_t, int64_t, int64_t>, Primitive> primitives; // by M, N, K
-    std::map<std::tuple<int64_t, int64_t>, Sizes> sizes; // by N, K, where not all may be used
+    std::map<std::tuple<int64_t, int64_t>, Sizes> sizes; // by N, K, for shapes that may not use all
+                                                         // sizes
 
-    // Not thread-safe: called before the tasks start.
+    // Not thread-safe: call before the tasks start.
     const Primitive &primitive(int64_t m, int64_t n, int64_t k) {
         const auto key = std::make_tuple(m, n, k);
         const auto found = primitives.find(key);
@@ -111,8 +112,8 @@ struct Linear::Impl {
         need_memory(kCreateBytes);
         using Desc = dnnl::memory::desc;
         using Tag = dnnl::memory::format_tag;
-        // The layout of the weights is the one that oneDNN prefers for blocks of 64 rows, whatever
-        // the rows of this call.
+        // The weights have the layout that oneDNN prefers for blocks of 64 rows, whatever the
+        // number of rows in this call.
         const auto type = dnnl_type(compute);
         dnnl::primitive_attr attributes;
         attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -146,8 +147,8 @@ struct Linear::Impl {
                                               {DNNL_ARG_SCRATCHPAD, scratchpad}});
     }
 
-    // Finds the sizes that give a row the same bits in every place: those that agree with the largest
-    // of them. One row stands in all places.
+    // Finds the sizes that give a row the same bits in every position, namely those that agree with
+    // the largest of them. All positions contain the same row.
     Status find_sizes(int64_t n, int64_t k) {
         Sizes &found = sizes[{n, k}];
         if (!found.empty()) return {};
@@ -216,7 +217,7 @@ Result<std::unique_ptr<Linear>> Linear::create(DType compute, ThreadPool *pool, 
 }
 
 int64_t Linear::rounded_rows(int64_t rows) {
-    return rows + kBlockRows - 1; // the last block begins before `rows`
+    return rows + kBlockRows - 1; // the last block starts before `rows`
 }
 
 Result<PackedMatrix> Linear::pack(std::span<const Tensor> tensors, bool interleaved) {
@@ -227,7 +228,7 @@ Result<PackedMatrix> Linear::pack(std::span<const Tensor> tensors, bool interlea
     matrix.columns = tensors[0].columns;
     for (const Tensor &tensor : tensors) matrix.rows += tensor.rows;
 
-    // As wide as gives each thread a few slices to take; oneDNN pads slices to multiples of 64.
+    // Wide enough that each thread gets a few slices; oneDNN pads slices to multiples of 64.
     const int32_t threads = impl.reproducible ? kThreadsOfAny : impl.pool->size();
     matrix.slice_width = 256;
     while (matrix.slice_width > 64 &&

@@ -1,16 +1,16 @@
 // Matrix products on oneDNN: y [M, N] = x [M, K] W^T, W as Hugging Face stores it ([N, K]).
 //
-// oneDNN serves as a single-threaded kernel; the ThreadPool spreads the work. A packed matrix is cut
-// along N into slices, each packed on its own in oneDNN's blocked layout; a task is one slice times
-// one block of rows. So exactly the requested threads are used, no second thread pool spins beside
-// ours, several engines do not disturb each other, and the operations after a product (bias,
-// residual, SwiGLU) are done by the task while its tile of the result is in the cache.
+// oneDNN serves as a single-threaded kernel; the ThreadPool distributes the work. A packed matrix
+// is cut along N into slices, each packed separately in oneDNN's blocked layout. A task is one
+// slice times one block of rows. So exactly the requested threads are used, no second thread pool
+// spins beside ours, several engines do not disturb each other, and each task does the operations
+// after a product (bias, residual, SwiGLU) while its tile of the result is in the cache.
 //
 // Reproducible: an output element has the same bits in any row of any number of rows, on any number
 // of threads. The width of a slice then depends only on the matrix. oneDNN may sum in a different
-// order for a different number of rows, or a different place of the row among them. So when a
-// matrix is packed, its shape is tried with every block size, and only sizes that give a row the
-// same bits in every place are used. The rows of a call are padded to such a size.
+// order for a different number of rows, or for a different position of the row. So when a matrix is
+// packed, its shape is tried with every block size, and only sizes that give a row the same bits in
+// every position are used. The rows of a call are padded to such a size.
 #pragma once
 
 #include <array>
@@ -31,16 +31,15 @@
 
 namespace batchllm::cpu {
 
-// W packed. Rows of several tensors may stand together: one after the other (Q, K, V), or
-// interleaved slice by slice (gate and up), so that each slice holds the same columns of both.
+// The packed W. It may combine the rows of several tensors: one after another (Q, K, V), or
+// interleaved slice by slice (gate and up), so that each slice has the same columns of both.
 struct PackedMatrix {
-    int64_t rows = 0;    // N, of all tensors together
-    int64_t columns = 0; // K
-    int64_t slice_width =
-        0; // columns of the output in each slice but the last, which may have less
+    int64_t rows = 0;        // N, over all tensors
+    int64_t columns = 0;     // K
+    int64_t slice_width = 0; // columns of the output in each slice; the last slice may have fewer
     int64_t slices = 0;
     int64_t slice_bytes = 0;
-    bool interleaved = false; // two tensors, halves of each slice
+    bool interleaved = false; // each slice is half one tensor, half the other
     Buffer data;              // [slices][slice_bytes]
 
     int64_t width(int64_t slice) const {
@@ -49,7 +48,7 @@ struct PackedMatrix {
     }
 };
 
-// The most rows that one task takes. Inputs have room for as many rows as rounded_rows() says.
+// The most rows that one task takes. Inputs need room for rounded_rows() rows.
 constexpr int64_t kBlockRows = 128;
 
 class Linear {
@@ -61,7 +60,7 @@ class Linear {
 
     Result<PackedMatrix> pack(std::span<const Tensor> tensors, bool interleaved);
 
-    // No less than the rows of the input that a product of M rows, or of fewer, may read.
+    // At least as many rows as a product of up to `rows` rows may read of its input.
     static int64_t rounded_rows(int64_t rows);
 
     struct Tile {
@@ -73,7 +72,7 @@ class Linear {
         int64_t width;
         int32_t thread;
     };
-    // x: [rounded_rows(rows), K] elements. Calls tile_done for each tile from the pool's threads.
+    // x: [rounded_rows(rows), K] elements. Calls tile_done for each tile, on the pool's threads.
     Status run(const PackedMatrix &matrix, const void *x, int64_t rows,
                const std::function<void(const Tile &)> &tile_done);
 

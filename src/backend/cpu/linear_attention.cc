@@ -11,7 +11,7 @@
 namespace batchllm::cpu {
 namespace {
 
-// From so many tokens on, products of matrices take less time than going token by token.
+// From this many tokens on, matrix products are faster than going token by token.
 constexpr int32_t kChunkedTokens = 16;
 
 void widen(const std::byte *from, int64_t count, float *to) {
@@ -55,7 +55,8 @@ Status LinearAttentionLayers::allocate(const Model &model, int64_t step_tokens) 
     return {};
 }
 
-// q, k and v of some of a node's tokens: convolved, and q and k over their length; the gates.
+// q, k and v for some of a node's tokens: convolved, with q and k normalised by length; and the
+// gates.
 void LinearAttentionLayers::convolve(const LinearAttention &attention,
                                      const PackedLinearAttention &weights, size_t layer,
                                      const Piece &piece) {
@@ -79,7 +80,7 @@ void LinearAttentionLayers::convolve(const LinearAttention &attention,
                           static_cast<int32_t>(channels), out);
         gates(attention, weights, token);
         if (!attention.unit_length) continue;
-        // x / sqrt(sum of squares + 1e-6) as an RMSNorm.
+        // x / sqrt(sum of squares + 1e-6), expressed as an RMSNorm.
         const float epsilon = 1e-6f / static_cast<float>(attention.key_dim);
         for (int32_t h = 0; h < 2 * attention.key_heads; ++h, out += attention.key_dim) {
             const Vector &scale = h < attention.key_heads ? weights.query_scale : weights.key_scale;
@@ -142,7 +143,7 @@ void LinearAttentionLayers::run_head(const LinearAttention &attention,
     narrow(call.state, numbers, to);
 }
 
-// The convolution's last inputs into the node's slot.
+// Writes the convolution's last inputs to the node's slot.
 void LinearAttentionLayers::keep_inputs(const LinearAttention &attention, size_t layer,
                                         const Node &node) {
     const int64_t channels = attention.channels();
@@ -150,7 +151,8 @@ void LinearAttentionLayers::keep_inputs(const LinearAttention &attention, size_t
     const size_t row_bytes = static_cast<size_t>(channels) * sizeof(float);
     float *to = states_.inputs(node.state, layer, attention);
     const float *from = node.from < 0 ? nullptr : states_.inputs(node.from, layer, attention);
-    // In order: where it is the same slot, a row is read before it is written.
+    // In this order, because if the slots are the same, a row must be read before it is
+    // overwritten.
     for (int32_t i = 0; i < kept; ++i) {
         const int32_t at = node.token_count - kept + i;
         const float *row = at >= 0           ? projected(attention, node.token_begin + at)
@@ -176,7 +178,7 @@ Status LinearAttentionLayers::run(const LinearAttention &attention,
                                 convolve(attention, weights, layer,
                                          work_.pieces[level.piece_begin + static_cast<size_t>(i)]);
                             });
-        // A node's heads, and one task more for the inputs that it keeps.
+        // A node's heads, plus one task for the inputs that it keeps.
         const int64_t tasks = attention.value_heads + 1;
         pool_->parallel_for(static_cast<int64_t>(level.node_end - level.node_begin) * tasks,
                             [&](int64_t i, int32_t thread) {
@@ -197,7 +199,7 @@ void LinearAttentionLayers::results(const LinearAttention &attention,
                                     const PackedLinearAttention &weights,
                                     const std::vector<int32_t> *wanted, int64_t rows,
                                     std::byte *out) const {
-    const bool whole = attention.norm_parts > 0; // the norm's weight is of all heads together
+    const bool whole = attention.norm_parts > 0; // the norm's weight covers all heads together
     const int32_t parts = whole ? attention.norm_parts : attention.value_heads;
     const auto length = static_cast<int32_t>(attention.values_size() / parts);
     const int64_t part_bytes = length * dtype_bytes(kernels_.element);

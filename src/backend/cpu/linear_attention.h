@@ -1,7 +1,8 @@
-// Layers of linear attention: projections, convolution, the rule over each context node, gated norms.
-// Nodes go level by level (backend/state_levels.h).
+// Layers with linear attention: projections, convolution, the rule over each context node, gated
+// norms. Nodes are computed level by level (backend/state_levels.h).
 //
-// Reproducible: token by token, so that it does not matter how a prompt is cut into steps or where a prefix ends.
+// Reproducible mode works token by token, so that the result does not depend on how a prompt is
+// divided into steps or where a prefix ends.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@
 
 namespace batchllm::cpu {
 
-// All are borrowed. states: the slots, by the time of the first run; work: of the batch that is run.
+// All are borrowed. states: must have its slots by the first run. work: for the batch of the
+// current run.
 class LinearAttentionLayers {
   public:
     LinearAttentionLayers(const Kernels &kernels, Linear *linear, ThreadPool *pool,
@@ -26,15 +28,16 @@ class LinearAttentionLayers {
         : kernels_(kernels), linear_(linear), pool_(pool), states_(states), work_(work),
           reproducible_(reproducible) {}
 
-    // Room for so many tokens in any layer of the model; none where no layer has linear attention.
+    // Allocates room for this many tokens in any layer of the model; nothing if no layer has linear
+    // attention.
     Status allocate(const Model &model, int64_t step_tokens);
 
-    // Of all tokens of the batch: brings the states of their nodes up to date. x: [rounded_rows(tokens), hidden]
-    // elements.
+    // For all tokens of the batch: brings the states of their nodes up to date. x:
+    // [rounded_rows(tokens), hidden] elements.
     Status run(const LinearAttention &attention, const PackedLinearAttention &weights, size_t layer,
                const std::byte *x, int64_t tokens);
-    // The heads' results, gated and normed, of some tokens, or where `wanted` is null of the first `rows`: [rows,
-    // values_size] elements.
+    // The heads' results, gated and normed, for the wanted tokens, or for the first `rows` tokens
+    // if `wanted` is null. [rows, values_size] elements.
     void results(const LinearAttention &attention, const PackedLinearAttention &weights,
                  const std::vector<int32_t> *wanted, int64_t rows, std::byte *out) const;
 
@@ -62,14 +65,15 @@ class LinearAttentionLayers {
     const StateWork &work_;
     bool reproducible_;
 
-    // Of the layer that is run.
+    // For the layer that is running.
     Buffer projected_; // [tokens, input_rows] float
-    Buffer mixed_;     // [tokens, channels] float: q, k and v convolved; then results in place of v
+    Buffer mixed_;     // [tokens, channels] float: q, k and v after the convolution; results
+                       // replace v
     Buffer log_decay_; // [tokens, value_heads] float
     Buffer rate_;      // [tokens, value_heads] float
-    std::vector<float> zeros_;    // [most channels]
+    std::vector<float> zeros_;    // [maximum of channels]
     std::vector<Buffer> scratch_; // [threads]
-    std::vector<Buffer> wide_;    // [threads] S of a head in float, where slots have it in bf16
+    std::vector<Buffer> wide_;    // [threads] S of a head in float, if slots store it in bf16
 };
 
 } // namespace batchllm::cpu

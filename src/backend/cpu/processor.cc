@@ -15,7 +15,7 @@
 namespace batchllm::cpu {
 namespace {
 
-// The number in a one-number file, or -1 (cgroups write "max" for no limit).
+// The number in a file with one number, or -1 (cgroups write "max" for no limit).
 int64_t number_in(const char *path) {
     std::ifstream file(path);
     int64_t value = -1;
@@ -23,7 +23,7 @@ int64_t number_in(const char *path) {
     return -1;
 }
 
-// Linux gives the registers of tiles to a process that asks for them.
+// Linux lets a process use tile registers only if it asks.
 bool tiles_allowed() {
 #if defined(__x86_64__) && defined(__linux__)
     static const bool allowed = [] {
@@ -134,7 +134,7 @@ int64_t available_memory() {
             available = int64_t{kib} * 1024;
         }
     }
-    // A container's limit, when it is the tighter one (version 2 and version 1 of control groups).
+    // A container's limit, if it is lower (control groups version 2, then version 1).
     const char *limits[][2] = {
         {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
         {"/sys/fs/cgroup/memory/memory.limit_in_bytes",

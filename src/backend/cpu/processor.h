@@ -1,4 +1,4 @@
-// What this machine offers, for display and for the size of the KV pool.
+// What this machine offers, for display and for sizing the KV pool.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace batchllm::cpu {
 
 std::string processor_name();
 
-// Bytes that can be taken without swapping, within the container's limit; 0 when unknown.
+// Bytes available without swapping, within the container's limit; 0 if unknown.
 int64_t available_memory();
 
 } // namespace batchllm::cpu

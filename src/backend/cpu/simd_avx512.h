@@ -37,13 +37,13 @@ struct Simd {
     }
     // 2^x within 2e-7: 2^round(x) * polynomial(x - round(x)), minimax of degree 5 on [-0.5, 0.5].
     KERNEL_TARGET static Vector exp2(Vector x) {
-        // Past these the result is 0 or inf anyway, and -inf - round(-inf) would be NaN.
+        // Beyond these bounds the result is 0 or inf anyway, and -inf - round(-inf) would be NaN.
         x = _mm512_min_ps(_mm512_set1_ps(160), _mm512_max_ps(_mm512_set1_ps(-160), x));
         const Vector whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         return _mm512_scalef_ps(exp2_fraction(_mm512_sub_ps(x, whole)), whole);
     }
-    // 2^x within 9e-5, for what is then rounded to bfloat16: 2^floor(x) * polynomial(x - floor(x)), minimax of
-    // degree 3 on [0, 1] that is 1 at 0. The remainder of -inf is 0.
+    // 2^x within 9e-5, for results that are then rounded to bfloat16: 2^floor(x) * polynomial(x -
+    // floor(x)), minimax of degree 3 on [0, 1], with value 1 at 0. The remainder of -inf is 0.
     KERNEL_TARGET static Vector exp2_coarse(Vector x) {
         const Vector f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
         Vector p = _mm512_set1_ps(7.706706e-2f);
@@ -51,7 +51,8 @@ struct Simd {
         p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9511679e-1f));
         return _mm512_scalef_ps(_mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f)), x);
     }
-    // 2^(x - base) for a whole number `base`: the same significand for every base. x may be -inf.
+    // 2^(x - base) for a whole number `base`. The significand is the same for every base. x may be
+    // -inf.
     KERNEL_TARGET static Vector exp2_over(Vector x, Vector base) {
         x = _mm512_max_ps(_mm512_set1_ps(-1e30f), x); // -inf - round(-inf) would be NaN
         const Vector whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

@@ -2,7 +2,7 @@
 
 namespace batchllm::cpu {
 
-// Whole cache lines.
+// Rounded up to whole cache lines.
 int64_t StatePool::layer_bytes(const Layer &layer, DType type) {
     constexpr int64_t line = kLanes * sizeof(float);
     constexpr int64_t number = sizeof(float);

@@ -1,9 +1,11 @@
-// The states of linear attention and of short convolutions: one slot for a context node, with the states of all layers.
+// The states of linear attention and of short convolutions. A context node has one slot, with the
+// states of all layers:
 //
 //   [slot][layer] { S [value_head][key_dim][padded value_dim] f32 or bf16, inputs [width - 1][channels] float }
 //
-// A short convolution has inputs alone. The padding is zero; the inputs are those of the convolution's last tokens,
-// oldest first. Address space is reserved at once, and memory is used as slots are first written.
+// A short convolution has only inputs. The padding is zero. The inputs are those of the last
+// tokens, oldest first. Address space is reserved at once; memory is used when slots are first
+// written.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +21,12 @@ namespace batchllm::cpu {
 
 class StatePool {
   public:
-    // type: of S. 0: no layer has a state.
+    // type: of S. Returns 0 if no layer has a state.
     static int64_t slot_bytes(const Model &model, DType type);
     static Result<StatePool> create(const Model &model, DType type, int64_t slots);
 
     DType type() const { return type_; }
-    // A layer's S of a value head.
+    // S of one value head in a layer.
     std::byte *matrix(int32_t slot, size_t layer, const LinearAttention &attention,
                       int64_t head) const {
         return layer_of(slot, layer) + head * matrix_numbers(attention) * dtype_bytes(type_);
@@ -32,11 +34,11 @@ class StatePool {
     float *inputs(int32_t slot, size_t layer, const LinearAttention &attention) const {
         return reinterpret_cast<float *>(matrix(slot, layer, attention, attention.value_heads));
     }
-    // Of a short convolution's layer.
+    // The inputs in a layer.
     float *inputs(int32_t slot, size_t layer) const {
         return reinterpret_cast<float *>(layer_of(slot, layer));
     }
-    // Of one value head.
+    // How many numbers S of one value head has.
     static int64_t matrix_numbers(const LinearAttention &attention) {
         return int64_t{attention.key_dim} * padded_head_dim(attention.value_dim);
     }

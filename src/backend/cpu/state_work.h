@@ -1,5 +1,5 @@
 // A token batch -> the work of its layers with a state: the nodes that have tokens, level by level
-// (backend/state_levels.h), and pieces of them for tasks.
+// (backend/state_levels.h), divided into pieces for tasks.
 #pragma once
 
 #include <cstddef>

@@ -13,7 +13,7 @@ Vector read_vector(const Tensor &tensor) {
     return out;
 }
 
-// Vectors one after the other; those that the model lacks are zeros of the given length.
+// Concatenates vectors. Those that the model lacks are zeros of the given length.
 Vector concatenate(std::span<const std::pair<const Tensor *, int64_t>> parts) {
     Vector out;
     bool some = false;

@@ -1,4 +1,4 @@
-// A model's mapped weights -> packed matrices and float vectors, once, at load.
+// A model's mapped weights -> packed matrices and float vectors, made once at load.
 #pragma once
 
 #include <vector>
@@ -8,13 +8,13 @@
 
 namespace batchllm::cpu {
 
-// A vector of weights as floats, empty when the model has none.
+// A vector of weights as floats; empty if the model does not have it.
 using Vector = std::vector<float>;
 
 struct PackedNorm {
     NormKind kind = NormKind::none;
-    Vector weight; // [length], the offset added
-    Vector bias;   // [length] of a layer norm
+    Vector weight; // [length] including the offset
+    Vector bias;   // [length] of a layer norm, else empty
     float epsilon = 0;
 
     explicit operator bool() const { return kind != NormKind::none; }
@@ -42,7 +42,8 @@ struct PackedLinearAttention {
     Vector step_bias;        // [value_heads]
     Vector skip;             // [value_heads]
     Vector query_scale,
-        key_scale;   // [key_dim] that make an RMSNorm one by length, of queries also over its root
+        key_scale;   // [key_dim] turn an RMSNorm into L2 normalisation; query_scale also divides by
+                     // sqrt(key_dim)
     PackedNorm norm; // as LinearAttention's
 };
 
@@ -58,14 +59,14 @@ struct PackedConvolution {
 struct PackedLayer {
     PackedNorm before_attention, after_attention;
     PackedNorm before_feed_forward, after_feed_forward;
-    PackedMatrix qkv; // [q rows + 2 kv_heads * head_dim, hidden]; without keys and values
-                      // of its own [q rows, hidden]
-    Vector qkv_bias;  // as many, zeros where only some have one
+    PackedMatrix qkv; // [q rows + 2 kv_heads * head_dim, hidden]; [q rows, hidden] if the layer has
+                      // no keys and values of its own
+    Vector qkv_bias;  // one per row, zero where only some rows have a bias
     PackedNorm q_norm, k_norm, v_norm; // as Attention's
     Vector sinks;                      // [heads] in base 2
     PackedLinearAttention linear_attention;
     PackedConvolution convolution;
-    PackedMatrix o; // [hidden, heads * head_dim], of attention or of what stands in its place
+    PackedMatrix o; // [hidden, heads * head_dim], of attention or of what replaces it
     Vector o_bias;  // [hidden]
     PackedFeedForward feed_forward;
     PackedExperts experts;

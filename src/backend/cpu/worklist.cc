@@ -9,11 +9,11 @@
 namespace batchllm::cpu {
 namespace {
 
-// Query rows (tokens times heads of the GQA group) of an item: enough that reading keys and values
+// Query rows (tokens times heads of the GQA group) in an item: enough that reading keys and values
 // costs nothing beside the arithmetic, few enough that their output stays in the cache.
 constexpr int32_t kItemRows = 192;
-// No range of positions is cut finer than this for the threads' sake: each cut leaves every row a
-// part more to merge.
+// The shortest range of positions that is cut to keep threads busy: each cut gives every row
+// another part to merge.
 constexpr int32_t kLeastKeys = 256;
 
 int64_t cost(const AttentionItem &item) {
@@ -22,7 +22,7 @@ int64_t cost(const AttentionItem &item) {
 
 int32_t round_down(int32_t x) { return x / kGroupTokens * kGroupTokens; }
 
-// Pieces of a list's items, in place of them once all are there.
+// Divides a list's items into pieces, which replace them at the end.
 class Cut {
   public:
     explicit Cut(Worklist &list) : list_(list) {
@@ -30,7 +30,8 @@ class Cut {
         queries_.reserve(list.queries.size());
     }
 
-    // Positions [begin, end) of an item for the queries that see some of them; null where none does.
+    // Adds positions [begin, end) of an item, with the queries that see some of them. Null if none
+    // do.
     AttentionItem *add(const AttentionItem &item, int32_t begin, int32_t end) {
         AttentionItem piece{item.node, begin, end, static_cast<int32_t>(queries_.size()), 0, 0};
         for (int32_t q = item.query_begin; q < item.query_begin + item.query_count; ++q) {
@@ -94,8 +95,8 @@ class Builder {
     }
 
   private:
-    // Which nodes' tokens meet each node: itself and its descendants that have tokens in the batch.
-    // Stored as one list, node by node (a counting sort over the pairs).
+    // Which nodes' tokens attend to each node: its own and those of its descendants, if they have
+    // tokens in the batch. Stored as one list, node by node (a counting sort over the pairs).
     void find_members() {
         const std::vector<ContextNode> &nodes = batch_.nodes;
         begin_.assign(static_cast<size_t>(count_) + 1, 0);
@@ -112,7 +113,7 @@ class Builder {
         }
     }
 
-    // The tokens that see any of the node, and what of it each of them sees.
+    // The tokens that see any of the node, and which part of it each of them sees.
     void add_queries(int32_t n) {
         const ContextNode &node = batch_.nodes[n];
         for (int32_t m = begin_[n]; m < begin_[n + 1]; ++m) {
@@ -131,7 +132,7 @@ class Builder {
         }
     }
 
-    // The node's queries from first_query on, cut evenly, so that no small item is left over.
+    // The node's queries from first_query on, divided evenly, so that no small item is left over.
     void add_items(int32_t n, size_t first_query) {
         const int32_t item_queries = std::max(1, kItemRows / options_.gqa_ratio);
         const int32_t all = static_cast<int32_t>(list_.queries.size() - first_query);
@@ -151,7 +152,7 @@ class Builder {
         }
     }
 
-    // Cuts what is too long for one thread.
+    // Divides items that are too long for one thread.
     void cut_by_positions() {
         Cut cut(list_);
         for (const AttentionItem &item : list_.items) {
@@ -171,11 +172,12 @@ class Builder {
         cut.finish();
     }
 
-    // Cuts between stretches of the row, and says what goes on from an ancestor's piece.
+    // Divides items at the stretches of the row, and marks what continues an ancestor's piece.
     void cut_by_stretches() {
         const std::vector<ContextNode> &nodes = batch_.nodes;
         const int32_t stretch = options_.stretch;
-        std::vector<int32_t> wave(nodes.size(), 0); // [nodes] of the stretch that it begins in
+        std::vector<int32_t> wave(nodes.size(), 0); // [nodes] of the stretch in which the node
+                                                    // begins
         for (size_t n = 0; n < nodes.size(); ++n) {
             if (nodes[n].parent < 0 || nodes[n].start % stretch == 0) continue;
             const auto parent = static_cast<size_t>(nodes[n].parent);
@@ -203,7 +205,7 @@ class Builder {
         cut.finish();
     }
 
-    // The first position of its row that a token sees.
+    // The first position in its row that a token sees.
     int32_t first_seen(int32_t token) const {
         return options_.window > 0 ? std::max(0, batch_.positions[token] - options_.window + 1) : 0;
     }
@@ -234,7 +236,7 @@ class Builder {
         }
     }
 
-    // Longest first; short ones several to a task. Stable, so that the list is always the same.
+    // Longest first, with several short ones per task. Stable, so that the list is always the same.
     void make_tasks() {
         std::stable_sort(list_.items.begin(), list_.items.end(),
                          [](const AttentionItem &a, const AttentionItem &b) {
@@ -268,7 +270,7 @@ class Builder {
     std::vector<int32_t>
         begin_; // [nodes + 1] members of node n: members_[begin_[n], begin_[n + 1])
     std::vector<int32_t> members_; // nodes
-    int64_t target_ = 1;           // cost of what one thread is to get at a time
+    int64_t target_ = 1;           // cost of what one thread should get at a time
 };
 
 } // namespace

@@ -88,7 +88,7 @@ Result<std::vector<DeviceCosts::Product>> read_products(const JsonValue &value) 
     return products;
 }
 
-// Before anything else is read: what an older or a newer library wrote has other keys too.
+// Checked before anything else is read: files of older and newer libraries also have other keys.
 Status check_format(const JsonValue &root, const std::string &file) {
     int64_t format = 1;
     if (const auto given = root.given("format")) {
@@ -107,7 +107,7 @@ Status check_format(const JsonValue &root, const std::string &file) {
         older ? ". If batchllm measured none of its figures, add \"format\": 2 instead" : "");
 }
 
-// A description need not have them.
+// The keys that a description may omit.
 Status read_optional_keys(const JsonValue &root, DeviceCosts *costs) {
     if (const auto fraction = root.given("kv_fraction")) {
         ASSIGN_OR_RETURN(costs->kv_fraction, fraction->number(0.01, 1));
@@ -220,7 +220,8 @@ Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file
 std::string device_costs_text(const DeviceCosts &costs) {
     std::string text =
         "{\n  \"format\": " + std::to_string(device_costs_format) + ",\n  \"name\": \"";
-    for (const char c : costs.name) { // of a device: what JSON would escape becomes a blank
+    for (const char c : costs.name) { // the device's name, with a space for anything that JSON
+                                      // would escape
         const bool plain = c >= ' ' && c != '"' && c != '\\' && c != '\x7f';
         text += plain ? c : ' ';
     }

@@ -7,9 +7,10 @@
 namespace batchllm {
 namespace {
 
-// Of an H200, by the pages that were left there (docs/lab/engine.md): the context, kernels, and what the driver keeps.
+// On an H200, derived from the number of pages left there (docs/lab/engine.md): the context,
+// kernels, and what the driver keeps.
 constexpr int64_t driver_bytes = int64_t{1151} << 20;
-// On a CPU it only has to be the same when a device is measured and when a job is predicted.
+// On a CPU, it only has to be the same for measuring a device and for predicting a job.
 constexpr int64_t cpu_bytes = int64_t{2} << 30;
 
 int64_t weight_bytes(const DeviceCosts &costs, const Model &model, DType element) {
@@ -48,7 +49,7 @@ int64_t bytes_beside_pages(const DeviceCosts &costs, const Model &model, const S
                            int64_t step_tokens, bool widens) {
     const int64_t weights = weight_bytes(costs, model, form.element);
     if (!costs.on_gpu()) return weights + cpu_bytes;
-    int64_t widened = 0; // as on compute capability 9.0, the one that has such kernels
+    int64_t widened = 0; // as on compute capability 9.0, the only one with such kernels
     for (const AttentionShape &shape : attention_shapes(model).all) {
         if (widens && shape.head_dim <= 256) widened = std::max(widened, widened_bytes(shape));
     }

@@ -24,13 +24,14 @@ uint64_t mix(uint64_t key, uint64_t a, uint64_t b) { return mix(mix(mix(key) ^ a
 // In (0, 1].
 double unit(uint64_t hash) { return (static_cast<double>(hash >> 11) + 1) * 0x1p-53; }
 
-// The purpose of a hash, so that lengths, tokens and log-probabilities are independent.
+// The purpose of a hash, which makes lengths, tokens and log-probabilities independent.
 constexpr uint64_t for_length = uint64_t{1} << 40;
 constexpr uint64_t for_token = uint64_t{2} << 40;
 constexpr uint64_t for_logprob = uint64_t{3} << 40;
 
-// The sum of the states of the row's tokens. A token's state depends only on its id. Its elements are multiples
-// of a step with which sums are exact in float, so the sum is the same however a row is cut into batches.
+// The sum of the states of the row's tokens. A token's state depends only on its id. Its elements
+// are multiples of a step size for which sums are exact in float, so the sum does not depend on how
+// a row is divided into batches.
 void add_hidden(const TokenBatch &batch, const OutputRow &row, int32_t size,
                 std::vector<float> *out) {
     constexpr int32_t levels = 64;
@@ -91,7 +92,8 @@ int64_t SimBackend::output_length(uint64_t random_key) const {
     return 0;
 }
 
-// Never the EOS. Ranks of one position are different tokens as long as the vocabulary has them.
+// Never the EOS. At one position, different ranks give different tokens as long as the vocabulary
+// is large enough.
 int32_t SimBackend::other_token(uint64_t key, int32_t position, int32_t rank) const {
     const int32_t vocabulary = options_.vocabulary;
     const int32_t choices = options_.eos_token >= 0 ? vocabulary - 1 : vocabulary;
@@ -101,7 +103,8 @@ int32_t SimBackend::other_token(uint64_t key, int32_t position, int32_t rank) co
     return options_.eos_token >= 0 && choice >= options_.eos_token ? choice + 1 : choice;
 }
 
-// The first allowed token from `wanted` on, wrapping around; the EOS only if there is no other. -1: none.
+// The first allowed token at or after `wanted`, wrapping around; the EOS only if there is no other.
+// -1: none.
 int32_t SimBackend::allowed_token(int32_t wanted, const Drawn &row, TokenMask mask) const {
     if (mask == nullptr && row.forbidden.empty()) return wanted;
     for (int32_t i = 0; i < options_.vocabulary; ++i) {
@@ -122,7 +125,8 @@ void SimBackend::sample_row(const Drawn &row, TokenMask mask, SampleOutput *out)
     out->top.clear();
     out->logprob = 0;
     if (row.logprobs < 0) return;
-    // The chosen token has at least half of the probability, each further one half of the previous one's.
+    // The chosen token has at least half of the probability, and each further token half of the
+    // previous one's.
     out->logprob = static_cast<float>(
         std::log(0.5 + 0.5 * unit(mix(row.key, for_logprob, static_cast<uint32_t>(row.position)))));
     const int32_t count = std::min(row.logprobs, options_.vocabulary - 1);
@@ -136,7 +140,8 @@ void SimBackend::sample_row(const Drawn &row, TokenMask mask, SampleOutput *out)
     }
 }
 
-// For a scored token: the first has half of the probability, each further one half of the previous one's.
+// For a scored token: the first has half of the probability, and each further one half of the
+// previous one's.
 void SimBackend::list_likeliest(const SampleInput &input, SampleOutput *out) const {
     const int32_t count = std::min(input.params->prompt_logprobs, options_.vocabulary - 1);
     for (int32_t i = 0; i < count; ++i) {
@@ -145,7 +150,8 @@ void SimBackend::list_likeliest(const SampleInput &input, SampleOutput *out) con
     }
 }
 
-// Keys and values read or written, and the states of nodes with tokens, read and written once.
+// Bytes of keys and values read or written, and of the states of nodes with tokens, each read and
+// written once.
 int64_t SimBackend::kv_bytes(const TokenBatch &batch) const {
     const std::vector<int64_t> first = first_queries(batch);
     int64_t bytes = 0;
@@ -195,7 +201,7 @@ Status SimBackend::forward(const TokenBatch &batch) {
     output->hidden.clear();
     for (const OutputRow &row : batch.outputs) {
         const SampleInput &input = row.sample;
-        // Not the output's size, since its last token may be in flight.
+        // Not output.size(), since the last token may be in flight.
         flight.rows.push_back({row.task,
                                input.random_key,
                                input.position,

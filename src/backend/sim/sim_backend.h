@@ -1,20 +1,20 @@
-// Token batches -> made-up tokens and a modelled time, without tensors, so that the scheduling of
+// Token batches -> made-up tokens and a simulated time, without tensors, so that the scheduling of
 // large jobs can be tested anywhere in seconds.
 //
-// Tokens are pseudo-random, a function of (random key, position) alone; a row's output length is a
-// function of its random key alone. Nothing depends on sharing, on the pool or on the other rows, with
-// one exception: equal greedy rows, whose keys differ, are run as one if they wait at the same time.
+// Tokens are pseudo-random and depend only on (random key, position); a row's output length depends
+// only on its random key. Nothing depends on sharing, on the pool or on other rows, with one
+// exception: equal greedy rows, whose keys differ, are run as one if they wait at the same time.
 //
-// Modelled seconds of a batch on the device:
+// Simulated seconds of a batch on the device:
 //     overhead + max(weights read, tokens / rate) + (KV and state bytes read + written) / bandwidth
-// The host's seconds between two batches are hidden behind the device's if a batch goes forward while
-// another is in flight (overlap); otherwise they are added. With a described device (option `device`)
-// StepCost gives both.
+// The host's seconds between two batches are hidden behind the device's if a batch goes forward
+// while another is in flight (overlap); otherwise they are added. With a described device (option
+// `device`), StepCost provides both.
 //
-// The linear layers take as long as reading the weights or the arithmetic, whichever is longer. Attention
-// reads each context node of the batch once: a shared prefix once for all the requests below it. In layers
-// with a window it reads a node from where the window of the first query that sees it begins.
-// The quadratic arithmetic of prefill attention is left out.
+// The linear layers take as long as reading the weights or as the arithmetic, whichever is longer.
+// Attention reads each context node of the batch once: a shared prefix once for all the requests
+// below it. In layers with a window, it reads a node from the start of the window of the first
+// query that sees it. The quadratic arithmetic of prefill attention is left out.
 #pragma once
 
 #include <array>
@@ -37,14 +37,15 @@ class SimBackend : public Backend {
     double last_run_seconds() const override { return seconds_; }
 
     double head_cost() const { return options_.head_cost; }
-    // In all batches that went forward; zeros if no device is described.
+    // Over all batches that went forward; zeros if no device is described.
     const StepSeconds &spent() const { return spent_; }
 
     // Output length, including the EOS, of a row that does not ignore EOS; 0: unlimited.
     int64_t output_length(uint64_t random_key) const;
 
   private:
-    // What is kept of an output row, since what the batch points to may be gone once it is sampled.
+    // What is kept of an output row, since the data that the batch points to may be gone after
+    // sampling.
     struct Drawn {
         Task task;
         uint64_t key;

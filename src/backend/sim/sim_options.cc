@@ -67,7 +67,7 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
     return bad_value(key, value, "the sim backend has no such option");
 }
 
-// Bytes of an element of keys and values.
+// Bytes per element of keys and values.
 Result<int64_t> read_kv_bytes(const BackendOptions &options) {
     const DType compute = options.compute_type == "f32" ? DType::f32 : DType::bf16;
     DType type = compute;
@@ -100,7 +100,7 @@ void shape_keys_and_values(const Model *model, int64_t element, bool padded, Sim
     out->slot_bytes = largest * model->kv_planes();
 }
 
-// In float, except S of linear attention, which has a type of its own.
+// In float, except for S of linear attention, which has its own type.
 int64_t state_bytes(const Model &model, DType type) {
     constexpr auto number = static_cast<int64_t>(sizeof(float));
     int64_t bytes = model.state_size() * number;
@@ -128,7 +128,7 @@ Result<std::optional<DeviceCosts>> read_device(const BackendOptions &options) {
     return std::optional<DeviceCosts>(std::move(costs));
 }
 
-// What follows from a description for options that are not given.
+// Sets what a description determines for options that are not given.
 Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &options,
                    int64_t kv_bytes, SimOptions *out) {
     if (model == nullptr) {
@@ -158,8 +158,8 @@ Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &
             static_cast<long long>(options.kv_memory_bytes), costs.name.c_str(),
             static_cast<long long>(costs.memory_bytes), static_cast<long long>(left));
     }
-    const bool in_order = costs.on_gpu() && options.reproducible; // whose heads have no price
-    // In f32 the rates were found by counting two bytes too.
+    const bool in_order = costs.on_gpu() && options.reproducible; // heads then have no price
+    // The rates for f32 were also derived by counting two bytes.
     out->costs.emplace(std::move(costs), *model, std::min<int64_t>(kv_bytes, 2));
     out->head_cost = in_order ? 0 : head_cost(*out->costs);
     return {};
@@ -209,7 +209,7 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
     const MemoryNeeds needs{out.state_bytes,
                             out.slot_bytes * static_cast<int64_t>(out.kv_groups.size()),
                             options.step_tokens > 0 ? options.step_tokens : out.step_tokens};
-    // Pages that are given do not count against this memory.
+    // Pages that are given explicitly do not count against this memory.
     if (out.states.slots == 0 || out.pages == 0) {
         ASSIGN_OR_RETURN(const MemoryShares shares, share_memory(memory, needs, out.states.slots));
         out.states.slots = shares.state_slots;

@@ -1,4 +1,4 @@
-// backend_options of "sim" -> numbers. Every key is optional; an unknown key or a value outside its
+// backend_options of "sim" -> numbers. Every key is optional; an unknown key or a value out of
 // range is an error that names it.
 //
 //   key                 default        meaning

@@ -13,17 +13,19 @@ namespace batchllm {
 namespace {
 
 constexpr double element = 2; // bytes
-// Bytes of memory traffic per element; caches keep a part of what is written.
-constexpr double norm_bytes = 6;       // the stream read and written, what is added, what comes out
+// Bytes of memory traffic per element; caches absorb part of what is written.
+constexpr double norm_bytes = 6;       // the stream read and written, the term added, the result
 constexpr double activation_bytes = 6; // two read, one written
 constexpr double rope_bytes = 4;
-constexpr double sampling_bytes = 12;  // an f32 logit written, and read twice
-constexpr int32_t padded_queries = 64; // rows of a matrix tile: fewer cost as many
-// merge_ns is the time per head if this many heads share keys: the cost depends on the number of key heads.
+constexpr double sampling_bytes = 12;  // an f32 logit written once and read twice
+constexpr int32_t padded_queries = 64; // rows of a matrix tile: fewer cost the same
+// merge_ns is the time per head if this many heads share keys: the cost depends on the number of KV
+// heads.
 constexpr double merge_heads = 4;
-constexpr int32_t streamed_queries = 2; // up to this many queries read a node as bytes
+constexpr int32_t streamed_queries = 2; // up to this many queries read a node at memory bandwidth
 
-// The time per matrix element for this many rows. A product with few rows costs as much as reading the matrix.
+// The time per matrix element for this many rows. A product with few rows costs as much as reading
+// the matrix.
 double element_seconds(const std::vector<DeviceCosts::Product> &known, double rows) {
     const auto cost = [](const DeviceCosts::Product &p) { return 2 * p.rows / p.flops; };
     if (rows <= known.front().rows) return cost(known.front());
@@ -125,14 +127,14 @@ double StepCost::product_seconds(double rows, double elements) const {
 
 double StepCost::expert_seconds(double tokens, const Experts &of) const {
     if (tokens <= 0) return 0;
-    // How many experts some token goes through, if all are equally likely.
+    // How many experts are used by at least one token, if all are equally likely.
     const double used = of.experts * (1 - std::pow(1 - of.chosen / of.experts, tokens));
     const auto &known = costs_.experts.empty() ? costs_.products : costs_.experts;
     return costs_.product_us * 1e-6 +
            used * of.elements * element_seconds(known, tokens * of.chosen / used);
 }
 
-// The time of one of the layers.
+// The time for one of the layers.
 double StepCost::attention_seconds(const TokenBatch &batch, const Layers &layers) const {
     const double window = layers.window > 0 ? layers.window : 1e18;
     const double key_elements = 2.0 * layers.kv_heads * layers.head_dim;
@@ -148,7 +150,7 @@ double StepCost::attention_seconds(const TokenBatch &batch, const Layers &layers
         const double count = node.token_count;
         const double end = static_cast<double>(node.start) + node.length;
         const double middle =
-            end - (count - 1) / 2; // keys that a query sees in the mean, windows aside
+            end - (count - 1) / 2; // keys that a query sees on average, ignoring windows
         int32_t parts = 0;
         for (auto up = static_cast<int32_t>(n); up >= 0;
              up = batch.nodes[static_cast<size_t>(up)].parent) {
@@ -158,7 +160,7 @@ double StepCost::attention_seconds(const TokenBatch &batch, const Layers &layers
             const double last = up == static_cast<int32_t>(n)
                                     ? middle
                                     : static_cast<double>(part.start) + part.length;
-            if (last <= begin) break; // it does not see the nodes above either
+            if (last <= begin) break; // nor does it see the nodes above
             queries[u] += count;
             pairs[u] += count * (last - begin);
             const double first = std::max<double>(part.start, end - count + 1 - window);
@@ -166,11 +168,11 @@ double StepCost::attention_seconds(const TokenBatch &batch, const Layers &layers
             seen[u] = std::max(seen[u], whole - first);
             ++parts;
         }
-        // On a GPU a prompt's tokens read two nodes one after the other; all others read each separately.
+        // On a GPU, a prompt's tokens read two nodes in one pass; all others read each separately.
         const bool in_pairs = costs_.on_gpu() && count > streamed_queries;
         merged += count * std::max(0, (in_pairs ? (parts + 1) / 2 : parts) - 1);
     }
-    double flops = 0, bytes = 0, widened = 0; // widened: bytes too
+    double flops = 0, bytes = 0, widened = 0; // widened is in bytes too
     for (size_t n = 0; n < batch.nodes.size(); ++n) {
         if (queries[n] == 0) continue;
         const bool streamed = queries[n] <= streamed_queries;
@@ -226,7 +228,7 @@ double StepCost::merge_seconds() const {
 }
 
 double StepCost::token_seconds() const {
-    // Not the default size of a step: the sharing of heads was measured with these (docs/lab/engine.md).
+    // Not the default step size, because head sharing was measured with these (docs/lab/engine.md).
     const bool experts = !experts_.empty();
     const int64_t tokens = std::min<int64_t>(experts ? 8192 : 4096, costs_.tokens_of_step(experts));
     TokenBatch prompt;
@@ -237,7 +239,8 @@ double StepCost::token_seconds() const {
 }
 
 double head_cost(const StepCost &cost) {
-    // Excludes heads near their break-even, since predictions are off by a few per cent (docs/lab/engine.md).
+    // Excludes heads near their break-even, since predictions are off by a few per cent
+    // (docs/lab/engine.md).
     constexpr double margin = 1.4;
     return std::min(margin * cost.merge_seconds() / cost.token_seconds(), most_head_cost);
 }

@@ -1,14 +1,20 @@
 // A token batch on a described device -> the seconds of its parts.
 //
-//     linear      products of all layers: each takes its matrix' elements at the rate for its rows, and a launch.
-//                 A layer's experts that have tokens take one launch together, and are read once a step, however
+//     linear      products of all layers. Each takes its matrix elements at the rate for its rows,
+//     and a launch.
+//                 The experts of a layer that have tokens share one launch, and are read once per
+//                 step, however
 //                 few tokens each has
-//     attention   one launch a layer: queries that share keys (a prefix under many rows, a prompt's own chunk)
-//                 take arithmetic; keys that one query reads alone take bandwidth. Both run at once, so the
-//                 larger time partly hides the smaller. Then results that were computed apart are merged. Keys
-//                 in fp8 that queries share are widened first, at the memory's bandwidth
-//     elementwise norms, activations that are not part of a product, ropes, weighted sums of experts, at the
-//                 memory's bandwidth; routing
+//     attention   one launch per layer. Queries that share keys (a prefix under many rows, a
+//     prompt's own chunk)
+//                 cost arithmetic; keys that only one query reads cost bandwidth. Both run at once,
+//                 so the larger
+//                 time partly hides the smaller. Then results that were computed separately are
+//                 merged. Keys in
+//                 fp8 that queries share are first widened, at the memory's bandwidth
+//     elementwise norms, activations that are not part of a product, ropes, weighted sums of
+//     experts, all at the
+//                 memory's bandwidth; and routing
 //     logits      the head's product and sampling
 //     step        a fixed time for each step
 //
@@ -32,14 +38,14 @@ struct StepSeconds {
 
 class StepCost {
   public:
-    // kv_bytes: of an element of keys and values: 2, or 1 in fp8.
+    // kv_bytes: per element of keys and values: 2, or 1 in fp8.
     StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes = 2);
 
     StepSeconds seconds(const TokenBatch &batch) const;
     // The host's time between two batches.
     double host_seconds(const TokenBatch &batch) const;
-    // Of a query whose keys are in one node more than before, in all layers; and of a token of a prompt, in a step
-    // that has 4,096 of them, or 8,192 with experts, or what fits.
+    // For a query whose keys are in one more node, over all layers; and for one token of a prompt,
+    // in a step of 4,096 of them (8,192 with experts), or as many as fit.
     double merge_seconds() const;
     double token_seconds() const;
 
@@ -48,16 +54,16 @@ class StepCost {
   private:
     // The products of one shape in all layers.
     struct Product {
-        double elements = 0; // of the matrix
+        double elements = 0; // in the matrix
         double count = 0;
     };
-    // The same for experts, of which each token goes through `chosen`.
+    // The same for experts. Each token goes through `chosen` of them.
     struct Experts {
-        double elements = 0; // of one expert's matrix
+        double elements = 0; // in one expert's matrix
         double experts = 0, chosen = 0;
         double count = 0;
     };
-    // All layers that attend with one window and one shape of heads.
+    // All attention layers with one window and one head shape.
     struct Layers {
         int32_t window = 0, heads = 0, kv_heads = 0, head_dim = 0;
         double count = 0;
@@ -76,14 +82,14 @@ class StepCost {
     std::vector<Experts> experts_;
     std::vector<Layers> layers_;
     double elementwise_bytes_ = 0; // per token
-    double gated_bytes_ = 0;       // those of them that costs_.gated_tokens saves
-    double routed_ = 0;            // experts of a token, in all layers
-    double routings_ = 0;          // layers with experts
+    double gated_bytes_ = 0;       // the part of these that costs_.gated_tokens saves
+    double routed_ = 0;            // experts per token, over all layers
+    double routings_ = 0;          // number of layers with experts
     double head_ = 0, vocabulary_ = 0;
 };
 
-// PlanOptions::head_cost: what each token below a head pays for it: one more merge, in tokens of a prompt, times a
-// margin, so that a chosen head does not lose.
+// PlanOptions::head_cost: what a head costs each token below it, namely one more merge, in tokens
+// of a prompt, times a margin, so that a chosen head never loses.
 double head_cost(const StepCost &cost);
 
 } // namespace batchllm

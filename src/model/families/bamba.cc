@@ -7,7 +7,7 @@
 namespace batchllm {
 namespace {
 
-// One entry a layer, true for Mamba-2.
+// One entry per layer, true for Mamba-2.
 Result<std::vector<bool>> read_mamba_layers(const JsonValue &config, size_t layers) {
     std::vector<bool> mamba(layers, true);
     ASSIGN_OR_RETURN(const JsonValue indices, config.at("attn_layer_indices"));
@@ -20,7 +20,8 @@ Result<std::vector<bool>> read_mamba_layers(const JsonValue &config, size_t laye
     return indices.unsupported("a model without a layer of attention is not supported");
 }
 
-// transformers takes half of a head whatever the key at the top says; "rope_parameters" may say otherwise.
+// transformers rotates half of a head whatever the top-level key says; "rope_parameters" may
+// override it.
 Status set_half_rope(const JsonValue &config, Model *model) {
     const auto part = config.given("partial_rotary_factor");
     if (part && !part->number(0.5, 0.5).ok()) {
@@ -63,7 +64,7 @@ Status describe_bamba(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const std::vector<bool> types,
                      read_mamba_layers(config, model->layers.size()));
     RETURN_IF_ERROR(set_mamba_layers(config, types, model));
-    for (Layer &layer : model->layers) { // all groups are normed together
+    for (Layer &layer : model->layers) { // one norm over all groups
         if (layer.linear_attention) layer.linear_attention.norm_parts = 1;
     }
     return {};

@@ -1,5 +1,5 @@
-// Command R7B and Command A: attention and feed-forward side by side after one LayerNorm without a
-// bias; layers with a window have a rope in pairs of neighbours, the others none; scaled logits.
+// Command R7B and Command A: attention and feed-forward in parallel after one LayerNorm without
+// bias; layers with a window have a rope over pairs of neighbours, the others none; scaled logits.
 #include "model/config.h"
 #include "model/families/families.h"
 

@@ -1,5 +1,5 @@
-// EXAONE 4: norms only after both sublayers, and on each head of queries and keys. If some layers have a
-// window, the others have no rope.
+// EXAONE 4: norms only after both sublayers, and per head of queries and keys. If some layers have
+// a window, the others have no rope.
 #include "model/config.h"
 #include "model/families/families.h"
 

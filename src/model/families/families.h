@@ -1,4 +1,4 @@
-// The supported families: each maps its config.json to a description, in a file of its own.
+// The supported families. Each has a file of its own that maps its config.json to a description.
 #pragma once
 
 #include <span>
@@ -12,8 +12,9 @@ namespace batchllm {
 
 struct Family {
     const char *model_type;
-    const char *class_name; // in "architectures", of the model that generates (heads.h: the others)
-    // From an empty model to all but kv_groups.
+    const char *class_name; // in "architectures", for the model that generates (heads.h has the
+                            // others)
+    // Fills an empty model with everything but kv_groups.
     Status (*describe)(const JsonValue &config, Model *model);
 };
 

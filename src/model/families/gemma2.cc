@@ -1,5 +1,5 @@
-// Gemma 2: RMS norms of one plus the weight, before and after attention and feed-forward; every other
-// layer has a window; scores and logits are capped.
+// Gemma 2: RMS norms with weight + 1, before and after attention and feed-forward; every other
+// layer has a window; softcaps on scores and logits.
 #include "model/config.h"
 #include "model/families/families.h"
 #include "model/families/gemma.h"

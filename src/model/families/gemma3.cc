@@ -1,5 +1,6 @@
-// Gemma 3: like Gemma 2, with norms on each head of queries and keys and without caps. Of six layers five have
-// a window, and a rope with a base of its own. Of a checkpoint with a vision tower: its text model.
+// Gemma 3: like Gemma 2, with norms per head of queries and keys and without softcaps. Five of six
+// layers have a window, and a rope with its own base. From a checkpoint with a vision tower, only
+// the text model is used.
 #include "model/config.h"
 #include "model/families/families.h"
 #include "model/families/gemma.h"

@@ -1,7 +1,7 @@
-// Gemma 4: like Gemma 3, but with plain norms, normed values and scores that are not scaled. Layers without a
-// window have heads of another size. Some sizes have a second embedding of which each layer gets a part, last
-// layers that attend to the keys and values of earlier ones, and values that are the keys. Of a checkpoint with
-// towers: its text model.
+// Gemma 4: like Gemma 3, but with plain norms, normed values and unscaled scores. Layers without a
+// window have heads of another size. Some sizes have a second embedding with a part for each layer,
+// last layers that attend to the keys and values of earlier ones, and values that equal the keys.
+// From a checkpoint with towers, only the text model is used.
 #include <cmath>
 #include <string>
 
@@ -29,13 +29,13 @@ Status refuse_unsupported(const JsonValue &config) {
     if (experts) return config.at("enable_moe_block")->unsupported("no mixture of experts");
     if (const auto value = config.given("use_bidirectional_attention")) {
         ASSIGN_OR_RETURN(const std::string kind, value->string());
-        // "vision": only for the tokens of an image.
+        // "vision": only affects the tokens of an image.
         if (kind != "vision") return value->unsupported("text attends to what stands before it");
     }
     return {};
 }
 
-// The last layer has no window whatever the configuration says.
+// The last layer has no window, whatever the configuration says.
 Status set_gemma4_windows(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const int32_t window, read_window(config, 512));
     RETURN_IF_ERROR(set_windows(
@@ -44,7 +44,7 @@ Status set_gemma4_windows(const JsonValue &config, Model *model) {
     return {};
 }
 
-// One layer's entry in "per_layer_config"; nothing: the layer has none of its own.
+// One layer's entry in "per_layer_config"; empty if the layer has none.
 Result<HeadShape> read_override(const JsonValue &overrides, size_t layer, const HeadShape &all) {
     const auto entry = overrides.given(std::to_string(layer));
     if (!entry) return all;
@@ -57,7 +57,8 @@ Result<HeadShape> read_override(const JsonValue &overrides, size_t layer, const 
     return shape;
 }
 
-// The heads of layers without a window: as published, or layer by layer as transformers 5.17 writes them.
+// The heads of layers without a window, either as published or layer by layer as transformers 5.17
+// writes them.
 Result<HeadShape> read_full_heads(const JsonValue &config, const Model &model, const HeadShape &all,
                                   bool values_are_keys) {
     HeadShape full = all;
@@ -136,8 +137,9 @@ Status set_gemma4_ropes(const JsonValue &config, Model *model) {
     return {};
 }
 
-// The last "num_kv_shared_layers" layers attend to the last layer of their kind before them. Published files have
-// tensors for their keys and values too, which are unused.
+// The last "num_kv_shared_layers" layers attend to the keys and values of the last layer of the
+// same kind before them. Published files also have tensors for their own keys and values, which are
+// unused.
 Status share_keys_and_values(const JsonValue &config, Model *model) {
     const auto value = config.given("num_kv_shared_layers");
     if (!value) return {};
@@ -171,7 +173,7 @@ Status share_keys_and_values(const JsonValue &config, Model *model) {
 Status set_layer_inputs(const JsonValue &config, const DecoderShape &shape, Model *model) {
     const auto width = config.given("hidden_size_per_layer_input");
     LayerInputs &inputs = model->layer_inputs;
-    // Null and 0 mean that there is none.
+    // Null and 0 both mean that there is none.
     if (!width && config.find("hidden_size_per_layer_input")) return {};
     int64_t size = 256;
     if (width) {

@@ -1,5 +1,5 @@
 // GLM-4 as published in 2024 ("glm") and in 2025 ("glm4"): half of each head rotates, in pairs of
-// neighbours; gate and up in one tensor. The later one has norms after both sublayers too.
+// neighbours; gate and up are in one tensor. The later one also has norms after both sublayers.
 #include "model/config.h"
 #include "model/families/families.h"
 

@@ -43,7 +43,7 @@ Status describe_glm4_moe(const JsonValue &config, Model *model) {
     if (norms) set_head_norms(model);
     ASSIGN_OR_RETURN(const bool bias, read_flag(config, "attention_bias", false));
     if (bias) add_qkv_biases(model);
-    // Layers after the last one predict further tokens: they are not part of the model itself.
+    // Layers after the last one predict further tokens; they are not part of the model itself.
     model->passed_over.push_back(layer_prefix(model->layers.size()));
     return {};
 }

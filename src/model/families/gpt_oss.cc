@@ -1,12 +1,12 @@
-// gpt-oss: experts in every layer. A layer's experts are in two tensors, in one of which gate and up alternate,
-// in MXFP4 or not. Biases everywhere; sinks; windows on every other layer.
+// gpt-oss: experts in every layer. The experts of a layer are in two tensors, possibly in MXFP4; in
+// one of them, gate and up alternate. Biases everywhere; sinks; windows on every other layer.
 #include "model/config.h"
 #include "model/families/families.h"
 
 namespace batchllm {
 namespace {
 
-// A layer's experts, [count] of them.
+// The experts of a layer; there are `count`.
 struct Stack {
     std::string prefix;
     int32_t count;
@@ -45,7 +45,7 @@ FeedForward expert(const Stack &stack, int32_t index) {
     return expert;
 }
 
-// The limit of the activation is a constant in transformers, and here.
+// The limit of the activation is a constant, both in transformers and here.
 Status check_limit(const JsonValue &config) {
     const auto limit = config.given("swiglu_limit");
     if (!limit) return {};
@@ -61,7 +61,8 @@ Status set_gpt_oss_experts(const JsonValue &config, int32_t width, Model *model)
     for (size_t i = 0; i < model->layers.size(); ++i) {
         Layer &layer = model->layers[i];
         const std::string prefix = layer_prefix(i) + "mlp.";
-        // A softmax of the chosen logits equals that of all, divided by the chosen ones' sum.
+        // A softmax over the chosen logits equals the softmax over all, divided by its sum over the
+        // chosen ones.
         Router &router = layer.experts.router;
         router.chosen = counts.chosen;
         router.normalised = true;
@@ -89,7 +90,7 @@ Status describe_gpt_oss(const JsonValue &config, Model *model) {
     defaults.epsilon = 1e-5;
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
-    // The class's default rope is not a plain one, and every published file states it.
+    // The class's default rope is not a plain one, but every published file states its rope.
     if (!config.given("rope_parameters")) RETURN_IF_ERROR(config.at("rope_scaling").status());
     RopeDefaults rope;
     rope.theta = 150000;

@@ -1,5 +1,5 @@
-// Granite 4: Mamba-2 in most layers, attention in the others, mostly without a rope; dense, or with experts beside
-// a feed-forward. Its smallest models attend in all layers.
+// Granite 4: Mamba-2 in most layers, attention in the others, usually without a rope; dense, or
+// with experts beside a feed-forward. Its smallest models have attention in all layers.
 #include <algorithm>
 
 #include "model/families/families.h"
@@ -9,7 +9,7 @@
 namespace batchllm {
 namespace {
 
-// One entry a layer, true for Mamba-2: what all are without a list.
+// One entry per layer, true for Mamba-2, which all layers are if there is no list.
 Result<std::vector<bool>> read_mamba_layers(const JsonValue &config, size_t layers) {
     std::vector<bool> mamba(layers, true);
     const char *key = config.given("layers_block_type") && !config.given("layer_types")
@@ -41,7 +41,7 @@ Status set_feed_forwards(const JsonValue &config, Model *model) {
     return set_activation(config, "hidden_act", Activation::silu, model);
 }
 
-// "position_embedding_type": "rope", or else none.
+// "position_embedding_type": "rope"; otherwise there is none.
 Status set_positions(const JsonValue &config, Model *model) {
     const auto type = config.given("position_embedding_type");
     if (!type) return {};

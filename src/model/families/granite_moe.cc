@@ -1,5 +1,5 @@
-// Granite 3 MoE: Granite with experts in every layer, those of a layer in two tensors; and a variant with a
-// feed-forward beside them.
+// Granite 3 MoE: Granite with experts in every layer, stored in two tensors per layer; and a
+// variant with a feed-forward beside them.
 #include "model/families/families.h"
 #include "model/families/granite.h"
 

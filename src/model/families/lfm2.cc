@@ -1,5 +1,5 @@
-// LFM2: short convolutions in most layers, attention with normed heads in the others. Dense, or (LFM2-8B-A1B) with
-// experts in all layers but the first ones.
+// LFM2: short convolutions in most layers, attention with head norms in the others. Dense, or
+// (LFM2-8B-A1B) with experts in all layers except the first ones.
 #include <vector>
 
 #include "model/config.h"
@@ -25,14 +25,14 @@ ConfigDefaults common_defaults() {
     return defaults;
 }
 
-// Both spellings; the published one counts.
+// There are two spellings; the published one takes precedence.
 Status read_tied(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(model->tied, read_flag(config, "tie_embedding", model->tied));
     return {};
 }
 
-// Keys of the first implementation, which transformers does not read: another value than what is computed would be
-// passed over in silence.
+// Keys of the first implementation, which transformers does not read. A value other than the one
+// computed is an error instead of being ignored silently.
 Status check_other_keys(const JsonValue &config, double epsilon) {
     for (const char *key : {"block_use_swiglu", "use_pos_enc"}) {
         ASSIGN_OR_RETURN(const bool yes, read_flag(config, key, true));
@@ -45,7 +45,8 @@ Status check_other_keys(const JsonValue &config, double epsilon) {
     return other->fail("norm_eps, or its default of 1e-5, differs: which of them counts?");
 }
 
-// The width of feed-forwards as config.json states it, or what the first implementation made of that.
+// The width of feed-forwards as config.json states it, or as the first implementation derived it
+// from that.
 Result<int32_t> read_intermediate(const JsonValue &config, int32_t stated) {
     const char *key = config.given("block_ff_dim") ? "block_ff_dim" : "intermediate_size";
     ASSIGN_OR_RETURN(stated, read_count(config, key, stated, most_intermediate));
@@ -67,7 +68,7 @@ Result<int32_t> read_intermediate(const JsonValue &config, int32_t stated) {
         .fail("block_auto_adjust_ff_dim makes it " + std::to_string(width));
 }
 
-// "theta" is the first spelling of rope_theta.
+// "theta" is the original spelling of rope_theta.
 Status read_rope_keys(const JsonValue &config, Model *model) {
     RopeDefaults rope;
     rope.theta = 1e6;
@@ -83,7 +84,7 @@ Status read_rope_keys(const JsonValue &config, Model *model) {
     return set_rope(config, rope, model);
 }
 
-// One entry a layer, true for a short convolution.
+// One entry per layer, true for a short convolution.
 Result<std::vector<bool>> read_convolving(const JsonValue &types, size_t layers) {
     ASSIGN_OR_RETURN(const auto list, read_layer_types(types, layers));
     std::vector<bool> convolves(layers);
@@ -97,7 +98,7 @@ Result<std::vector<bool>> read_convolving(const JsonValue &types, size_t layers)
     return convolves;
 }
 
-// The same by the layers that attend.
+// The same, from the list of layers that attend.
 Result<std::vector<bool>> read_attending(const JsonValue &indices, size_t layers) {
     ASSIGN_OR_RETURN(const auto list, indices.elements());
     std::vector<bool> convolves(layers, true);
@@ -136,7 +137,7 @@ ShortConvolution short_convolution(const std::string &prefix, int32_t width, int
     return made;
 }
 
-// In place of attention, in the layers where `convolves` says so.
+// Replaces attention in the layers where `convolves` is true.
 Status set_convolutions(const JsonValue &config, const std::vector<bool> &convolves, Model *model) {
     ASSIGN_OR_RETURN(const int32_t width, read_convolution_width(config, "conv_L_cache", 3));
     ASSIGN_OR_RETURN(const bool bias, read_flag(config, "conv_bias", false));
@@ -155,7 +156,7 @@ Status set_convolutions(const JsonValue &config, const std::vector<bool> &convol
         "a model without a layer of full_attention is not supported");
 }
 
-// A Llama's layers by the names that these have, and norms of heads.
+// Renames a Llama's layers to this family's names and adds head norms.
 void name_layers(Model *model) {
     model->final_norm.weight.name = "model.embedding_norm.weight";
     for (size_t i = 0; i < model->layers.size(); ++i) {
@@ -219,7 +220,7 @@ Status describe_lfm2(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(describe_decoder_of(config, shape, model));
     const auto types = config.given("layer_types");
     const auto indices = config.given("full_attn_idxs");
-    if (!types && !indices) return {}; // as transformers has it: all attend
+    if (!types && !indices) return {}; // as in transformers: all attend
     ASSIGN_OR_RETURN(const std::vector<bool> convolves,
                      types ? read_convolving(*types, model->layers.size())
                            : read_attending(*indices, model->layers.size()));

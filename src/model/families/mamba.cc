@@ -7,7 +7,7 @@ namespace batchllm {
 namespace {
 
 constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
-constexpr double most_limit = 3e38; // of a step: files may have 1e30 for infinity
+constexpr double most_limit = 3e38; // per step: files may have 1e30 for infinity
 
 Status read_heads(const JsonValue &config, int32_t hidden, LinearAttention *mamba) {
     const char *file = config.file().c_str();
@@ -72,7 +72,8 @@ Status read_step_limits(const JsonValue &config, std::string_view key, LinearAtt
     return limits->fail("the first must be at most the second");
 }
 
-// In the files a row of the input's product is z, x, B, C, dt, and the convolution is over x, B, C.
+// In the files, the rows of the input projection are z, x, B, C, dt, and the convolution covers x,
+// B, C.
 LinearAttention named_mamba(const MambaShape &shape, const std::string &prefix, int64_t hidden,
                             float epsilon) {
     LinearAttention mamba = shape.layer;
@@ -81,7 +82,7 @@ LinearAttention named_mamba(const MambaShape &shape, const std::string &prefix, 
     struct Slice {
         int64_t first, rows;
     };
-    const Slice q{values + keys, keys}, k{values, keys}, v{0, values}; // of the convolution
+    const Slice q{values + keys, keys}, k{values, keys}, v{0, values}; // in the convolution
     for (const Slice &slice : {q, k, v}) {
         Weight part =
             named_convolution(prefix + "conv1d", channels, slice.first, slice.rows, mamba.width);

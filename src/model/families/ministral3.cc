@@ -1,5 +1,5 @@
 // Ministral 3: Mistral with YaRN and queries that grow with their position. Mistral Small 3 and
-// Ministral 3 as they are published: the text model of a checkpoint with a vision tower.
+// Ministral 3 are published as the text model of a checkpoint with a vision tower.
 #include "model/config.h"
 #include "model/families/families.h"
 
@@ -12,7 +12,7 @@ constexpr std::string_view default_rope = R"({"rope_parameters": {"rope_type": "
     "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
     "llama_4_scaling_beta": 0.1}})";
 
-// The key that other ropes do not have: llama_4_scaling_beta, relative to the original length.
+// A key that other ropes lack: llama_4_scaling_beta, relative to the original length.
 Status set_long_scale(const JsonValue &config, Model *model) {
     auto rope = config.given("rope_parameters");
     if (!rope) rope = config.given("rope_scaling");

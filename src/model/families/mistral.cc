@@ -1,4 +1,5 @@
-// Mistral: the plain decoder, with a sliding window on all layers or on those that layer_types names.
+// Mistral: the plain decoder, with a sliding window on all layers or on those that layer_types
+// lists.
 #include "model/config.h"
 #include "model/families/families.h"
 

@@ -1,5 +1,5 @@
-// Nemotron-H, Nemotron Nano 2 and Nemotron 3 Nano: a layer is either Mamba-2, attention without a rope, a feed-forward
-// without a gate or experts of that kind, behind one norm.
+// Nemotron-H, Nemotron Nano 2 and Nemotron 3 Nano: each layer has one norm, followed by either
+// Mamba-2, attention without a rope, a feed-forward without a gate, or experts without gates.
 #include <algorithm>
 #include <utility>
 
@@ -20,7 +20,7 @@ bool has(const Kinds &kinds, Kind kind) {
     return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
 
-// A letter a layer, as published.
+// One letter per layer, as published.
 Result<Kinds> read_pattern(const JsonValue &pattern) {
     ASSIGN_OR_RETURN(const std::string letters, pattern.string());
     constexpr std::string_view known = "M*-E"; // by Kind
@@ -35,7 +35,7 @@ Result<Kinds> read_pattern(const JsonValue &pattern) {
     return kinds;
 }
 
-// A name a layer, in the older or the newer spelling.
+// One name per layer, in the older or the newer spelling.
 Result<Kinds> read_names(const JsonValue &types) {
     ASSIGN_OR_RETURN(const auto list, types.elements());
     Kinds kinds;
@@ -71,13 +71,13 @@ Result<Kinds> read_kinds(const JsonValue &config) {
     return Kinds{Kind::mamba, Kind::experts, Kind::attention, Kind::feed_forward};
 }
 
-// The one of two names that is given: transformers prefers `other`.
+// Whichever of two keys is given: transformers prefers `other`.
 std::string_view key_or(const JsonValue &config, std::string_view key, std::string_view other) {
     return config.given(other) ? other : key;
 }
 
-// Every token's step is within time_step_limit alone. (transformers 5.17 has time_step_min as a limit in prompts, and no
-// limit for tokens that it generates with a cache.)
+// Every token's step is limited only by time_step_limit. (transformers 5.17 uses time_step_min as a
+// limit in prompts, and no limit for tokens that it generates with a cache.)
 Result<MambaShape> read_mixer(const JsonValue &config) {
     MambaShape shape;
     LinearAttention &mamba = shape.layer;
@@ -120,7 +120,7 @@ FeedForward ungated(const std::string &prefix, int32_t width, int64_t hidden, bo
     return feed_forward;
 }
 
-// What layers with experts have in common.
+// What all layers with experts share.
 struct LayerExperts {
     Router router;
     ExpertsShape shape;
@@ -148,7 +148,7 @@ Result<LayerExperts> read_experts(const JsonValue &config, const Model &model) {
     return read;
 }
 
-// Attention by the names of this family.
+// Attention with this family's tensor names.
 Attention attention_of(const std::string &prefix, Attention attention) {
     attention.q.values.name = prefix + "q_proj.weight";
     attention.k.values.name = prefix + "k_proj.weight";
@@ -206,7 +206,7 @@ Status describe_nemotron_h(const JsonValue &config, Model *model) {
     defaults.intermediate = 21504;
     defaults.layers = static_cast<int32_t>(kinds.size());
     defaults.kv_heads = 8;
-    // The first models' key.
+    // The key of the first models.
     ASSIGN_OR_RETURN(defaults.head_dim, read_count(config, "attention_head_dim", 128, 1024));
     defaults.max_positions = 4096;
     defaults.bos = 1;

@@ -1,5 +1,6 @@
-// OLMo 2: norms only after attention and feed-forward, and one over all queries and one over all keys.
-// OLMo 3: the same with a window on three layers of four; only the other layers' rope is scaled.
+// OLMo 2: norms only after attention and feed-forward, plus one over all queries and one over all
+// keys. OLMo 3: the same with a window on three of four layers; only the other layers' rope is
+// scaled.
 #include "model/config.h"
 #include "model/families/families.h"
 
@@ -8,7 +9,7 @@ namespace {
 
 constexpr double olmo3_theta = 500000;
 
-// All but the rope and the windows.
+// Everything except the rope and the windows.
 Status describe_both(const JsonValue &config, Model *model) {
     ConfigDefaults defaults;
     defaults.vocabulary = 50304;

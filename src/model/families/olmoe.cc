@@ -1,5 +1,5 @@
-// OLMoE: experts in every layer; one norm over all queries and one over all keys, as in OLMo 2, but the
-// sublayers' norms come before them.
+// OLMoE: experts in every layer; one norm over all queries and one over all keys, as in OLMo 2, but
+// with norms before the sublayers.
 #include "model/config.h"
 #include "model/families/families.h"
 

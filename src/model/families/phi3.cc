@@ -1,5 +1,5 @@
-// Phi-3, 3.5 and 4: q, k and v in one tensor, gate and up in another; a part of each head rotates;
-// longrope, whose factors depend on how long rows may grow.
+// Phi-3, 3.5 and 4: q, k and v in one tensor, gate and up in another; part of each head rotates;
+// longrope, whose factors depend on how long rows may become.
 #include "model/config.h"
 #include "model/families/families.h"
 

@@ -1,5 +1,5 @@
 // Qwen2 and 2.5: biases on q, k and v; if a window is used at all, it is on the layers from
-// max_window_layers on. Qwen3: a norm on each head of q and k, biases by option.
+// max_window_layers on. Qwen3: a norm per head of q and k, optional biases.
 #include "model/config.h"
 #include "model/families/families.h"
 

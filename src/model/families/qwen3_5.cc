@@ -1,5 +1,5 @@
-// Qwen3.5: like Qwen3-Next, with a separate tensor for each part of a delta net; dense, or with experts in all
-// layers. Of a checkpoint with a vision tower: its text model.
+// Qwen3.5: like Qwen3-Next, with a separate tensor for each part of a delta net; dense, or with
+// experts in all layers. From a checkpoint with a vision tower, only the text model is used.
 #include "model/families/families.h"
 #include "model/families/qwen_hybrid.h"
 #include "model/families/qwen_moe.h"

@@ -1,5 +1,6 @@
-// Qwen3-Next: gated delta nets in three layers of four, whose queries, keys, values and gates are in one tensor, key
-// head by key head. All layers have experts with a shared one, unless the configuration says otherwise.
+// Qwen3-Next: gated delta nets in three of four layers, whose queries, keys, values and gates are
+// in one tensor, key head by key head. All layers have experts including a shared one, unless the
+// configuration says otherwise.
 #include "model/families/families.h"
 #include "model/families/qwen_hybrid.h"
 #include "model/families/qwen_moe.h"
@@ -7,8 +8,8 @@
 namespace batchllm {
 namespace {
 
-// Of each key head: its query, its key, the values of its value heads, their gates z; and in the other tensor
-// their b and a.
+// For each key head: its query, its key, the values of its value heads, their gates z; in the other
+// tensor, their b and a.
 void set_input(const std::string &prefix, int64_t hidden, LinearAttention *delta) {
     const int64_t ratio = delta->value_heads / delta->key_heads;
     const int64_t key = delta->key_dim, value = ratio * delta->value_dim;

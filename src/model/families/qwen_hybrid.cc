@@ -6,10 +6,11 @@ namespace {
 constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
 constexpr int32_t most_heads = 1024;
 constexpr int32_t most_head_dim = 1024;
-// Key heads in all layers together. Each has a few parts in the description, and a short file can ask for many.
+// Limit for the key heads over all layers. Each has a few parts in the description, and a short
+// file can ask for many.
 constexpr size_t most_heads_in_all = 1 << 15;
 
-// One entry a layer, true for a delta net.
+// One entry per layer, true for a delta net.
 Result<std::vector<bool>> read_delta_layers(const JsonValue &config, size_t layers) {
     std::vector<bool> delta(layers);
     const auto types = config.given("layer_types");

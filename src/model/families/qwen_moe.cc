@@ -1,5 +1,5 @@
-// Qwen2-MoE and Qwen3-MoE: Qwen2 and 3 with experts in most layers. Qwen2-MoE also has a shared expert
-// with a gate of its own.
+// Qwen2-MoE and Qwen3-MoE: Qwen2 and Qwen3 with experts in most layers. Qwen2-MoE also has a shared
+// expert with its own gate.
 #include "model/families/qwen_moe.h"
 
 #include "model/families/families.h"
@@ -7,7 +7,7 @@
 namespace batchllm {
 namespace {
 
-// In what the two differ.
+// The differences between the two.
 struct Kind {
     ConfigDefaults defaults;
     QwenExperts experts;
@@ -28,7 +28,7 @@ Result<std::vector<bool>> read_sparse_layers(const JsonValue &config, size_t lay
     return sparse;
 }
 
-// Everything except windows, and what attention has besides its products.
+// Everything except windows, and the parts of attention besides its products.
 Status describe_both(const JsonValue &config, const Kind &kind, Model *model) {
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, kind.defaults, model));
     describe_decoder(shape, model);

@@ -1,11 +1,11 @@
-// What the Qwens with experts share.
+// Shared by the Qwen families with experts.
 #pragma once
 
 #include "model/config.h"
 
 namespace batchllm {
 
-// A class's defaults, for keys that the configuration does not have.
+// The defaults of a configuration class, for keys that are absent.
 struct QwenExperts {
     int32_t width = 0;
     int32_t all = 0;
@@ -14,10 +14,10 @@ struct QwenExperts {
 };
 
 // Replaces the feed-forward by experts in every "decoder_sparse_step"-th layer except those in
-// "mlp_only_layers". Call it after the layers are made.
+// "mlp_only_layers". Call after the layers are made.
 Status set_sparse_layers(const JsonValue &config, const QwenExperts &defaults, Model *model);
 
-// Adds a shared expert, with a gate of its own, beside the others. `width`: the class's default.
+// Adds a shared expert with its own gate beside the others. `width`: the class's default.
 Status set_shared_experts(const JsonValue &config, int32_t width, Model *model);
 
 } // namespace batchllm

@@ -63,7 +63,7 @@ Status describe_part(const JsonValue &config, Status (*describe)(const JsonValue
 
 } // namespace
 
-// In published files the keys of the text model are at the top level.
+// Published files have the text model's keys at the top level.
 Status describe_qwen2_vl(const JsonValue &config, Model *model) {
     if (config.given("text_config")) return describe_part(config, describe_qwen2_text, model);
     RETURN_IF_ERROR(describe_qwen2_text(config, model));

@@ -1,4 +1,4 @@
-// SmolLM3: the plain decoder, in which every fourth layer has no rope.
+// SmolLM3: the plain decoder, but every fourth layer has no rope.
 #include "model/config.h"
 #include "model/families/families.h"
 

@@ -1,5 +1,5 @@
-// The table of families: "model_type", the class in "architectures", the function that describes such
-// a model. Adding a family takes its row here and its file beside this one.
+// The table of families: "model_type", the class in "architectures", the function that describes
+// such a model. To add a family, add its row here and its file beside this one.
 #pragma once
 
 // clang-format off

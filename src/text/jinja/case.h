@@ -1,5 +1,5 @@
 // Upper and lower case as in Python's str: for all of Unicode, including characters that become
-// several.
+// several characters.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@ namespace batchllm::jinja {
 
 std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);
-std::string capitalize(std::string_view text); // the first character's title case, the others lower
+std::string capitalize(std::string_view text); // first character in title case, the others in lower
+                                               // case
 std::string to_title(std::string_view text);   // str.title()
 // jinja2's filter `title`: words begin after white space, hyphens and opening brackets.
 std::string title_words(std::string_view text);

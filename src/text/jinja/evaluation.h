@@ -6,10 +6,10 @@
 
 namespace batchllm::jinja {
 
-// An error with the line it happened at, once.
+// Adds the line of the error, unless it already has one.
 Status at_line(Status status, int32_t line);
 
-// One level of evaluation. Limiting the levels limits the stack.
+// One level of evaluation. A limit on the levels bounds the stack.
 class Evaluator::Deeper {
   public:
     explicit Deeper(Evaluator *evaluator) : evaluator_(evaluator) { ++evaluator_->depth_; }

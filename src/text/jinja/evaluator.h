@@ -1,7 +1,7 @@
-// A parsed template and its variables -> text. One rendering is used by one thread, once.
+// A parsed template and its variables -> text. An evaluator is used by one thread, once.
 //
-// Every error is ROW_TEMPLATE and begins with the line it happened at. Work, memory, output and the
-// depth of evaluation are bounded, whatever the template.
+// Every error is ROW_TEMPLATE and begins with the line where it happened. Work, memory, output and
+// the depth of evaluation are bounded, whatever the template.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@
 namespace batchllm::jinja {
 
 struct Limits {
-    int64_t steps;       // nodes evaluated, and 64 bytes or 8 items looked at, count 1 each
-    size_t heap_bytes;   // text and lists made during the rendering
-    size_t output_bytes; // text printed, captured text included
-    int32_t depth = 400; // nested evaluations, which take stack
+    int64_t steps;       // each node evaluated counts 1, as do 64 bytes or 8 items read
+    size_t heap_bytes;   // text and lists created by the rendering
+    size_t output_bytes; // text printed, including captured text
+    int32_t depth = 400; // nested evaluations, which use stack
 };
 
 // The text of an error caused by a template or its values, without its line.
@@ -35,16 +35,16 @@ struct CallArguments {
     std::vector<std::pair<std::string_view, Value>> named;
 };
 
-// Arguments by the names of a function's parameters.
+// Arguments, by the parameter names of a function.
 class Parameters {
   public:
-    // Fails for an unknown argument or one that is given twice.
+    // Fails if an argument is unknown or given twice.
     static Result<Parameters> bind(std::string_view function, const CallArguments &arguments,
                                    std::initializer_list<std::string_view> names);
 
     bool has(size_t i) const { return values_[i].has_value(); }
     Value get(size_t i, const Value &otherwise) const { return values_[i].value_or(otherwise); }
-    // These fail for another type.
+    // These fail if the argument has another type.
     Result<Value> required(size_t i) const;
     Result<int64_t> integer(size_t i, int64_t otherwise) const;
     Result<std::string_view> text(size_t i, std::string_view otherwise) const;
@@ -62,7 +62,7 @@ class Evaluator {
     Evaluator(const Limits &limits, const std::tm &now)
         : heap_(limits.heap_bytes), limits_(limits), steps_left_(limits.steps), now_(now) {}
 
-    // Sets a variable of the template; call it before run.
+    // Sets a variable of the template. Call before run.
     void set(std::string_view name, const Value &value) { globals_.set(name, value); }
     Status run(const Program &program, std::string *out);
 
@@ -71,9 +71,9 @@ class Evaluator {
     Heap &heap() { return heap_; }
     const std::tm &now() const { return now_; }
 
-    Status charge(size_t work); // steps
+    Status charge(size_t work); // counts steps
     Status charge_text(std::string_view text) { return charge(text.size() / 64); }
-    // For work that grows with the product of both texts' lengths.
+    // For work that grows with the product of the two texts' lengths.
     Status charge_product(std::string_view a, std::string_view b) {
         return charge((1 + a.size() / 64) * (1 + b.size() / 64));
     }
@@ -84,23 +84,23 @@ class Evaluator {
     Result<Value> slice(const Value &object, const Value &from, const Value &to, const Value &step);
     Result<Value> call(const Value &function, const CallArguments &arguments);
 
-    // A filter that another filter applies: one more level of evaluation.
+    // A filter applied by another filter: one more level of evaluation.
     Result<Value> filter(int32_t filter, const Value &value, const CallArguments &arguments);
 
-    // The items over which `for` iterates; a generator is exhausted.
+    // The items that `for` iterates over; a generator is exhausted.
     Result<std::vector<Value>> iterate(const Value &value);
     // len().
     Result<int64_t> length(const Value &value);
-    // str(); fails for values that Python prints with an address.
+    // str(). Fails for values that Python prints with an address.
     Status append_string(const Value &value, std::string *out);
     Result<std::string> to_string(const Value &value);
-    // The same without a copy if the value is a string; else on the heap.
+    // The same without a copy if the value is a string; otherwise allocated on the heap.
     Result<std::string_view> to_text(const Value &value);
     Status append_repr(const Value &value, std::string *out);
 
     Result<Value> binary(Operation operation, const Value &left, const Value &right);
     Result<bool> compare(Comparison comparison, const Value &left, const Value &right);
-    // Text with `part` replaced, the first `most` times or (< 0) always.
+    // Replaces `part` in the text, the first `most` times; < 0: always.
     Result<Value> replace(std::string_view text, std::string_view part, std::string_view by,
                           int64_t most);
     Result<bool> contains(const Value &container, const Value &item);
@@ -129,7 +129,7 @@ class Evaluator {
     Result<Value> evaluate_test(const Expression &expression);
     Status evaluate_arguments(const Arguments &arguments, CallArguments *out);
     Result<Value> call_macro(const Callable &macro, const CallArguments &arguments);
-    // Sets the macro's parameters that are given, and caller, varargs and kwargs.
+    // Sets the parameters that the macro was called with, and caller, varargs and kwargs.
     Status bind_macro(const MacroNode &macro, const CallArguments &arguments,
                       std::vector<bool> *given, Scope *scope);
     Result<Value> make_macro(const MacroNode &macro);
@@ -149,9 +149,9 @@ class Evaluator {
     Result<Value> loop_attribute(Loop *loop, std::string_view name);
     Status assign(const Target &target, const Value &value);
     Status print(std::string_view text);
-    // The body's text, in a scope of its own inside `scope`.
+    // The text of the body, evaluated in a new scope inside `scope`.
     Result<Value> capture(const Body &body, Scope *scope);
-    // A new scope, to be released unless an error ends the rendering.
+    // A new scope. Release it unless an error ends the rendering.
     Result<Scope *> inner_scope(Scope *parent);
     void give_back(Scope *scope);
 
@@ -165,7 +165,7 @@ class Evaluator {
     Scope globals_;
     Scope *scope_ = nullptr;
     std::string *out_ = nullptr;
-    Value block_text_; // what the innermost filter of a block takes
+    Value block_text_; // input of the innermost filter block
 };
 
 } // namespace batchllm::jinja

@@ -1,4 +1,4 @@
-// The functions of single filters, for the table in filters.cc, and their shared helpers.
+// The functions of the filters, for the table in filters.cc, and their shared helpers.
 #pragma once
 
 #include <string_view>
@@ -16,13 +16,14 @@ Filter capitalized, indent, join, lower, replace_text, safe, string, title, tojs
 Filter absolute, rounded, sum, to_float, to_int;
 // filter_lists.cc
 Filter dictsort, first, last, least, length_of, list, most, reverse, sort;
-// filter_generators.cc: filters that make a generator
+// filter_generators.cc: filters that return a generator
 Filter items_of, map, reject, rejectattr, select, selectattr, unique;
 
-// An attribute by its path, "function.name" or "0" or 1, as in the filters' argument `attribute`.
+// An attribute given by path, "function.name" or "0" or 1, as in the argument `attribute` of
+// filters.
 Result<Value> attribute_path(Evaluator *evaluator, Value value, const Value &path);
 Status no_arguments(std::string_view filter, const CallArguments &arguments);
-// The sort key of a value: text in lower case unless case matters.
+// The sort key of a value: text is lowered unless case matters.
 Result<Value> sort_key(Evaluator *evaluator, const Value &value, bool case_sensitive);
 
 } // namespace batchllm::jinja::filters

@@ -8,7 +8,7 @@
 
 namespace batchllm::jinja {
 
-// -1: no such filter or test is supported.
+// -1: there is no such filter or test, or it is not supported.
 int32_t find_filter(std::string_view name);
 int32_t find_test(std::string_view name);
 

@@ -1,7 +1,6 @@
-// The parser of jinja2's grammar, by recursive descent, with a function for each rule. parser.cc
-// makes the nodes, parse_statements.cc reads tags, parse_expressions.cc operators, and
-// parse_operands.cc operands. Nesting is checked before it is followed, so that no template
-// exhausts the stack.
+// A recursive-descent parser for jinja2's grammar, with a function per rule. parser.cc creates the
+// nodes, parse_statements.cc reads tags, parse_expressions.cc operators, and parse_operands.cc
+// operands. The nesting depth is checked before descending, so that no template exhausts the stack.
 #pragma once
 
 #include <algorithm>
@@ -26,12 +25,12 @@ inline bool is_one_of(std::string_view word, Words words) {
     return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-// The names that a macro's body has besides its parameters.
+// The names available to a macro's body in addition to its parameters.
 inline bool is_macro_name(std::string_view name) {
     return is_one_of(name, {"caller", "varargs", "kwargs"});
 }
 
-// Whether it is a name, attribute or item called "content".
+// Whether the expression is a name, attribute or item called "content".
 bool names_content(const Expression &expression);
 
 class Parser {
@@ -91,7 +90,7 @@ class Parser {
     // ---- nodes ----
 
     ExpressionPtr make(Operation operation, int32_t at_line) const;
-    // The complete node, with its depth.
+    // Completes the node by setting its depth.
     Result<ExpressionPtr> finish(ExpressionPtr made) const;
     Result<ExpressionPtr> binary(Operation operation, int32_t at_line, ExpressionPtr left,
                                  ExpressionPtr right) const;
@@ -122,7 +121,7 @@ class Parser {
     Result<ExpressionPtr> parse_primary();
     Result<ExpressionPtr> parse_name();
     bool at_tuple_end(Words end_words) const;
-    // An expression, or several with commas between them: a tuple. empty: () is one.
+    // An expression, or several separated by commas: a tuple. empty: () is one too.
     Result<ExpressionPtr> parse_tuple(bool with_conditional, bool empty, Words end_words = {});
     Result<ExpressionPtr> parse_list();
     Result<ExpressionPtr> parse_dict();
@@ -131,10 +130,10 @@ class Parser {
     Result<ExpressionPtr> parse_subscript(ExpressionPtr node);
     Status parse_arguments(Arguments *arguments);
     Result<ExpressionPtr> parse_call(ExpressionPtr node);
-    // node null: the filter of a block, which takes its text.
+    // node null: the filter of a block, whose input is the block's text.
     Result<ExpressionPtr> parse_filter(ExpressionPtr node);
     Result<ExpressionPtr> parse_filter_name(ExpressionPtr made, ExpressionPtr node);
-    // map, select and the like take the names of filters and tests as their first argument.
+    // map, select and the like expect the name of a filter or test as their first argument.
     Status check_names(const Expression &filter) const;
     Result<ExpressionPtr> parse_test(ExpressionPtr node);
     static bool asks_type(std::string_view test);
@@ -146,8 +145,8 @@ class Parser {
 
     // ---- statements ----
 
-    // Everything up to a tag that begins with one of the words, which becomes the current one. No
-    // words: to the end of the template.
+    // Everything up to a tag that begins with one of the words; that tag becomes the current one.
+    // Without words: up to the end of the template.
     Result<Body> parse_body(Words end_words);
     // The body after a tag; skips its end tag.
     Result<Body> parse_block(Words end_words);
@@ -159,7 +158,7 @@ class Parser {
     Status parse_set(Statement *made);
     Status parse_macro(Statement *made);
     Status parse_call_block(Statement *made);
-    // The parameters after "(", up to and including ")".
+    // The parameters after "(", including the closing ")".
     Status parse_signature(MacroNode *macro);
     // The body of a macro or a call.
     Status parse_macro_body(Statement *made, std::string_view end_word);
@@ -169,7 +168,7 @@ class Parser {
     size_t at_ = 0;
     int32_t nesting_ = 0;
     int32_t loops_ = 0;
-    std::vector<MacroNode *> macros_; // whose bodies are being parsed
+    std::vector<MacroNode *> macros_; // the macros whose bodies are being parsed
     Program program_;
 };
 

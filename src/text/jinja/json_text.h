@@ -11,7 +11,7 @@ struct JsonStyle {
     bool ensure_ascii = false;
     bool sort_keys = false;
     bool indented = false;
-    std::string indent; // of one level, when indented
+    std::string indent; // for one level, if the output is indented
     std::string item_separator = ", ";
     std::string key_separator = ": ";
 };

@@ -1,5 +1,5 @@
-// Template text -> tokens, with whitespace control applied: trim_blocks and lstrip_blocks are on, and
-// one line end at the template's end is dropped, as transformers configures jinja2.
+// Template text -> tokens, with whitespace control applied: trim_blocks and lstrip_blocks are on,
+// and one line end at the end of the template is dropped, as transformers configures jinja2.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct Token {
     }
 };
 
-// Valid UTF-8 in. The last token is `end`. An error begins with "line N: ".
+// source must be valid UTF-8. The last token is `end`. An error begins with "line N: ".
 Result<std::vector<Token>> tokenize(std::string_view source);
 
 // `what`, followed by the text in quotation marks.

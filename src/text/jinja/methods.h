@@ -1,4 +1,4 @@
-// The methods of Python's values that templates may call.
+// The methods of Python's types that templates may call.
 #pragma once
 
 #include <string_view>
@@ -7,11 +7,11 @@
 
 namespace batchllm::jinja {
 
-// Whether values of this one's type have the method, and it is supported.
+// Whether values of this type have the method and it is supported.
 bool has_method(const Value &value, std::string_view name);
-// Whether Python has the attribute for values of this type, but this library does not.
+// Whether Python has the attribute for values of this type and this library does not.
 bool lacks_attribute(const Value &value, std::string_view name);
-// Whether some Python type has a method of this name, but no supported type does.
+// Whether some Python type has a method of this name but no supported type does.
 bool is_refused_method(std::string_view name);
 
 Result<Value> call_method(Evaluator *evaluator, const Value &self, std::string_view name,

@@ -1,5 +1,5 @@
-// Tokens -> the tree, by jinja2's grammar. Unsupported constructs are refused here, by name and
-// line.
+// Tokens -> the tree, according to jinja2's grammar. Unsupported constructs are rejected here, with
+// their name and line.
 #pragma once
 
 #include <string_view>
@@ -11,12 +11,12 @@ namespace batchllm::jinja {
 
 struct Program {
     Body body;
-    // Whether the template uses "content" as a list of parts or asks for its type. One that does
-    // neither can only print text.
+    // Whether the template uses "content" as a list of parts or checks its type. A template that
+    // does neither can only print text.
     bool reads_content_parts = false;
 };
 
-// Valid UTF-8 in. An error begins with "line N: ".
+// source must be valid UTF-8. An error begins with "line N: ".
 Result<Program> parse(std::string_view source);
 
 } // namespace batchllm::jinja

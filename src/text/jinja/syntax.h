@@ -1,4 +1,4 @@
-// A template as a tree, immutable once parsed. Line numbers are the template's, from 1.
+// A template as a tree, immutable once parsed. Line numbers are those of the template, from 1.
 #pragma once
 
 #include <cstdint>
@@ -66,19 +66,19 @@ struct Expression {
     Operation operation = Operation::constant;
     int32_t line = 0;
     int32_t code = 0;
-    int32_t depth = 1; // levels of expressions, itself included
-    Value value;       // of a constant; its text is `text`
+    int32_t depth = 1; // nested expressions, including this one
+    Value value;       // of a constant; points to `text`
     std::string text;
     std::vector<ExpressionPtr> items;
     Arguments arguments;
     std::vector<Comparison> comparisons;
 };
 
-// What is assigned to: a name, a name's attribute (of a namespace), or a list of targets.
+// The target of an assignment: a name, a name's attribute (of a namespace), or a list of targets.
 struct Target {
     std::string name;
     std::string attribute;     // empty: the name itself
-    std::vector<Target> parts; // not empty: a tuple, and no name
+    std::vector<Target> parts; // not empty: a tuple, without a name
     bool tuple = false;
 };
 
@@ -88,9 +88,9 @@ using Body = std::vector<std::unique_ptr<Statement>>;
 struct MacroNode {
     std::string name;
     std::vector<std::string> parameters;
-    std::vector<ExpressionPtr> defaults; // of the last ones
-    Body *body = nullptr;                // of the statement that defines it
-    // Whether the body has these names, which stand for what a call passes beyond the parameters.
+    std::vector<ExpressionPtr> defaults; // of the last parameters
+    Body *body = nullptr;                // in the statement that defines the macro
+    // Whether the body uses these names, which hold what a call passes beyond the parameters.
     bool reads_caller = false;
     bool reads_varargs = false;
     bool reads_kwargs = false;
@@ -104,10 +104,10 @@ enum class Action : uint8_t {
     set,       // target = expression
     set_block, // target = filters over body
     macro,     // macro, body
-    call,      // expression, a call, given `macro` as the argument `caller`; body
+    call,      // expression is a call that gets `macro` as the argument `caller`; body
     with,      // targets = expressions: body
     filter,    // filters over body
-    scope,     // body in a scope of its own: {% generation %}
+    scope,     // body in its own scope: {% generation %}
     break_,
     continue_,
 };

@@ -1,5 +1,5 @@
-// A chat model's Jinja template -> text, character for character as jinja2's sandbox renders it with
-// the settings of transformers (docs/chat.md).
+// A chat model's Jinja template -> text, character for character as jinja2's sandbox renders it
+// with the settings of transformers (docs/chat.md).
 #pragma once
 
 #include <string>
@@ -15,11 +15,11 @@ namespace batchllm::jinja {
 // Immutable once parsed: any number of threads may render it.
 class Template {
   public:
-    // Fails with ROW_TEMPLATE, "line N: " and what is invalid or not supported.
+    // Fails with ROW_TEMPLATE, "line N: " and what is invalid or unsupported.
     static Result<Template> parse(std::string_view source);
 
-    // Appends to *out; on an error *out is unchanged. The evaluator has the variables, and can be
-    // used only once.
+    // Appends to *out; on an error *out is unchanged. The evaluator contains the variables and can
+    // be used only once.
     Status render(Evaluator *evaluator, std::string *out) const;
 
     bool reads_content_parts() const { return program_.reads_content_parts; }
@@ -28,10 +28,10 @@ class Template {
     Program program_;
 };
 
-// The limits of a rendering, by the size of its input.
+// The limits of a rendering, depending on the size of its input.
 Limits limits_for(size_t input_bytes);
 
-// JSON whose objects have distinct keys -> a value on the heap. Text stays in the document.
+// JSON whose objects have no duplicate keys -> a value on the heap. Its text stays in the document.
 Result<Value> to_value(Heap *heap, JsonView view);
 
 } // namespace batchllm::jinja

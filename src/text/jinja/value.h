@@ -1,7 +1,7 @@
-// The values that a template computes with: Python's, as far as a template can observe.
+// The values that a template computes with: Python's, as far as templates can observe them.
 //
-// A Value is small and cheap to copy. The text, lists and dictionaries to which it points belong to
-// the rendering's Heap or to the document that is rendered. Except for namespaces they do not
+// A Value is small and cheap to copy. The text, lists and dictionaries that it points to belong to
+// the rendering's Heap or to the document that is rendered. Except for namespaces they never
 // change: lists and dictionaries are read-only, as in jinja2's immutable sandbox.
 #pragma once
 
@@ -39,7 +39,7 @@ enum class SequenceType : uint8_t {
     list,
     tuple,
     range,
-    generator, // can be read once; always true
+    generator, // can be read once; always truthy
     reversed,  // likewise
     dict_items,
     dict_keys,
@@ -55,7 +55,7 @@ struct Callable;
 class Value {
   public:
     Value() : kind_(Kind::undefined) { text_ = {"", 0}; }
-    // name: the undefined name, for error messages; it outlives the value.
+    // name: the undefined name, for error messages; must outlive the value.
     static Value undefined(std::string_view name) { return Value(Kind::undefined, name); }
     static Value none() { return Value(Kind::none, {}); }
     static Value boolean(bool value) {
@@ -73,16 +73,16 @@ class Value {
         made.real_ = value;
         return made;
     }
-    // UTF-8 that outlives the value.
+    // UTF-8 that must outlive the value.
     static Value string(std::string_view text) { return Value(Kind::string, text); }
-    // A string of MarkupSafe's type, which the filter `safe` makes: text added to it is escaped as
-    // HTML, and most strings derived from it have its type.
+    // A string of MarkupSafe's type, which the filter `safe` creates: text added to it is escaped
+    // as HTML, and most strings derived from it have the same type.
     static Value markup(std::string_view text) {
         Value made(Kind::string, text);
         made.markup_ = true;
         return made;
     }
-    // A string with this one's type.
+    // A string of the same type as this one.
     Value typed(std::string_view text) const { return markup_ ? markup(text) : string(text); }
     Value typed(const Value &text) const { return typed(text.text()); }
     explicit Value(Sequence *sequence) : kind_(Kind::sequence) { sequence_ = sequence; }
@@ -98,7 +98,7 @@ class Value {
     bool is_integral() const { return is(Kind::integer) || is(Kind::boolean); } // Python's int
     bool is_number() const { return is_integral() || is(Kind::real); }
 
-    // Each only for values of that kind.
+    // Each may be called only on values of that kind.
     std::string_view text() const { return {text_.data, text_.size}; } // undefined: its name
     int64_t integer() const { return integer_; }                       // booleans: 0 or 1
     double real() const { return is(Kind::real) ? real_ : static_cast<double>(integer_); }
@@ -110,9 +110,9 @@ class Value {
 
     // bool(value).
     bool truth() const;
-    // Levels of lists and dictionaries below it, itself included; 0 for anything else.
+    // The nesting depth of lists and dictionaries, including this one; 0 for anything else.
     int32_t depth() const;
-    // "str", "int", "Undefined", ...: Python's name of the type.
+    // Python's name of the type: "str", "int", "Undefined", ...
     const char *type_name() const;
 
   private:
@@ -143,14 +143,14 @@ struct Object {
 struct Sequence : Object {
     SequenceType type = SequenceType::list;
     int32_t depth = 1;
-    size_t taken = 0; // of a generator: items that have been read
-    Status failure;   // of a generator: the outcome of reading beyond its items
+    size_t taken = 0; // generator: how many items have been read
+    Status failure;   // generator: the result of reading beyond its items
     std::vector<Value> items;
 
     bool read_once() const {
         return type == SequenceType::generator || type == SequenceType::reversed;
     }
-    // Whether it has indices and a length, and whether it has a length.
+    // Whether it has both indices and a length; whether it has a length.
     bool indexed() const {
         return type == SequenceType::list || type == SequenceType::tuple ||
                type == SequenceType::range;
@@ -159,12 +159,12 @@ struct Sequence : Object {
 
 struct Dict : Object {
     int32_t depth = 1;
-    std::vector<std::pair<Value, Value>> items;         // in order of insertion; keys differ
-    std::unordered_map<std::string_view, size_t> index; // of string keys, when there are many
+    std::vector<std::pair<Value, Value>> items;         // in order of insertion; keys are distinct
+    std::unordered_map<std::string_view, size_t> index; // of string keys; used if there are many
 
     const Value *find(std::string_view key) const;
     const Value *find(const Value &key) const;
-    // Replaces the value of an equal key. Keys are hashable: see hashable().
+    // Replaces the value if there is an equal key. Keys must be hashable: see hashable().
     void set(const Value &key, const Value &value);
     void clear();
 };
@@ -177,25 +177,25 @@ struct MacroNode;
 struct Scope;
 struct Statement;
 
-// The variable `loop`. Items are taken at most one ahead of the body, because a condition may depend
-// on what the body changes; but all are taken if the template asks for the length. Emptied when the
-// loop has ended.
+// The variable `loop`. Items are read at most one ahead of the body, because a condition may depend
+// on what the body changes; but all are read if the template asks for the length. Cleared when the
+// loop ends.
 struct Loop : Object {
     const Statement *statement = nullptr;
     Scope *outer = nullptr;
-    const std::vector<Value> *source = nullptr; // `own`, or what a list holds
+    const std::vector<Value> *source = nullptr; // `own`, or the items of a list
     std::vector<Value> own;
-    std::vector<Value> passed; // items of the source that the condition let pass, if there is one
+    std::vector<Value> passed; // items that satisfied the condition, if there is one
     size_t source_at = 0;
     size_t index = 0; // of the current item
     bool ended = false;
     bool asked_changed = false;
-    std::vector<Value> changed; // what loop.changed() was last given
+    std::vector<Value> changed; // the arguments of the last loop.changed()
 
-    const Value &item(size_t at) const; // one that was taken
+    const Value &item(size_t at) const; // one that has been read
 };
 
-// The names of a block that has names of its own, and the block around it.
+// The names of a block that has its own, and the enclosing scope.
 struct Scope : Object {
     Scope *parent = nullptr;
     Dict names;        // keys are strings
@@ -205,7 +205,7 @@ struct Scope : Object {
     void set(std::string_view name, const Value &value); // in this scope
 };
 
-// A macro, a function of the environment, or a method with the value that it is called on.
+// A macro, a function of the environment, or a method bound to a value.
 struct Callable : Object {
     enum class Type : uint8_t { macro, function, method } type = Type::function;
     const MacroNode *macro = nullptr;
@@ -214,7 +214,7 @@ struct Callable : Object {
     Value self;
 };
 
-// Owns the values that a rendering makes, and limits their size; nothing is freed before the
+// Owns the values that a rendering creates, and limits their size; nothing is freed before the
 // rendering ends.
 class Heap {
   public:
@@ -235,7 +235,7 @@ class Heap {
         return static_cast<T *>(objects_.back().get());
     }
 
-    // Values nested deeper than this are refused, so that traversing one needs a bounded stack.
+    // Values nested deeper than this are rejected, so that traversing one needs a bounded stack.
     static constexpr int32_t most_depth = 200;
 
   private:
@@ -251,7 +251,7 @@ class Heap {
 // a == b, as in Python. The depth of both is bounded.
 bool equal(const Value &a, const Value &b);
 
-// Whether the value can be the key of a dictionary. Tuples can if they hold no lists or tuples.
+// Whether the value can be a dictionary key. Tuples can if they contain no lists or tuples.
 bool hashable(const Value &value);
 
 } // namespace batchllm::jinja
