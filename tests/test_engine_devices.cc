@@ -365,7 +365,7 @@ void wrong_devices_are_refused_by_name(void **) {
     };
     for (const Case &c :
          {Case{"sim", "0,x", "\"0,x\""}, Case{"sim", "", "\"\""}, Case{"sim", "0,", "\"0,\""},
-          Case{"sim", "-1", "\"-1\""}, Case{"sim", "1,2,1", "1 stands there twice"},
+          Case{"sim", "-1", "\"-1\""}, Case{"sim", "1,2,1", "1 is given twice"},
           Case{"cpu", "0,1", "the cpu backend has one device"},
           Case{"cpu", "1", "the cpu backend has one device"}}) {
         batchllm_engine_options options;

@@ -47,8 +47,8 @@ Status read_devices(const std::string &text, std::vector<int32_t> *devices) {
                          text.c_str());
         }
         if (std::find(devices->begin(), devices->end(), number) != devices->end()) {
-            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                         "devices is \"%s\": %d stands there twice", text.c_str(), number);
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "devices is \"%s\": %d is given twice",
+                         text.c_str(), number);
         }
         devices->push_back(number);
         if (rest == end) return {};
@@ -72,8 +72,7 @@ Status read_extra(const std::string &text,
         const auto is_key = [&](const auto &pair) { return pair.first == key; };
         if (std::any_of(extra->begin(), extra->end(), is_key)) {
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                         "backend_options: \"%s\": %s stands there twice", text.c_str(),
-                         key.c_str());
+                         "backend_options: \"%s\": %s is given twice", text.c_str(), key.c_str());
         }
         extra->emplace_back(std::move(key), item.substr(equals + 1));
         begin = end + 1;
