@@ -98,9 +98,8 @@ template <bool Blocks> struct Stage {
         return {Blocks ? *of_w : float2{1, 1}, {of_x[0], N > 8 ? of_x[4] : float4{}}};
     }
     // sums += made * scales.
-    template <bool Gated, int N>
-    __device__ __forceinline__ void add(const First &first, float (&made)[N],
-                                        float (&sums)[N]) const {
+    template <bool Gated, int N> __device__ __forceinline__ void
+    add(const First &first, float (&made)[N], float (&sums)[N]) const {
 #pragma unroll
         for (int i = 0; i < N; ++i) asm volatile("" : "+f"(made[i])::"memory"); // it is there now
 #pragma unroll
