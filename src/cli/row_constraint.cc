@@ -83,7 +83,8 @@ RowError read_response_format(JsonView value, ConstraintText *to,
     const std::optional<JsonView> inner = value.find("json_schema");
     const std::optional<JsonView> schema = inner.has_value() ? inner->find("schema") : std::nullopt;
     if (!schema.has_value()) {
-        return type_error("response_format", "with its schema under \"json_schema\", \"schema\"");
+        return type_error("response_format",
+                          "an object with its schema under \"json_schema\", \"schema\"");
     }
     // In OpenAI's interface, a schema that is not strict is followed as far as possible.
     const std::optional<JsonView> strict = inner->find("strict");
