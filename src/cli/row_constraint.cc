@@ -91,7 +91,7 @@ RowError read_response_format(JsonView value, ConstraintText *to,
     if (strict.has_value() && !strict->is_null()) {
         const std::optional<bool> yes = strict->boolean();
         if (!yes.has_value()) {
-            return type_error("response_format", "with \"strict\" true or false");
+            return type_error("response_format", "an object whose \"strict\" is true or false");
         }
         *strict_given = *yes;
     }
