@@ -83,14 +83,15 @@ RowError read_response_format(JsonView value, ConstraintText *to,
     const std::optional<JsonView> inner = value.find("json_schema");
     const std::optional<JsonView> schema = inner.has_value() ? inner->find("schema") : std::nullopt;
     if (!schema.has_value()) {
-        return type_error("response_format", "with its schema under \"json_schema\", \"schema\"");
+        return type_error("response_format",
+                          "an object with its schema under \"json_schema\", \"schema\"");
     }
     // In OpenAI's interface, a schema that is not strict is followed as far as possible.
     const std::optional<JsonView> strict = inner->find("strict");
     if (strict.has_value() && !strict->is_null()) {
         const std::optional<bool> yes = strict->boolean();
         if (!yes.has_value()) {
-            return type_error("response_format", "with \"strict\" true or false");
+            return type_error("response_format", "an object whose \"strict\" is true or false");
         }
         *strict_given = *yes;
     }
