@@ -184,8 +184,7 @@ Status read_tokens(ByteReader &section, size_t sections_bytes, Plan &plan) {
         return !section.failed();
     });
     if (!read) return error(BATCHLLM_ERROR_PLAN_FORMAT, "section 'tokens' is not readable");
-    // Copies each token that was stored once to all that share it: parents before children,
-    // prefixes before rows.
+    // Copies stored tokens to all that share them: parents before children, prefixes before rows.
     const auto copy = [&](int64_t from, int64_t to, int32_t length) {
         if (from == to) return;
         std::copy_n(plan.tokens.begin() + offsets[index(from)], length,
