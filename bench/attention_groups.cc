@@ -46,6 +46,14 @@ AttentionCase chunk(int tokens, int keys, int decodes, int decode_keys,
     for (int r = 0; r < decodes; ++r) c.add(-1, decode_keys, 1);
     return c;
 }
+// `count` prompts of so many tokens in one step.
+AttentionCase prompts(int count, int tokens) {
+    AttentionCase c;
+    c.name = text("%d prompts of %d", count, tokens);
+    c.shape = kUsual;
+    for (int i = 0; i < count; ++i) c.add(-1, tokens, tokens);
+    return c;
+}
 // A step of a job as bench/throughput has it: requests that decode in groups of `each`, `starting` ones
 // whose 200 own tokens are computed, and prefixes that are.
 AttentionCase job_step(int requests, int own, int prefix, int each, int starting, int prefixes) {
@@ -129,6 +137,11 @@ void time_group(const std::string &group, AttentionTimer *timer) {
     if (is("P")) { // causal alone: the engine has no other
         for (int keys = 512; keys <= 32768; keys *= 2) {
             timer->time("P", chunk(keys, keys, 0, 0, {64, 8, 128}));
+        }
+    }
+    if (is("PS")) { // full steps of prompts that share nothing
+        for (const int tokens : {512, 1024, 2048, 4096, 8192, 16384}) {
+            timer->time("PS", prompts(16384 / tokens, tokens));
         }
     }
     if (is("D")) {

@@ -3,7 +3,7 @@
 // the heuristic's first, the same in every run; or, with tuning, the fastest of its first ones as timed
 // on the device at the least number of rows of a range, whichever of the range comes first. A result's
 // last bits may depend on the choice; choices that are known (linear/tuning_cache.h) are not made again. In order
-// (set_in_order), products with W of one shape add up alike whatever the number of rows is.
+// (set_in_order), products with W of one shape sum in the same order for any number of rows.
 #pragma once
 
 #include <chrono>
@@ -77,11 +77,11 @@ class Linear {
     // Before the first such product.
     void set_fast_accumulation(bool fast) { fast_accumulation_ = fast; }
 
-    // From now on run() has those products alone that prepare_in_order() chose.
+    // From now on, run() uses only the products that prepare_in_order() chose.
     void set_in_order() { in_order_ = true; }
-    // Chooses the algorithms of products with matrices like this one of up to most_rows rows: all add up in the
-    // order of one. BATCHLLM_ERROR_UNSUPPORTED: there are none for some number of rows. The probe has room.
-    // A shape that is added to y has one alpha in all products (UNSUPPORTED otherwise).
+    // Chooses the algorithms of products with matrices like this one, of up to most_rows rows, so that all sum
+    // in the same order. The probe must have room for them. BATCHLLM_ERROR_UNSUPPORTED: for some number of rows
+    // there is none, or products of this shape that add to y have different alphas.
     Status prepare_in_order(const Matrix &like, DType y_type, bool accumulate, float alpha,
                             int64_t most_rows, OrderProbe *probe, cudaStream_t stream);
 
@@ -112,7 +112,7 @@ class Linear {
         cublasLtMatmulDesc_t operation = nullptr;
         cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
         cublasLtMatmulAlgo_t algorithm{};
-        float alpha = 1; // that it was tried with, in order
+        float alpha = 1; // in order: the one that it was tested with
     };
 
     Result<const Product *> product_of(const Matrix &w, const Input &x, int64_t rows, DType y_type,

@@ -1,8 +1,8 @@
-// Products that add up in one order for a shape of W, whatever the number of rows: which algorithms those are.
+// Chooses the algorithms with which products of one shape of W sum in the same order for any number of rows.
 //
-// The order is that of the heuristic's first algorithm for kReferenceRows rows which makes one sum of each result.
-// For each number of rows the fastest of those that agree with it (linear/order_probe.h) is taken. Each product
-// that is ever run has been tried, at its own number of rows.
+// The order is that of the heuristic's first algorithm for kReferenceRows rows that computes each result as one
+// sum. For each number of rows, the fastest algorithm that agrees with it (linear/order_probe.h) is chosen. Every
+// product that runs has been tested at its own number of rows.
 #include <algorithm>
 
 #include "linear/linear.h"
@@ -13,9 +13,9 @@ namespace {
 
 constexpr int64_t kReferenceRows = 4096;
 constexpr int32_t kInOrder =
-    128; // in TuningKey::element: candidates are others than those of any order
+    128; // in TuningKey::element: the candidates differ from those of products in any order
 
-// Its sums are not cut in parts that are added up afterwards.
+// Whether its sums are not split into parts that are added afterwards.
 bool makes_one_sum(const cublasLtMatmulAlgo_t &algorithm) {
     int32_t parts = 0;
     uint32_t reduction = 0;
@@ -30,7 +30,7 @@ bool makes_one_sum(const cublasLtMatmulAlgo_t &algorithm) {
 
 } // namespace
 
-// Whether the product, run on the probe's rows, makes what is expected of it. A product that does not run does not.
+// Whether the product gives the expected result on the probe's rows. One that does not run does not.
 Result<bool> Linear::agrees(const Key &key, const Product &product,
                             const cublasLtMatmulAlgo_t &algorithm, const Matrix &w, const Input &x,
                             OrderProbe *probe, cudaStream_t stream) {
@@ -48,7 +48,7 @@ Result<bool> Linear::agrees(const Key &key, const Product &product,
     return probe->agrees(key.m, stream);
 }
 
-// Leaves what is expected of all others in the probe.
+// Also stores in the probe what is expected of all others.
 Status Linear::find_reference(Key key, const Matrix &w, const Input &x, OrderProbe *probe,
                               cudaStream_t stream, cublasLtMatmulAlgo_t *reference) {
     Described large, small;
@@ -71,11 +71,11 @@ Status Linear::find_reference(Key key, const Matrix &w, const Input &x, OrderPro
         return probe->expect(stream);
     }
     return error(BATCHLLM_ERROR_UNSUPPORTED,
-                 "reproducible: cuBLASLt has no product with [%lld, %lld] that makes one sum",
+                 "reproducible: cuBLASLt has no product with [%lld, %lld] that computes one sum",
                  static_cast<long long>(key.n), static_cast<long long>(key.k));
 }
 
-// The fastest of a range of rows, of which key has the least, that agrees; without tuning the first.
+// The fastest that agrees, timed at key's rows, the least of their range; without tuning, the first that agrees.
 Status Linear::choose_in_order(const Key &key, const cublasLtMatmulAlgo_t &reference,
                                const Matrix &w, const Input &x, OrderProbe *probe,
                                cudaStream_t stream, cublasLtMatmulAlgo_t *chosen) {
@@ -122,7 +122,8 @@ Status Linear::prepare_in_order(const Matrix &like, DType y_type, bool accumulat
     if (const auto known = products_.find(key); known != products_.end()) { // another layer's
         if (!accumulate || known->second.alpha == alpha) return {};
         return error(BATCHLLM_ERROR_UNSUPPORTED,
-                     "reproducible: products with [%lld, %lld] are added up times %g and times %g",
+                     "reproducible: products with [%lld, %lld] are added to the residual stream "
+                     "with two factors, %g and %g",
                      static_cast<long long>(key.n), static_cast<long long>(key.k),
                      static_cast<double>(known->second.alpha), static_cast<double>(alpha));
     }
@@ -153,8 +154,8 @@ Status Linear::prepare_in_order(const Matrix &like, DType y_type, bool accumulat
         }
         if (status.ok() && !same) {
             status = error(BATCHLLM_ERROR_UNSUPPORTED,
-                           "reproducible: cuBLASLt's products of %lld rows with [%lld, %lld] add "
-                           "up in another order than those of other numbers of rows",
+                           "reproducible: cuBLASLt's products of %lld rows with [%lld, %lld] sum "
+                           "in another order than those of other numbers of rows",
                            static_cast<long long>(key.m), static_cast<long long>(key.n),
                            static_cast<long long>(key.k));
         }

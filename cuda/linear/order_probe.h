@@ -1,9 +1,9 @@
-// Whether a product adds up in the order of another, whatever rows there are and wherever a row stands among them.
+// Tests whether two products sum in the same order, for any number of rows and for each row at any place.
 //
-// Of the elements of x and W the second half of each row repeats the first, x's negated: exactly, each result is
-// 0, and what a product makes is what its order of additions leaves of rounding. Rows r and r + kRows of x are
-// equal. So two products agree in every bit only if they add up alike, for each row in each place. Where y is added to,
-// alpha has to be that of the real product: some kernels round alpha times the sum before they add y, some do not.
+// In each row of x and W the second half repeats the first, negated in x. The exact result is therefore 0, and
+// what a product computes is the rounding that its order of additions leaves. Rows r and r + kRows of x are equal.
+// So two products agree in every bit only if they sum alike, whatever a row's place. A product that adds to y is
+// tested with its own alpha, since kernels may differ in whether they round alpha times the sum first.
 #pragma once
 
 #include <cstdint>

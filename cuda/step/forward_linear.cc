@@ -205,8 +205,9 @@ Status Forward::prepare_in_order() {
     if (model_.layer_inputs) {
         wanted.push_back({weights_.input_projection, options_.element, false, 1, rows_});
     }
-    if (weights_.head.rows > 0)
+    if (weights_.head.rows > 0) {
         wanted.push_back({weights_.head, DType::f32, false, 1, logits_rows_});
+    }
     OrderProbe probe;
     for (const Wanted &p : wanted) {
         probe.reserve(

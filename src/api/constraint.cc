@@ -63,7 +63,7 @@ Status read_choices(const batchllm_constraint_options &options,
     return {};
 }
 
-// A text beside choices, or choices beside a text, would be passed over in silence. An empty text is none.
+// A text beside choices, or choices beside a text, would be ignored silently. An empty text counts as none.
 Status refuse_both(Kind kind, const batchllm_constraint_options &options) {
     const bool has_text = options.text != nullptr && options.text_bytes != 0 && *options.text != 0;
     if (kind == Kind::choices && has_text) {
