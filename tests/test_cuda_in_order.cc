@@ -173,6 +173,13 @@ void one_shape_with_two_alphas_is_refused(void **) {
     for (const float alpha : {0.5F, 0.6F}) assert_int_equal(prepared(false, alpha), BATCHLLM_OK);
     for (int again = 0; again < 2; ++again) assert_int_equal(prepared(true, 0.6F), BATCHLLM_OK);
     assert_int_equal(prepared(true, 1), BATCHLLM_ERROR_UNSUPPORTED);
+    const Array w(std::vector<float>(64 * 64), DType::bf16), y(64 * 64, DType::f32);
+    const Matrix matrix{w.data(), shape.n, shape.k, nullptr, Scaling::none};
+    const auto run = [&](float alpha) {
+        return linear.run(matrix, w.data(), 10, y.data(), DType::f32, true, nullptr, alpha).code();
+    };
+    assert_int_equal(run(0.6F), BATCHLLM_OK);
+    assert_int_equal(run(1), BATCHLLM_ERROR_INTERNAL);
     check(cudaDeviceSynchronize());
 }
 

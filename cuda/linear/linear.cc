@@ -330,6 +330,12 @@ Status Linear::run(const Matrix &w, const Input &x, int64_t rows, void *y, DType
                    bool accumulate, cudaStream_t stream, float alpha) {
     if (rows == 0) return {};
     ASSIGN_OR_RETURN(const Product *product, product_of(w, x, rows, y_type, accumulate, stream));
+    if (in_order_ && accumulate && alpha != product->alpha) {
+        return error(BATCHLLM_ERROR_INTERNAL,
+                     "cuda: a product in order with [%lld, %lld] was tested with alpha %g, not %g",
+                     static_cast<long long>(w.rows), static_cast<long long>(w.columns),
+                     static_cast<double>(product->alpha), static_cast<double>(alpha));
+    }
     RETURN_IF_ERROR(describe_scales(*product, w, x));
     return check(multiply(*product, product->algorithm, w, x, y, accumulate, stream, alpha),
                  "cublasLtMatmul");
