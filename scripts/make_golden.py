@@ -358,6 +358,18 @@ MODELS = {
     "granite_hybrid_wide_bf16": ("granitemoehybrid", "bfloat16", "new", dict(
         GRANITE, num_hidden_layers=3, num_local_experts=0, shared_intermediate_size=64, mamba_n_heads=2,
         mamba_d_state=128, layer_types=["linear_attention", "full_attention", "linear_attention"]), 299, None),
+    "gemma4_moe_bf16": ("gemma4", "bfloat16", "hub", dict(
+        text_config=dict(
+            SMALL, num_hidden_layers=3, intermediate_size=48, head_dim=16, global_head_dim=24,
+            sliding_window=24, attention_k_eq_v=True, num_global_key_value_heads=1,
+            layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+            hidden_size_per_layer_input=0, final_logit_softcapping=20.0, use_bidirectional_attention="vision",
+            enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=40),
+        vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                           num_attention_heads=1, num_key_value_heads=1, head_dim=16, patch_size=4,
+                           position_embedding_size=16),
+        image_token_id=305, video_token_id=306, audio_token_id=307, tie_word_embeddings=True),
+        [298, 299], None),
 }
 
 
@@ -411,6 +423,10 @@ def fill_weights(model, seed, tied):
                 values *= 4 / math.sqrt(shape[1])  # so that some gates are past their bound
             elif model.config.model_type == "gpt_oss" and name.endswith("down_proj"):
                 values *= 0.2 / math.sqrt(shape[1])
+            elif name.endswith(("router.scale", "router.per_expert_scale")):
+                values = 1 + 0.3 * values
+            elif model.config.model_type.startswith("gemma4") and "router" in name:
+                values *= 3  # its logits are divided by the square root of shape[1]
             elif any(part in name for part in ("mlp.gate.weight", "feed_forward.gate.weight", "mixer.gate.weight",
                                                "router")):
                 values *= 3 / math.sqrt(shape[1])  # so that few choices are close
@@ -463,8 +479,9 @@ def respell(path, spelling):
         # Heads of layers without a window by the keys that the hub has.
         text = config["text_config"]
         own = text.pop("per_layer_config")
-        text["global_head_dim"] = next(iter(own.values()))["head_dim"]
-        text["num_global_key_value_heads"] = None
+        full = next(iter(own.values()))
+        text["global_head_dim"] = full["head_dim"]
+        text["num_global_key_value_heads"] = full.get("num_key_value_heads")
         return write_config(config, path)
     respell_rope(config.get("text_config", config), "type" if spelling == "hub" else spelling)
     if config["model_type"] in ("llama", "mistral", "qwen2", "qwen3"):

@@ -272,6 +272,41 @@ inline Model shared_expert() {
     });
 }
 
+// Experts beside the feed-forward of a layer (Gemma 4 26B-A4B), of a model made by gemma4(): each between norms of its
+// own.
+inline void add_normed_experts(Layer *layer) {
+    add_experts(layer);
+    Experts &experts = layer->experts;
+    for (FeedForward &expert : experts.each) expert.activation = Activation::gelu_tanh;
+    experts.before = experts.after = layer->after_shared = layer->before_feed_forward;
+    experts.router.norm = layer->before_feed_forward;
+    experts.router.normalised = true;
+    // So that the last one that is chosen weighs little: a rounding may choose another.
+    experts.router.chosen = 3;
+    experts.router.logits_scale = 4;
+    experts.router.expert_scale = tensor(6, 1);
+}
+
+// In no published model: only some of these norms, of other kinds, with biases.
+inline Model some_normed_experts() {
+    Model model = changed(plain(), [](Layer *layer) {
+        add_normed_experts(layer);
+        layer->residual_scale = 0.6F;
+        add_bias(&layer->experts.router.weight);
+        add_bias(&layer->feed_forward.down);
+    });
+    Layer &first = model.layers[0], &second = model.layers[1];
+    first.experts.after = Norm();
+    first.experts.before.kind = NormKind::layer;
+    first.experts.before.bias = first.experts.before.weight;
+    first.experts.router.norm = Norm();
+    second.after_shared = second.experts.before = Norm();
+    second.after_feed_forward = second.before_feed_forward;
+    model.layers.push_back(first);
+    model.layers[2].feed_forward = {};
+    return model;
+}
+
 // Of gpt-oss.
 inline Model biased_experts() {
     return changed(plain(8, 1, 64), [](Layer *layer) {
@@ -444,6 +479,11 @@ inline std::vector<LayerKind> cpu_layer_kinds() {
         {"a short convolution of an odd size with biases behind attention",
          [] { return convolution(false, 4, 100, true); }},
         {"a short convolution over many tokens", [] { return convolution(true, 7, 136, false); }},
+        {"experts and a feed-forward between norms of their own (Gemma 4)",
+         [] { return changed(gemma4(false), add_normed_experts); }},
+        {"experts and a feed-forward between norms, layer inputs",
+         [] { return changed(gemma4(true), add_normed_experts); }},
+        {"experts and some norms of their own", some_normed_experts},
     };
 }
 

@@ -379,13 +379,37 @@ inline Row expert_weights(const Router &router, Row scores) {
     for (const size_t e : order) chosen += scores[e];
     Row weights(scores.size());
     for (const size_t e : order) {
-        weights[e] = scores[e] / (router.normalised ? chosen : 1) * double(router.scale);
+        weights[e] = scores[e] / (router.normalised ? chosen : 1) * double(router.scale) *
+                     or_else(router.expert_scale, static_cast<int64_t>(e), 1);
     }
     return weights;
 }
 
+// stream: the residual stream; x: the input of the layer's feed-forward.
+inline Rows routed_experts(const Experts &experts, const Rows &stream, const Rows &x) {
+    const Router &router = experts.router;
+    const Rows of_router = experts.before ? normalised(router.norm, stream) : x;
+    const Rows input = experts.before ? normalised(experts.before, stream) : x;
+    const Rows scores = product({router.weight.values, {}}, of_router);
+    Rows out(x.size(), Row(x[0].size()));
+    for (size_t t = 0; t < x.size(); ++t) {
+        Row logits = scores[t];
+        for (size_t e = 0; e < logits.size(); ++e) {
+            logits[e] = double(router.logits_scale) * logits[e] +
+                        or_else(router.weight.bias, static_cast<int64_t>(e), 0);
+        }
+        const Row weights = expert_weights(router, logits);
+        for (size_t e = 0; e < weights.size(); ++e) {
+            if (weights[e] == 0) continue;
+            const Rows own = feed_forward(experts.each[e], {input[t]});
+            for (size_t i = 0; i < own[0].size(); ++i) out[t][i] += weights[e] * own[0][i];
+        }
+    }
+    return normalised(experts.after, out);
+}
+
 // The feed-forward, the experts, or both.
-inline Rows feed_forwards(const Layer &layer, const Rows &x) {
+inline Rows feed_forwards(const Layer &layer, const Rows &stream, const Rows &x) {
     if (!layer.experts) return feed_forward(layer.feed_forward, x);
     Rows out(x.size(), Row(x[0].size()));
     if (layer.feed_forward.width > 0) {
@@ -394,15 +418,11 @@ inline Rows feed_forwards(const Layer &layer, const Rows &x) {
         for (size_t t = 0; t < gate.size(); ++t) {
             for (double &value : out[t]) value *= sigmoid(gate[t][0]);
         }
+        out = normalised(layer.after_shared, out);
     }
-    const Rows scores = product(layer.experts.router.weight, x);
+    const Rows routed = routed_experts(layer.experts, stream, x);
     for (size_t t = 0; t < x.size(); ++t) {
-        const Row weights = expert_weights(layer.experts.router, scores[t]);
-        for (size_t e = 0; e < weights.size(); ++e) {
-            if (weights[e] == 0) continue;
-            const Rows own = feed_forward(layer.experts.each[e], {x[t]});
-            for (size_t i = 0; i < own[0].size(); ++i) out[t][i] += weights[e] * own[0][i];
-        }
+        for (size_t i = 0; i < out[t].size(); ++i) out[t][i] += routed[t][i];
     }
     return out;
 }
@@ -461,7 +481,7 @@ inline void run_layer(const Model &model, size_t index, const Rows &parts, const
     }
     if (layer.feeds()) {
         const Rows second = layer.parallel ? input : normalised(layer.before_feed_forward, *x);
-        add(normalised(layer.after_feed_forward, feed_forwards(layer, second)), scale, x);
+        add(normalised(layer.after_feed_forward, feed_forwards(layer, *x, second)), scale, x);
     }
     if (model.layer_inputs) {
         add(normalised(layer.after_input, input_block(model, index, parts, *x)), 1, x);

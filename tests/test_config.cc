@@ -894,9 +894,60 @@ void a_tied_head_has_a_bias_of_its_own(void **) {
     assert_int_equal(biases, 1);
 }
 
+void gemma_4_may_have_experts_beside_every_feed_forward(void **) {
+    const std::string keys = R"("enable_moe_block": true, "num_experts": 6, "top_k_experts": 2,
+        "moe_intermediate_size": 24, "intermediate_size": 48)";
+    const Model model = must_load(gemma4(keys));
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+        const Layer &layer = model.layers[i];
+        const std::string prefix = "model.layers." + std::to_string(i) + ".";
+        const Router &router = layer.experts.router;
+        assert_true(router.kind == RouterKind::softmax && router.normalised && router.chosen == 2);
+        assert_true(router.scale == 1 && router.logits_scale == 0.125F);
+        assert_true(router.weight.values.name == prefix + "router.proj.weight");
+        assert_true(router.norm.kind == NormKind::rms);
+        assert_true(router.norm.weight.name == prefix + "router.scale");
+        assert_true(router.expert_scale.name == prefix + "router.per_expert_scale");
+        assert_int_equal(router.expert_scale.rows, 6);
+        const FeedForward &last = layer.experts.each[5];
+        assert_true(last.width == 24 && last.activation == Activation::gelu_tanh);
+        assert_true(last.up.values.name == prefix + "experts.5.up_proj.weight");
+        assert_int_equal(layer.feed_forward.width, 48);
+        assert_true(layer.feed_forward.up.values.name == prefix + "mlp.up_proj.weight");
+        for (const auto &[norm, name] :
+             {std::pair(&layer.before_feed_forward, "pre_feedforward_layernorm"),
+              std::pair(&layer.after_shared, "post_feedforward_layernorm_1"),
+              std::pair(&layer.experts.before, "pre_feedforward_layernorm_2"),
+              std::pair(&layer.experts.after, "post_feedforward_layernorm_2"),
+              std::pair(&layer.after_feed_forward, "post_feedforward_layernorm")}) {
+            assert_true(norm->kind == NormKind::rms && norm->offset == 0);
+            assert_true(norm->weight.name == prefix + name + ".weight");
+        }
+    }
+    const Model dense = must_load(gemma4(R"("enable_moe_block": false, "num_experts": null)"));
+    assert_true(!dense.layers[0].experts && !dense.layers[0].after_shared);
+}
+
+// Their class has no defaults.
+void the_experts_of_gemma_4_need_their_keys(void **) {
+    const int32_t format = BATCHLLM_ERROR_MODEL_FORMAT;
+    const auto fails = [&](const std::string &keys, std::vector<std::string> parts) {
+        must_fail(gemma4(R"("enable_moe_block": true, )" + keys), format, std::move(parts));
+    };
+    fails(R"("top_k_experts": 2, "moe_intermediate_size": 24)", {"num_experts"});
+    fails(R"("num_experts": 6, "moe_intermediate_size": 24)", {"top_k_experts"});
+    fails(R"("num_experts": 6, "top_k_experts": 2)", {"moe_intermediate_size"});
+    fails(R"("num_experts": 6, "top_k_experts": null, "moe_intermediate_size": 24)",
+          {"top_k_experts"});
+    fails(R"("num_experts": 6, "top_k_experts": 7, "moe_intermediate_size": 24)",
+          {"top_k_experts", "there are 6 experts"});
+    fails(R"("num_experts": 2000, "top_k_experts": 2, "moe_intermediate_size": 24)",
+          {"num_experts"});
+    fails(R"("num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 0)",
+          {"moe_intermediate_size"});
+}
+
 void what_of_gemma_4_is_not_computed_is_refused_by_name(void **) {
-    must_fail(gemma4(R"("enable_moe_block": true)"), BATCHLLM_ERROR_UNSUPPORTED,
-              {"enable_moe_block", "mixture of experts"});
     must_fail(gemma4(R"("use_bidirectional_attention": "all")"), BATCHLLM_ERROR_UNSUPPORTED,
               {"use_bidirectional_attention", "all"});
     must_load(gemma4(R"("use_bidirectional_attention": "vision")"));
@@ -1508,6 +1559,8 @@ int main() {
         cmocka_unit_test(layers_of_gemma_4_share_keys_and_values_with_earlier_ones_of_their_kind),
         cmocka_unit_test(full_layers_of_gemma_4_have_heads_of_their_own),
         cmocka_unit_test(a_tied_head_has_a_bias_of_its_own),
+        cmocka_unit_test(gemma_4_may_have_experts_beside_every_feed_forward),
+        cmocka_unit_test(the_experts_of_gemma_4_need_their_keys),
         cmocka_unit_test(what_of_gemma_4_is_not_computed_is_refused_by_name),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),

@@ -30,12 +30,13 @@ struct Choice {
     std::vector<float> weights;
 };
 
-Choice choose(const Router &router, const std::vector<float> &logits,
-              const Vector &correction = {}) {
+Choice choose(const Router &router, const std::vector<float> &logits, const Vector &correction = {},
+              const Vector &expert_scale = {}) {
     const auto chosen = static_cast<size_t>(router.chosen);
     Choice choice{std::vector<int32_t>(chosen), std::vector<float>(chosen)};
-    choose_experts(router, correction, logits.data(), static_cast<int32_t>(logits.size()),
-                   choice.experts.data(), choice.weights.data());
+    choose_experts(router, correction, expert_scale, logits.data(),
+                   static_cast<int32_t>(logits.size()), choice.experts.data(),
+                   choice.weights.data());
     return choice;
 }
 
@@ -93,6 +94,14 @@ void a_correction_chooses_and_does_not_weigh(void **) {
     assert_close(got.weights, {0.5});
 }
 
+void an_experts_scale_weighs_and_does_not_choose(void **) {
+    Router router = of_kind(RouterKind::sigmoid, 2, true);
+    router.scale = 2;
+    const Choice got = choose(router, {0, 0, -9, 0}, {}, {0.5F, 3, 100, 7});
+    assert_true(got.experts == std::vector<int32_t>({0, 1}));
+    assert_close(got.weights, {0.5, 3});
+}
+
 // Groups {0, 1}, {2, 3}, {4, 5}: the best expert stands in a group whose two best are not the highest.
 void groups_are_chosen_by_their_two_best(void **) {
     Router router = of_kind(RouterKind::sigmoid, 2, false);
@@ -129,6 +138,7 @@ Case make_case(int32_t count, int32_t chosen, int64_t tokens, double skew,
     Case c{72, 40, tokens, {}, {}, {}};
     c.values.reserve(static_cast<size_t>(6 * count + 2));
     c.experts.router = of_kind(RouterKind::softmax, chosen, true);
+    c.experts.router.logits_scale = 0.8F;
     c.experts.router.weight.values = c.tensor(count, c.hidden, 0.2, random);
     // The bias decides where it is large: most tokens go to the first experts, none to the last.
     c.experts.router.weight.bias = c.tensor(count, 1, 0.1, random);
@@ -169,12 +179,17 @@ std::vector<double> product(const Weight &w, const std::vector<double> &x) {
 std::vector<double> expected(const Case &c, int64_t token) {
     const auto begin = c.x.begin() + token * c.hidden;
     const std::vector<double> x(begin, begin + c.hidden);
-    const std::vector<double> logits = product(c.experts.router.weight, x);
+    const Router &router = c.experts.router;
+    std::vector<double> logits = product({router.weight.values, {}}, x);
+    for (size_t e = 0; e < logits.size(); ++e) {
+        logits[e] = double(router.logits_scale) * logits[e] +
+                    at(router.weight.bias, static_cast<int64_t>(e), 0);
+    }
     std::vector<size_t> order(logits.size());
     std::iota(order.begin(), order.end(), 0);
     std::sort(order.begin(), order.end(),
               [&](size_t a, size_t b) { return logits[a] > logits[b]; });
-    order.resize(static_cast<size_t>(c.experts.router.chosen));
+    order.resize(static_cast<size_t>(router.chosen));
     double sum = 0;
     for (const size_t e : order) sum += std::exp(logits[e]);
     std::vector<double> out(static_cast<size_t>(c.hidden));
@@ -202,12 +217,11 @@ std::vector<float> computed(const Case &c, int32_t threads) {
     ExpertLayers layers(kernels, linear.value().get(), &pool);
     assert_true(layers.allocate(model, c.tokens).ok());
     PackedExperts packed;
-    assert_true(pack_experts(c.experts, linear.value().get(), &packed).ok());
+    assert_true(pack_experts(c.experts, c.hidden, linear.value().get(), &packed).ok());
     std::vector<float> out(static_cast<size_t>(c.tokens * c.hidden));
-    assert_true(layers
-                    .run(c.experts, packed, reinterpret_cast<const std::byte *>(c.x.data()),
-                         c.tokens, c.hidden, out.data())
-                    .ok());
+    const auto *x = reinterpret_cast<const std::byte *>(c.x.data());
+    assert_true(layers.route(c.experts, packed, x, c.tokens).ok());
+    assert_true(layers.run(c.experts, packed, x, c.tokens, c.hidden, out.data()).ok());
     return out;
 }
 
@@ -242,6 +256,7 @@ int main() {
         cmocka_unit_test(a_router_may_add_to_the_sum_that_it_divides_by),
         cmocka_unit_test(equal_scores_choose_the_first_and_a_nan_is_the_last),
         cmocka_unit_test(a_correction_chooses_and_does_not_weigh),
+        cmocka_unit_test(an_experts_scale_weighs_and_does_not_choose),
         cmocka_unit_test(groups_are_chosen_by_their_two_best),
         cmocka_unit_test(results_are_the_weighted_sums),
         cmocka_unit_test(the_same_bits_with_other_threads),

@@ -273,6 +273,7 @@ void what_the_cpu_alone_computes_is_refused_by_name(void **) {
         const Status status = check_supported(model);
         assert_int_equal(status.code(), BATCHLLM_ERROR_UNSUPPORTED);
         const char *what = model.layers[0].linear_attention ? "layer 0: a delta net other than"
+                           : model.layers[0].experts        ? "layer 0: experts with norms"
                                                             : ": a short convolution ";
         assert_non_null(std::strstr(status.message().c_str(), what));
     }

@@ -512,6 +512,21 @@ void activations_within_products_move_no_bytes(void **) {
     assert_true(std::abs(spared(1024) - 1) < 1e-6);
 }
 
+void every_norm_of_experts_moves_bytes(void **) {
+    const DeviceCosts costs = named_device_costs("h200").value();
+    BenchModel made = bench_model("qwen3-30b-a3b").value();
+    const auto seconds = [&] { return decode(StepCost(costs, made.model), 1024).elementwise; };
+    const double before = seconds();
+    Layer &layer = made.model.layers.front();
+    double norms = 0;
+    for (Norm *norm : {&layer.experts.router.norm, &layer.experts.before, &layer.experts.after,
+                       &layer.after_shared}) {
+        norm->kind = NormKind::rms;
+        const double of_norm = 1024 * 6.0 * made.model.hidden / costs.memory_bandwidth;
+        assert_true(std::abs((seconds() - before) / of_norm - ++norms) < 1e-6);
+    }
+}
+
 void steps_are_as_long_as_the_description_says(void **) {
     DeviceCosts costs = named_device_costs("h200").value();
     const auto tokens = [&](const char *name) {
@@ -670,6 +685,7 @@ int main() {
         cmocka_unit_test(experts_are_read_once_a_step_however_few_tokens_they_have),
         cmocka_unit_test(layers_of_one_thing_cost_what_one_layer_of_both_does),
         cmocka_unit_test(activations_within_products_move_no_bytes),
+        cmocka_unit_test(every_norm_of_experts_moves_bytes),
         cmocka_unit_test(steps_are_as_long_as_the_description_says),
         cmocka_unit_test(a_probe_finds_the_figures_of_a_described_device),
         cmocka_unit_test(a_probe_finds_the_memory_of_a_processor),

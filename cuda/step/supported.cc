@@ -20,6 +20,10 @@ const char *missing(const Experts &experts) {
     const bool squared = first.activation == Activation::relu_squared;
     if (squared && first.gate) return "a squared ReLU (relu2) of experts' gates";
     if (!squared && !first.gate) return "experts without a gate other than with relu2";
+    const Router &router = experts.router;
+    if (experts.before || experts.after || router.expert_scale || router.logits_scale != 1) {
+        return "experts with norms and scales of their own";
+    }
     for (const FeedForward &expert : experts.each) {
         if (bool(expert.gate) != bool(first.gate)) return "experts of which some have a gate";
         if (expert.width != first.width || expert.activation != first.activation) {

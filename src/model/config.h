@@ -150,7 +150,7 @@ void set_experts(const std::string &prefix, const ExpertsShape &shape, Router ro
                  int64_t hidden, Layer *layer);
 // Gives the router of such a layer the vector `name` as its correction.
 void set_correction(const std::string &name, Layer *layer);
-// How many experts a layer has, and how many each token goes through ("num_experts_per_tok").
+// How many experts a layer has, and how many each token goes through.
 struct ExpertCounts {
     int32_t all = 0;
     int32_t chosen = 0;
@@ -158,7 +158,8 @@ struct ExpertCounts {
 // Reads the first of these keys that is present. Call after the layers are made.
 Result<ExpertCounts> read_expert_counts(const JsonValue &config,
                                         std::initializer_list<std::string_view> keys, int32_t all,
-                                        int32_t chosen, const Model &model);
+                                        int32_t chosen, const Model &model,
+                                        const char *chosen_key = "num_experts_per_tok");
 // A sigmoid router with groups of experts ("n_group", "topk_group") and a scale
 // ("routed_scaling_factor"), as in several families.
 Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts);

@@ -28,7 +28,8 @@ Status check_all(const JsonValue &config, std::initializer_list<std::string_view
 
 Result<ExpertCounts> read_expert_counts(const JsonValue &config,
                                         std::initializer_list<std::string_view> keys, int32_t all,
-                                        int32_t chosen, const Model &model) {
+                                        int32_t chosen, const Model &model,
+                                        const char *chosen_key) {
     ExpertCounts counts{all, chosen};
     for (const std::string_view key : keys) {
         if (!config.given(key)) continue;
@@ -36,12 +37,11 @@ Result<ExpertCounts> read_expert_counts(const JsonValue &config,
         break;
     }
     RETURN_IF_ERROR(check_all(config, keys, counts.all, model.layers.size()));
-    ASSIGN_OR_RETURN(counts.chosen,
-                     read_count(config, "num_experts_per_tok", chosen, most_experts));
+    ASSIGN_OR_RETURN(counts.chosen, read_count(config, chosen_key, chosen, most_experts));
     if (counts.chosen <= counts.all) return counts;
     const std::string all_of_them = "there are " + std::to_string(counts.all) + " experts";
-    if (const auto given = config.given("num_experts_per_tok")) return given->fail(all_of_them);
-    return config.fail(all_of_them + ", and num_experts_per_tok, which is not given, is " +
+    if (const auto given = config.given(chosen_key)) return given->fail(all_of_them);
+    return config.fail(all_of_them + ", and " + chosen_key + ", which is not given, is " +
                        std::to_string(chosen));
 }
 

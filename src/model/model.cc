@@ -32,7 +32,8 @@ template <typename M, typename Visit> void visit_tensors(M *model, const Visit &
     for (auto &layer : model->layers) {
         for (auto *norm :
              {&layer.before_attention, &layer.after_attention, &layer.before_feed_forward,
-              &layer.after_feed_forward, &layer.after_input}) {
+              &layer.after_feed_forward, &layer.after_shared, &layer.experts.router.norm,
+              &layer.experts.before, &layer.experts.after, &layer.after_input}) {
             visit_norm(norm, visit);
         }
         auto &attention = layer.attention;
@@ -58,6 +59,7 @@ template <typename M, typename Visit> void visit_tensors(M *model, const Visit &
         visit_feed_forward(&layer.feed_forward, visit);
         visit_weight(&layer.experts.router.weight, visit);
         visit(&layer.experts.router.correction);
+        visit(&layer.experts.router.expert_scale);
         for (auto &expert : layer.experts.each) visit_feed_forward(&expert, visit);
         visit_weight(&layer.shared_gate, visit);
         visit_weight(&layer.input.gate, visit);

@@ -234,13 +234,16 @@ enum class RouterKind : uint8_t {
 
 // A token's logits -> its experts and their weights. The score of an expert is the softmax or sigmoid of its logit.
 // The `chosen` experts with the highest score plus correction are chosen; ties: the first ones. An expert's weight is
-// its score (if normalised, divided by epsilon plus the sum of the chosen experts' scores) times scale. Groups are
-// equal, consecutive parts of the experts: only experts in the chosen_groups groups whose two best experts have the
-// highest sum may be chosen.
+// its score (if normalised, divided by epsilon plus the sum of the chosen experts' scores) times scale, times its
+// expert_scale. Groups are equal, consecutive parts of the experts: only experts in the chosen_groups groups whose two
+// best experts have the highest sum may be chosen.
 struct Router {
     RouterKind kind = RouterKind::softmax;
-    Weight weight;     // [experts, hidden]
-    Tensor correction; // [experts], or absent
+    Norm norm;              // only if Experts::before is there
+    Weight weight;          // [experts, hidden]
+    float logits_scale = 1; // factor of the results of `weight`, before its bias
+    Tensor correction;      // [experts], or absent
+    Tensor expert_scale;    // [experts], or absent: 1
     int32_t chosen = 0;
     int32_t groups = 1;
     int32_t chosen_groups = 1;
@@ -249,10 +252,14 @@ struct Router {
     float scale = 1;
 };
 
-// Feed-forwards of one shape. A token's result is the weighted sum over those that its router chooses.
+// Feed-forwards of one shape. A token's result is after(the weighted sum over those that its router chooses). The
+// router and the experts have the same input as the layer's feed_forward. If `before` is there, the router's input is
+// router.norm(x) instead, and theirs before(x), where x is the residual stream.
 struct Experts {
     Router router;
     std::vector<FeedForward> each;
+    Norm before; // not in a parallel layer
+    Norm after;
 
     explicit operator bool() const { return !each.empty(); }
 };
@@ -264,8 +271,8 @@ struct InputBlock {
     Weight down; // [hidden, LayerInputs::width]
 };
 
-// The feed-forward of a layer with experts is their result plus, if present, that of feed_forward, the shared expert,
-// times sigmoid(shared_gate(x)).
+// The feed-forward of a layer with experts is their result plus, if present, that of feed_forward, the shared expert:
+// after_shared(feed_forward(x) * sigmoid(shared_gate(x))).
 struct Layer {
     Norm before_attention, after_attention;
     Norm before_feed_forward, after_feed_forward;
@@ -275,6 +282,7 @@ struct Layer {
     FeedForward feed_forward;         // absent (width 0): only experts, or nothing
     Experts experts;                  // or absent
     Weight shared_gate;               // [1, hidden], or absent: 1
+    Norm after_shared;                // only with experts
     bool parallel = false;            // before_feed_forward is not used
     float residual_scale = 1;
     InputBlock input; // if the model has layer inputs

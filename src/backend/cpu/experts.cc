@@ -49,8 +49,8 @@ void drop_groups(const Router &router, std::span<float> by) {
 
 } // namespace
 
-void choose_experts(const Router &router, const Vector &correction, const float *logits,
-                    int32_t experts, int32_t *chosen, float *weights) {
+void choose_experts(const Router &router, const Vector &correction, const Vector &expert_scale,
+                    const float *logits, int32_t experts, int32_t *chosen, float *weights) {
     std::vector<float> scores(logits, logits + experts);
     score(router.kind, scores);
     std::vector<float> by = scores;
@@ -76,7 +76,10 @@ void choose_experts(const Router &router, const Vector &correction, const float 
     }
     const float least = router.epsilon + 1e-20f; // avoids a division by zero
     const float scale = router.normalised ? router.scale / (sum + least) : router.scale;
-    for (int32_t i = 0; i < router.chosen; ++i) weights[i] *= scale;
+    for (int32_t i = 0; i < router.chosen; ++i) {
+        weights[i] *= scale;
+        if (!expert_scale.empty()) weights[i] *= expert_scale[static_cast<size_t>(chosen[i])];
+    }
 }
 
 Status ExpertLayers::allocate(const Model &model, int64_t step_tokens) {
@@ -109,21 +112,24 @@ Status ExpertLayers::route(const Experts &experts, const PackedExperts &weights,
                            int64_t tokens) {
     const auto count = static_cast<int64_t>(experts.each.size());
     const int64_t chosen = experts.router.chosen;
+    const float scale = experts.router.logits_scale;
     RETURN_IF_ERROR(linear_->run(weights.router, x, tokens, [&](const Linear::Tile &tile) {
+        const float *bias = bias_at(weights.router_bias, tile.column);
         for (int64_t r = 0; r < tile.rows; ++r) {
-            kernels_.copy_bias(tile.data + r * tile.width,
-                               bias_at(weights.router_bias, tile.column),
-                               static_cast<int32_t>(tile.width),
-                               logits_.floats() + (tile.row + r) * count + tile.column);
+            const float *from = tile.data + r * tile.width;
+            float *to = logits_.floats() + (tile.row + r) * count + tile.column;
+            for (int64_t e = 0; e < tile.width; ++e) {
+                to[e] = scale * from[e] + (bias != nullptr ? bias[e] : 0.0f);
+            }
         }
     }));
     constexpr int64_t tokens_of_task = 64;
     pool_->parallel_for((tokens + tokens_of_task - 1) / tokens_of_task, [&](int64_t task, int32_t) {
         const int64_t last = std::min(tokens, (task + 1) * tokens_of_task);
         for (int64_t t = task * tokens_of_task; t < last; ++t) {
-            choose_experts(experts.router, weights.correction, logits_.floats() + t * count,
-                           static_cast<int32_t>(count), chosen_.data() + t * chosen,
-                           weights_.data() + t * chosen);
+            choose_experts(experts.router, weights.correction, weights.expert_scale,
+                           logits_.floats() + t * count, static_cast<int32_t>(count),
+                           chosen_.data() + t * chosen, weights_.data() + t * chosen);
         }
     });
     return {};
@@ -170,7 +176,6 @@ Status ExpertLayers::run_expert(const FeedForward &expert, const PackedFeedForwa
 
 Status ExpertLayers::run(const Experts &experts, const PackedExperts &weights, const std::byte *x,
                          int64_t tokens, int64_t hidden, float *out) {
-    RETURN_IF_ERROR(route(experts, weights, x, tokens));
     const auto count = static_cast<int64_t>(experts.each.size());
     sort_by_expert(count, experts.router.chosen, tokens);
     for (int64_t e = 0; e < count; ++e) {

@@ -13,9 +13,9 @@
 namespace batchllm::cpu {
 
 // A token's logits [experts] -> its experts, ascending, and their weights, router.chosen of each.
-// correction: [experts], or empty.
-void choose_experts(const Router &router, const Vector &correction, const float *logits,
-                    int32_t experts, int32_t *chosen, float *weights);
+// correction, expert_scale: [experts], or empty.
+void choose_experts(const Router &router, const Vector &correction, const Vector &expert_scale,
+                    const float *logits, int32_t experts, int32_t *chosen, float *weights);
 
 // linear, kernels and pool are borrowed.
 class ExpertLayers {
@@ -27,15 +27,16 @@ class ExpertLayers {
     // experts.
     Status allocate(const Model &model, int64_t step_tokens);
 
-    // out += for each token, the weighted sum of its experts, in a fixed order of experts, so that
-    // the sum does not depend on other tokens. x: [rounded_rows(tokens), hidden] elements; out:
-    // [tokens, hidden].
+    // Chooses the tokens' experts. x: the router's input, [rounded_rows(tokens), hidden] elements.
+    Status route(const Experts &experts, const PackedExperts &weights, const std::byte *x,
+                 int64_t tokens);
+    // Of tokens that have been routed: out += for each, the weighted sum of its experts, in a fixed
+    // order of experts, so that the sum does not depend on other tokens. x: the experts' input, as
+    // the router's; out: [tokens, hidden].
     Status run(const Experts &experts, const PackedExperts &weights, const std::byte *x,
                int64_t tokens, int64_t hidden, float *out);
 
   private:
-    Status route(const Experts &experts, const PackedExperts &weights, const std::byte *x,
-                 int64_t tokens);
     void sort_by_expert(int64_t experts, int64_t chosen, int64_t tokens);
     Status run_expert(const FeedForward &expert, const PackedFeedForward &weights,
                       const std::byte *x, int64_t begin, int64_t end, int64_t hidden, float *out);

@@ -23,7 +23,7 @@ Status Forward::allocate() {
     const int64_t element = dtype_bytes(kernels_.element);
     const int64_t hidden = model_.hidden;
     int64_t qkv = 0, queries = 0, attended = 0, width = 0, head_dim = 0;
-    bool delta = false;
+    bool delta = false, expert_sums = false;
     for (const Layer &layer : model_.layers) {
         const Attention &attention = layer.attention;
         qkv = std::max(qkv, attention.q.rows() + 2 * attention.kv_size());
@@ -34,6 +34,7 @@ Status Forward::allocate() {
         head_dim = std::max<int64_t>(head_dim, attention.head_dim);
         delta = delta || layer.after_attention || layer.after_feed_forward || layer.after_input ||
                 layer.residual_scale != 1 || layer.experts;
+        expert_sums = expert_sums || layer.experts.after;
     }
     width = std::max<int64_t>(width, model_.layer_inputs.width);
     for (const Rope &rope : model_.ropes) {
@@ -46,6 +47,9 @@ Status Forward::allocate() {
     ASSIGN_OR_RETURN(residual_, Buffer::create(step_tokens_ * hidden * 4, what));
     if (delta) {
         ASSIGN_OR_RETURN(delta_, Buffer::create(step_tokens_ * hidden * 4, what));
+    }
+    if (expert_sums) {
+        ASSIGN_OR_RETURN(expert_sums_, Buffer::create(step_tokens_ * hidden * 4, what));
     }
     ASSIGN_OR_RETURN(input_, Buffer::create(rows * hidden * element, what));
     ASSIGN_OR_RETURN(qkv_, Buffer::create(step_tokens_ * qkv * 4, what));
@@ -211,15 +215,16 @@ Status Forward::product(const PackedMatrix &matrix, const std::byte *x, int64_t 
     });
 }
 
-// residual += scale * after(delta)
-void Forward::add_delta(const PackedNorm &after, float scale, int64_t rows) {
+// to += scale * after(from). from: overwritten
+void Forward::add_normed(const PackedNorm &after, float scale, int64_t rows, Buffer *from,
+                         Buffer *to) {
     const int32_t hidden = model_.hidden;
     pool_->parallel_for(task_count(rows), [&](int64_t task, int32_t) {
         const int64_t last = std::min(rows, (task + 1) * kTokensOfTask);
         for (int64_t r = task * kTokensOfTask; r < last; ++r) {
-            float *delta = delta_.floats() + r * hidden;
+            float *delta = from->floats() + r * hidden;
             norm_in_place(after, delta, hidden);
-            kernels_.add_scaled(delta, scale, hidden, residual_.floats() + r * hidden);
+            kernels_.add_scaled(delta, scale, hidden, to->floats() + r * hidden);
         }
     });
 }
@@ -231,7 +236,7 @@ Status Forward::add_product(const PackedMatrix &matrix, const std::byte *x, int6
         return product(matrix, x, rows, bias, kernels_.add_bias, residual_.floats());
     }
     RETURN_IF_ERROR(product(matrix, x, rows, bias, kernels_.copy_bias, delta_.floats()));
-    add_delta(after, scale, rows);
+    add_normed(after, scale, rows, &delta_, &residual_);
     return {};
 }
 

@@ -92,12 +92,14 @@ class Forward {
     void gate_heads(size_t layer, const std::vector<int32_t> *wanted, int64_t rows);
     Status feed_forward(size_t layer, int64_t rows);
     Status shared_expert(size_t layer, int64_t rows);
+    Status add_experts(size_t layer, int64_t rows);
     Status make_layer_inputs(const TokenBatch &batch);
     Status add_layer_input(size_t layer, int64_t rows, const std::vector<int32_t> *wanted);
     void scale_residual(float scalar, int64_t rows);
     void gather(const std::vector<int32_t> &wanted, bool parallel);
     void norm(const PackedNorm &norm, const float *x, int64_t rows, std::byte *out);
     void norm_in_place(const PackedNorm &norm, float *x, int32_t n) const;
+    void norm_rows(const PackedNorm &norm, int64_t rows, float *x);
     void norm_heads(const PackedNorm &norm, bool whole, float *heads, int32_t count,
                     int32_t head_dim, int32_t stride) const;
     void turn(const Attention &attention, int32_t token, float *head) const;
@@ -107,7 +109,7 @@ class Forward {
     using Store = void (*)(const float *x, const float *bias, int32_t n, float *to);
     Status product(const PackedMatrix &matrix, const std::byte *x, int64_t rows, const Vector &bias,
                    Store store, float *to);
-    void add_delta(const PackedNorm &after, float scale, int64_t rows);
+    void add_normed(const PackedNorm &after, float scale, int64_t rows, Buffer *from, Buffer *to);
     Status add_product(const PackedMatrix &matrix, const std::byte *x, int64_t rows,
                        const Vector &bias, const PackedNorm &after, float scale);
 
@@ -138,6 +140,7 @@ class Forward {
     Buffer cosine_, sine_; // [tokens, angles] float
     Buffer residual_;      // [tokens, hidden] float
     Buffer delta_;         // [tokens, hidden] float: a sublayer's result that is not simply added
+    Buffer expert_sums_;   // the same of experts with a norm of their own
     Buffer input_;         // [rows, hidden] elements: input of a matrix product
     Buffer qkv_;           // [tokens, rows of q, k and v] float, for the largest layer
     Buffer queries_;       // [kv_head][token][head of its group][D] elements

@@ -8,7 +8,7 @@
 
 namespace batchllm::cpu {
 
-// delta = the shared expert of each row, times its gate; zero if there is no shared expert.
+// delta = the shared expert of each row, times its gate, normed; zero if there is no shared expert.
 Status Forward::shared_expert(size_t index, int64_t rows) {
     const Layer &layer = model_.layers[index];
     const PackedLayer &weights = weights_.layers[index];
@@ -21,14 +21,36 @@ Status Forward::shared_expert(size_t index, int64_t rows) {
                              rows, linear_.get(), activated_.data()));
     RETURN_IF_ERROR(product(weights.feed_forward.down, activated_.data(), rows,
                             weights.feed_forward.down_bias, kernels_.copy_bias, delta_.floats()));
-    if (!layer.shared_gate) return {};
-    return linear_->run(weights.shared_gate, input_.data(), rows, [&](const Linear::Tile &tile) {
-        for (int64_t r = 0; r < tile.rows; ++r) {
-            const float gate = 1 / (1 + std::exp(-tile.data[r]));
-            float *row = delta_.floats() + (tile.row + r) * hidden;
-            for (int64_t i = 0; i < hidden; ++i) row[i] *= gate;
-        }
-    });
+    if (layer.shared_gate) {
+        RETURN_IF_ERROR(
+            linear_->run(weights.shared_gate, input_.data(), rows, [&](const Linear::Tile &tile) {
+                for (int64_t r = 0; r < tile.rows; ++r) {
+                    const float gate = 1 / (1 + std::exp(-tile.data[r]));
+                    float *row = delta_.floats() + (tile.row + r) * hidden;
+                    for (int64_t i = 0; i < hidden; ++i) row[i] *= gate;
+                }
+            }));
+    }
+    if (weights.after_shared) norm_rows(weights.after_shared, rows, delta_.floats());
+    return {};
+}
+
+// delta += the experts of each row, routed and normed.
+Status Forward::add_experts(size_t index, int64_t rows) {
+    const Experts &experts = model_.layers[index].experts;
+    const PackedExperts &weights = weights_.layers[index].experts;
+    const int64_t hidden = model_.hidden;
+    if (experts.before) norm(weights.router_norm, residual_.floats(), rows, input_.data());
+    RETURN_IF_ERROR(experts_->route(experts, weights, input_.data(), rows));
+    if (experts.before) norm(weights.before, residual_.floats(), rows, input_.data());
+    if (!experts.after) {
+        return experts_->run(experts, weights, input_.data(), rows, hidden, delta_.floats());
+    }
+    std::fill_n(expert_sums_.floats(), rows * hidden, 0.0f);
+    RETURN_IF_ERROR(
+        experts_->run(experts, weights, input_.data(), rows, hidden, expert_sums_.floats()));
+    add_normed(weights.after, 1, rows, &expert_sums_, &delta_);
+    return {};
 }
 
 // Adds the output of the layer's feed-forward and experts for this input to the residual stream.
@@ -38,9 +60,8 @@ Status Forward::feed_forward(size_t index, int64_t rows) {
     Laps laps;
     if (layer.experts) {
         RETURN_IF_ERROR(shared_expert(index, rows));
-        RETURN_IF_ERROR(experts_->run(layer.experts, weights.experts, input_.data(), rows,
-                                      model_.hidden, delta_.floats()));
-        add_delta(weights.after_feed_forward, layer.residual_scale, rows);
+        RETURN_IF_ERROR(add_experts(index, rows));
+        add_normed(weights.after_feed_forward, layer.residual_scale, rows, &delta_, &residual_);
         laps.lap(&seconds_.experts);
         return {};
     }

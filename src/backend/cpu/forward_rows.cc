@@ -34,6 +34,17 @@ void Forward::norm_in_place(const PackedNorm &norm, float *x, int32_t n) const {
     }
 }
 
+// [rows, hidden], in place.
+void Forward::norm_rows(const PackedNorm &norm, int64_t rows, float *x) {
+    const int32_t hidden = model_.hidden;
+    pool_->parallel_for(task_count(rows), [&](int64_t task, int32_t) {
+        const int64_t last = std::min(rows, (task + 1) * kTokensOfTask);
+        for (int64_t r = task * kTokensOfTask; r < last; ++r) {
+            norm_in_place(norm, x + r * hidden, hidden);
+        }
+    });
+}
+
 // `count` heads of queries or keys, `stride` apart.
 void Forward::norm_heads(const PackedNorm &norm, bool whole, float *heads, int32_t count,
                          int32_t head_dim, int32_t stride) const {

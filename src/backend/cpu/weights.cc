@@ -143,10 +143,14 @@ Status pack_input_block(const Layer &from, int32_t hidden, Linear *linear, Packe
 
 } // namespace
 
-Status pack_experts(const Experts &from, Linear *linear, PackedExperts *to) {
+Status pack_experts(const Experts &from, int64_t hidden, Linear *linear, PackedExperts *to) {
+    to->router_norm = pack_norm(from.router.norm, hidden);
+    to->before = pack_norm(from.before, hidden);
+    to->after = pack_norm(from.after, hidden);
     ASSIGN_OR_RETURN(to->router, linear->pack({&from.router.weight.values, 1}, false));
     to->router_bias = read_vector(from.router.weight.bias);
     to->correction = read_vector(from.router.correction);
+    to->expert_scale = read_vector(from.router.expert_scale);
     to->each.resize(from.each.size());
     for (size_t e = 0; e < from.each.size(); ++e) {
         RETURN_IF_ERROR(pack_feed_forward(from.each[e], linear, &to->each[e]));
@@ -165,7 +169,10 @@ Result<PackedWeights> pack_weights(const Model &model, Linear *linear) {
         to.after_feed_forward = pack_norm(from.after_feed_forward, model.hidden);
         RETURN_IF_ERROR(pack_mixer(from, linear, &to));
         RETURN_IF_ERROR(pack_feed_forward(from.feed_forward, linear, &to.feed_forward));
-        if (from.experts) RETURN_IF_ERROR(pack_experts(from.experts, linear, &to.experts));
+        if (from.experts) {
+            RETURN_IF_ERROR(pack_experts(from.experts, model.hidden, linear, &to.experts));
+        }
+        to.after_shared = pack_norm(from.after_shared, model.hidden);
         if (from.shared_gate) {
             ASSIGN_OR_RETURN(to.shared_gate, linear->pack({&from.shared_gate.values, 1}, false));
         }

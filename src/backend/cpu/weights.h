@@ -28,9 +28,10 @@ struct PackedFeedForward {
 };
 
 struct PackedExperts {
-    PackedMatrix router; // [experts, hidden]
-    Vector router_bias;  // [experts]
-    Vector correction;   // [experts]
+    PackedNorm router_norm, before, after; // [hidden]
+    PackedMatrix router;                   // [experts, hidden]
+    Vector router_bias;                    // [experts]
+    Vector correction, expert_scale;       // [experts]
     std::vector<PackedFeedForward> each;
 };
 
@@ -71,8 +72,9 @@ struct PackedLayer {
     PackedFeedForward feed_forward;
     PackedExperts experts;
     PackedMatrix shared_gate; // [1, hidden]
-    PackedMatrix input_gate;  // [LayerInputs::width, hidden]
-    PackedMatrix input_down;  // [hidden, LayerInputs::width]
+    PackedNorm after_shared;
+    PackedMatrix input_gate; // [LayerInputs::width, hidden]
+    PackedMatrix input_down; // [hidden, LayerInputs::width]
     PackedNorm after_input;
     float scalar = 1;
 };
@@ -86,7 +88,7 @@ struct PackedWeights {
     PackedNorm input_norm;         // [LayerInputs::width]
 };
 
-Status pack_experts(const Experts &from, Linear *linear, PackedExperts *to);
+Status pack_experts(const Experts &from, int64_t hidden, Linear *linear, PackedExperts *to);
 Result<PackedWeights> pack_weights(const Model &model, Linear *linear);
 
 } // namespace batchllm::cpu

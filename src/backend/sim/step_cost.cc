@@ -101,9 +101,13 @@ void StepCost::add_layer(const Layer &layer, double hidden) {
         routings_ += 1;
         elementwise_bytes_ += chosen * hidden * element; // read by the weighted sum
     }
-    const double norms = double{layer.before_attention ? 1.0 : 0.0} +
-                         (layer.after_attention ? 1 : 0) + (layer.before_feed_forward ? 1 : 0) +
-                         (layer.after_feed_forward ? 1 : 0);
+    double norms = 0;
+    for (const Norm *norm :
+         {&layer.before_attention, &layer.after_attention, &layer.before_feed_forward,
+          &layer.after_feed_forward, &layer.after_shared, &layer.experts.router.norm,
+          &layer.experts.before, &layer.experts.after}) {
+        norms += *norm ? 1 : 0;
+    }
     const auto heads = static_cast<double>(a.q_size() + 2 * a.kv_size());
     elementwise_bytes_ +=
         norms * norm_bytes * hidden + activation_bytes * feed.width + rope_bytes * heads;

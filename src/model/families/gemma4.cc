@@ -1,7 +1,7 @@
 // Gemma 4: like Gemma 3, but with plain norms, normed values and unscaled scores. Layers without a
 // window have heads of another size. Some sizes have a second embedding with a part for each layer,
-// last layers that attend to the keys and values of earlier ones, and values that equal the keys.
-// From a checkpoint with towers, only the text model is used.
+// last layers that attend to the keys and values of earlier ones, values that equal the keys, and
+// experts beside every feed-forward. From a checkpoint with towers, only the text model is used.
 #include <cmath>
 #include <string>
 
@@ -25,8 +25,6 @@ struct HeadShape {
 };
 
 Status refuse_unsupported(const JsonValue &config) {
-    ASSIGN_OR_RETURN(const bool experts, read_flag(config, "enable_moe_block", false));
-    if (experts) return config.at("enable_moe_block")->unsupported("no mixture of experts");
     if (const auto value = config.given("use_bidirectional_attention")) {
         ASSIGN_OR_RETURN(const std::string kind, value->string());
         // "vision": only affects the tokens of an image.
@@ -170,6 +168,46 @@ Status share_keys_and_values(const JsonValue &config, Model *model) {
     return {};
 }
 
+// Experts beside each layer's feed-forward: both take the residual stream, each behind a norm of its
+// own, and each result is normed before they are added. The class has no defaults for their keys.
+Status add_experts(const JsonValue &config, Model *model) {
+    ASSIGN_OR_RETURN(const bool given, read_flag(config, "enable_moe_block", false));
+    if (!given) return {};
+    for (const char *key : {"num_experts", "top_k_experts", "moe_intermediate_size"}) {
+        ASSIGN_OR_RETURN(const JsonValue value, config.at(key));
+        RETURN_IF_ERROR(value.integer(1, 1 << 20).status());
+    }
+    ASSIGN_OR_RETURN(const ExpertCounts counts,
+                     read_expert_counts(config, {"num_experts"}, 1, 1, *model, "top_k_experts"));
+    ExpertsShape experts;
+    experts.count = counts.all;
+    ASSIGN_OR_RETURN(experts.width, read_count(config, "moe_intermediate_size", 1, 1 << 20));
+    const int64_t hidden = model->hidden;
+    Router router;
+    router.chosen = counts.chosen;
+    router.normalised = true;
+    router.logits_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(hidden)));
+    router.norm.kind = NormKind::rms;
+    router.norm.epsilon = model->final_norm.epsilon;
+    for (size_t i = 0; i < model->layers.size(); ++i) {
+        Layer &layer = model->layers[i];
+        const std::string prefix = layer_prefix(i);
+        const auto norm = [&](const char *name) {
+            return named_norm(NormKind::rms, prefix + name, hidden, router.norm.epsilon);
+        };
+        const FeedForward dense = layer.feed_forward;
+        router.norm.weight = named_vector(prefix + "router.scale", hidden);
+        router.expert_scale = named_vector(prefix + "router.per_expert_scale", counts.all);
+        set_experts(prefix, experts, router, hidden, &layer);
+        layer.experts.router.weight = named_weight(prefix + "router.proj", counts.all, hidden);
+        layer.experts.before = norm("pre_feedforward_layernorm_2");
+        layer.experts.after = norm("post_feedforward_layernorm_2");
+        layer.after_shared = norm("post_feedforward_layernorm_1");
+        layer.feed_forward = dense;
+    }
+    return {};
+}
+
 Status set_layer_inputs(const JsonValue &config, const DecoderShape &shape, Model *model) {
     const auto width = config.given("hidden_size_per_layer_input");
     LayerInputs &inputs = model->layer_inputs;
@@ -233,6 +271,7 @@ Status describe_gemma4(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(set_activation(config, "hidden_activation", Activation::gelu_tanh, model));
     RETURN_IF_ERROR(set_gemma4_ropes(config, model));
     RETURN_IF_ERROR(share_keys_and_values(config, model));
+    RETURN_IF_ERROR(add_experts(config, model));
     RETURN_IF_ERROR(set_layer_inputs(config, shape, model));
     for (size_t i = 0; i < model->layers.size(); ++i) {
         Tensor &scalar = model->layers[i].scalar;
