@@ -194,6 +194,15 @@ inline constexpr struct {
             "query_pre_attn_scalar": 256, "sliding_window": 1024, "sliding_window_pattern": 6,
             "rope_theta": 1e6, "rope_local_base_freq": 1e4, "torch_dtype": "bfloat16",
             "eos_token_id": null})"},
+    {"gemma-4-26b-a4b",
+     R"({"model_type": "gemma4_text", "hidden_size": 2816, "num_hidden_layers": 30,
+            "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
+            "attention_k_eq_v": true, "num_global_key_value_heads": 2, "global_head_dim": 512,
+            "sliding_window": 1024, "intermediate_size": 2112, "enable_moe_block": true,
+            "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704,
+            "hidden_size_per_layer_input": 0, "final_logit_softcapping": 30.0,
+            "vocab_size": 262144, "max_position_embeddings": 262144, "rms_norm_eps": 1e-6,
+            "torch_dtype": "bfloat16", "tie_word_embeddings": true, "eos_token_id": null})"},
 };
 
 // null: no such name.

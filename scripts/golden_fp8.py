@@ -73,6 +73,10 @@ FP8 = {
     "qwen3_moe_channel_fp8": dict(
         kind="channel", scale="weight_scale", type=torch.bfloat16, shape=[-1, 1], left="lm_head",
         config=compressed("channel", dict(strategy="token", dynamic=True), ["lm_head", r"re:.*mlp\.gate$"])),
+    "gemma4_moe_channel_fp8": dict(
+        kind="channel", scale="weight_scale", type=torch.bfloat16, shape=[-1, 1], left="vision",
+        config=compressed("channel", dict(strategy="token", dynamic=True),
+                          ["lm_head", r"re:.*embed_vision.*", r"re:.*router", r"re:.*vision_tower.*"])),
     "ministral3_tensor_fp8": dict(
         kind="tensor", scale="weight_scale_inv", type=torch.bfloat16, shape=[], left="lm_head",
         extra=["activation_scale"],

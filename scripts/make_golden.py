@@ -46,6 +46,17 @@ GPT_OSS = dict(
 GRANITE = dict(SMALL, tie_word_embeddings=True, attention_multiplier=0.11, embedding_multiplier=9.0,
                residual_multiplier=0.6, logits_scaling=0.4)
 
+# With vision_config and token ids beside it.
+GEMMA4_MOE = dict(
+    SMALL, intermediate_size=48, head_dim=16, global_head_dim=24, sliding_window=24, attention_k_eq_v=True,
+    num_global_key_value_heads=1, hidden_size_per_layer_input=0, final_logit_softcapping=20.0,
+    use_bidirectional_attention="vision", enable_moe_block=True, num_experts=6, top_k_experts=2,
+    moe_intermediate_size=40)
+GEMMA4_VISION = dict(
+    vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1,
+                       num_key_value_heads=1, head_dim=16, patch_size=4, position_embedding_size=16),
+    image_token_id=305, video_token_id=306, audio_token_id=307, tie_word_embeddings=True)
+
 NEMOTRON = {key: value for key, value in SMALL.items() if key != "num_hidden_layers"}
 NEMOTRON_LETTERS = dict(linear_attention="M", full_attention="*", mlp="-", moe="E")
 
@@ -57,7 +68,8 @@ def layers_of(pattern):
 
 # name: (model_type, file dtype, spelling of config.json, configuration, eos in generation_config,
 # size of a shard in kB or None). Spelling "new" is what transformers 5 writes; "type" and
-# "rope_type" are the older spellings of the rope keys; "stacked" has a layer's experts in two tensors.
+# "rope_type" are the older spellings of the rope keys; "stacked" has a layer's experts in two tensors, "each" has
+# every expert's matrices apart.
 MODELS = {
     "llama2_mha_f16": ("llama", "float16", "type", dict(
         vocab_size=288, hidden_size=128, intermediate_size=64, num_hidden_layers=2,
@@ -204,11 +216,7 @@ MODELS = {
             sliding_window=24, num_kv_shared_layers=3, use_double_wide_mlp=True,
             layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
             hidden_size_per_layer_input=24, vocab_size_per_layer_input=310),
-        vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-                           num_attention_heads=1, num_key_value_heads=1, head_dim=16, patch_size=4,
-                           position_embedding_size=16),
-        image_token_id=305, video_token_id=306, audio_token_id=307, tie_word_embeddings=True),
-        None, None),
+        **GEMMA4_VISION), None, None),
     "gemma4_text_bf16": ("gemma4_text", "bfloat16", "new", dict(
         SMALL, num_hidden_layers=4, head_dim=24, global_head_dim=32, sliding_window=24,
         num_attention_heads=4, num_global_key_value_heads=1, attention_k_eq_v=True,
@@ -359,17 +367,12 @@ MODELS = {
         GRANITE, num_hidden_layers=3, num_local_experts=0, shared_intermediate_size=64, mamba_n_heads=2,
         mamba_d_state=128, layer_types=["linear_attention", "full_attention", "linear_attention"]), 299, None),
     "gemma4_moe_bf16": ("gemma4", "bfloat16", "hub", dict(
-        text_config=dict(
-            SMALL, num_hidden_layers=3, intermediate_size=48, head_dim=16, global_head_dim=24,
-            sliding_window=24, attention_k_eq_v=True, num_global_key_value_heads=1,
-            layer_types=["sliding_attention", "sliding_attention", "full_attention"],
-            hidden_size_per_layer_input=0, final_logit_softcapping=20.0, use_bidirectional_attention="vision",
-            enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=40),
-        vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-                           num_attention_heads=1, num_key_value_heads=1, head_dim=16, patch_size=4,
-                           position_embedding_size=16),
-        image_token_id=305, video_token_id=306, audio_token_id=307, tie_word_embeddings=True),
-        [298, 299], None),
+        GEMMA4_VISION, text_config=dict(
+            GEMMA4_MOE, num_hidden_layers=3,
+            layer_types=["sliding_attention", "sliding_attention", "full_attention"])), [298, 299], None),
+    "gemma4_moe_channel_fp8": ("gemma4", "bfloat16", "each", dict(
+        GEMMA4_VISION, text_config=dict(
+            GEMMA4_MOE, layer_types=["sliding_attention", "full_attention"])), 299, None),
 }
 
 
@@ -620,6 +623,19 @@ def stack_experts(path):
     save_file(tensors, path, metadata={"format": "pt"})
 
 
+def part_experts(path):
+    """Every expert's matrices in tensors of their own, as quantised checkpoints have them."""
+    tensors = load_file(path)
+    for name in [name for name in tensors if name.endswith(".experts.gate_up_proj")]:
+        prefix = name[:-len("gate_up_proj")]
+        downs = tensors.pop(prefix + "down_proj")
+        for expert, (both, down) in enumerate(zip(tensors.pop(name), downs)):
+            gate, up = both.chunk(2)
+            for kind, tensor in (("gate", gate), ("up", up), ("down", down)):
+                tensors[f"{prefix}{expert}.{kind}_proj.weight"] = tensor.clone()
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
 def make_model(name, seed, output):
     model_type, dtype, spelling, settings, eos, shard_kb = MODELS[name]
     directory = os.path.join(output, name)
@@ -640,6 +656,8 @@ def make_model(name, seed, output):
         add_unread_tensors(model, os.path.join(directory, "model.safetensors"))
     if spelling == "stacked":
         stack_experts(os.path.join(directory, "model.safetensors"))
+    if spelling == "each":
+        part_experts(os.path.join(directory, "model.safetensors"))
     for file in os.listdir(directory):
         os.chmod(os.path.join(directory, file), 0o644)
     respell(os.path.join(directory, "config.json"), spelling)
@@ -651,6 +669,8 @@ def make_model(name, seed, output):
         if name in golden_fp8.FP8:
             read = os.path.join(temporary, "plain")
             golden_fp8.quantize_directory(directory, golden_fp8.FP8[name], read)
+            if spelling == "each":  # their class has no other way to read them
+                stack_experts(os.path.join(read, "model.safetensors"))
         if name in golden_four_bits.FOUR_BITS:
             read = os.path.join(temporary, "plain")
             golden_fp8.quantize_directory(directory, golden_four_bits.FOUR_BITS[name], read,

@@ -6,6 +6,7 @@
     scripts/make_shape.py qwen3.5-9b DIR          17 GiB, gated delta nets in three layers of four
     scripts/make_shape.py granite-4.0-h-micro DIR   6 GiB, Mamba-2 in nine layers of ten
     scripts/make_shape.py lfm2-1.2b DIR           2 GiB, short convolutions in ten layers of sixteen
+    scripts/make_shape.py gemma-4-26b-a4b DIR     47 GiB, experts beside every feed-forward, in two tensors a layer
     scripts/make_shape.py NAME DIR --small        the same kinds of layers and tensors in a megabyte or so
 
 DIR gets config.json, generation_config.json, tokenizer.json (a small one of this tree, whose tokens are a part of
@@ -297,8 +298,72 @@ class Lfm2:
             yield matrix(at + "self_attn.v_proj.weight", s["kv_heads"] * head_dim, hidden)
 
 
+class Gemma4Moe:
+    """Gemma 4 26B-A4B: the text model, under the names that it has beside a vision tower."""
+
+    tokenizer = "gemma"
+    full = dict(hidden=2816, layers=30, heads=16, kv_heads=8, head_dim=256, full_kv_heads=2, full_head_dim=512,
+                period=6, window=1024, intermediate=2112, width=704, experts=128, chosen=8, vocabulary=262144,
+                eos=[1, 106])
+    small = dict(full, hidden=64, layers=3, heads=4, kv_heads=2, head_dim=16, full_kv_heads=1, full_head_dim=32,
+                 period=3, window=20, intermediate=48, width=32, experts=8, chosen=3, vocabulary=920, eos=[2, 909])
+
+    @staticmethod
+    def config(s):
+        kinds = ["sliding_attention" if (i + 1) % s["period"] else "full_attention" for i in range(s["layers"])]
+        ropes = dict(full_attention=dict(partial_rotary_factor=0.25, rope_theta=1e6, rope_type="proportional"),
+                     sliding_attention=dict(rope_theta=1e4, rope_type="default"))
+        text = dict(model_type="gemma4_text", attention_bias=False, attention_k_eq_v=True, bos_token_id=2,
+                    dtype="bfloat16", enable_moe_block=True, eos_token_id=s["eos"][0], final_logit_softcapping=30.0,
+                    global_head_dim=s["full_head_dim"], head_dim=s["head_dim"], hidden_activation="gelu_pytorch_tanh",
+                    hidden_size=s["hidden"], hidden_size_per_layer_input=0, intermediate_size=s["intermediate"],
+                    layer_types=kinds, max_position_embeddings=262144, moe_intermediate_size=s["width"],
+                    num_attention_heads=s["heads"], num_experts=s["experts"],
+                    num_global_key_value_heads=s["full_kv_heads"], num_hidden_layers=s["layers"],
+                    num_key_value_heads=s["kv_heads"], num_kv_shared_layers=0, rms_norm_eps=1e-6,
+                    rope_parameters=ropes, sliding_window=s["window"], tie_word_embeddings=True,
+                    top_k_experts=s["chosen"], use_bidirectional_attention="vision", use_double_wide_mlp=False,
+                    vocab_size=s["vocabulary"], vocab_size_per_layer_input=s["vocabulary"])
+        return dict(architectures=["Gemma4ForConditionalGeneration"], model_type="gemma4", text_config=text,
+                    tie_word_embeddings=True)
+
+    @staticmethod
+    def attention(at, full, s):
+        dim, kv_heads = (s["full_head_dim"], s["full_kv_heads"]) if full else (s["head_dim"], s["kv_heads"])
+        yield ones(at + "k_norm.weight", dim)
+        yield matrix(at + "k_proj.weight", kv_heads * dim, s["hidden"])
+        yield matrix(at + "o_proj.weight", s["hidden"], s["heads"] * dim)
+        yield ones(at + "q_norm.weight", dim)
+        yield matrix(at + "q_proj.weight", s["heads"] * dim, s["hidden"])
+        if not full:  # there the keys are the values
+            yield matrix(at + "v_proj.weight", kv_heads * dim, s["hidden"])
+
+    @staticmethod
+    def tensors(s):
+        hidden, width, experts = s["hidden"], s["width"], s["experts"]
+        yield matrix("model.language_model.embed_tokens.weight", s["vocabulary"], hidden)
+        for layer in range(s["layers"]):
+            at = f"model.language_model.layers.{layer}."
+            yield matrix(at + "experts.down_proj", experts, hidden, width)
+            yield matrix(at + "experts.gate_up_proj", experts, 2 * width, hidden)
+            yield ones(at + "layer_scalar", 1)
+            for name in ("gate", "up"):
+                yield matrix(f"{at}mlp.{name}_proj.weight", s["intermediate"], hidden)
+            yield matrix(at + "mlp.down_proj.weight", hidden, s["intermediate"])
+            for name in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
+                yield ones(f"{at}{name}_layernorm.weight", hidden)
+            for name in ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2",
+                         "pre_feedforward_layernorm_2"):
+                yield ones(f"{at}{name}.weight", hidden)
+            yield ones(at + "router.per_expert_scale", experts)
+            yield matrix(at + "router.proj.weight", experts, hidden)
+            yield ones(at + "router.scale", hidden)
+            yield from Gemma4Moe.attention(at + "self_attn.", (layer + 1) % s["period"] == 0, s)
+        yield ones("model.language_model.norm.weight", hidden)
+
+
 SHAPES = {"qwen3-30b-a3b": Qwen3Moe, "gpt-oss-20b": GptOss, "qwen3.5-9b": Qwen35, "granite-4.0-h-micro": Granite4,
-          "lfm2-1.2b": Lfm2}
+          "lfm2-1.2b": Lfm2, "gemma-4-26b-a4b": Gemma4Moe}
 
 
 def random_block(kind, size, generator):
