@@ -479,11 +479,6 @@ inline std::vector<LayerKind> cpu_layer_kinds() {
         {"a short convolution of an odd size with biases behind attention",
          [] { return convolution(false, 4, 100, true); }},
         {"a short convolution over many tokens", [] { return convolution(true, 7, 136, false); }},
-        {"experts and a feed-forward between norms of their own (Gemma 4)",
-         [] { return changed(gemma4(false), add_normed_experts); }},
-        {"experts and a feed-forward between norms, layer inputs",
-         [] { return changed(gemma4(true), add_normed_experts); }},
-        {"experts and some norms of their own", some_normed_experts},
     };
 }
 
@@ -613,6 +608,11 @@ inline std::vector<LayerKind> layer_kinds() {
         {"experts alone, a norm after", experts_alone},
         {"experts and a gated shared one (Qwen2-MoE)", shared_expert},
         {"experts with biases and a clamped SwiGLU (gpt-oss)", biased_experts},
+        {"experts and a feed-forward between norms of their own (Gemma 4)",
+         [] { return changed(gemma4(false), add_normed_experts); }},
+        {"experts and a feed-forward between norms, layer inputs",
+         [] { return changed(gemma4(true), add_normed_experts); }},
+        {"experts and some norms of their own", some_normed_experts},
         {"a tied head with a bias",
          [] {
              Model model = plain();

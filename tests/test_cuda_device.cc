@@ -273,7 +273,6 @@ void what_the_cpu_alone_computes_is_refused_by_name(void **) {
         const Status status = check_supported(model);
         assert_int_equal(status.code(), BATCHLLM_ERROR_UNSUPPORTED);
         const char *what = model.layers[0].linear_attention ? "layer 0: a delta net other than"
-                           : model.layers[0].experts        ? "layer 0: experts with norms"
                                                             : ": a short convolution ";
         assert_non_null(std::strstr(status.message().c_str(), what));
     }
@@ -321,6 +320,31 @@ void what_no_model_has_of_lone_layers_and_squared_relus_is_refused(void **) {
         },
         "layer 3: experts of which some have a gate");
     refuses([](Model *model) { model->layers[1].feed_forward.width = 12; }, "layer 1: hidden_size");
+}
+
+void what_no_model_has_of_norms_around_experts_is_refused(void **) {
+    const auto refuses = [](const std::function<void(Layer *)> &change, const char *what) {
+        Model model = kinds::changed(kinds::gemma4(false), kinds::add_normed_experts);
+        assert_true(check_supported(model).ok());
+        change(&model.layers[1]);
+        const Status status = check_supported(model);
+        assert_int_equal(status.code(), BATCHLLM_ERROR_UNSUPPORTED);
+        if (std::strstr(status.message().c_str(), what) == nullptr) {
+            fail_msg("%s", status.message().c_str());
+        }
+    };
+    refuses([](Layer *layer) { layer->parallel = true; },
+            "layer 1: a norm before experts in a parallel block");
+    refuses([](Layer *layer) { layer->feed_forward = {}; },
+            "layer 1: a norm after experts without a feed-forward");
+    const auto gate = [](Layer *layer) { layer->shared_gate.values = kinds::tensor(1, 136); };
+    refuses(gate, "layer 1: norms after experts and after a shared expert with a gate");
+    refuses(
+        [&](Layer *layer) {
+            gate(layer);
+            layer->experts.after = Norm();
+        },
+        "layer 1: norms after experts and after a shared expert with a gate");
 }
 
 void a_feed_forward_is_checked_behind_every_mixer(void **) {
@@ -385,6 +409,7 @@ int main() {
         cmocka_unit_test(what_the_cpu_alone_computes_is_refused_by_name),
         cmocka_unit_test(golden_models_for_cuda_are_supported),
         cmocka_unit_test(what_no_model_has_of_lone_layers_and_squared_relus_is_refused),
+        cmocka_unit_test(what_no_model_has_of_norms_around_experts_is_refused),
         cmocka_unit_test(a_feed_forward_is_checked_behind_every_mixer),
         cmocka_unit_test(state_space_layers_that_no_kernel_takes_are_refused_by_name),
         cmocka_unit_test(a_machine_without_a_driver_is_told),

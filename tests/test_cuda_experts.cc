@@ -50,9 +50,10 @@ RoutingArguments shape_of(const Router &router, int32_t tokens, int32_t experts,
 }
 
 Routed route(RoutingArguments a, const std::vector<float> &logits, const std::vector<float> &bias,
-             const std::vector<float> &correction) {
+             const std::vector<float> &correction, const std::vector<float> &expert_scale = {}) {
     const int64_t turns = int64_t{a.tokens} * a.chosen;
-    const Array from(logits, DType::f32), b(bias, DType::f32), c(correction, DType::f32);
+    const Array from(logits, DType::f32), b(bias, DType::f32), c(correction, DType::f32),
+        s(expert_scale, DType::f32);
     const Array weights(turns, DType::f32);
     const auto ints = [](int64_t count) {
         return upload(std::vector<int32_t>(static_cast<size_t>(count), -1));
@@ -63,6 +64,7 @@ Routed route(RoutingArguments a, const std::vector<float> &logits, const std::ve
     a.logits = from.floats();
     a.bias = bias.empty() ? nullptr : b.floats();
     a.correction = correction.empty() ? nullptr : c.floats();
+    a.expert_scale = expert_scale.empty() ? nullptr : s.floats();
     a.experts_of = experts_of.as<int32_t>();
     a.weights = weights.floats();
     a.counts = counts.as<int32_t>();
@@ -82,7 +84,8 @@ Routed route(RoutingArguments a, const std::vector<float> &logits, const std::ve
 // As model/model.h says it, of one token. The order is by float32, in which equal scores are equal.
 std::vector<std::pair<int32_t, double>> choose(const RoutingArguments &a, const float *logits,
                                                const std::vector<float> &bias,
-                                               const std::vector<float> &correction) {
+                                               const std::vector<float> &correction,
+                                               const std::vector<float> &expert_scale) {
     const auto experts = static_cast<size_t>(a.experts);
     std::vector<double> scores(experts), by(experts);
     double sum = 0, most = -INFINITY;
@@ -123,7 +126,8 @@ std::vector<std::pair<int32_t, double>> choose(const RoutingArguments &a, const 
     std::vector<std::pair<int32_t, double>> chosen;
     for (const size_t e : order) {
         const double scale = double(a.scale) / (a.normalised ? all + double(a.epsilon) : 1);
-        chosen.emplace_back(int32_t(e), scores[e] * scale);
+        const double own = expert_scale.empty() ? 1 : double(expert_scale[e]);
+        chosen.emplace_back(int32_t(e), scores[e] * scale * own);
     }
     return chosen;
 }
@@ -176,10 +180,11 @@ void assert_sorted(const RoutingArguments &a, const Routed &got, const std::stri
 
 void check_routing(const RoutingArguments &a, const std::vector<float> &logits,
                    const std::vector<float> &bias, const std::vector<float> &correction,
-                   const std::string &what) {
-    const Routed got = route(a, logits, bias, correction);
+                   const std::string &what, const std::vector<float> &expert_scale = {}) {
+    const Routed got = route(a, logits, bias, correction, expert_scale);
     for (int32_t t = 0; t < a.tokens; ++t) {
-        const auto wanted = choose(a, logits.data() + int64_t{t} * a.stride, bias, correction);
+        const auto wanted =
+            choose(a, logits.data() + int64_t{t} * a.stride, bias, correction, expert_scale);
         for (size_t c = 0; c < wanted.size(); ++c) {
             const size_t at = size_t(t) * wanted.size() + c;
             const double weight = double(got.weights[at]);
@@ -191,7 +196,7 @@ void check_routing(const RoutingArguments &a, const std::vector<float> &logits,
         }
     }
     assert_sorted(a, got, what);
-    const Routed again = route(a, logits, bias, correction);
+    const Routed again = route(a, logits, bias, correction, expert_scale);
     assert_true(again.token_of == got.token_of && again.turn_of == got.turn_of);
     assert_memory_equal(again.weights.data(), got.weights.data(), 4 * got.weights.size());
 }
@@ -257,6 +262,33 @@ void biases_corrections_and_groups_are_the_references(void **) {
         check_routing(a, logits, bias, correction,
                       std::to_string(groups) + " groups of " + std::to_string(experts));
     }
+}
+
+// As Gemma 4 has them, and with all else. An expert's scale has no part in the choice.
+void experts_scales_are_the_references(void **) {
+    Random random(kSeed + 32);
+    for (const int32_t experts : {6, 33, 60, 128, 256, 400, 1024}) {
+        for (const int32_t tokens : {1, 33, 700}) {
+            Router router;
+            router.chosen = std::min(experts - 1, 8);
+            router.normalised = true;
+            const RoutingArguments a = shape_of(router, tokens, experts, (experts + 15) / 16 * 16);
+            check_routing(a, apart(random, tokens, experts, a.stride), {}, {},
+                          std::to_string(experts) + " scaled experts, " + std::to_string(tokens) +
+                              " tokens",
+                          normal(random, experts, DType::f32));
+        }
+    }
+    Router router;
+    router.kind = RouterKind::sigmoid;
+    router.chosen = 5;
+    router.groups = 4;
+    router.chosen_groups = 2;
+    router.scale = 1.8F;
+    const RoutingArguments a = shape_of(router, 90, 64, 64);
+    check_routing(a, normal(random, 90 * 64, DType::f32), normal(random, 64, DType::f32, 0.5F),
+                  normal(random, 64, DType::f32, 0.2F), "scaled experts in groups",
+                  normal(random, 64, DType::f32));
 }
 
 // Of equal scores the first; a NaN is the last; saturated sigmoids are equal.
@@ -415,6 +447,11 @@ void grouped_products_are_the_references(void **) {
     const Activation clamped = Activation::clamped_swiglu;
     check_product({3, 64, 64, true, clamped, {5, 0, 77}, true, true}, ++seed);
     check_product({4, 720, 360, true, clamped, {1, 140, 0, 33}, true, true}, ++seed);
+    // As Gemma 4 26B-A4B has it: gate and up of its experts' width, and down of it, which is no multiple of 128.
+    const Activation tanh = Activation::gelu_tanh;
+    check_product({3, 1408, 88, true, tanh, {131, 0, 20}, true}, ++seed);
+    check_product({3, 144, 704, false, tanh, {131, 0, 20}, false}, ++seed);
+    check_product({13, 160, 136, true, tanh, kRagged, true, true}, ++seed);
 }
 
 // More tiles than CTAs, so that each computes several.
@@ -444,6 +481,28 @@ void a_turns_result_depends_on_itself_alone(void **) {
             const std::vector<float> got = multiply(p, alone, DType::bf16, kernel);
             if (std::memcmp(got.data(), all.data() + turn * p.rows / 2, 4 * got.size()) != 0) {
                 fail_msg("%s: turn %d alone has other bits", kKernels[int(kernel)], turn);
+            }
+        }
+    }
+}
+
+// Far from zero too, where the argument of its tanh is beyond f32's range.
+void gates_by_gelu_are_the_references_whatever_their_size(void **) {
+    for (const float size : {1e-6F, 0.1F, 5.0F, 50.0F, 1e6F, 1e18F}) {
+        for (const GroupedKernel kernel : kernels()) {
+            for (const DType type : {DType::f32, DType::bf16}) {
+                if (kernel != GroupedKernel::sm80 && type == DType::f32) continue;
+                const Product p{1, 32, 64, true, Activation::gelu_tanh, {40}, false};
+                Random random(kSeed + 90);
+                Inputs in = make_inputs(random, p, type);
+                for (float &x : in.x) x = rounded(x * size, type);
+                for (size_t i = 0; i < in.w.size(); ++i) { // ups stay as they are
+                    if (i / 64 % 16 >= 8) in.w[i] = rounded(in.w[i] / size, type);
+                }
+                const std::string name =
+                    name_of(p, type, kernel) + ", gates of " + std::to_string(size);
+                assert_near(multiply(p, in, type, kernel), reference(p, in), 16,
+                            type == DType::f32 ? 5e-5 : 6e-3, name);
             }
         }
     }
@@ -543,6 +602,59 @@ void sums_are_the_references(void **) {
     }
 }
 
+// to += norm(sum): nothing is passed on.
+void sums_with_a_norm_of_their_own_are_the_references(void **) {
+    Random random(kSeed + 51);
+    for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+        for (const DType stream : {type, DType::f32}) {
+            for (const int32_t hidden : {8, 136, 2816, 5376}) {
+                const int32_t tokens = 21, chosen = 8;
+                const int64_t turns = tokens * chosen, all = int64_t{tokens} * hidden;
+                const auto made = normal(random, turns * hidden, type);
+                const auto before = normal(random, all, stream);
+                const auto weights = normal(random, turns, DType::f32);
+                const auto scales = normal(random, hidden, DType::f32);
+                std::vector<int32_t> turn_of(static_cast<size_t>(turns));
+                std::iota(turn_of.begin(), turn_of.end(), 0);
+                std::shuffle(turn_of.begin(), turn_of.end(), random);
+                const Array from(made, type), to(before, stream), w(weights, DType::f32),
+                    norm(scales, DType::f32);
+                const DeviceMemory places = upload(turn_of);
+                CombineArguments a{};
+                a.add = {type,    stream,  to.data(),
+                         nullptr, nullptr, {NormKind::rms, norm.floats(), nullptr, 1e-6F},
+                         1,       {},      nullptr,
+                         tokens,  hidden};
+                a.made = from.data();
+                a.turn_of = places.as<int32_t>();
+                a.weights = w.floats();
+                a.chosen = chosen;
+                check(launch_combine(a, nullptr));
+                std::vector<double> wanted;
+                for (int32_t t = 0; t < tokens; ++t) {
+                    std::vector<double> sum(static_cast<size_t>(hidden));
+                    double squares = 0;
+                    for (int32_t i = 0; i < hidden; ++i) {
+                        for (int32_t c = 0; c < chosen; ++c) {
+                            const auto at = size_t(t * chosen + c);
+                            sum[size_t(i)] += double(weights[at]) *
+                                              double(made[size_t(turn_of[at] * hidden + i)]);
+                        }
+                        squares += sum[size_t(i)] * sum[size_t(i)] / hidden;
+                    }
+                    for (int32_t i = 0; i < hidden; ++i) {
+                        wanted.push_back(double(before[size_t(t * hidden + i)]) +
+                                         sum[size_t(i)] * double(scales[size_t(i)]) /
+                                             std::sqrt(squares + 1e-6));
+                    }
+                }
+                const std::string what = "normed sum, " + std::to_string(hidden) + " wide";
+                assert_close(to.read(), wanted, tolerance(stream), what.c_str());
+            }
+        }
+    }
+}
+
 } // namespace
 
 int main() {
@@ -554,13 +666,16 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(routing_is_the_references),
         cmocka_unit_test(biases_corrections_and_groups_are_the_references),
+        cmocka_unit_test(experts_scales_are_the_references),
         cmocka_unit_test(ties_choose_the_first),
         cmocka_unit_test(all_tokens_may_choose_one_expert),
         cmocka_unit_test(grouped_products_are_the_references),
         cmocka_unit_test(grouped_products_of_many_experts_are_the_references),
         cmocka_unit_test(a_turns_result_depends_on_itself_alone),
+        cmocka_unit_test(gates_by_gelu_are_the_references_whatever_their_size),
         cmocka_unit_test(a_nan_stays_one),
         cmocka_unit_test(sums_are_the_references),
+        cmocka_unit_test(sums_with_a_norm_of_their_own_are_the_references),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

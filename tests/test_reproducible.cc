@@ -532,9 +532,9 @@ void whatever_is_wanted_of_the_row(void **) {
 // Windows, softcaps, sinks, second embeddings, experts routed and shared, with biases and in fp8.
 void whatever_the_model_is(void **) {
     std::vector<Subject> subjects;
-    for (const char *model :
-         {"golden/gemma2_bf16", "golden/gemma4_bf16", "golden/mixtral_bf16", "golden/gpt_oss_bf16",
-          "golden/olmo2_bf16", "golden/qwen2_moe_bf16", "golden/qwen3_moe_channel_fp8"}) {
+    for (const char *model : {"golden/gemma2_bf16", "golden/gemma4_bf16", "golden/gemma4_moe_bf16",
+                              "golden/mixtral_bf16", "golden/gpt_oss_bf16", "golden/olmo2_bf16",
+                              "golden/qwen2_moe_bf16", "golden/qwen3_moe_channel_fp8"}) {
         for (const char *type : compute_types_of(subjects.size())) {
             subjects.push_back({model, type, Wish::greedy, 1, sharings(type)[0]});
         }

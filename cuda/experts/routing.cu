@@ -116,8 +116,9 @@ template <int N> __device__ __forceinline__ void take_best(const RoutingArgument
     if (expert % 32 == lane) *taken |= 1u << (expert / 32);
 }
 
-template <int N> __device__ void choose(const RoutingArguments &a, int64_t token, int lane,
-                                        float *sums, uint32_t *turns, uint32_t bit) {
+template <int N, bool Scaled> __device__ void choose(const RoutingArguments &a, int64_t token,
+                                                     int lane, float *sums, uint32_t *turns,
+                                                     uint32_t bit) {
     float x[N], by[N];
     score(a, token, lane, x);
 #pragma unroll
@@ -144,13 +145,14 @@ template <int N> __device__ void choose(const RoutingArguments &a, int64_t token
             const int64_t at = token * a.chosen + before + __popc(all & ((1u << lane) - 1));
             a.experts_of[at] = e;
             a.weights[at] = x[i] * scale;
+            if constexpr (Scaled) a.weights[at] *= a.expert_scale[e];
             atomicOr(turns + e, bit);
         }
         before += __popc(all);
     }
 }
 
-template <int N> __global__ void __launch_bounds__(kThreads)
+template <int N, bool Scaled> __global__ void __launch_bounds__(kThreads)
     choose_experts(const __grid_constant__ RoutingArguments a) {
     __shared__ uint32_t turns[kMostExperts];
     __shared__ float sums[kWarps][kMostGroups];
@@ -159,7 +161,7 @@ template <int N> __global__ void __launch_bounds__(kThreads)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int t = warp; t < kRoutedTokens; t += kWarps) {
         const int64_t token = int64_t{blockIdx.x} * kRoutedTokens + t;
-        if (token < a.tokens) choose<N>(a, token, lane, sums[warp], turns, 1u << t);
+        if (token < a.tokens) choose<N, Scaled>(a, token, lane, sums[warp], turns, 1u << t);
     }
     __syncthreads();
     for (int e = threadIdx.x; e < a.experts; e += kThreads) {
@@ -270,7 +272,10 @@ cudaError_t launch_routing(const RoutingArguments &a, cudaStream_t stream) {
     }
     const auto blocks = static_cast<unsigned>(routing_blocks(a.tokens));
     const cudaError_t chosen = with_experts(a.experts, [&](auto n) {
-        choose_experts<decltype(n)::value><<<blocks, kThreads, 0, stream>>>(a);
+        constexpr int N = decltype(n)::value;
+        const auto kernel =
+            a.expert_scale != nullptr ? choose_experts<N, true> : choose_experts<N, false>;
+        kernel<<<blocks, kThreads, 0, stream>>>(a);
         return cudaGetLastError();
     });
     if (chosen != cudaSuccess) return chosen;

@@ -18,10 +18,11 @@ inline constexpr int32_t kMostGroups = 64;
 
 struct RoutingArguments {
     RouterKind kind;
-    const float *logits;     // [tokens, stride]
-    int32_t stride;          // at least experts
-    const float *bias;       // [experts] of the logits, or null
-    const float *correction; // [experts], or null
+    const float *logits;       // [tokens, stride]
+    int32_t stride;            // at least experts
+    const float *bias;         // [experts] of the logits, or null
+    const float *correction;   // [experts], or null
+    const float *expert_scale; // [experts] of the weights, or null: 1
     int32_t tokens, experts, chosen, groups, chosen_groups;
     bool normalised;
     float scale;

@@ -37,13 +37,15 @@ double normal_quantile(double above) {
 
 } // namespace
 
-cudaError_t skew_routing(float *bias, int64_t hidden, int64_t experts, int64_t chosen,
+cudaError_t skew_routing(float *bias, int64_t hidden, const Router &router, int64_t experts,
                          cudaStream_t stream) {
-    const double half = static_cast<double>(chosen) / 2, all = static_cast<double>(experts);
+    if (bias == nullptr) return cudaSuccess;
+    const double half = static_cast<double>(router.chosen) / 2, all = static_cast<double>(experts);
     // How often an expert of the eighth is chosen, and another one.
     const double often = std::min(half / (all / 8), 0.99), seldom = half / (all * 7 / 8);
-    const double skew = 0.02 * std::sqrt(static_cast<double>(hidden)) *
-                        (normal_quantile(seldom) - normal_quantile(often));
+    const double deviation =
+        static_cast<double>(router.logits_scale) * 0.02 * std::sqrt(static_cast<double>(hidden));
+    const double skew = deviation * (normal_quantile(seldom) - normal_quantile(often));
     const int64_t eighth = std::max<int64_t>(1, experts / 8);
     const auto fill = [&](float *to, int64_t count, double value) {
         return launch_random(to, DType::f32, count, static_cast<float>(value), 0, 1, stream);

@@ -24,8 +24,8 @@ struct ExpertForm {
 };
 
 // A router's biases, of f32, for random weights: the first eighth of `experts` gets half of the tokens, where logits are
-// of weights of deviation 0.02 and of normed rows.
-cudaError_t skew_routing(float *bias, int64_t hidden, int64_t experts, int64_t chosen,
+// of weights of deviation 0.02 and of normed rows. bias: [experts], or null: nothing is done.
+cudaError_t skew_routing(float *bias, int64_t hidden, const Router &router, int64_t experts,
                          cudaStream_t stream);
 
 class ExpertSender {

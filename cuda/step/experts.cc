@@ -34,6 +34,7 @@ RoutingArguments StepExperts::routing(const Layer &layer, const DeviceExperts &w
     a.stride = static_cast<int32_t>(weights.router.rows);
     a.bias = weights.router_bias;
     a.correction = weights.correction;
+    a.expert_scale = weights.expert_scale;
     a.tokens = static_cast<int32_t>(rows);
     a.experts = static_cast<int32_t>(layer.experts.each.size());
     a.chosen = router.chosen;

@@ -22,8 +22,8 @@ class StepExperts {
     // [rows, router.rows], of the layer that runs next.
     float *logits() const { return logits_.as<float>(); }
 
-    // After logits() was filled from x: [rows, hidden] elements, or e4m3 with scales (Scaling::turns) where the
-    // weights are. end: what becomes of the result; its delta: the shared expert's, where the layer has one.
+    // After logits() was filled. x: [rows, hidden] elements, or e4m3 with scales (Scaling::turns) where the weights
+    // are. end: what becomes of the result; its delta: the shared expert's, where the layer has one, or null.
     Status run(const Layer &layer, const DeviceExperts &weights, const Input &x,
                const AddNormArguments &end, Profile *profile, cudaStream_t stream);
 

@@ -158,6 +158,8 @@ class Forward {
     Status feed_forward(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
     bool in_one_product(size_t layer, int64_t rows) const; // gate, up and the activation
     Status activate(size_t layer, const Input &x, int64_t rows, cudaStream_t stream);
+    Status shared_expert(size_t layer, const Input &x, int64_t rows, cudaStream_t stream);
+    Status route(size_t layer, const Input &x, int64_t rows, cudaStream_t stream);
     Status sparse_feed_forward(size_t layer, void *residual, int64_t rows, cudaStream_t stream);
     Status make_layer_inputs(cudaStream_t stream);
     Status add_layer_input(size_t layer, void *residual, int64_t rows, cudaStream_t stream);

@@ -58,43 +58,86 @@ Status Forward::activate(size_t index, const Input &x, int64_t rows, cudaStream_
     return profile_.mark(Part::activation, stream);
 }
 
+// Into delta_.
+Status Forward::shared_expert(size_t index, const Input &x, int64_t rows, cudaStream_t stream) {
+    const DeviceLayer &w = weights_.layers[index];
+    const auto count = static_cast<int32_t>(rows);
+    RETURN_IF_ERROR(activate(index, x, rows, stream));
+    RETURN_IF_ERROR(linear_->run(w.down, activated_.data(), rows, delta_.data(), options_.residual,
+                                 false, stream));
+    RETURN_IF_CUDA(launch_add_bias(options_.residual, delta_.data(), w.down_bias, count,
+                                   model_.hidden, stream));
+    RETURN_IF_ERROR(profile_.mark(Part::down, stream));
+    if (!w.after_shared) return {};
+    const AddNormArguments in_place{
+        options_.residual, options_.residual, delta_.data(), nullptr,      nullptr, {}, 1,
+        w.after_shared,    delta_.data(),     count,         model_.hidden};
+    RETURN_IF_CUDA(launch_add_norm(in_place, stream));
+    return profile_.mark(Part::norm, stream);
+}
+
+// The logits of the layer's router.
+Status Forward::route(size_t index, const Input &x, int64_t rows, cudaStream_t stream) {
+    RETURN_IF_ERROR(linear_->run(weights_.layers[index].experts.router, x, rows, experts_.logits(),
+                                 DType::f32, false, stream,
+                                 model_.layers[index].experts.router.logits_scale));
+    return profile_.mark(Part::routing, stream);
+}
+
 // The shared expert into delta_, then the experts, and what ends the layer. All of its matrices are of the
-// compute type, or the experts' alone are in e4m3.
+// compute type, or the experts' alone are in e4m3. Where router and experts have norms of their own, normed_ has
+// the input of each in turn. Where a norm stands after the experts, their sum is added to delta_ first.
 Status Forward::sparse_feed_forward(size_t index, void *residual, int64_t rows,
                                     cudaStream_t stream) {
     const DeviceLayer &w = weights_.layers[index];
     const Layer &described = model_.layers[index];
     const DeviceNorm &before = described.parallel ? w.before_attention : w.before_feed_forward;
-    const Input of_experts = normed(before, residual, scaling_of_feed_forward(w));
+    const bool apart = bool(w.experts.before);
+    Input of_experts = normed(before, residual, scaling_of_feed_forward(w));
     const Input x = w.experts.in_e4m3() ? Input(normed_whole_.data()) : of_experts;
-    RETURN_IF_ERROR(
-        linear_->run(w.experts.router, x, rows, experts_.logits(), DType::f32, false, stream));
-    RETURN_IF_ERROR(profile_.mark(Part::routing, stream));
-    if (w.gate_up.rows > 0) {
-        RETURN_IF_ERROR(activate(index, x, rows, stream));
-        RETURN_IF_ERROR(linear_->run(w.down, activated_.data(), rows, delta_.data(),
-                                     options_.residual, false, stream));
-        RETURN_IF_CUDA(launch_add_bias(options_.residual, delta_.data(), w.down_bias,
-                                       static_cast<int32_t>(rows), model_.hidden, stream));
-        RETURN_IF_ERROR(profile_.mark(Part::down, stream));
+    if (!apart) RETURN_IF_ERROR(route(index, x, rows, stream));
+    if (w.gate_up.rows > 0) RETURN_IF_ERROR(shared_expert(index, x, rows, stream));
+    if (apart) {
+        const DeviceNorm &of_router = w.experts.router_norm;
+        RETURN_IF_ERROR(norm(of_router, Scaling::none, residual, rows, stream));
+        RETURN_IF_ERROR(route(index, normed(of_router, residual, Scaling::none), rows, stream));
+        RETURN_IF_ERROR(norm(w.experts.before, Scaling::none, residual, rows, stream));
+        of_experts = normed(w.experts.before, residual, Scaling::none);
     }
     const bool ends = !model_.layer_inputs; // the layer
     const DeviceNorm *next = ends ? &norm_after(index) : &kNoNorm;
     const Scaling next_scaling = ends ? scaling_after(index) : Scaling::none;
+    const bool summed_apart = bool(w.experts.after);
     // The launch that adds up the experts' results passes on no e4m3.
-    const bool normed_apart = next_scaling != Scaling::none;
+    const bool normed_apart = !summed_apart && next_scaling != Scaling::none;
     const Ending ending{w.down,
                         nullptr,
                         nullptr,
                         w.after_feed_forward,
                         described.residual_scale,
                         normed_apart ? nullptr : next,
-                        Scaling::none,
+                        normed_apart ? Scaling::none : next_scaling,
                         Part::combine,
                         ends ? w.scalar : nullptr};
-    RETURN_IF_ERROR(experts_.run(described, w.experts, of_experts, addition(ending, residual, rows),
-                                 &profile_, stream));
-    return normed_apart ? norm(*next, next_scaling, residual, rows, stream) : Status();
+    const AddNormArguments end = addition(ending, residual, rows);
+    if (!summed_apart) {
+        RETURN_IF_ERROR(experts_.run(described, w.experts, of_experts, end, &profile_, stream));
+        return normed_apart ? norm(*next, next_scaling, residual, rows, stream) : Status();
+    }
+    const AddNormArguments sum{options_.element,
+                               options_.residual,
+                               delta_.data(),
+                               nullptr,
+                               nullptr,
+                               w.experts.after,
+                               1,
+                               {},
+                               nullptr,
+                               end.count,
+                               model_.hidden};
+    RETURN_IF_ERROR(experts_.run(described, w.experts, of_experts, sum, &profile_, stream));
+    RETURN_IF_CUDA(launch_add_norm(end, stream));
+    return profile_.mark(Part::norm, stream);
 }
 
 Status Forward::feed_forward(size_t index, void *residual, int64_t rows, cudaStream_t stream) {

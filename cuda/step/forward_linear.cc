@@ -150,8 +150,8 @@ Result<Input> Forward::attended(const Matrix &w, const int32_t *wanted, int64_t 
 
 std::vector<Forward::Product> Forward::products(const DeviceLayer &w) const {
     const DType element = options_.element, residual = options_.residual;
-    const float scale =
-        model_.layers[static_cast<size_t>(&w - weights_.layers.data())].residual_scale;
+    const Layer &described = model_.layers[static_cast<size_t>(&w - weights_.layers.data())];
+    const float scale = described.residual_scale;
     // What ends a sublayer: added to the residual stream, or a delta.
     const auto end = [&](const Matrix &matrix, const Input &x, const DeviceNorm &after,
                          float alpha) {
@@ -175,7 +175,8 @@ std::vector<Forward::Product> Forward::products(const DeviceLayer &w) const {
     }
     if (w.experts) {
         const Input x = w.experts.in_e4m3() ? Input(normed_whole_.data()) : normed;
-        products.push_back({w.experts.router, x, experts_.logits(), DType::f32, false});
+        products.push_back({w.experts.router, x, experts_.logits(), DType::f32, false,
+                            described.experts.router.logits_scale});
     }
     if (model_.layer_inputs) {
         products.push_back({w.input_gate, normed, gate_up_.data(), element, false});

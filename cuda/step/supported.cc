@@ -20,10 +20,6 @@ const char *missing(const Experts &experts) {
     const bool squared = first.activation == Activation::relu_squared;
     if (squared && first.gate) return "a squared ReLU (relu2) of experts' gates";
     if (!squared && !first.gate) return "experts without a gate other than with relu2";
-    const Router &router = experts.router;
-    if (experts.before || experts.after || router.expert_scale || router.logits_scale != 1) {
-        return "experts with norms and scales of their own";
-    }
     for (const FeedForward &expert : experts.each) {
         if (bool(expert.gate) != bool(first.gate)) return "experts of which some have a gate";
         if (expert.width != first.width || expert.activation != first.activation) {
@@ -32,6 +28,18 @@ const char *missing(const Experts &experts) {
     }
     if (experts.router.groups > kMostGroups) return "a router of more than 64 groups";
     if (static_cast<int64_t>(experts.each.size()) > kMostExperts) return "more than 1024 experts";
+    return nullptr;
+}
+
+const char *missing_norms(const Layer &layer) {
+    const Experts &experts = layer.experts;
+    if (experts.before && layer.parallel) return "a norm before experts in a parallel block";
+    if (experts.after && layer.feed_forward.width == 0) {
+        return "a norm after experts without a feed-forward beside them";
+    }
+    if ((experts.after || layer.after_shared) && layer.shared_gate) {
+        return "norms after experts and after a shared expert with a gate";
+    }
     return nullptr;
 }
 
@@ -107,7 +115,9 @@ const char *missing(const Model &model, const Layer &layer) {
         layer.feed_forward.activation == Activation::clamped_swiglu) {
         return "a clamped SwiGLU outside experts";
     }
-    return layer.experts ? missing(layer.experts) : nullptr;
+    if (!layer.experts) return nullptr;
+    const char *of_norms = missing_norms(layer);
+    return of_norms != nullptr ? of_norms : missing(layer.experts);
 }
 
 Status check_sizes(const Model &model, const Layer &layer, size_t number) {

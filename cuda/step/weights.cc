@@ -73,6 +73,7 @@ class Loader {
             RETURN_IF_ERROR(norm(from.after_attention, hidden, {}, &to.after_attention));
             RETURN_IF_ERROR(norm(from.before_feed_forward, hidden, {}, &to.before_feed_forward));
             RETURN_IF_ERROR(norm(from.after_feed_forward, hidden, {}, &to.after_feed_forward));
+            RETURN_IF_ERROR(norm(from.after_shared, hidden, {}, &to.after_shared));
             RETURN_IF_ERROR(from.linear_attention ? delta(from, &to)
                             : from.convolution    ? convolution(from, &to)
                                                   : attention(from, &to));
@@ -240,18 +241,20 @@ class Loader {
         if (random_ && options_.skewed_routing) {
             auto *bias = static_cast<float *>(take(count * 4));
             to->router_bias = bias;
-            if (bias != nullptr) {
-                RETURN_IF_CUDA(skew_routing(bias, hidden, count, router.chosen, stream_));
-            }
+            RETURN_IF_CUDA(skew_routing(bias, hidden, router, count, stream_));
         }
         RETURN_IF_ERROR(vector(count, {{&router.correction, 0}}, {}, 0, &to->correction));
+        RETURN_IF_ERROR(vector(count, {{&router.expert_scale, 0}}, {}, 1, &to->expert_scale));
+        RETURN_IF_ERROR(norm(router.norm, hidden, {}, &to->router_norm));
+        RETURN_IF_ERROR(norm(from.before, hidden, {}, &to->before));
+        RETURN_IF_ERROR(norm(from.after, hidden, {}, &to->after));
         const ExpertMatrices each(from, hidden);
         RETURN_IF_ERROR(vector(count * each.gate_up.rows, each.gate_up_bias, each.of_gate_up_bias,
                                0, &to->gate_up_bias));
         RETURN_IF_ERROR(vector(count * hidden, each.down_bias, {}, 0, &to->down_bias));
         ExpertForm of_gate_up = form_of(each.gate_up), of_down = form_of(each.down);
         if (of_gate_up.scaling == Scaling::none || of_down.scaling == Scaling::none ||
-            !options_.experts_in_e4m3 || layer.parallel || each.biased() ||
+            !options_.experts_in_e4m3 || layer.parallel || from.before || each.biased() ||
             !experts_take_e4m3(hidden, width, from.each[0].activation)) {
             of_gate_up = of_down = {element_};
         }

@@ -17,13 +17,15 @@ namespace batchllm::cuda {
 
 // Of all of a layer's experts, as experts/grouped.h has them.
 struct DeviceExperts {
-    Matrix router;                      // [experts, and one more for the shared expert's gate;
-                                        // a multiple of 16 rows, hidden]
-    const float *router_bias = nullptr; // [experts], or null
-    const float *correction = nullptr;  // [experts], or null
-    const void *gate_up = nullptr;      // [experts][2 width, hidden], gate and up taking turns;
-                                        // or without a gate [width, hidden]
-    const void *down = nullptr;         // [experts][hidden, width]
+    Matrix router;                         // [experts, and one more for the shared expert's gate;
+                                           // a multiple of 16 rows, hidden]
+    const float *router_bias = nullptr;    // [experts], or null
+    const float *correction = nullptr;     // [experts], or null
+    const float *expert_scale = nullptr;   // [experts], or null
+    DeviceNorm router_norm, before, after; // [hidden]
+    const void *gate_up = nullptr;         // [experts][2 width, hidden], gate and up taking turns;
+                                           // or without a gate [width, hidden]
+    const void *down = nullptr;            // [experts][hidden, width]
     // Where both are in e4m3, as GroupedScales has them.
     Scaling gate_up_scaling = Scaling::none, down_scaling = Scaling::none;
     const float *gate_up_scales = nullptr, *down_scales = nullptr;
@@ -57,6 +59,7 @@ struct DeviceConvolution {
 struct DeviceLayer {
     DeviceNorm before_attention, after_attention;       // [hidden]
     DeviceNorm before_feed_forward, after_feed_forward; // [hidden]
+    DeviceNorm after_shared;                            // [hidden]
     DeviceNorm q_norm, k_norm;           // [padded], or of the whole projection [heads * padded]
     DeviceNorm v_norm;                   // [padded]
     DeviceNorm after_input;              // [hidden]
