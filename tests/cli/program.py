@@ -83,7 +83,7 @@ class ProgramTest(unittest.TestCase):
         """Every line is whole, is UTF-8 and is JSON in the strict sense."""
         data = (path or self.output).read_bytes()
         self.assertTrue(data == b"" or data.endswith(b"\n"))
-        return [parse(line) for line in data.decode("utf-8").splitlines()]
+        return [parse(line.decode("utf-8")) for line in data.splitlines()]
 
 
 def parse(text):
