@@ -6,6 +6,7 @@
 //     experts                          Qwen3-30B-A3B: 128 experts, 8 a token, 768 wide, hidden 2048
 //     experts --experts 8 --chosen 2 --width 14336 --hidden 4096 --tokens 256
 //     experts --kernel sm90            that one alone
+//     experts --gelu                   gates by GELU's approximation with tanh (Gemma 4), not by SiLU
 //     experts --fp8 blocks             elements in e4m3 with scales of blocks of W, or of its rows (rows); the dense
 //                                      product, too
 //     experts --check                  no times: elements drawn from each product against float64
@@ -41,6 +42,7 @@ struct Shape {
     int32_t experts = 128, chosen = 8, width = 768, hidden = 2048;
     std::vector<int32_t> tokens = {16, 64, 128, 256, 512, 2048}; // of an expert
     bool check = false;
+    Activation activation = Activation::silu;
     Scaling scaling = Scaling::none; // of W: in bf16
     std::string kernel;              // "": all that run here
 };
@@ -175,7 +177,7 @@ class LayerOfExperts {
         a.rows = down ? shape_.hidden : 2 * shape_.width;
         a.columns = down ? shape_.width : shape_.hidden;
         a.gated = !down;
-        a.activation = Activation::silu;
+        a.activation = shape_.activation;
         a.y = down ? made_.data() : activated_.data();
         a.tiles = tiles_.as<ExpertTile>();
         a.tile_count = count_.as<int32_t>();
@@ -236,7 +238,10 @@ class LayerOfExperts {
             if (a.gated) {
                 const int32_t row = column / 8 * 16 + column % 8;
                 const double gate = dot(a, turn, row);
-                wanted = gate / (1 + std::exp(-gate)) * dot(a, turn, row + 8);
+                const double z = shape_.activation == Activation::silu
+                                     ? gate
+                                     : 1.5957691216057308 * (gate + 0.044715 * std::pow(gate, 3));
+                wanted = gate / (1 + std::exp(-z)) * dot(a, turn, row + 8);
             } else {
                 wanted = dot(a, turn, column);
             }
@@ -355,6 +360,10 @@ bool read(int count, char **values, Shape *shape) {
             shape->check = true;
             continue;
         }
+        if (name == "--gelu") {
+            shape->activation = Activation::gelu_tanh;
+            continue;
+        }
         if (i + 1 == count) return false;
         if (name == "--kernel") {
             shape->kernel = values[++i];
@@ -382,7 +391,7 @@ bool read(int count, char **values, Shape *shape) {
             return false;
         }
     }
-    const bool in_e4m3 = experts_take_e4m3(shape->hidden, shape->width, Activation::silu);
+    const bool in_e4m3 = experts_take_e4m3(shape->hidden, shape->width, shape->activation);
     if (shape->scaling != Scaling::none && (shape->check || !in_e4m3)) return false;
     return shape->chosen <= shape->experts;
 }
