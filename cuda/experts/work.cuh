@@ -46,6 +46,10 @@ template <Activation Kind> __device__ __forceinline__ float quickly_gated(float 
         const float u = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
         // 1.702 log2(e)
         return g * reciprocal_approximate(1.0f + exp2_approximate(-2.45546696f * g)) * (u + 1.0f);
+    } else if constexpr (Kind == Activation::gelu_tanh) {
+        // (1 + tanh(z)) / 2 = 1 / (1 + exp(-2 z)); the factor is -2 sqrt(2 / pi) log2(e).
+        const float z = -2.3022082f * (gate + 0.044715f * gate * gate * gate);
+        return gate * reciprocal_approximate(1.0f + exp2_approximate(z)) * up;
     } else {
         return quickly_activated<Kind>(gate) * up;
     }
