@@ -74,8 +74,8 @@ class GrammarCompiler {
             const auto [id, place] = pending_.back();
             pending_.pop_back();
             ASSIGN_OR_RETURN(const int32_t body, emit_inline(id, GrammarCode::kLeave, 0));
-            // A shared body needs its place before the body is known, so this is a call that leaves
-            // for it.
+            // The place of a shared body is needed before the body is known, so it holds a call of
+            // the body and then leaves.
             code_.operations_[at(place)] = {.kind = Op::call, .argument = body};
         }
         number_classes();

@@ -41,9 +41,7 @@ class Writer {
   private:
     Status write_string(std::string_view text) {
         RETURN_IF_ERROR(evaluator_->charge(text.size() / 16));
-        RETURN_IF_ERROR(evaluator_->heap().room_for(out_->size() + 6 * text.size())); // if every
-                                                                                      // character
-                                                                                      // is escaped
+        RETURN_IF_ERROR(evaluator_->heap().room_for(out_->size() + 6 * text.size())); // all escaped
         append_json_string(text, style_.ensure_ascii, out_);
         return {};
     }
