@@ -1,11 +1,11 @@
-"""What PyPI's jsonschema says of texts: the validator that is not this library's."""
+"""Validates texts with PyPI's jsonschema, independently of this library."""
 
 import decimal
 import json
 
 import jsonschema
 
-# Numbers as they are written, not as floats round them.
+# Numbers as written, without rounding to floats.
 EXACT = {"parse_float": decimal.Decimal, "parse_int": decimal.Decimal}
 
 
@@ -46,7 +46,7 @@ def validator_of(schema):
 
 
 def fault_of(validator, text):
-    """What is wrong with the text; "" if nothing is."""
+    """The error in the text; "" if there is none."""
     try:
         value = read(text)
     except ValueError as fault:
