@@ -7,8 +7,8 @@
 // With state slots, a node's slot holds a hash of all tokens up to its last one. The node's first
 // token continues the hash in the parent's slot, further tokens that in its own slot.
 //
-// Each KV group stores all of this on pages of its own. A window is at least 2: the position before
-// a token is always kept, and its hash covers the whole context, so every group's chain of hashes
+// Each KV group stores all of this on separate pages. A window is at least 2: the position before a
+// token is always kept, and its hash covers the whole context, so every group's chain of hashes
 // continues.
 #pragma once
 

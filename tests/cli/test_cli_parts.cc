@@ -29,7 +29,7 @@ extern "C" {
 namespace batchllm::cli {
 namespace {
 
-// A file in a folder of its own, both removed at the end.
+// A file in its own folder; both are removed at the end.
 class TemporaryFile {
   public:
     explicit TemporaryFile(const std::string &bytes) {

@@ -40,7 +40,7 @@ VALIDATOR = jsonschema.validators.extend(
 
 
 def validator_of(schema):
-    """schema: as read from its text, numbers as json has them."""
+    """schema: parsed by json, with its number types."""
     BASE.check_schema(schema)
     return VALIDATOR(read(json.dumps(schema)), format_checker=BASE.FORMAT_CHECKER)
 
