@@ -1,7 +1,7 @@
 // Fused attention, sm_90a: the warp that draws jobs and fetches what they need apart from keys and
 // values.
 //
-// It has a microsecond or two for each short stream job, so its latency determines how fast an SM
+// It fetches a short stream job in a microsecond or two, so its latency determines how fast an SM
 // does such jobs: an item, its rows and its page numbers come from L2 one after another, each in a
 // microsecond while memory is busy. So the next item is loaded while this job is fetched, and the
 // next draw is in flight during the loads.
