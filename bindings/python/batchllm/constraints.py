@@ -1,5 +1,4 @@
-"""Constraints on the output of rows: turns `SamplingParams` into the library's constraints, each made once per
-engine."""
+"""Constraints on the output of rows: `SamplingParams` -> the library's constraints, each made once per engine."""
 
 from __future__ import annotations
 

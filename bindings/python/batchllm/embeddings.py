@@ -60,8 +60,7 @@ def embedding_array(results: Results) -> Any:
 
 
 def share_of_first(results: Results) -> list[float]:
-    """For rows scored with two continuations: the probability of the first relative to both; NaN for a row that
-    failed."""
+    """For rows scored with two continuations: the probability of the first relative to both; NaN if a row failed."""
     _warn_of_lengths(results)
     return [
         1 / (1 + math.exp(min(700.0, result.scores[1] - result.scores[0]))) if result.ok else math.nan

@@ -683,8 +683,7 @@ class Engine:
                 job.told = True
 
     def cancel_all(self) -> None:
-        """Ends every unfinished row at the next step, with what it has generated. May be called from any thread at any
-        time."""
+        """Ends every unfinished row at the next step, with what it has generated. From any thread, at any time."""
         native.batchllm_cancel_all(self._enter())
         for job in list(self._ended):
             job.told = True
@@ -932,8 +931,7 @@ class Engine:
             self._log.write(1, f"this call also runs {rows} left by an interrupted call; cancel_all() ends them")
 
     def _complete(self, job: _Job) -> bool:
-        """Whether every row has its result, from the steps of this call or of another. Some may still be in the
-        mail."""
+        """Whether every row has its result, from this call's steps or another's. Some may still be in the mail."""
         with self._lock:
             self._enter()
             return self._mail[job].done >= job.rows

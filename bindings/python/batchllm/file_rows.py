@@ -26,8 +26,7 @@ class Prompts:
     system: Optional[str]
 
     def check(self, reader: Reader) -> set[str]:
-        """The columns that prompts are made from. Raises if the file does not have them, or if they have another
-        type."""
+        """The columns that prompts are made from. Raises if they are missing or have another type."""
         if self.template is None and self.column not in reader.columns:
             raise InvalidArgumentError(
                 f"prompt_column: {reader.path} has no column {self.column!r}; it has {listed(reader.columns)}"
@@ -53,8 +52,7 @@ class Prompts:
         return Table(rows, template, fields=self.fields, chat=self.chat, system=self.system)
 
     def rows(self, chunk: Any, open_rows: Optional[list[int]], texts: bool = False) -> Any:
-        """The engine's input for a chunk. open_rows: only for these rows; None: for all. texts: texts instead of a
-        table."""
+        """The engine's input for a chunk. open_rows: only these rows; None: all. texts: texts, not a table."""
         if open_rows is not None and self.fields == "given":
             chunk, open_rows = chunk.take(open_rows), None
         table = self.table(chunk)

@@ -143,8 +143,7 @@ def _as_lists(samples: str) -> bool:
 
 
 def _starts(results: Results) -> list[int]:
-    """Where the samples of each prompt begin, followed by the number of results. Results with the same tag are
-    adjacent."""
+    """Where the samples of each prompt begin, followed by the number of results. Equal tags are adjacent."""
     tags = results.tags.tolist()
     samples = results.samples.tolist()
     return [i for i in range(len(tags)) if i == 0 or tags[i] != tags[i - 1] or samples[i] == 0] + [len(tags)]

@@ -167,8 +167,7 @@ class Result(Mapping[str, Any]):
 
     @property
     def label_probabilities(self) -> memoryview[float]:
-        """For a classified row, the probability of each label; the model's problem_type says how it follows from the
-        logits."""
+        """For a classified row, the probability of each label, computed as the model's problem_type says."""
         offsets = self._results.label_offsets
         return self._results.label_probabilities[offsets[self._index] : offsets[self._index + 1]]
 
@@ -314,8 +313,7 @@ class Results(Sequence[Result]):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of `to_pandas` and similar methods: those that every result has, and those that at least one
-        has."""
+        """The columns of `to_pandas` and similar methods: those of all results, and those of at least one."""
         if self._columns is None:
             self._columns = ALWAYS + tuple(name for name, within in ASKED.items() if len(getattr(self, within)))
         return self._columns

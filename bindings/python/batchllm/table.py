@@ -94,8 +94,7 @@ class Table:
 
     @property
     def row_order(self) -> memoryview[int]:
-        """Row numbers in the order that lets neighbouring rows share most. Results still come in the order of the
-        rows."""
+        """Row numbers in the order that lets neighbours share most. Results still come in the order of rows."""
         return native.batchllm_table_column_row_order(self._native)
 
     @property
