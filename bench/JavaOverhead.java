@@ -19,19 +19,19 @@ import org.batchllm.SamplingParams;
 import org.batchllm.TokenColumn;
 
 /**
- * What Java costs beyond C: the same columns of tokens through bench/columns.c and through the package, from
- * direct buffers and from arrays, on the sim backend; each run is a process of its own, in turn. Usage:
+ * What Java costs beyond C: the same columns of tokens through bench/columns.c and through the package, from direct
+ * buffers and from arrays, on the sim backend. Each run is a separate process, and the runs alternate. Usage:
  * JavaOverhead COLUMNS [ROWS] [TOKENS_A_ROW] [ROUNDS] [TIME_LIMIT]
  *
- * <p>Ends with 1 when the least time of the rounds from direct buffers is TIME_LIMIT (1.1) times C's, memory
- * beyond C's is 1.5 times the columns, or native calls are more than some for each slice of a tenth of a
- * second. Arrays pay for their copy.
+ * <p>Exits with 1 if the least time of the rounds from direct buffers exceeds TIME_LIMIT (1.1) times C's, if memory
+ * beyond C's exceeds 1.5 times the columns, or if there are more than a few native calls for each slice of a tenth of a
+ * second. Arrays also pay for their copy.
  */
 public final class JavaOverhead {
     private static final double MEMORY_LIMIT = 1.5;
     private static final int CALLS_LIMIT = 500;
 
-    /** A run's figures: seconds, KiB at most, results, tokens generated and, in Java, native calls. */
+    /** A run's figures: seconds, peak KiB, results, tokens generated and, in Java, native calls. */
     private static double[] run(List<String> command) throws Exception {
         Process process = new ProcessBuilder(command).redirectError(ProcessBuilder.Redirect.DISCARD).start();
         String printed = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
@@ -39,7 +39,7 @@ public final class JavaOverhead {
         return Arrays.stream(printed.trim().split(" ")).mapToDouble(Double::parseDouble).toArray();
     }
 
-    /** A JVM with a heap for `kib` of arrays; the collector of one thread, as the machine's cores are the engine's. */
+    /** A JVM with a heap for `kib` of arrays and a single-threaded collector, to leave the cores to the engine. */
     private static List<String> java(String columns, long kib, String... size) {
         List<String> command = new ArrayList<>(List.of(
                 System.getProperty("java.home") + "/bin/java",

@@ -1,5 +1,5 @@
-// A made-up step for bench_attention: a forest of context nodes with their pages, as a step of the engine
-// has it, what it must move and compute, and where its keys and values lie.
+// A synthetic step for bench_attention: a forest of context nodes with their pages, as in a step of
+// the engine; what it must move and compute; and where its keys and values are.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +16,11 @@ struct AttentionShape {
     int heads, kv_heads, head_dim;
     int window = 0; // positions; 0: all
     bool f16 = false;
-    float sharpness = 1; // of the scores: times the usual scale
+    float sharpness = 1; // scale of the scores, relative to the usual one
     float softcap = 0;
     bool e4m3 = false; // keys and values
 
-    int kv_bytes() const { return e4m3 ? 1 : 2; } // of an element of them
+    int kv_bytes() const { return e4m3 ? 1 : 2; } // bytes per element
 };
 
 struct AttentionCase {
@@ -32,7 +32,7 @@ struct AttentionCase {
     std::vector<float> sinks; // [heads], or none
     int32_t page_total = 0;
 
-    // A node of so many keys, of which the last are the batch's tokens. Its index.
+    // Adds a node with this many keys, the last of which are the batch's tokens. Returns its index.
     int add(int parent, int keys, int tokens) {
         AttentionNode node{};
         node.parent = parent;
@@ -51,7 +51,7 @@ struct AttentionCase {
     int64_t pool_elements() const {
         return int64_t{page_total} * shape.kv_heads * 2 * kPageKeys * shape.head_dim;
     }
-    // Page numbers at random places.
+    // Gives the nodes pages at random places.
     void shuffle(unsigned seed) {
         std::vector<int32_t> order(page_total);
         for (int i = 0; i < page_total; ++i) order[i] = i;

@@ -1,5 +1,5 @@
 // The fused attention against a float64 reference, on random shapes, page tables, windows, softcaps,
-// sinks and node forests: what `bench_attention --check` does.
+// sinks and node forests: the work of `bench_attention --check`.
 #pragma once
 
 #include <random>
@@ -9,10 +9,12 @@
 
 namespace batchllm::cuda {
 
-// Prints what was checked. Whether all was within rounding. e4m3: keys and values are.
+// Prints what was checked, and returns whether all of it was within rounding. e4m3: keys and values
+// are in it.
 bool check_attention(const AttentionFamily &family, unsigned seed, int rounds, bool e4m3);
 
-// The same of bits: a token's result is what it is alone, whatever else there is in a step by position.
+// The same for bits: in a step by position, a token's result is the same as alone, whatever else is
+// in the step.
 bool check_by_row(const AttentionFamily &family, unsigned seed, int rounds, bool e4m3);
 
 // shape: heads, KV heads, head_dim.

@@ -23,7 +23,7 @@ __device__ uint32_t hash(uint64_t x) {
     return static_cast<uint32_t>(x);
 }
 
-// About normal: sum of 4 uniforms, variance 1.
+// Approximately normal: a sum of 4 uniforms, variance 1.
 __device__ float noise(uint64_t index) {
     float sum = 0;
     for (int i = 0; i < 4; ++i) {
@@ -32,7 +32,7 @@ __device__ float noise(uint64_t index) {
     return sum * 1.7320508f;
 }
 
-// So much greater are e4m3's numbers, to lie well among those that it has.
+// Numbers in e4m3 are this much larger, so that they are well within its range.
 constexpr float kStoredUnit = 32;
 
 template <typename T> __global__ void fill(T *data, int64_t count, uint64_t seed) {
@@ -52,7 +52,7 @@ void fill_with_noise(void *data, int64_t count, uint64_t seed, bool f16) {
     CHECK(cudaGetLastError());
 }
 
-// value, if the environment has the name.
+// Sets *value if the environment has the name.
 void read_setting(const char *name, double *value) {
     if (const char *text = std::getenv(name)) *value = std::atof(text);
 }
@@ -115,7 +115,7 @@ AttentionSetup::AttentionSetup(const AttentionFamily &family, const AttentionCas
     a.queues = device_.make<int32_t>(4);
     CHECK(cudaMemset(a.arrivals, 0, counters * sizeof(int32_t)));
     CHECK(cudaMemset(a.queues, 0, 4 * sizeof(int32_t)));
-    CHECK(cudaMemset(a.out, 0xff, q_elements() * 2)); // NaN: what is not written is seen
+    CHECK(cudaMemset(a.out, 0xff, q_elements() * 2)); // NaN, so that missing writes are detected
 }
 
 WorklistOptions AttentionSetup::options(Sharing sharing) const {

@@ -12,7 +12,7 @@
 #include "attention/family.h"
 #include "attention_case.h"
 
-// Ends the program where the CUDA call is an error.
+// Ends the program if the CUDA call fails.
 #define CHECK(call)                                                                                \
     do {                                                                                           \
         const cudaError_t status_ = (call);                                                        \
@@ -25,7 +25,7 @@
 
 namespace batchllm::cuda {
 
-// Device memory that goes with its owner.
+// Device memory that is freed with its owner.
 class DeviceArrays {
   public:
     DeviceArrays() = default;
@@ -48,12 +48,12 @@ class DeviceArrays {
     std::vector<void *> owned_;
 };
 
-// Shared prefixes are read together where the worklist finds that faster, wherever there are any, never; or the
-// worklist is that by which a row's bits depend on nothing else.
+// Shared prefixes are read together if the worklist expects that to be faster, always, or never; or
+// the worklist is the one with which a row's bits depend on nothing else.
 enum class Sharing { chosen, together, apart, by_position };
 inline constexpr const char *kSharingNames[] = {"chosen", "together", "apart", "by position"};
 
-// Of e4m3: pages that there is room to widen, and whether they are widened whatever it costs.
+// For e4m3: how many pages there is room to widen, and whether they are widened whatever it costs.
 struct Widening {
     int32_t room = 4096;
     bool always = false;
@@ -61,29 +61,30 @@ struct Widening {
 
 class AttentionSetup {
   public:
-    // copies: of the pool, one after the other. seed: of the noise. SMS in the environment: so many
-    // instead of all.
+    // copies: how many copies of the pool there are, used in turn. seed: for the noise. SMS in the
+    // environment: use this many SMs instead of all.
     AttentionSetup(const AttentionFamily &family, const AttentionCase &source, int copies,
                    uint64_t seed, Widening widening = {});
 
-    // Builds the worklist. Its costs may be set from the environment (WIDE_US=1.9).
+    // Builds the worklist. The environment may set its costs (WIDE_US=1.9).
     void use(Sharing sharing);
-    // As if these nodes were the step's, by position. Addresses of what tokens have are still of the whole step.
+    // The same by position, as if these nodes were the step's. Per-token addresses are still those
+    // of the whole step.
     void use_by_position(const std::vector<AttentionNode> &nodes, int32_t tokens);
-    // Enqueues one launch on `sms` SMs, and what it needs before it.
+    // Enqueues one launch on `sms` SMs, and whatever must run before it.
     void launch(const AttentionArguments &arguments, int sms, cudaStream_t stream) const {
         CHECK(launch_widen(arguments, sms, stream));
         CHECK(family_.launch(arguments, sms, stream));
     }
 
     const AttentionCase &source() const { return case_; }
-    const AttentionArguments &arguments() const { return arguments_; } // of the first copy
+    const AttentionArguments &arguments() const { return arguments_; } // for the first copy
     const Worklist &worklist() const { return worklist_; }
-    // [2][kv_heads] of e4m3: of keys, of values.
+    // [2][kv_heads] for e4m3: of keys, of values.
     const std::vector<float> &kv_scales() const { return kv_scales_; }
     int copies() const { return copies_; }
     int sms() const { return sms_; }
-    int64_t q_elements() const { // of the queries, and of the output
+    int64_t q_elements() const { // elements of the queries, and of the output
         return int64_t{case_.tokens()} * case_.shape.heads * case_.shape.head_dim;
     }
 
@@ -102,9 +103,9 @@ class AttentionSetup {
     Worklist worklist_;
 };
 
-// 2-byte elements as numbers.
+// Converts 2-byte elements to floats.
 std::vector<float> to_floats(const std::vector<uint16_t> &elements, bool f16);
-// Keys and values as a pool has them, without their scales.
+// Keys and values of a pool as floats, without their scales.
 std::vector<float> kv_to_floats(const std::vector<uint8_t> &pool, const AttentionShape &shape);
 
 } // namespace batchllm::cuda

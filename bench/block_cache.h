@@ -1,11 +1,12 @@
-// An implicit prefix cache, as streaming engines have it: what groups are compared with.
+// An implicit prefix cache, as in streaming engines, for comparison with groups.
 //
-// KV memory is blocks of a fixed number of tokens. A row finds its longest run of cached full blocks from
-// its start, takes new blocks for the rest, evicting the least recently used ones that no running
-// row holds, and gives all back when it has finished; its full prompt blocks stay cached until evicted.
-// Rows start in the order given; as many run at once as memory and the cap allow, each for as long as
-// the others that run (all decode as much). This is how vLLM's block manager behaves (free queue in
-// the order of release, a row's last blocks first; a row is never served its last token).
+// KV memory is blocks of a fixed number of tokens. A row reuses its longest run of cached full
+// blocks from its start and allocates new blocks for the rest, evicting the least recently used
+// ones that no running row uses. It releases all of them when it has finished; its full prompt
+// blocks stay cached until evicted. Rows start in the order given. As many run at once as memory
+// and the cap allow, all for the same time (all decode the same number of tokens). This is how
+// vLLM's block manager behaves (free queue in the order of release, a row's last blocks first; a
+// row's last token never comes from the cache).
 #pragma once
 
 #include <algorithm>
@@ -22,15 +23,15 @@ namespace batchllm {
 
 struct BlockCacheOptions {
     int32_t block_tokens = 16;
-    int64_t capacity_tokens = 0; // of KV memory
-    int64_t running = 256;       // most rows at once
+    int64_t capacity_tokens = 0; // size of KV memory
+    int64_t running = 256;       // maximum rows at once
     int32_t decode_tokens = 100; // of each row
 };
 
 struct BlockCacheResult {
     int64_t logical = 0;   // prompt tokens
-    int64_t processed = 0; // of them, computed
-    int64_t refused = 0;   // rows that exceed the capacity alone: all their tokens are computed
+    int64_t processed = 0; // how many of them were computed
+    int64_t refused = 0;   // rows that alone exceed the capacity: all their tokens are computed
     double saving_ratio() const {
         return logical == 0 ? 0 : 1 - static_cast<double>(processed) / static_cast<double>(logical);
     }
@@ -50,14 +51,14 @@ class BlockCache {
     }
 
   private:
-    // A cached block: held by `users` rows, or else in the queue of those that may be evicted.
+    // A cached block: used by `users` rows, or else in the queue of blocks that may be evicted.
     struct Block {
         int64_t users;
         std::list<uint64_t>::iterator place;
     };
     struct Running {
         std::vector<uint64_t> cached; // keys of its blocks that are or will be shared
-        int64_t blocks;               // its others: the last prompt block, decoding
+        int64_t blocks;               // its other blocks: the last prompt block, decoding
     };
 
     void start(const TokenRow &row) {
@@ -68,7 +69,7 @@ class BlockCache {
             ++result_.refused;
             return;
         }
-        std::vector<uint64_t> keys; // of full blocks: all tokens up to and with the block's
+        std::vector<uint64_t> keys; // of full blocks: a hash of all tokens up to the block's end
         for (int64_t end = size; end <= row.length; end += size) {
             keys.push_back(XXH3_64bits_withSeed(row.tokens + end - size,
                                                 static_cast<size_t>(size) * 4,
@@ -77,7 +78,7 @@ class BlockCache {
         for (;; finish_first()) {
             if (static_cast<int64_t>(running_.size()) >= options_.running) continue;
             size_t hits = 0,
-                   idle = 0; // idle: hits that nobody holds, no longer there to be evicted
+                   idle = 0; // idle: hits that no row used before, which can no longer be evicted
             while (hits < keys.size() && static_cast<int64_t>(hits + 1) * size < row.length) {
                 const auto found = blocks_.find(keys[hits]);
                 if (found == blocks_.end()) break;
@@ -105,7 +106,7 @@ class BlockCache {
         free_blocks_ -= fresh;
         size_t kept = hits;
         for (size_t i = hits; i < keys.size(); ++i) {
-            // The same block computed twice (by rows that run at once, or the last of an equal row)
+            // A block computed twice (by rows that run at once, or the last block of an equal row)
             // is cached once.
             if (!blocks_.try_emplace(keys[i], Block{1, queue_.end()}).second) continue;
             keys[kept++] = keys[i];

@@ -1,5 +1,5 @@
-// BatchLLM's first claim as an experiment: the saving ratio of an LRU block cache, rows in random order,
-// against that of groups found ahead of time.
+// BatchLLM's first claim as an experiment: the saving ratio of an LRU block cache with rows in
+// random order, compared with that of groups found ahead of time.
 //
 //     bench/cache                                  the job of KERNELS.md, "industry 1"
 //     bench/cache --uneven --sharing 4             a job whose figures are near the paper's

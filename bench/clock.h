@@ -1,4 +1,4 @@
-// Wall-clock time, as benches measure it.
+// Wall-clock time for benches.
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,7 @@
-/* A job of token columns on the sim backend, from a file: what bench/python_overhead.py holds Python's time and
-   memory against. Usage: columns write FILE ROWS LENGTH    makes the file: ROWS rows of LENGTH tokens
-                          columns run FILE LENGTH           seconds of the job, kilobytes at most, rows, tokens generated */
+/* A job of token columns on the sim backend, from a file; bench/python_overhead.py compares Python's
+   time and memory with it. Usage:
+   columns write FILE ROWS LENGTH    makes the file: ROWS rows of LENGTH tokens
+   columns run FILE LENGTH           prints seconds, peak kilobytes, rows and tokens generated */
 #include <batchllm.h>
 #include <stdio.h>
 #include <stdlib.h>

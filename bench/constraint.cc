@@ -1,11 +1,12 @@
-// constraint [DOCUMENTS [VOCABULARY]]: how long constraints take to make, and token masks to fill. One
-// thread; times are of its processor, so that other programs do little harm. VOCABULARY: a file of tiktoken's form, "base64 rank" a line; without it, 128,000 made-up tokens.
+// constraint [DOCUMENTS [VOCABULARY]]: how long constraints take to make, and token masks to fill.
+// One thread; times are processor time, so that other programs have little effect. VOCABULARY: a
+// file in tiktoken's format, "base64 rank" per line; without it, 128,000 synthetic tokens.
 //
-// Each grammar is made anew; then documents that it takes, cut into tokens longest first, are followed
-// token by token, and each call of allowed() is timed. "all": every token of every document; a state
-// that was met before has its mask already, as in a job. "new": only the calls that made a mask, which
-// is what a cold cache costs; the states made on the way are in it. "first": every token of the first
-// document alone. "advance": the time that advance() takes, a token.
+// Each grammar is compiled from scratch. Then documents that it accepts, cut into tokens longest
+// first, are followed token by token, and each call of allowed() is timed. "all": every token of
+// every document; a state seen before already has its mask, as in a job. "new": only the calls that
+// made a mask, which is the cost of a cold cache, including the states made on the way. "first":
+// every token of the first document only. "advance": the time of advance() per token.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -30,7 +31,7 @@ double processor_seconds() {
     return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Texts at random, the same on every machine.
+// Random texts, the same on every machine.
 class Writer {
   public:
     size_t pick(size_t n) { return random_() % n; }

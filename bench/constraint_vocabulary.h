@@ -1,4 +1,4 @@
-// A vocabulary like those of today's models, made up: 128,000 byte-level pieces, the same on every
+// A synthetic vocabulary like those of today's models: 128,000 byte-level pieces, the same on every
 // machine.
 #pragma once
 
@@ -12,9 +12,9 @@
 
 namespace batchllm {
 
-// Bytes, digits up to 999, punctuation as it stands together in JSON and code, white space, words of
-// syllables with and without a space before them in three cases, characters of other scripts, some of
-// them cut. In about the shares of a byte-level vocabulary of that size.
+// Bytes, numbers up to 999, punctuation in the combinations of JSON and code, white space, words of
+// syllables with and without a space before them in three cases, and characters of other scripts,
+// some of them cut. The shares are about those of a byte-level vocabulary of that size.
 class VocabularyMaker {
   public:
     static std::vector<std::string> make(size_t size) { return VocabularyMaker(size).run(); }

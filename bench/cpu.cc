@@ -1,15 +1,15 @@
-// The CPU backend's speed, each figure beside what it is held against in the same run.
+// The CPU backend's speed, each figure beside its yardstick from the same run.
 //
 //   cpu [linear] [attention] [steps] [--threads N] [--type bf16|f32] [--groups N] [--only-sharing] [--reproducible]
 //       [--kernels NAME] [--convolutions]
 //
-// linear:    matrix products at the shapes of a 100M-parameter Llama, as a share of oneDNN's own rate
-//            for the whole product on the same number of threads.
+// linear:    matrix products at the shapes of a 100M-parameter Llama, as a share of oneDNN's own
+//            rate for the whole product on the same number of threads.
 // attention: prefill, decode, and decode on a shared prefix; rates, and against the same work unshared.
-// steps:     prefix 2000 / own 200 / 16 rows a prefix / 32 new tokens, with and without sharing: rows
-//            a second, and the seconds by part.
-// --reproducible: each beside the same in reproducible mode.
-// --kernels: with this table of src/backend/cpu/kernels.h and not the best.
+// steps:     prefix 2000 / own 200 / 16 rows per prefix / 32 new tokens, with and without sharing:
+//            rows per second, and the seconds by part.
+// --reproducible: also runs each in reproducible mode.
+// --kernels: uses this table of src/backend/cpu/kernels.h instead of the best.
 // --convolutions: steps on layers of LFM2-1.2B's shapes, two with a short convolution and one that attends.
 #include <cstdio>
 #include <cstdlib>

@@ -15,10 +15,10 @@
 namespace batchllm::cpu {
 namespace {
 
-// A batch's attention in one layer, and what it must do.
+// A batch's attention in one layer, and the work that it must do.
 struct Timed {
     double seconds;
-    double pairs; // of a query token and a key
+    double pairs; // pairs of a query token and a key
     double bytes; // of keys and values
 };
 
@@ -30,14 +30,14 @@ Model one_layer(const Attention &shape) {
     return model;
 }
 
-// One layer's attention for a batch of rows on random keys and values.
+// One layer's attention for a batch of rows over random keys and values.
 struct AttentionBench {
-    Model model; // of one layer
+    Model model; // a model of one layer
     const Attention &layer;
     const Kernels &kernels;
     ThreadPool pool;
     KvPages pages;
-    int32_t stretch = 0; // WorklistOptions'
+    int32_t stretch = 0; // as in WorklistOptions
 
     AttentionBench(const Attention &shape, const CpuBenchOptions &options)
         : model(one_layer(shape)), layer(model.layers[0].attention), kernels(options.table()),
@@ -63,7 +63,8 @@ struct AttentionBench {
         }
     }
 
-    // rows of (own tokens stored, of which the last `count` are queries), behind a prefix or not.
+    // Times `rows` rows with `own` stored tokens each, the last `count` of which are queries, with
+    // or without a shared prefix.
     Timed time(int32_t prefix, int32_t rows, int32_t own, int32_t count) {
         TokenBatch batch;
         batch.pages.resize(1);

@@ -1,4 +1,4 @@
-// What the parts of bench/cpu share: its options, how a call is timed, and a random model.
+// Shared by the parts of bench/cpu: its options, how a call is timed, and a random model.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ struct CpuBenchOptions {
 };
 
 // Seconds of one call: the shortest of those made within a fifth of a second, after one to warm up.
-// The shortest, because whatever else runs on the machine can only lengthen a call.
+// The shortest, because other programs on the machine can only lengthen a call.
 template <typename F> double shortest_seconds(F call) {
     call();
     double shortest = 1e9;
@@ -123,7 +123,7 @@ struct RandomModel {
     }
 };
 
-// The parts, each in the file of its name; cpu.cc says what they print.
+// The parts, each in its own file; cpu.cc says what they print.
 void bench_linear(const RandomModel &random_model, const CpuBenchOptions &options);
 void bench_attention(const RandomModel &random_model, const CpuBenchOptions &options);
 void bench_steps(const RandomModel &random_model, const CpuBenchOptions &options);

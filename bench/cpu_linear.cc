@@ -16,7 +16,7 @@ __attribute__((weak)) void omp_set_num_threads(int threads);
 namespace batchllm::cpu {
 namespace {
 
-// oneDNN's own rate for the whole product, its own threads, weights in its own layout.
+// oneDNN's own time for the whole product, with its own threads and weights in its own layout.
 double onednn_seconds(int64_t m, int64_t n, int64_t k, DType type, int32_t threads) {
     using namespace dnnl;
     if (omp_set_num_threads != nullptr) omp_set_num_threads(threads);

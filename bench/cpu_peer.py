@@ -6,10 +6,10 @@
     bench/cpu_peer.py --build build [--rounds 3] [--threads 2] [--model qwen3.5]
 
 16 rows share a prefix of 2,000 tokens; each has 200 of its own and 32 new ones, chosen greedily. The model is a Llama
-of 100 million parameters with random weights in bf16, or with `--model qwen3.5` one of as many layers of Qwen3.5's
-kinds, three of four with gated delta nets, which both read from files with the same weights. llama.cpp computes the
-prefix once for all rows, then the rows' own tokens in full batches, then all rows' next tokens together. Its best
-round with its best settings of those tried counts, and our best round.
+of 100 million parameters with random weights in bf16, or with `--model qwen3.5` one with as many layers of Qwen3.5's
+kinds, three of four with gated delta nets; both programs then read files with the same weights. llama.cpp computes the
+prefix once for all rows, then the rows' own tokens in full batches, then all rows' next tokens together. The figures
+are its best round with the best settings that were tried, and our best round.
 """
 import argparse
 import ctypes
@@ -24,7 +24,7 @@ import cpu_peer_hybrid
 import gguf
 import numpy as np
 
-# This folder's tokenize.py is not the one that packages mean.
+# Packages that import tokenize must not get this folder's tokenize.py.
 sys.path = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(__file__))]
 import llama_cpp as llama  # noqa: E402
 
@@ -79,7 +79,7 @@ def write_model(path):
 
 
 class Peer:
-    """A context of llama.cpp and one batch that is filled and run."""
+    """A context of llama.cpp, and one batch that is filled and run."""
 
     def __init__(self, model, threads, batch, micro_batch):
         params = llama.llama_context_default_params()
@@ -100,7 +100,7 @@ class Peer:
         llama.llama_free(self.context)
 
     def run(self, tokens):
-        """tokens: (token, position, sequences, wanted). Returns the next token of each that is wanted, in order."""
+        """tokens: (token, position, sequences, wanted). Returns the next token after each wanted one, in order."""
         chosen = []
         for begin in range(0, len(tokens), self.most):
             part = tokens[begin:begin + self.most]
@@ -124,7 +124,8 @@ class Peer:
         return chosen
 
     def job(self, prefix, own, in_turn):
-        """Rows a second, and each row's first token. in_turn: own tokens by their positions, not by rows."""
+        """Rows per second, and each row's first token. in_turn: own tokens are batched by position instead of by
+        row."""
         llama.llama_memory_clear(llama.llama_get_memory(self.context), True)
         everyone = list(range(ROWS))
         start = time.perf_counter()
@@ -144,7 +145,7 @@ def ours(build, threads):
 
 
 def ours_from_files(folder, threads, prefix, own):
-    """Rows a second, and each row's first token, of the model in a folder."""
+    """Rows per second, and each row's first token, for the model in a folder."""
     import batchllm
     rows = np.concatenate([np.tile(np.array(prefix, np.int32), (ROWS, 1)), np.array(own, np.int32)], 1)
     with batchllm.Engine(folder, backend="cpu", threads=threads) as engine:

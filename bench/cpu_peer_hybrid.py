@@ -1,7 +1,7 @@
 """A model of Qwen3.5's kinds of layers with random weights, as a checkpoint and as a GGUF file: for bench/cpu_peer.py.
 
-Three layers of four are gated delta nets, with as many heads of keys as of values, as in Qwen3.5's smaller models: with
-more of values the two formats have them in different orders.
+Three layers of four are gated delta nets, with as many key heads as value heads, as in Qwen3.5's smaller models: with
+more value heads, the two formats order them differently.
 """
 import json
 import os
@@ -17,7 +17,7 @@ DELTA = DELTA_HEADS * DELTA_DIM
 
 
 class Weights:
-    """Both files' tensors, each with its name in either."""
+    """The tensors of both files, each with its name in either format."""
 
     def __init__(self, writer):
         self.writer, self.random, self.checkpoint = writer, np.random.default_rng(1), {}
@@ -33,7 +33,7 @@ class Weights:
         self.writer.add_tensor(theirs, np.ascontiguousarray(as_theirs(rounded)).reshape(np.shape(values)))
 
     def norm(self, ours, theirs, length):
-        """The checkpoint's norms have one less."""
+        """Norm weights; the checkpoint stores them minus one."""
         self.vector(ours, theirs, np.zeros(length), lambda x: x + 1)
 
     def keep(self, name, values, shape=None):
@@ -112,7 +112,7 @@ def write_checkpoint(folder, tensors, vocabulary, longest):
 
 
 def write_model(folder, path, vocabulary, longest):
-    """The checkpoint in `folder`, the GGUF file at `path`."""
+    """Writes the checkpoint to `folder` and the GGUF file to `path`."""
     writer = gguf.GGUFWriter(path, "qwen35")
     describe(writer, vocabulary, longest)
     weights = Weights(writer)

@@ -14,7 +14,7 @@ namespace {
 using testing::Row;
 using testing::RowScheduler;
 
-// Rows a CPU second: what the machine's other load does not change.
+// Rows per CPU second, which other load on the machine does not change.
 double run_job(const RandomModel &random_model, const CpuBenchOptions &options, bool sharing,
                int32_t rows_wanted, bool reproducible = false) {
     const Model &model = random_model.model;

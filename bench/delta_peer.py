@@ -4,11 +4,12 @@
     pip install vllm==0.33.0 flash-linear-attention==0.6.0
     bench/delta_peer.py [--only vllm,flashinfer,fla]
 
-Between the layer's two products, vLLM 0.33.0 launches for prompts a convolution, one kernel for norms of q and k and for
-gates, the rule (FlashInfer's kernels on Hopper by default, Triton kernels otherwise) between a gather and a scatter of
-states, and the gated norm; for decode the convolution's update, the rule with norms and gates, and the gated norm. Each
-part is timed alone, and ALL as vLLM calls them. A CUDA graph holds `--repeat` calls one after another, half as many for
-prompts; the median of five replays counts. The same calls are first compared with the rule in float64.
+Between the layer's two products, vLLM 0.33.0 launches for prompts a convolution, one kernel for norms of q and k and
+for gates, the rule (FlashInfer's kernels on Hopper by default, Triton kernels otherwise) between a gather and a scatter
+of states, and the gated norm. For decode it launches the convolution's update, the rule with norms and gates, and the
+gated norm. Each part is timed alone; ALL is what vLLM calls. A CUDA graph contains `--repeat` consecutive calls, half
+as many for prompts; the result is the median of five replays. The same calls are first compared with the rule in
+float64.
 """
 import argparse
 import statistics
@@ -27,7 +28,7 @@ DEVICE = "cuda"
 
 
 def load(wanted):
-    """What is installed of the packages, by short names; says what is missing."""
+    """The installed packages by short names; prints which ones are missing."""
     found = SimpleNamespace()
 
     def vllm():
@@ -55,7 +56,7 @@ def load(wanted):
         if name in wanted:
             try:
                 bring()
-            except Exception as error:  # whatever an import raises, the others can still run
+            except Exception as error:  # whatever an import raises, the other packages can still run
                 print(f"without {name}: {type(error).__name__}: {error}")
     return found
 
@@ -76,22 +77,22 @@ class Layer:
         self.decay = torch.empty(VALUE_HEADS, device=DEVICE).uniform_(0.5, 4, generator=random).log()
         self.step = normal(VALUE_HEADS, dtype=torch.float32)
         self.norm = torch.empty(DIM, device=DEVICE).uniform_(0.5, 1.5, generator=random).bfloat16()
-        # Slot 0 is nobody's: vLLM takes its index for padding.
+        # Slot 0 is unused: vLLM takes its index for padding.
         self.states = normal(requests + 1, VALUE_HEADS, DIM, DIM, dtype=state, scale=0.1)
         self.seen = normal(requests + 1, WIDTH - 1, CHANNELS).transpose(1, 2)  # [slots, channels, tokens]
         self.slots = torch.arange(1, requests + 1, dtype=torch.int32, device=DEVICE)
         self.starts = torch.arange(0, self.tokens + 1, each, dtype=torch.int32, device=DEVICE)
         self.long_starts = self.starts.long()
         self.begun = torch.ones(requests, dtype=torch.bool, device=DEVICE)
-        # As the product leaves them. vLLM's compiler may read z, b and a there; here they are apart from the start.
+        # As the product writes them. vLLM's compiler may read z, b and a there; here they are separate from the start.
         self.qkv = self.qkvz[:, :CHANNELS]
         self.z = self.qkvz[:, CHANNELS:].reshape(self.tokens, VALUE_HEADS, DIM).contiguous()
         self.b, self.a = (part.contiguous() for part in self.ba.chunk(2, dim=-1))
         self.convolved = torch.empty(self.tokens, CHANNELS, dtype=torch.bfloat16, device=DEVICE)
-        self.after = None  # states, where they are not in their slots
+        self.after = None  # states, if they are not in their slots
 
     def plan(self, vllm):
-        """What vLLM makes once a step for all layers."""
+        """What vLLM computes once per step for all layers."""
         blocks = -(-self.each // 8)
         rows = torch.arange(self.requests, dtype=torch.int32).repeat_interleave(blocks).to(DEVICE)
         offsets = torch.arange(blocks, dtype=torch.int32).repeat(self.requests).to(DEVICE)
@@ -143,7 +144,7 @@ def rule_flashinfer(peers, layer, made, states):
 
 
 def rule_flashinfer_alone(peers, layer, made, gates, states, after):
-    """FlashInfer's kernels and nothing else: gates and offsets as they want them."""
+    """Only FlashInfer's kernels: gates and offsets are already in their formats."""
     q, k, v, _, beta = (part.squeeze(0) for part in made)
     peers.flashinfer.rule(q=q, k=k, v=v, g=gates, beta=beta, initial_state=states, output_final_state=True,
                           output_state=after, cu_seqlens=layer.long_starts, use_cp="auto", backend="flashinfer")
@@ -173,7 +174,7 @@ def prompt(peers, layer, rule):
 # --- parts of decode ---------------------------------------------------------------------------------------------
 
 def update(peers, layer):
-    """vLLM lets it write over its input; elsewhere, so that the next call has the same one."""
+    """vLLM lets it overwrite its input. Here it writes elsewhere, so that the next call has the same input."""
     return peers.vllm.update(layer.qkv, layer.seen, layer.convolution, None, "silu", conv_state_indices=layer.slots,
                              out=layer.convolved)
 
@@ -201,7 +202,7 @@ def decode_flashinfer(peers, layer, qkv, out):
 
 
 def decode_fla(peers, layer, qkv, out):
-    """With a state per row, not slots: flash-linear-attention has no indices."""
+    """With a state per row instead of slots, since flash-linear-attention has no indices."""
     q, k, v = heads(layer, qkv)
     result, after = peers.fla.decode(q.contiguous(), k.contiguous(), v.contiguous(), g=layer.a.unsqueeze(1),
                                      beta=layer.b.unsqueeze(1), initial_state=layer.states[1:], output_final_state=True,
@@ -220,7 +221,7 @@ def decode(peers, layer, rule):
 # --- the rule in float64 -----------------------------------------------------------------------------------------
 
 def reference(layer):
-    """Results and states, token after token."""
+    """Results and states, computed token by token."""
     qkv = layer.qkvz[:, :CHANNELS].double().view(layer.requests, layer.each, CHANNELS)
     before = layer.seen[1:].transpose(1, 2).double()
     all_tokens = torch.cat([before, qkv], 1)
@@ -251,7 +252,7 @@ def reference(layer):
 
 
 def check(name, run, requests, each):
-    """Compares a layer with the rule; bf16 in between is worth some 0.5 %."""
+    """Compares a layer with the rule; bf16 intermediates account for some 0.5 %."""
     layer = Layer(requests, each, seed=requests * each)
     expected, state = reference(layer)
     result = run(layer)
@@ -261,7 +262,7 @@ def check(name, run, requests, each):
         return float((got.double() - want).norm() / want.norm())
 
     errors = error(result, expected), error(after, state)
-    right = all(e < 0.02 for e in errors)  # not so with a NaN
+    right = all(e < 0.02 for e in errors)  # false for a NaN
     print(f"{name}, {requests} x {each}: {errors[0]:.1e} off, states {errors[1]:.1e}{'' if right else ': WRONG'}")
     return right
 
@@ -288,7 +289,7 @@ def microseconds(call, repeat):
 
 
 def copy_rate():
-    """Bytes read and written a second."""
+    """Bytes read and written per second."""
     here = torch.zeros(2 << 30, dtype=torch.uint8, device=DEVICE)
     there = torch.empty_like(here)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -304,13 +305,13 @@ def copy_rate():
 def attempt(call, repeat):
     try:
         return f"{microseconds(call, repeat):.1f}"
-    except Exception as error:  # one peer's failure leaves the others
+    except Exception as error:  # if one peer fails, the others still run
         torch.cuda.synchronize()
         return f"{type(error).__name__}: {str(error)[:80]}"
 
 
 def prompt_parts(peers, right, layer):
-    """Names and calls of what is timed for prompts."""
+    """Names and calls of the parts that are timed for prompts."""
     layer.plan(peers.vllm)
     convolved = convolve(peers, layer)
     made, states = prepare(peers, layer, convolved), gather(layer)
@@ -353,7 +354,8 @@ def time_all(label, parts, repeat):
 
 
 def compare(peers):
-    """Which peers compute the rule: prompts that fill chunks or not, in both of FlashInfer's ways; and decode."""
+    """Which peers compute the rule correctly: for prompts that fill chunks and prompts that do not, in both of
+    FlashInfer's modes; and for decode."""
     right = set()
     rules = {"vllm": rule_vllm, "flashinfer": rule_flashinfer, "fla": rule_fla}
     steps = {"vllm": decode_vllm, "flashinfer": decode_flashinfer, "fla": decode_fla}
@@ -369,7 +371,7 @@ def compare(peers):
             try:
                 if all([check(label, lambda layer: run(layer, call, rule), *shape) for shape in shapes]):
                     right.add(label)
-            except Exception as error:  # one peer's failure leaves the others
+            except Exception as error:  # if one peer fails, the others still run
                 print(f"{label}: {type(error).__name__}: {error}")
     return right
 

@@ -1,4 +1,5 @@
-// What benches of kernels share: calls that end the program where they fail, and arrays on the device.
+// Shared by benches of kernels: CUDA calls that end the program if they fail, and arrays on the
+// device.
 #pragma once
 
 #include <cstdio>
@@ -36,7 +37,7 @@ template <typename T> DeviceMemory upload(const std::vector<T> &values) {
     return memory;
 }
 
-// Milliseconds of one of `times` launches, the first not counted.
+// Milliseconds per launch over `times` launches, not counting the first.
 template <typename Launch> float time_launches(int times, const Launch &launch) {
     const Event begin = require(Event::create(true)), end = require(Event::create(true));
     launch();
@@ -49,7 +50,7 @@ template <typename Launch> float time_launches(int times, const Launch &launch) 
     return milliseconds / static_cast<float>(times);
 }
 
-inline double copy_rate() { // bytes read and written a second
+inline double copy_rate() { // bytes read and written per second
     constexpr int64_t kBytes = int64_t{2} << 30;
     const DeviceMemory from = require(zeroed_memory(kBytes, "copied"));
     const DeviceMemory to = require(zeroed_memory(kBytes, "copied"));

@@ -1,10 +1,11 @@
-// The kernels between a layer's products: microseconds a launch, the bytes that must move a second, and that beside a
-// copy. Launches replay from a graph, one after another, each on memory that the last ones have not touched, so that
-// nothing comes from L2. The last column: what a copy of as many bytes takes, launched in the same way.
+// The kernels between a layer's products: microseconds per launch, the bytes per second that must
+// move, and that rate relative to a copy. Launches are replayed from a graph, one after another,
+// each on memory that the previous ones have not touched, so that nothing comes from L2. The last
+// column is the time of a copy of as many bytes, launched in the same way.
 //
 //     elementwise                     Mistral-7B's shape, 64 to 8,192 rows
 //     elementwise --hidden 8192 --width 28672 --heads 64
-//     elementwise --rows 512          so many rows alone
+//     elementwise --rows 512          only this number of rows
 //     elementwise --only e4m3         kernels with this in their names
 #include <algorithm>
 #include <cstdint>
@@ -32,7 +33,7 @@ namespace {
 constexpr int64_t kArena = int64_t{3} << 30; // bytes; several times L2
 constexpr int32_t kVocabulary = 32000, kMostRows = 8192;
 
-// Memory of which each launch gets the next part, from the front again after the last.
+// Memory of which each launch gets the next part; after the last part it starts over.
 class Arena {
   public:
     explicit Arena(uint64_t seed) : memory_(noise(kArena / 2, seed, 1)) {}
@@ -54,7 +55,7 @@ struct Shape {
 
 struct Kernel {
     std::string name;
-    int64_t bytes; // that a row must move
+    int64_t bytes; // bytes that a row must move
     std::function<cudaError_t(int32_t rows, cudaStream_t stream)> launch;
 };
 
@@ -138,7 +139,7 @@ class Bench {
                                                            stream);
                            }});
         }
-        for (const bool part : {false, true}) { // of a head's elements that turn
+        for (const bool part : {false, true}) { // whether only part of a head's elements rotate
             const int32_t dims = part ? s_.head_dim / 2 : s_.head_dim;
             all.push_back({part ? "rope of half a head, KV" : "rope, KV", 4 * qkv + 4 * dims,
                            [=, this](int32_t n, cudaStream_t stream) {
@@ -171,12 +172,12 @@ class Bench {
         return all;
     }
 
-    // Microseconds of a launch.
+    // Microseconds per launch.
     double time(int32_t rows, const Kernel &kernel) {
         return time(rows * kernel.bytes,
                     [&](cudaStream_t stream) { require(kernel.launch(rows, stream)); });
     }
-    // Of a copy that reads and writes so many bytes together.
+    // The time of a copy that reads and writes this many bytes in total.
     double time_copy(int64_t bytes) {
         return time(bytes, [&](cudaStream_t stream) {
             require(cudaMemcpyAsync(out_.next(bytes / 2), in_.next(bytes / 2),

@@ -1,4 +1,4 @@
-/* Rows that share instructions, embedded with sharing and without: how many times as fast sharing is.
+/* Rows that share instructions, embedded with and without sharing: the speedup by sharing.
    Usage: embed MODEL [ROWS [SHARED [OWN [ROWS_OF_AN_INSTRUCTION]]]]    2000 rows of 200 + 20 tokens, by 200, on the CPU */
 #include <batchllm.h>
 #include <math.h>
@@ -48,7 +48,7 @@ static int add(batchllm_engine *engine, const job_shape *shape) {
     return status != BATCHLLM_OK ? failed("add") : 0;
 }
 
-/* The sum of all vectors' first values tells whether both ways computed the same. */
+/* The sum of all vectors' first values shows whether both ways computed the same. */
 static int run(const char *model, const job_shape *shape, int32_t enlarge, double *time,
                double *sum) {
     batchllm_engine_options options;

@@ -1,14 +1,21 @@
-// The products of experts alone, on the GPU: what launches of gate and up with the activation, and of down, take at
-// so many tokens an expert, spread evenly, at random and by Zipf's law (the expert of rank r gets 1 / r of the first one's,
-// but none more than one turn a token), beside one dense product of the same size and cuBLASLt's of one expert
-// after another.
+// The products of experts alone, on the GPU: the time of launches of gate and up with the
+// activation, and of down, for various numbers of tokens per expert, spread evenly, at random and
+// by Zipf's law (the expert of rank r gets 1 / r of the first one's tokens, but none more than one
+// turn per token). For comparison: one dense product of the same size, and cuBLASLt's products of
+// one expert after another.
 //
 //     experts                          Qwen3-30B-A3B: 128 experts, 8 a token, 768 wide, hidden 2048
 //     experts --experts 8 --chosen 2 --width 14336 --hidden 4096 --tokens 256
+<<<<<<< HEAD
 //     experts --kernel sm90            that one alone
 //     experts --gelu                   gates by GELU's approximation with tanh (Gemma 4), not by SiLU
 //     experts --fp8 blocks             elements in e4m3 with scales of blocks of W, or of its rows (rows); the dense
 //                                      product, too
+=======
+//     experts --kernel sm90            only this one
+//     experts --fp8 blocks             elements in e4m3 with scales of blocks of W, or of its rows
+//                                      (rows); also for the dense product
+>>>>>>> prose
 //     experts --check                  no times: elements drawn from each product against float64
 #include <algorithm>
 #include <cmath>
@@ -33,21 +40,20 @@ namespace {
 
 const char *const kKernels[] = {"sm80", "sm90"};
 
-// How turns are spread over the experts.
-// eighth: half of the turns to an eighth of the experts.
+// How turns are spread over the experts. eighth: half of the turns go to an eighth of the experts.
 enum class Spread { even, drawn, eighth, zipf };
 const char *const kSpreads[] = {"even", "drawn", "eighth", "Zipf"};
 
 struct Shape {
     int32_t experts = 128, chosen = 8, width = 768, hidden = 2048;
-    std::vector<int32_t> tokens = {16, 64, 128, 256, 512, 2048}; // of an expert
+    std::vector<int32_t> tokens = {16, 64, 128, 256, 512, 2048}; // per expert
     bool check = false;
     Activation activation = Activation::silu;
     Scaling scaling = Scaling::none; // of W: in bf16
-    std::string kernel;              // "": all that run here
+    std::string kernel;              // "": all that run on this device
 };
 
-// Rows of noise in e4m3, each scaled by its greatest.
+// Rows of noise in e4m3, each scaled by its maximum.
 DeviceMemory noise_in_e4m3(int64_t rows, int32_t width, uint64_t seed, float deviation) {
     constexpr int64_t at_once = 65536;
     DeviceMemory memory = require(DeviceMemory::create(rows * width, "noise"));
@@ -66,7 +72,7 @@ DeviceMemory noise_in_e4m3(int64_t rows, int32_t width, uint64_t seed, float dev
     return memory;
 }
 
-// Turns of each expert: `each` on average.
+// The turns of each expert, `each` on average.
 std::vector<int32_t> counts_of(const Shape &shape, int32_t each, Spread spread) {
     std::vector<int32_t> counts(static_cast<size_t>(shape.experts), each);
     if (spread == Spread::even) return counts;
@@ -81,7 +87,7 @@ std::vector<int32_t> counts_of(const Shape &shape, int32_t each, Spread spread) 
         const int32_t some = std::max(1, shape.experts / 8), others = shape.experts - some;
         const int32_t half = each * shape.experts / 2;
         for (int32_t e = 0; e < shape.experts; ++e) {
-            // Every eighth one; what is left over goes to the first ones of each kind.
+            // Every eighth expert; the remainder goes to the first experts of each kind.
             const bool many = e % 8 == 0 && e / 8 < some;
             const int32_t number = many ? e / 8 : e - std::min(e / 8 + 1, some);
             const int32_t of = many ? some : others,
@@ -185,7 +191,7 @@ class LayerOfExperts {
                     made_scales_.as<float>(), DType::bf16};
         return a;
     }
-    int64_t bytes() const { return fp8_ ? 1 : 2; } // of an element
+    int64_t bytes() const { return fp8_ ? 1 : 2; } // bytes per element
     double time(bool down, GroupedKernel kernel) const {
         const GroupedArguments a = arguments(down);
         return time_us([&](cudaStream_t s) { require(launch_grouped(kernel, a, sms_, s)); });
@@ -208,7 +214,7 @@ class LayerOfExperts {
             }
         });
     }
-    // Of all turns by one expert's matrix.
+    // The time of all turns with one expert's matrix.
     double time_dense(bool down, Linear *linear) const {
         const GroupedArguments a = arguments(down);
         const auto rows = static_cast<int64_t>(row_of_.size());
@@ -222,7 +228,7 @@ class LayerOfExperts {
         });
     }
 
-    // The largest error among drawn elements, over the root mean square of them.
+    // The largest error among drawn elements, divided by their root mean square.
     double error_of(bool down, GroupedKernel kernel) const {
         const GroupedArguments a = arguments(down);
         require(launch_grouped(kernel, a, sms_, nullptr));
@@ -290,7 +296,7 @@ class LayerOfExperts {
     int sms_;
     bool fp8_;
     DeviceMemory x_, w_, activated_, made_, tiles_, rows_, count_;
-    DeviceMemory scales_; // of whatever needs any: all the same
+    DeviceMemory scales_; // for everything that needs scales: all equal
     DeviceMemory made_scales_;
     std::vector<int32_t> row_of_, expert_of_;
 };

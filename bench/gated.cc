@@ -1,6 +1,7 @@
-// The product of gate and up with its activation, as one kernel (cuda/gated) and as cuBLASLt's product with the activation
-// after it: microseconds, and TFLOP/s of the product's arithmetic, in bf16. All are timed in turn for a while, so that the
-// device runs at the clock that its power allows.
+// The product of gate and up with its activation, as one kernel (cuda/gated) and as cuBLASLt's
+// product followed by the activation: microseconds, and TFLOP/s of the product's arithmetic, in
+// bf16. All are timed in turn for a while, so that the device runs at the clock that its power
+// limit allows.
 //
 //     gated                           Mistral-7B's shape, 256 to 8,192 rows
 //     gated --hidden 3584 --width 18944 --rows 4096 --seconds 0.5
@@ -24,7 +25,7 @@ namespace {
 struct Shape {
     int32_t hidden = 4096, width = 14336;
     std::vector<int32_t> rows = {256, 512, 768, 1024, 2048, 3072, 4096, 8192};
-    double seconds = 0.25; // of each time
+    double seconds = 0.25; // for each time
 };
 
 class Bench {
@@ -47,7 +48,7 @@ class Bench {
     }
 
   private:
-    static constexpr int kLayers = 4; // whose weights do not stay in L2
+    static constexpr int kLayers = 4; // enough that weights do not stay in L2
 
     const void *weights(int layer) const { return w_[static_cast<size_t>(layer)].data(); }
     void product(int layer, int32_t rows) {
@@ -65,7 +66,8 @@ class Bench {
                                   sms_, nullptr));
     }
 
-    // Microseconds of each call, which gets the number of a layer: in turn, so that all run at the same clock.
+    // Microseconds of each call, which is passed the number of a layer. Calls take turns, so that
+    // all run at the same clock.
     std::vector<double> time(const std::vector<std::function<void(int)>> &calls) const {
         std::vector<double> total(calls.size());
         std::vector<int> times(calls.size());
@@ -79,7 +81,7 @@ class Bench {
                                         }
                                     }));
                 all += took;
-                if (all < 0.3 * s_.seconds) continue; // it warms up
+                if (all < 0.3 * s_.seconds) continue; // warming up
                 total[i] += took;
                 times[i] += rounds * kLayers;
             }

@@ -1,6 +1,7 @@
-// The made-up job of the planning benches and of tests/test_plan_cache.cc: rows of a common head, a
-// document's prefix and an own part, lengths normal with a relative spread, in random order. ("industry 1":
-// 3,000 rows, prefix 1,100 of which 275 are common to all, own 400, sharing 7, spread 20 %.)
+// The synthetic job of the planning benches and of tests/test_plan_cache.cc: rows that consist of a
+// common head, a document's prefix and their own part, with normally distributed lengths, in random
+// order. ("industry 1": 3,000 rows, prefix 1,100, of which 275 are common to all, own 400, sharing
+// 7, spread 20 %.)
 #pragma once
 
 #include <algorithm>
@@ -16,11 +17,11 @@ namespace batchllm {
 
 struct JobShape {
     int64_t rows = 3000;
-    double prefix = 1100; // tokens, the common ones included
+    double prefix = 1100; // tokens, including the common ones
     int32_t common = 275;
     double own = 400;
-    double sharing = 7;  // rows a prefix, on average
-    bool uneven = false; // rows a prefix: geometric, instead of as even as can be
+    double sharing = 7;  // rows per prefix, on average
+    bool uneven = false; // rows per prefix: geometric instead of as even as possible
     double spread = 0.2; // of prefix and own lengths: standard deviation / mean
     uint64_t seed = 1;
 };
@@ -33,13 +34,13 @@ struct JobRows {
 inline JobRows make_job_rows(const JobShape &shape) {
     std::mt19937_64 random(shape.seed);
     const auto length = [&](double mean, int32_t least) {
-        // No spread: drawn all the same, so that the rows' tokens stay what they were.
+        // Drawn even without a spread, so that the rows' tokens stay the same.
         std::normal_distribution<double> normal(mean, std::max(1e-9, mean * shape.spread));
         return std::max(least, static_cast<int32_t>(std::lround(normal(random))));
     };
     uint64_t state = random() | 1;
     const auto fill = [&](int32_t *tokens, int64_t count) {
-        for (int64_t i = 0; i < count; ++i) { // xorshift: a billion tokens are to be made
+        for (int64_t i = 0; i < count; ++i) { // xorshift, because there are up to a billion tokens
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
@@ -48,7 +49,7 @@ inline JobRows make_job_rows(const JobShape &shape) {
     };
 
     struct Document {
-        int64_t offset; // of its tokens behind the common ones
+        int64_t offset; // of its tokens after the common ones
         int32_t length;
     };
     struct OwnRow {

@@ -1,14 +1,16 @@
-// masks TOKENIZER_JSON EOS SECONDS: times of making JSON schemas' constraints and token masks, for bench/masks.py.
+// masks TOKENIZER_JSON EOS SECONDS: times to make constraints and token masks for JSON schemas, for
+// bench/masks.py.
 //
-// A line in:  {"schema": "its text", "spacing": "compact|flexible", "order": "declared|any", "instances": [[token, ..], ..]}
+// A line in:  {"schema": "its text", "spacing": "compact|flexible", "order": "declared|any",
+//             "instances": [[token, ..], ..]}
 // A line out: {"compile": ns, "accepted": [true, ..], "masks": [[ns, ..], ..], "advances": [[ns, ..], ..]}
 //         or  {"compile": ns, "error": "..", "unsatisfiable": false}
 //
-// An instance's tokens are followed as long as the mask has them; one mask more, after the last, says
-// whether the text may end there. A mask's time is that of allowed() and of copying the bits to a buffer
-// of the caller, which is what the peers' calls do; an advance's that of advance(). Of this thread's
-// processor time, so that other programs do little harm; a line that takes more than SECONDS of it ends
-// the process (SIGPROF).
+// An instance's tokens are followed as long as the mask allows them; one more mask, after the last
+// token, says whether the text may end there. The time of a mask is that of allowed() plus copying
+// the bits to the caller's buffer, which is what the peers' calls do; the time of an advance is
+// that of advance(). Both are processor time of this thread, so that other programs have little
+// effect. A line that takes more than SECONDS of it ends the process (SIGPROF).
 #include <sys/time.h>
 
 #include <algorithm>
@@ -52,7 +54,7 @@ struct Followed {
     std::vector<int64_t> masks, advances;
 };
 
-// `bits`: [vocabulary's words] where masks are copied to.
+// `bits`: [words of the vocabulary], the buffer for masks.
 Result<Followed> follow(const std::shared_ptr<const Constraint> &constraint,
                         const std::vector<JsonValue> &tokens, int32_t eos,
                         std::vector<uint32_t> *bits) {

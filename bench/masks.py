@@ -8,13 +8,13 @@
 
 DATA is a file of JSON lines, or of such compressed with zstd, or a folder with maskbench-sample.jsonl.zst:
 {"name", "schema", "tests": [{"data", "valid"}, ..]}. Without --vocabulary one is trained first, which takes minutes.
-Peers that are not installed are left out, aloud.
+Peers that are not installed are left out with a message.
 
-All run on one core, a schema in one after the other, so that other programs disturb all alike; times are of each
-calling thread's processor time. Instances, right and wrong ones, are written by json.dumps, members in the order that
-the schema declares, and cut into tokens once. Each is followed token by token as long as the mask allows, with one
-mask more at its end. "same masks" are those that every one of them made: of schemas that none refused, up to the first
-token that one of them did not allow. Interrupted (^C), it prints what it has.
+All run on one core and take turns for each schema, so that other programs disturb all alike; times are processor time
+of the calling thread. Instances, valid and invalid, are written by json.dumps, with members in the order that the
+schema declares, and cut into tokens once. Each is followed token by token as long as the mask allows, with one more
+mask at its end. "same masks" are those that all of them made: for schemas that none rejected, up to the first token
+that one of them did not allow. If interrupted (^C), it prints what it has.
 """
 import argparse
 import collections
@@ -29,7 +29,7 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
-# This folder's tokenize.py is not the one that packages mean.
+# Packages that import tokenize must not get this folder's tokenize.py.
 sys.path = [path for path in sys.path if os.path.abspath(path) != HERE]
 sys.path.insert(0, os.path.join(ROOT, 'tests', 'constraint'))
 from declared import in_declared_order  # noqa: E402
@@ -95,7 +95,7 @@ class Worker:
 
 
 class Side:
-    """What one of them did, over all schemas."""
+    """The results of one library over all schemas."""
 
     def __init__(self, name, worker):
         self.name, self.worker = name, worker
@@ -142,7 +142,7 @@ def spread(values):
 
 
 def keep_same(sides, founds):
-    """The masks that all made, of one schema."""
+    """The masks that all of them made for one schema."""
     if any('masks' not in found for found in founds):
         return
     for instance in zip(*[found['masks'] for found in founds]):

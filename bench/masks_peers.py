@@ -1,10 +1,10 @@
-"""The peers that bench/masks.py compares with, each as a process that speaks as bench/masks.cc does.
+"""The peers that bench/masks.py compares with, each as a process with the protocol of bench/masks.cc.
 
     python3 bench/masks_peers.py llguidance|xgrammar TOKENIZER_JSON EOS SECONDS
 
-Leaves with 77 where the package is not installed. A line that takes more than SECONDS of processor time ends the process
+Exits with 77 if the package is not installed. A line that takes more than SECONDS of processor time ends the process
 (SIGPROF). The calls are the packages' fastest from Python that write one
-mask to a buffer; the ready line says what a call that does nothing costs ("call", ns).
+mask to a buffer; the ready line gives the cost of a call that does nothing ("call", ns).
 """
 import importlib.metadata
 import json
@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 
-# This folder's tokenize.py is not the one that the packages mean.
+# Packages that import tokenize must not get this folder's tokenize.py.
 sys.path = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(__file__))]
 os.environ['TOKENIZERS_PARALLELISM'] = 'false'
 os.environ['RAYON_NUM_THREADS'] = '1'
@@ -134,7 +134,7 @@ def answer(peer, bits, line, eos):
 
 def main():
     name, path, eos, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-    # What a library prints must not come between the lines.
+    # Keeps a library's own output out of the lines.
     lines = os.fdopen(os.dup(1), 'w')
     os.dup2(2, 1)
     try:

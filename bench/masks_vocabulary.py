@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A tokenizer.json of 128,000 tokens for bench/masks.py: byte-level BPE, split as Llama 3 splits, with "</s>" behind.
+"""A tokenizer.json of 128,000 tokens for bench/masks.py: byte-level BPE, split like Llama 3, followed by "</s>".
 
     python3 bench/masks_vocabulary.py vocabulary.json                    trained on text of this machine
     python3 bench/masks_vocabulary.py vocabulary.json --ranks FILE       a published one in tiktoken's form
     python3 bench/masks_vocabulary.py vocabulary.json --text FOLDER ..   trained on the text in these folders
 
-Needs PyPI's tokenizers. Text is source code, documentation and translations, at most --megabytes of it, every file of
-a folder as likely as another. PyPI's llama-models has Llama 3's own ranks in llama_models/llama3/tokenizer.model.
+Needs PyPI's tokenizers. Text is source code, documentation and translations, at most --megabytes of it, with every file
+of a folder equally likely. PyPI's llama-models has Llama 3's own ranks in llama_models/llama3/tokenizer.model.
 """
 import argparse
 import base64
@@ -16,7 +16,7 @@ import sys
 import sysconfig
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# This folder's tokenize.py is not the one that packages mean.
+# Packages that import tokenize must not get this folder's tokenize.py.
 sys.path = [path for path in sys.path if os.path.abspath(path) != HERE]
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: E402
 
@@ -43,7 +43,7 @@ def files(folders):
 
 
 def texts(paths, megabytes):
-    """Texts of files in random order until there are so many bytes; of a long file only the first 200,000."""
+    """Texts of files in random order until there are enough bytes; only the first 200,000 bytes of a long file."""
     random.Random(1).shuffle(paths)
     left = megabytes * 1_000_000
     for path in paths:
@@ -70,7 +70,7 @@ def trained(folders, size, megabytes):
 
 
 def from_ranks(path):
-    """Ranks say which tokens there are; the pair that a token is made from is what lower ranks make of its bytes."""
+    """Ranks list the tokens; the pair that a token is merged from is what lower ranks make of its bytes."""
     with open(path, 'rb') as file:
         ranks = {base64.b64decode(token): int(rank) for token, rank in map(bytes.split, filter(None, file))}
     letter = letters()

@@ -1,12 +1,14 @@
 // A needle in a long context: attention alone, with keys and values in bf16 and in e4m3, against float64.
 //
-//     needle [seed]      about 15 s; status 1 where a kernel's own sums are off by more than 1 %
+//     needle [seed]      about 15 s; status 1 if a kernel's own sums are off by more than 1 %
 //
-// Of 2,000 to 30,000 keys one matches a query a little better than three others (needle_sums.h), at random places. For
-// every form of the kernels: how far the result is from float64's, on the numbers before they were rounded to e4m3
-// and on those that are stored, which leaves the error of the sums alone; and how often the needle's code is what it
-// has most of. Below them products in fp8, with queries and weights rounded too, summed in the tensor cores' own
-// precision over all keys, or over 128 of them at a time: what widening saves.
+// Among 2,000 to 30,000 keys, one matches a query a little better than three others
+// (needle_sums.h), at random places. For every form of the kernels, this prints how far the result
+// is from float64's, both on the numbers before they were rounded to e4m3 and on the stored ones,
+// which leaves only the error of the sums; and how often the result has most of the needle's code.
+// The last rows are products in fp8, with queries and weights rounded too, summed in the tensor
+// cores' own precision over all keys or over 128 of them at a time: this is the error that widening
+// avoids.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -25,14 +27,14 @@ using namespace batchllm::cuda;
 namespace {
 
 constexpr int32_t kResults = kQueries * kHeads;
-constexpr int32_t kEmulated = 64; // query heads that are computed as products in fp8
+constexpr int32_t kEmulated = 64; // query heads computed as products in fp8
 
 using Outputs = std::vector<std::vector<double>>; // [query heads, kDim]
 
 Outputs attend_all(const NeedleTask &task, Sums sums, bool stored, ThreadPool *threads) {
     Outputs all(static_cast<size_t>(sums == Sums::exact ? kResults : kEmulated));
     threads->parallel_for(static_cast<int64_t>(all.size()), [&](int64_t i, int32_t) {
-        // Of those that are not all, some of each head.
+        // If not all of them, then some of each head.
         const int64_t step = kResults / static_cast<int64_t>(all.size());
         const auto which = static_cast<int32_t>(i * step + i % step);
         all[static_cast<size_t>(i)] = attend(task, which / kHeads, which % kHeads, sums, stored);
@@ -45,7 +47,7 @@ int32_t index_of(size_t i, size_t count) {
     return static_cast<int32_t>(i * step + i % step);
 }
 
-// Root of the mean square, of the reference's.
+// The root mean square error, relative to the reference.
 double error(const Outputs &got, const Outputs &wanted) {
     double wrong = 0, all = 0;
     for (size_t i = 0; i < got.size(); ++i) {
@@ -75,7 +77,8 @@ void print_line(const NeedleTask &task, const std::string &name, const Outputs &
                 100.0 * right / static_cast<double>(got.size()));
 }
 
-// Queries read keys each for itself, together (in e4m3 widened on the way, or pages before), or as reproducible has it.
+// Queries read keys separately, together (widening e4m3 while reading, or pages before), or in
+// reproducible mode.
 enum class Way : uint8_t { alone, together, widened, by_row };
 constexpr const char *kWays[] = {"each alone", "together", "widened before", "reproducible"};
 
@@ -86,7 +89,7 @@ class Launches {
         pages_ = (task.keys + kPageKeys - 1) / kPageKeys + kQueries;
         std::vector<int32_t> numbers;
         for (int32_t i = 0; i < pages_; ++i) numbers.push_back((i * 7 + 3) % pages_);
-        // Any order, each once.
+        // In any order, each once.
         std::mt19937_64 random(5);
         std::shuffle(numbers.begin(), numbers.end(), random);
         numbers_ = upload(numbers);
@@ -223,7 +226,7 @@ bool run_length(int32_t keys, uint64_t seed, const cudaDeviceProp &device, Threa
                 int64_t widened = 0;
                 const Outputs got =
                     launches.run(*family, way, device.multiProcessorCount, &widened);
-                if (way == Way::widened && widened == 0) continue; // there is no such form
+                if (way == Way::widened && widened == 0) continue; // no pages are widened
                 const std::string text = std::string(name) + (in_e4m3 ? ", e4m3, " : ", bf16, ") +
                                          kWays[static_cast<size_t>(way)];
                 print_line(task, text, got, references, in_e4m3);

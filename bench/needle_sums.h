@@ -1,5 +1,6 @@
-// A needle in noise, on the host: many keys of which one matches a query a little better than a few others, with
-// values that are codes. Attention over it in float64, and as products in fp8 would sum it up.
+// A needle in noise, on the host: many keys, one of which matches a query a little better than a
+// few others, with values that are codes. Computes attention over it in float64, and as products in
+// fp8 would.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +23,7 @@ inline float in_bf16(double x) {
     return bfloat16_to_float(float_to_bfloat16(static_cast<float>(x)));
 }
 
-// The byte of the nearest e4m3, of two the even one; beyond the greatest, that.
+// The byte of the nearest e4m3 number, ties to even; saturates.
 inline uint8_t e4m3_of(double x) {
     const auto size = static_cast<float>(std::min(std::fabs(x), double{kMostE4m3}));
     const auto *const end = kE4m3Floats.begin() + 0x7F;
@@ -35,19 +36,19 @@ inline uint8_t e4m3_of(double x) {
     return static_cast<uint8_t>(std::signbit(x) ? byte | 0x80 : byte);
 }
 
-inline double code_sign(int32_t code, int32_t d) { // rows of Hadamard's matrix: they do not mix
+inline double code_sign(int32_t code, int32_t d) { // rows of a Hadamard matrix: orthogonal
     return std::popcount(static_cast<uint32_t>(code & d)) % 2 == 0 ? 1 : -1;
 }
 
 // Each query has a needle with a code, and three keys with other codes whose scores are 0.05 to 0.5 below its own.
-// All the rest of the keys weigh 2.5 times as much as the needle.
+// All other keys together weigh 2.5 times as much as the needle.
 struct NeedleTask {
-    int32_t keys;            // that all queries see; each sees one more, its own
-    std::vector<float> q;    // [kQueries, kHeads, kDim] as bf16 holds them
+    int32_t keys;            // keys that all queries see; each query also sees its own
+    std::vector<float> q;    // [kQueries, kHeads, kDim] rounded to bf16
     std::vector<float> k, v; // [kKvHeads, keys + kQueries, kDim] the same
-    std::vector<float> gains = std::vector<float>(kDim); // of a code's elements
-    std::vector<int32_t> codes;                          // [kQueries, kHeads] of the needles
-    // Keys and values in e4m3: the bytes, and what they stand for.
+    std::vector<float> gains = std::vector<float>(kDim); // for the elements of a code
+    std::vector<int32_t> codes;                          // [kQueries, kHeads] codes of the needles
+    // Keys and values in e4m3: the bytes, and the numbers that they represent.
     std::vector<float> k_scale{1, 4}, v_scale{1, 1}; // [kKvHeads]
     std::vector<uint8_t> k_bytes, v_bytes;
     std::vector<float> k_stored, v_stored;
@@ -75,7 +76,7 @@ struct NeedleTask {
     }
 
   private:
-    static double size_of(int32_t head) { return head == 0 ? 1.5 : 6; } // of keys
+    static double size_of(int32_t head) { return head == 0 ? 1.5 : 6; } // size of keys
 
     void set_code(int32_t head, int32_t key, int32_t code, std::mt19937_64 *random) {
         std::normal_distribution<double> normal(1, 0.1);
@@ -135,8 +136,8 @@ struct NeedleTask {
     }
 };
 
-// Products of 32 at a time, as tensor cores sum those of fp8: they and the sum so far are cut to 14 bits, counted from
-// the largest of them.
+// Sums 32 products at a time, as tensor cores do for fp8: these and the sum so far are truncated to
+// 14 bits, counted from the largest of them.
 class NarrowSum {
   public:
     template <typename Product> void add(int32_t count, const Product &product) {
@@ -157,11 +158,11 @@ class NarrowSum {
 enum class Sums {
     exact,      // in float64
     one_level,  // products in fp8, all keys in one sum
-    two_levels, // the same, every 128 keys added to a sum in float32
+    two_levels, // the same, with every 128 keys added to a sum in float32
 };
 
-// A query head's result. stored: keys and values as e4m3 has them. For products in fp8 the query is rounded to e4m3,
-// with a scale of its own, and the weights, times 256.
+// A query head's result. stored: uses keys and values rounded to e4m3. For products in fp8, the
+// query is rounded to e4m3 with its own scale, and so are the weights, times 256.
 inline std::vector<double> attend(const NeedleTask &task, int32_t query, int32_t head, Sums sums,
                                   bool stored) {
     const int32_t kv = head / kRatio;
@@ -224,7 +225,7 @@ inline std::vector<double> attend(const NeedleTask &task, int32_t query, int32_t
     return out;
 }
 
-// The code that the result has most of.
+// The code with the largest share in the result.
 template <typename Number> int32_t retrieved(const NeedleTask &task, const Number *out) {
     int32_t best = 0;
     double most = -1e300;

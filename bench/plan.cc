@@ -1,7 +1,8 @@
 // Planning: time, and memory beyond the tokens.
 //
 //     bench/plan                    3,000 rows (under 10 ms on one core)
-//     bench/plan --rows 1000000     1.5 billion tokens, 6 GB of memory (under 10 s, 200 bytes a row)
+//     bench/plan --rows 1000000     1.5 billion tokens, 6 GB of memory (under 10 s, 200 bytes a
+//                                   row)
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -15,7 +16,7 @@
 
 namespace {
 
-// Bytes that operator new has handed out and not yet got back. One thread.
+// Bytes allocated by operator new and not yet freed. One thread.
 size_t allocated_now = 0, allocated_most = 0;
 
 } // namespace

@@ -1,10 +1,13 @@
-// What a described device is predicted to take for the jobs of bench/throughput.
+// How long a described device is predicted to take for the jobs of bench/throughput.
 //
-//     predict [DEVICE]              beside what an H200 took (docs/performance.md): rows/s measured and predicted, the
+//     predict [DEVICE]              beside what an H200 took (docs/performance.md): rows/s measured
+//                                   and predicted, the
 //                                   error, and where the seconds are predicted to go. A star: a fit to these
 //                                   jobs alone was tested on the others
-//     predict [DEVICE] --heads      jobs whose prefixes have a head, on several models: rows/s with levels 1, 2 and auto
-//     predict [DEVICE] --job NAME ..    the same of one job, changed as bench/throughput changes it: --model --rows
+//     predict [DEVICE] --heads      jobs whose prefixes have a head, on several models: rows/s with
+//                                   levels 1, 2 and auto
+//     predict [DEVICE] --job NAME ..    the same of one job, changed as bench/throughput changes
+//                                       it: --model --rows
 //                                   --prefix --common --own --sharing --spread --new --step-tokens --kv-gib
 //
 // DEVICE: a name, or a file of one (src/backend/sim/device_costs.h); default h200.
@@ -55,7 +58,7 @@ Status compare_with_measured(const std::string &device) {
     return {};
 }
 
-// Tokens that the heads of all prefixes save, over those that read them.
+// Tokens that the heads of all prefixes save, divided by the tokens that read heads.
 Result<double> saved_over_below(const NamedJob &job) {
     const JobRows rows = make_rows(job, 1 << 15);
     PlanOptions options;

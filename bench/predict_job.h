@@ -11,28 +11,29 @@
 
 namespace batchllm {
 
-// docs/performance.md: the tables and commands that the rates are of.
+// Measured rates; docs/performance.md has their tables and commands.
 struct MeasuredJob {
     NamedJob job;
-    double kv_gib = 0;       // 0: what the weights leave
+    double kv_gib = 0;       // 0: all that the weights leave
     double rows_second = 0;  // measured
     bool fitted = false;     // a fit to these jobs alone was tested on the others
-    bool sharing_on = true;  // else --no-sharing
-    int64_t step_tokens = 0; // 0: the default of today, not of the commit at which it was measured
+    bool sharing_on = true;  // false: --no-sharing
+    int64_t step_tokens = 0; // 0: today's default, not that of the measured commit
     int32_t levels = 1;
-    double head_cost = 0; // with levels 0
+    double head_cost = 0; // for levels 0
 };
 
-// A job by name, with what differs from it.
+// A job by name, with the differences from it.
 struct MeasuredRate {
     const char *name;
-    int64_t rows;        // 0: the job's
-    int64_t step_tokens; // 0: the description's default
+    int64_t rows;        // 0: as in the job
+    int64_t step_tokens; // 0: the default of the device description
     double rows_second;
     bool fitted;
 };
 
-// Of Mistral-7B, industry2 of Qwen2-7B, at 35886e2; some with 4,096 at 9c9dcb7, whose kernels are the same.
+// With Mistral-7B (industry2 with Qwen2-7B) at 35886e2; some with 4,096 at 9c9dcb7, which has the
+// same kernels.
 constexpr MeasuredRate kMeasuredRates[] = {
     {"a16", 0, 0, 91.0, true},
     {"one", 0, 0, 124.7, true},
@@ -93,7 +94,8 @@ inline std::vector<MeasuredJob> measured_on_h200() {
     return jobs;
 }
 
-// Jobs with a head of all prefixes (`common`), and models: what a head brings (docs/planning.md).
+// Jobs whose prefixes have a common head (`common`), on several models: what sharing the head gains
+// (docs/planning.md).
 inline std::vector<NamedJob> jobs_with_heads() {
     return {{"", "", 1500, 1000, 500, 400, 16, 100, 0.2, 0},
             {"", "", 3000, 1100, 275, 400, 7, 100, 0.2, 0}, // industry1

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """What Python costs beyond C: the same columns of tokens through `columns` (bench/columns.c) and through the package, on
-the sim backend. Wall time, most memory, native calls.
+the sim backend. Compares wall time, peak memory and native calls.
 
     PYTHONPATH=build/bindings/python bench/python_overhead.py build/bench/columns --rows 200000 --length 500 --rounds 3
 
-Time is the least of the rounds, which alternate. --check: fails where the limits below are passed.
+Time is the least of the rounds, which alternate. --check: fails if the limits below are exceeded.
 """
 
 import sys
 
-sys.path.pop(0)  # this folder's tokenize.py is not Python's
+sys.path.pop(0)  # this folder's tokenize.py would hide Python's
 
 import argparse  # noqa: E402
 import os  # noqa: E402
@@ -19,11 +19,11 @@ import tempfile  # noqa: E402
 
 TIME_LIMIT = 1.10
 MEMORY_LIMIT = 1.5  # times the columns, beyond C's
-CALLS_LIMIT = 1000  # and some for each slice of 50 ms
+CALLS_LIMIT = 1000  # plus some for each slice of 50 ms
 
 
 def run_python(path, length):
-    """The job in this process: seconds, kilobytes at most, results, tokens, native calls."""
+    """Runs the job in this process: seconds, peak kilobytes, results, tokens, native calls."""
     import resource
     import time
     from array import array

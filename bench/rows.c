@@ -1,5 +1,5 @@
-/* Millions of rows through the engine on the sim backend, in windows: rows a second, the most memory held, and
-   the time that scheduling takes of a step. Usage: rows [ROWS] [WINDOW] [TOKENS A ROW]
+/* Millions of rows through the engine on the sim backend, in windows: rows per second, peak memory,
+   and the time that scheduling takes per step. Usage: rows [ROWS] [WINDOW] [TOKENS A ROW]
    ROWS = WINDOW adds all rows at once. */
 #include <batchllm.h>
 #include <stdio.h>

@@ -1,11 +1,11 @@
-// What scheduling costs, and what it does to the token batches of a job.
+// The cost of scheduling, and its effect on the token batches of a job.
 //
-//     schedule cost                        microseconds a step with requests all decoding
+//     schedule cost                        microseconds per step with all requests decoding
 //     schedule timeline [key=value ...]    a job on the sim backend under five schedulers
 //
 // timeline keys: rows, prefix, own, sharing (rows a group), min_output, max_output (max_tokens),
 // step_tokens, pages, page_tokens, cap (requests of the capped schedulers), seed, the modelled times
-// of src/backend/sim/sim_options.h, and csv=PREFIX: writes PREFIX-NAME.csv with one line a step.
+// of src/backend/sim/sim_options.h, and csv=PREFIX: writes PREFIX-NAME.csv with one line per step.
 // Output lengths are uniform between min_output and a bound that differs from group to group, so
 // that groups are decode-heavy or prefill-heavy.
 #include <algorithm>
@@ -36,10 +36,10 @@ double microseconds(Clock::time_point begin, Clock::time_point end) {
 
 struct CostCase {
     int64_t running; // requests that decode
-    int64_t waiting; // behind them
+    int64_t waiting; // requests that wait behind them
     int32_t own;     // prompt tokens
     bool
-        by_memory; // the others wait for memory, so that each step makes a forecast; else for a cap
+        by_memory; // the waiting ones wait for memory, so each step makes a forecast; else for a cap
 };
 
 int32_t measure_cost(const CostCase &job) {
@@ -89,7 +89,7 @@ int32_t measure_cost(const CostCase &job) {
         batch_pages = batch.pages[0].list.size();
         scheduler.finish_step();
         const auto end = Clock::now();
-        // Once nobody is admitted any more.
+        // Once no more requests are admitted.
         running = scheduler.counts().decode_tokens;
         if (running == last && running == scheduler.running())
             times.push_back(microseconds(begin, built) + microseconds(ran, end));
@@ -116,7 +116,7 @@ int64_t number(const Keys &keys, const char *key) {
 
 struct Workload {
     std::vector<int32_t> tokens;
-    std::vector<int32_t> outputs; // [rows] tokens until the row stops
+    std::vector<int32_t> outputs; // [rows] tokens until a row stops
     int64_t rows, prefix, own, sharing, max_output;
     Plan plan; // groups by expected decode / prefill (Eq. 4), the largest first
 };
@@ -159,7 +159,7 @@ Workload make_workload(const Keys &keys) {
 
 struct Policy {
     const char *name;
-    int64_t cap; // 0: none; 1: the job's
+    int64_t cap; // 0: none; 1: that of the job
     bool look_ahead;
     int32_t order;
 };

@@ -1,5 +1,5 @@
 // A state-space layer (Mamba-2) alone, on the GPU, at Granite-4.0-h-micro's shape (64 heads of 128 by 64, one group),
-// norm included: decode beside the rate of a copy, and prompts as they are stepped through and in chunks.
+// including its norm: decode beside the rate of a copy, and prompts token by token and in chunks.
 //
 //     state_space
 //     state_space --heads 128 --state bf16
@@ -32,7 +32,7 @@ Model make_model(int32_t heads) {
     return model;
 }
 
-// A layer with random inputs, and a step of so many requests of so many tokens each.
+// A layer with random inputs, and a step with a number of requests of equal length.
 class Bench {
   public:
     Bench(const Model &model, DType state, int32_t sms, bool stepped, int32_t requests,
@@ -45,7 +45,7 @@ class Bench {
         out_ = require(zeroed_memory(tokens_ * space_.values_size() * 2, "results"));
         vectors_ = require(zeroed_memory(vectors * 4, "vectors"));
         require(launch_random(vectors_.data(), DType::f32, vectors, 0.2F, 0.2F, 2, nullptr));
-        // All the same numbers: only the time counts.
+        // All numbers are the same, since only the time counts.
         DeviceDelta &delta = weights_.delta;
         delta.convolution = delta.decay = delta.step = delta.bias = delta.skip =
             vectors_.as<float>();
@@ -118,7 +118,8 @@ int main(int count, char **values) {
         const auto took = [&](bool stepped) {
             return Bench(model, state, sms, stepped, step.requests, step.each).time(5);
         };
-        // Of each element of S a token decays it, adds to it and multiplies it by q: 5 operations.
+        // For each element of S, a token decays it, adds to it and multiplies it by q: 5
+        // operations.
         const double rule = 5.0 * kKeys * kValues * heads * step.requests * step.each;
         const double all = took(false);
         std::printf("%3d prompts of %4d tokens: %7.1f us, %.1f TFLOP/s of the rule's; token by "

@@ -1,20 +1,22 @@
-// Rows under JSON schemas against free rows of the same lengths, on the whole engine.
+// Rows under JSON schemas, compared with free rows of the same lengths, on the whole engine.
 //
 //     structured --backend cuda --job a16        a job by name (throughput_models.h), or changed by
 //                                                --rows --prefix --own --sharing --new
-//     --model NAME|DIRECTORY        a named shape (on cuda with random weights) and a made-up
+//     --model NAME|DIRECTORY        a named shape (on cuda with random weights) and a synthetic
 //                                   vocabulary of its size; or a directory with weights and a tokenizer
-//     --schemas N                   so many different schemas in a job (default 1000), after one
-//     --items N                     records in a row's text: default 1000, which max_tokens cuts, so that
-//                                   all rows are as long as the job's; 1: rows end with their record
+//     --schemas N                   number of schemas in the last runs of a job (default 1000)
+//     --items N                     records in a row's text: default 1000, which max_tokens cuts,
+//                                   so that all rows are as long as the job's; 1: rows end with
+//                                   their record
 //     --temperature T --repeat N --step-tokens N --kv-gib N --threads N
 //     --option key=value            any of the backend's
 //
-// A round runs the same prompts free, under one schema with every token sampled, with forced tokens, and
-// under N schemas in both ways. Every constraint is new, so that states and masks are made within the
-// time; compiling is not in it, and printed. A ratio is to free rows of the very lengths, which are run
-// anew where a run's lengths are others'; on sim, whose time is modelled, it says how steps compare. On the CPU
-// it is given by processor time too, which other programs do not stretch.
+// A round runs the same prompts free, under one schema with every token sampled and with forced
+// tokens, and under N schemas in both ways. Every constraint is new, so that the time includes
+// making states and masks; compiling is not included, but printed. A ratio is relative to free rows
+// of exactly the same lengths, which are run again if a run's lengths differ; on sim, whose time is
+// modelled, it says how steps compare. On the CPU the ratio is also given in processor time, which
+// other programs do not affect.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -84,7 +86,7 @@ Result<NamedJob> job_of(const StructuredArguments &arguments) {
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "no job %s", arguments.job.c_str());
 }
 
-// A directory of the named shape with a made-up tokenizer, as long as this lives.
+// A directory with a model of the named shape and a synthetic tokenizer; removed with this object.
 class MadeDirectory {
   public:
     Status make(const std::string &name) {
@@ -106,7 +108,7 @@ class MadeDirectory {
     std::string path_;
 };
 
-// Of all threads so far.
+// Processor time of all threads so far.
 double processor_seconds() {
     rusage use{};
     getrusage(RUSAGE_SELF, &use);
@@ -117,12 +119,12 @@ double processor_seconds() {
 }
 
 struct Measured {
-    double rate = 0; // rows a second
+    double rate = 0; // rows per second
     double seconds = 0;
     double processor_seconds = 0;
     batchllm_stats before{}, after{};
     MaskWork masks_before, masks;
-    std::vector<int32_t> lengths; // [rows] of the outputs
+    std::vector<int32_t> lengths; // [rows] lengths of the outputs
     int64_t ended = 0;            // rows whose text is complete
 };
 
@@ -179,10 +181,11 @@ Result<Bench::Constraints> Bench::make_constraints(int64_t schemas, int64_t item
     return made;
 }
 
-// lengths: [rows] of free rows; null: the job's.
+// lengths: [rows] those of free rows; null: the job's.
 Result<Measured> Bench::run(int64_t rows, const std::vector<int32_t> *lengths,
                             const Constraints *constraints, bool forced) {
-    // Where a row names a token that stops it, each of its tokens is sampled. No schema allows this one.
+    // If a row names a token that stops it, each of its tokens is sampled. No schema allows this
+    // token.
     const int32_t never = vocabulary_ - 1;
     std::vector<batchllm_params> params(static_cast<size_t>(rows), default_params());
     for (size_t i = 0; i < params.size(); ++i) {
@@ -253,7 +256,7 @@ void Bench::print(const char *name, const Measured &m) const {
     std::fflush(stdout);
 }
 
-// A run under constraints, and free rows of its lengths where the last free ones had others.
+// A run under constraints, and free rows of its lengths if the last free run had other lengths.
 Status Bench::compare(const char *name, const StructuredArguments &arguments, int64_t schemas,
                       bool forced) {
     ASSIGN_OR_RETURN(const Constraints constraints,
@@ -270,7 +273,7 @@ Status Bench::compare(const char *name, const StructuredArguments &arguments, in
     return {};
 }
 
-// The shapes' algorithms are looked for at their first use.
+// Algorithms for each shape are searched at its first use.
 Status Bench::warm_up() {
     return run(std::min<int64_t>(job_.rows, 256), nullptr, nullptr, false).status();
 }

@@ -1,4 +1,4 @@
-// JSON schemas of records as a batch job extracts them, for bench/structured.
+// JSON schemas of records like those of extraction jobs, for bench/structured.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace batchllm {
 
-// An array of `items` objects; their names, choices and bounds are schema `number`'s own.
+// An array of `items` objects; their names, choices and bounds depend on the schema's `number`.
 inline std::string record_schema(int64_t number, int64_t items) {
     static const char *const members[] = {"name",  "title",  "product", "customer", "author",
                                           "place", "vendor", "street",  "event",    "subject"};

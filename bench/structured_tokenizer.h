@@ -1,5 +1,5 @@
-// A tokenizer.json of a made-up vocabulary (constraint_vocabulary.h): byte-level BPE in which each word that is
-// a token is taken whole, and others are merged from their parts.
+// A tokenizer.json with a synthetic vocabulary (constraint_vocabulary.h): byte-level BPE in which
+// each word that is a token is used as a whole, and other words are merged from their parts.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ inline uint32_t byte_level_character(uint32_t byte) {
     return 0x100 + others;
 }
 
-// As a JSON string.
+// The name of a token as a JSON string.
 inline std::string byte_level_name(const std::string &bytes) {
     std::string name = "\"";
     for (const char c : bytes) {
@@ -33,7 +33,8 @@ inline std::string byte_level_name(const std::string &bytes) {
     return name + '"';
 }
 
-// How the token is made of two others, the first as long as can be: [left, right] as JSON; "" if it is not.
+// How the token is merged from two others, the first as long as possible: [left, right] as JSON; ""
+// if it cannot be.
 inline std::string merge_of(const std::string &token,
                             const std::unordered_set<std::string> &tokens) {
     for (size_t cut = token.size() - 1; cut > 0; --cut) {

@@ -1,9 +1,10 @@
-// What reordering fields brings on the seven tables of tests/table_jobs.h, how near it comes to the
-// optimum on small cut-outs of them, and how long it takes.
-//     build/bench/table              a line a table
-//     build/bench/table ROWS FIELDS  one table of so many rows and fields, timed
-//     build/bench/table NAME ROWS FOLDER  writes so many rows of one of the seven as FOLDER/NAME.jsonl, and its template
-//                                    as FOLDER/NAME.txt, for batchllm run
+// What reordering fields gains on the seven tables of tests/table_jobs.h, how close it comes to the
+// optimum on small samples of them, and how long it takes.
+//     build/bench/table              one line per table
+//     build/bench/table ROWS FIELDS  times one table with this many rows and fields
+//     build/bench/table NAME ROWS FOLDER  writes this many rows of one of the seven tables as
+//                                    FOLDER/NAME.jsonl, and its template as FOLDER/NAME.txt, for
+//                                    batchllm run
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -23,7 +24,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// What the library's own tree shares of the prompts, each byte a token.
+// The share of the prompts that the library's own tree saves, with each byte a token.
 double saving(const Table &table, int32_t levels) {
     std::vector<int32_t> tokens(table.text.begin(), table.text.end());
     std::vector<TokenRow> rows;
@@ -78,7 +79,7 @@ void compare_all() {
                 moved_sum / given_sum, moved_sum / sorted_sum);
 }
 
-// Keys, what they determine, values of all kinds of counts.
+// Columns of keys, of values that they determine, and of values of all kinds of counts.
 void time_one(int32_t rows, int32_t fields) {
     std::vector<std::string> names;
     for (int32_t i = 0; i < fields; ++i) names.push_back("field_" + std::to_string(i));
@@ -99,8 +100,8 @@ void time_one(int32_t rows, int32_t fields) {
         100 * table.planned.ratio(), 100 * table.given.ratio());
 }
 
-// Rows of one of the seven tables as lines of JSON, whose cells need no escapes. A table of fewer rows has fewer
-// distinct values too, so that rows share as much. 0: written.
+// Rows of one of the seven tables as lines of JSON, whose cells need no escapes. A table with fewer
+// rows also has fewer distinct values, so that rows share as much. Returns 0 on success.
 int write_job(const std::string &name, int32_t rows, const std::string &folder) {
     std::vector<table_jobs::Job> jobs = table_jobs::all();
     const auto job = std::find_if(jobs.begin(), jobs.end(),
@@ -109,7 +110,7 @@ int write_job(const std::string &name, int32_t rows, const std::string &folder) 
         std::fprintf(stderr, "%s: there is no such table\n", name.c_str());
         return 1;
     }
-    bool named = false; // by a field
+    bool named = false; // whether a field names the column
     for (table_jobs::Field &field : job->fields) {
         named |= std::string_view(field.name) == "id";
         const int64_t fewer = int64_t{field.distinct} * rows / job->rows;

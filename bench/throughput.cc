@@ -1,23 +1,25 @@
-// End to end on the GPU, with random weights of a named shape made on the device and made-up rows.
+// End to end on the GPU, with random weights of a named shape, made on the device, and synthetic
+// rows.
 //
-//     throughput --job a16          a job by name (throughput_models.h), or --all of them, or changed by
-//                                   --model NAME|DIRECTORY --rows --prefix --common --own --sharing --spread --new
-//                                   (common: so many of a prefix's tokens are a head of all)
+//     throughput --job a16          a job by name (throughput_models.h), or --all of them, or
+//                                   changed by --model NAME|DIRECTORY --rows --prefix --common
+//                                   --own --sharing --spread --new
+//                                   (common: this many tokens of each prefix are a head of all)
 //     --step-tokens N --kv-gib N --levels 2|auto --profile --repeat N
-//     to see what each idea brings:
+//     to see the effect of each idea:
 //     --no-sharing                  every row computes all of its prompt
 //     --order arrival               groups by their first row
 //     --cap N                       at most N rows at once
-//     --unfused                     attention: prefixes, decode and prefill in launches of their own
-//     --unshared                    attention: every row reads its prefix for itself
-//     --no-overlap                  a step is planned after the one before it
-//     --quantize fp8                the layers' matrices in e4m3 with a scale a row, as made at load
+//     --unfused                     attention: prefixes, decode and prefill in separate launches
+//     --unshared                    attention: every row reads its prefix separately
+//     --no-overlap                  a step is planned after the previous one has ended
+//     --quantize fp8                the layers' matrices in e4m3 with a scale per row, as at load
 //     --kv-type fp8                 keys and values in e4m3
 //     --reproducible                a row's results are the same bits in any step
-//     --skew                        a second time with half of the turns an eighth of the experts'; the ratio
+//     --skew                        again with half of the turns for an eighth of the experts; ratio
 //     --no-graphs, --no-tuning      --option key=value: any of the backend's
-//     --devices 0,1                 the whole engine on so many devices, after the first of them alone
-//     --not-alone                   without that
+//     --devices 0,1                 the whole engine on these devices, after the first one alone
+//     --not-alone                   without the run on the first one
 //
 // Prints rows/s beside vLLM's (measured on the same kind of GPU; docs/performance.md), and the floor
 // (throughput_floor.h).

@@ -1,4 +1,4 @@
-// What bench/throughput is told: the options are at the top of throughput.cc.
+// The arguments of bench/throughput, which throughput.cc describes at its top.
 #pragma once
 
 #include <cstdlib>
@@ -91,7 +91,7 @@ inline bool read_arguments(int count, char **values, Arguments *out) {
     return true;
 }
 
-// The job as the arguments change it.
+// The job with the changes of the arguments.
 inline NamedJob changed(NamedJob job, const Arguments &arguments) {
     if (arguments.rows > 0) job.rows = static_cast<int64_t>(arguments.rows);
     if (arguments.prefix >= 0) job.prefix = arguments.prefix;

@@ -14,8 +14,8 @@
 namespace batchllm {
 namespace {
 
-// What the eighth of the experts that has most has of the turns of the last step, whose tokens random weights
-// generated: not of the whole job's.
+// Prints the share of turns of the busiest eighth of the experts. It is that of the last step,
+// whose tokens random weights generated, not that of the whole job.
 Status print_turns(cuda::CudaBackend *backend) {
     ASSIGN_OR_RETURN(std::vector<int64_t> turns, backend->step().expert_turns());
     if (turns.empty()) return {};
@@ -29,7 +29,7 @@ Status print_turns(cuda::CudaBackend *backend) {
     return {};
 }
 
-// Where a profiled job's time on the device went.
+// Prints where a profiled job's time on the device went.
 void print_profile(cuda::Profile *profile, double device_seconds) {
     double all = 0;
     for (const double part : profile->seconds) all += part;
@@ -41,7 +41,7 @@ void print_profile(cuda::Profile *profile, double device_seconds) {
     profile->seconds.fill(0);
 }
 
-// The rate of the linear layers between the job's first steps, which run again for it.
+// Measures the rate of the linear layers between the job's first steps, which run again for this.
 Result<LinearRate> linear_rate(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
                                const JobRows &rows, const NamedJob &job, const Arguments &arguments,
                                const Measured &measured) {
@@ -49,12 +49,12 @@ Result<LinearRate> linear_rate(cuda::CudaBackend *backend, const Model &model, c
     backend->step().profile().on = false;
     LinearProbe probe(backend, measured.sampled, measured.tokens);
     RETURN_IF_ERROR(run_job(backend, model, plan, rows, job, arguments, &probe).status());
-    while (!probe.done()) RETURN_IF_ERROR(probe.run()); // of a job of few steps
+    while (!probe.done()) RETURN_IF_ERROR(probe.run()); // for a job with few steps
     backend->step().profile().on = profiled;
     return probe.best(!arguments.all);
 }
 
-// Without and with decode's arithmetic (throughput_floor.h), a line each.
+// Prints the floor without and with decode's arithmetic (throughput_floor.h), one line each.
 void print_floor(const Measured &m, const LinearRate &linear) {
     const AttentionFloor &attention = m.attention;
     const double products = static_cast<double>(m.tokens) / linear.tokens_a_second;
@@ -127,7 +127,8 @@ Result<std::vector<double>> bench_backend(const std::vector<NamedJob> &jobs, con
     ASSIGN_OR_RETURN(const auto backend, cuda::CudaBackend::create(model, options));
     std::printf("backend: %.2f s\n", seconds_since(made));
     if (!backend->info().warning.empty()) std::printf("%s\n", backend->info().warning.c_str());
-    // Shapes' algorithms are looked for at their first use: not in a job's time.
+    // Algorithms for each shape are searched at its first use, which must not count in a job's
+    // time.
     const auto start = Clock::now();
     RETURN_IF_ERROR(backend->step().prepare(backend->stream()));
     std::printf("algorithms of all shapes: %.2f s\n", seconds_since(start));

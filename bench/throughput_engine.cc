@@ -61,7 +61,8 @@ Status bench_engine(const NamedJob &job, const BenchModel &model, const Argument
         params.ignore_eos = 1;
         batchllm_stats before{}, after{};
         double seconds = 0;
-        // A first round of some rows: the shapes' algorithms are looked for at their first use.
+        // A first round with some rows, because algorithms for each shape are searched at its first
+        // use.
         for (const int64_t count : {std::min<int64_t>(job.rows, 256), job.rows}) {
             before.struct_size = after.struct_size = sizeof(batchllm_stats);
             RETURN_IF_ERROR(of_api(batchllm_engine_stats(engine.handle, &before)));
@@ -89,7 +90,7 @@ Status bench_engine(const NamedJob &job, const BenchModel &model, const Argument
             static_cast<long long>(after.processed_prompt_tokens - before.processed_prompt_tokens));
         if (alone > 0) std::printf("; %.2f times one device", rate / alone);
         std::printf("\n");
-        if (runs.size() > 1) alone = rate; // the first run's, for the second
+        if (runs.size() > 1) alone = rate; // the first run's rate, for the second
         std::fflush(stdout);
     }
     std::error_code ignored;

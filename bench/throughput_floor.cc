@@ -32,9 +32,9 @@ void AttentionFloor::add(const TokenBatch &batch, const Layers &layers) {
     seen_.assign(batch.nodes.size(), {});
     for (size_t n = 0; n < batch.nodes.size(); ++n) {
         const ContextNode &node = batch.nodes[n];
-        const int32_t end = node.start + node.length; // the last token's position, and one
+        const int32_t end = node.start + node.length; // one past the last token's position
         if (node.token_count == 1) {
-            const int32_t first = end > window ? end - window : 0; // that it sees
+            const int32_t first = end > window ? end - window : 0; // the first position seen
             for (auto up = static_cast<int32_t>(n); up >= 0;
                  up = batch.nodes[static_cast<size_t>(up)].parent) {
                 const ContextNode &part = batch.nodes[static_cast<size_t>(up)];
@@ -48,7 +48,7 @@ void AttentionFloor::add(const TokenBatch &batch, const Layers &layers) {
             // The sum of min(position + 1, window) over the tokens.
             const double count = node.token_count;
             const double all = std::clamp(window - (end - node.token_count), 0, node.token_count);
-            const double last = end - (count - all); // of the first `all` of them, and one
+            const double last = end - (count - all); // one past the first `all` tokens
             flops += layers.pair * (all * (last - (all - 1) / 2) + (count - all) * window);
         }
     }

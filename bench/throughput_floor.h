@@ -1,13 +1,15 @@
 // The floor of a job: the least time that it could take, the sum of
 // - its tokens in the linear layers, at the best rate of cuBLASLt's products in this run (throughput_linear.h);
 // - attention's flops for the prompts' tokens at 600 TFLOP/s;
-// - the keys and values that decoding reads, at 4.5 TB/s and in the type that they are kept in. All rows of a step that
-//   decode behind a prefix read it once;
-// - the states of delta nets, read and written once a step by every node that has tokens in it, at 4.5 TB/s.
+// - the keys and values that decoding reads, at 4.5 TB/s and in the type that they are stored in.
+//   All rows of a step that decode after a prefix read it once;
+// - the states of delta nets, read and written once per step by every node with tokens in it, at
+//   4.5 TB/s.
 //
-// A prefix under many rows is bound by its arithmetic instead: each row's query meets each key. With it, what decoding
-// takes of a node in a step is the greater of its bytes at 4.5 TB/s and its flops at 600 TFLOP/s. Both forms are
-// printed: without that arithmetic, as in figures up to 2026-11-23, and with it.
+// A prefix of many rows is bound by its arithmetic instead, since each row's query meets each key.
+// With this arithmetic, the time to decode over a node in a step is the greater of its bytes at 4.5
+// TB/s and its flops at 600 TFLOP/s. Both forms are printed: without this arithmetic, as in figures
+// up to 2026-11-23, and with it.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +20,15 @@
 
 namespace batchllm {
 
-// What the attention of batches, and their delta nets, must do at least.
+// The least work that the attention of batches, and their delta nets, must do.
 struct AttentionFloor {
-    double flops = 0;         // of prompts' tokens
+    double flops = 0;         // for the tokens of prompts
     double bytes = 0;         // read by decode tokens
     double decode_excess = 0; // seconds by which decode's flops take longer than its bytes
     double state_bytes = 0;   // read and written
 
     AttentionFloor() = default;
-    // key_bytes: of an element of keys and values.
+    // key_bytes: bytes of an element of keys and values.
     AttentionFloor(const Model &model, int32_t key_bytes);
     void add(const TokenBatch &batch);
     double state_seconds() const { return state_bytes / kBandwidth; }
@@ -36,21 +38,21 @@ struct AttentionFloor {
     static constexpr double kFlops = 600e12;
     static constexpr double kBandwidth = 4.5e12;
 
-    // All layers with one window (0: none).
+    // All layers with the same window (0: none).
     struct Layers {
         int32_t window = 0;
         double pair = 0; // flops of a query and a key
         double key = 0;  // bytes of a key and its value
     };
-    // What decode tokens see of a node.
+    // The part of a node that decode tokens see.
     struct Seen {
-        int32_t keys = 0;  // by some token
-        int64_t pairs = 0; // by each, added up
+        int32_t keys = 0;  // keys that some token sees
+        int64_t pairs = 0; // keys that each token sees, summed over tokens
     };
     void add(const TokenBatch &batch, const Layers &layers);
 
     std::vector<Layers> layers_;
-    double of_state_ = 0;    // bytes of a node's, S alone
+    double of_state_ = 0;    // bytes of a node's state, S only
     std::vector<Seen> seen_; // [nodes]
 };
 

@@ -1,4 +1,4 @@
-// A planned job through one lane on one backend: what it took, and where the time went.
+// A planned job through one lane on one backend: how long it took, and where the time went.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ namespace batchllm {
 
 struct Measured {
     int64_t steps = 0, full = 0, tokens = 0, sampled = 0, preemptions = 0;
-    int64_t most_rows = 0; // at once in a step's decode
+    int64_t most_rows = 0; // maximum rows that decode in one step
     double seconds = 0, backend = 0, scheduler = 0, host = 0, waited = 0;
-    uint64_t hash = 0; // of all tokens, in the order of the rows
+    uint64_t hash = 0; // of all tokens, in row order
     AttentionFloor attention;
 };
 
-// probe: its passes follow each step. Once it is done no more steps start, so the result is not the whole
-// job's.
+// probe: its passes follow each step. Once it is done, no more steps start, so the result is not
+// that of the whole job.
 Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
                          const JobRows &rows, const NamedJob &job, const Arguments &arguments,
                          LinearProbe *probe = nullptr);

@@ -52,14 +52,14 @@ inline JobRows make_rows(const NamedJob &job, int32_t vocabulary) {
     return rows;
 }
 
-// All rows generate as much, so their lengths matter to heads by cost alone.
+// All rows generate the same number of tokens, so their lengths only matter to heads by cost.
 inline Result<Plan> plan_job(const NamedJob &job, const JobRows &rows, const PlanOptions &options) {
     std::vector<int32_t> lengths;
     if (options.levels == levels_auto) lengths.assign(rows.rows.size(), job.generated);
     return make_plan(rows.rows, lengths, options, nullptr);
 }
 
-// The rows as requests that generate as many tokens as the job says, whatever they are.
+// The rows as requests that generate exactly as many tokens as the job says.
 struct JobRequests {
     SamplingParams params;
     std::vector<Request> requests;
@@ -126,7 +126,7 @@ inline constexpr struct {
             "intermediate_size": 9728, "vocab_size": 151936, "max_position_embeddings": 40960,
             "rms_norm_eps": 1e-6, "rope_theta": 1e6, "torch_dtype": "bfloat16",
             "tie_word_embeddings": true, "use_sliding_window": false, "eos_token_id": null})"},
-    {"gpt-oss-20b", // its experts as they are expanded at load, not in four bits
+    {"gpt-oss-20b", // with experts as expanded at load, not in four bits
      R"({"model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 24,
             "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
             "intermediate_size": 2880, "num_local_experts": 32, "num_experts_per_tok": 4,
@@ -205,7 +205,7 @@ inline constexpr struct {
             "torch_dtype": "bfloat16", "tie_word_embeddings": true, "eos_token_id": null})"},
 };
 
-// null: no such name.
+// Null: no such name.
 inline const char *named_config(const std::string &name) {
     for (const auto &model : kNamedModels) {
         if (name == model.name) return model.config;
@@ -213,7 +213,7 @@ inline const char *named_config(const std::string &name) {
     return nullptr;
 }
 
-// A model without weights, which the backend makes.
+// A model without weights; the backend makes them.
 struct BenchModel {
     std::string config; // the text of its config.json
     Model model;
@@ -233,18 +233,19 @@ inline Result<BenchModel> bench_model(const std::string &name) {
     return made;
 }
 
-// A directory that loads as this model: the file of its weights is a hole, which takes no room on the
-// disk and which random_weights=1 never reads.
+// Writes a directory that loads as this model. Its weights file is sparse: it takes no space on
+// disk, and random_weights=1 never reads it.
 inline Status write_model_directory(const BenchModel &from, const std::string &directory) {
     std::error_code failure;
     std::filesystem::create_directories(directory, failure);
     RETURN_IF_ERROR(write_file(directory + "/config.json", from.config));
-    std::vector<std::pair<std::string, std::string>> shapes; // of the tensors in the file, in order
+    std::vector<std::pair<std::string, std::string>> shapes; // shapes of the tensors in the file,
+                                                             // in order
     int64_t offset = 0;
     for_each_tensor(from.model, [&](const Tensor &tensor) {
         const bool seen = std::any_of(shapes.begin(), shapes.end(),
                                       [&](const auto &s) { return s.first == tensor.name; });
-        if (seen) return; // other rows of the same
+        if (seen) return; // other rows of the same tensor
         const int64_t rows = tensor.stored_rows > 0 ? tensor.stored_rows : tensor.rows;
         const int64_t stack = std::max<int64_t>(1, tensor.stored_stack);
         const int64_t end = offset + 2 * stack * rows * tensor.columns;

@@ -5,9 +5,8 @@
     ninja -C build bench/tokenize
     bench/tokenize.py --build build [--megabytes 4]
 
-Text is generated English; tokenizers of 32,000 tokens are trained on it, one byte-level with the
-Llama 3 pattern and one as SentencePiece's. Each side is given a line at a time, and the best of
-several rounds counts.
+Text is generated English; tokenizers of 32,000 tokens are trained on it, one byte-level with the Llama 3 pattern and
+one in SentencePiece's form. Each side gets one line at a time, and the best of several rounds counts.
 """
 import argparse
 import json
@@ -59,7 +58,7 @@ def reference_speed(path, lines, size, seconds):
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         start = time.perf_counter()
-        # The batch call without offsets is the reference's fastest way in.
+        # The batch call without offsets is the reference's fastest call.
         encodings = tokenizer.encode_batch_fast(lines)
         best = min(best, time.perf_counter() - start)
     return size / best / 1e6, sum(len(encoding.ids) for encoding in encodings)

@@ -10,7 +10,7 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr int kLeastDriver = 13000; // the runtime that this is built with
+constexpr int kLeastDriver = 13000; // the version of the runtime that this is built with
 constexpr int kLeastCapability = 8; // bf16, mma.sync m16n8k16, cp.async
 constexpr int kLeastE4m3 = 89;
 
@@ -28,7 +28,7 @@ Result<Quantize> read_quantize(const std::string &value) {
                  value.c_str());
 }
 
-// What was asked for by name is not left out in silence.
+// Options that were requested by name are not ignored silently.
 Status check_quantize(const ForwardOptions &forward, const cudaDeviceProp &device) {
     if (forward.quantize != Quantize::fp8) return {};
     if (forward.element == DType::f32) {
@@ -42,8 +42,8 @@ Status check_quantize(const ForwardOptions &forward, const cudaDeviceProp &devic
                  device.name, device.major, device.minor);
 }
 
-// Chooses attention kernels for reproducible: of the family sm90, items of more than kNarrowRows rows are not computed
-// by row.
+// Chooses attention kernels for reproducible: the sm90 family cannot compute items of more than
+// kNarrowRows rows by row.
 Status choose_by_row(const Model &model, std::string *attention) {
     const bool wide = std::any_of(model.layers.begin(), model.layers.end(), [](const Layer &layer) {
         return layer.attention.kv_heads > 0 && layer.attention.gqa_ratio() > kNarrowRows;
@@ -77,7 +77,7 @@ Result<int> read_device(const std::string &devices) {
     return number;
 }
 
-// Which layers will be in e4m3 is not known yet: all that can be.
+// Which layers will be in e4m3 is not known yet, so this assumes all that can be.
 int64_t step_tokens_by_memory(const Model &model, const ForwardOptions &options,
                               int64_t memory_bytes) {
     StepForm form = step_form(model, options);
@@ -145,7 +145,7 @@ Result<cudaDeviceProp> open_device(int device) {
     }
     RETURN_IF_ERROR(check_device(facts));
     const cudaError_t set = cudaSetDevice(device);
-    const cudaError_t made = set == cudaSuccess ? cudaFree(nullptr) : set; // makes the context
+    const cudaError_t made = set == cudaSuccess ? cudaFree(nullptr) : set; // creates the context
     if (made != cudaSuccess) {
         return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "backend \"cuda\": device %d (%s): %s",
                      device, properties.name, cudaGetErrorString(made));
@@ -229,7 +229,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
                      "alone); %s has %d.%d",
                      attention.c_str(), device.name, device.major, device.minor);
     }
-    // The products of experts are of the same family, and so are gated products and the chunks of delta nets.
+    // Products of experts, gated products and the chunks of delta nets use the same family.
     if (std::string_view(forward.attention.family->name) == "sm90") {
         forward.experts = GroupedKernel::sm90;
     }

@@ -1,4 +1,5 @@
-// BackendOptions and the machine -> what the backend is made with. Options: cuda_backend.h.
+// BackendOptions and the machine -> the settings that the backend is created with. Options:
+// cuda_backend.h.
 #pragma once
 
 #include <cstdint>
@@ -17,35 +18,35 @@ struct CudaOptions {
     StateOptions states;
 };
 
-// The one device that "devices" names; 0 for "".
+// The single device that "devices" names; 0 for "".
 Result<int> read_device(const std::string &devices);
 
-// What the driver says of a device.
+// What the driver reports about a device.
 struct DeviceFacts {
-    int driver = 0; // the CUDA version that it knows, as 13000; 0: there is none
-    cudaError_t counted = cudaSuccess, asked = cudaSuccess; // how asking for the rest went
+    int driver = 0; // the CUDA version that it supports, such as 13000; 0: no driver
+    cudaError_t counted = cudaSuccess, asked = cudaSuccess; // results of the queries for the rest
     int count = 0;                                          // devices
     int device = 0;
     const char *name = "";
     int major = 0, minor = 0; // compute capability
 };
 
-// Whether this build can run there.
+// Whether this build can run on the device.
 Status check_device(const DeviceFacts &facts);
 
-// Whether this build can run on the device, which becomes the calling thread's.
+// Checks that this build can run on the device, and makes it the calling thread's device.
 Result<cudaDeviceProp> open_device(int device);
 
-// default_step_tokens() (backend/step_buffers.h) of what the options ask for.
+// default_step_tokens() (backend/step_buffers.h) for these options.
 int64_t step_tokens_by_memory(const Model &model, const ForwardOptions &options,
                               int64_t memory_bytes);
 
 Result<CudaOptions> read_options(const Model &model, const BackendOptions &options,
                                  const cudaDeviceProp &device);
 
-// Bytes for keys, values and states that the options and the memory left allow.
+// Bytes for keys, values and states that the options and the free memory allow.
 Result<int64_t> pool_bytes(const BackendOptions &options);
-// How many pages that is.
+// How many pages fit in these bytes.
 Result<int64_t> count_pages(int64_t bytes, int64_t page_bytes);
 
 } // namespace batchllm::cuda

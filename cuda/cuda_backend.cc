@@ -63,7 +63,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
     return backend;
 }
 
-// For states, then for keys and values.
+// Allocates memory for states, then for keys and values.
 Status CudaBackend::take_memory(const BackendOptions &options, int64_t state_slots) {
     ASSIGN_OR_RETURN(const int64_t bytes, pool_bytes(options));
     const auto kv_groups = static_cast<int64_t>(info_.kv_windows.size());
@@ -80,7 +80,7 @@ Status CudaBackend::take_memory(const BackendOptions &options, int64_t state_slo
     return take_pages();
 }
 
-// Another process may have taken of the memory since it was counted.
+// Another process may have taken some of the memory since it was measured.
 Status CudaBackend::take_pages() {
     SmallerPool pool(info_.pages, info_.page_bytes);
     Status status = forward_->take_pages(pool.pages());
@@ -95,7 +95,7 @@ Status CudaBackend::take_pages() {
 }
 
 CudaBackend::~CudaBackend() {
-    // Memory goes back to the device that it is of, whichever the thread had chosen.
+    // Memory must be freed on its own device, whichever one the thread has selected.
     cudaSetDevice(device_);
     if (copies_ != nullptr) cudaStreamSynchronize(copies_);
     if (stream_ != nullptr) cudaStreamSynchronize(stream_);
@@ -135,7 +135,7 @@ Status CudaBackend::forward_checked(const TokenBatch &batch, Slot *slot) {
     RETURN_IF_ERROR(
         forward_->stage(batch, slot->samples.wanted(), slot->samples.rows(), &slot->staging));
     host_seconds_ += seconds_since(start);
-    // While the batch before is computed.
+    // Overlaps with the previous batch.
     RETURN_IF_ERROR(slot->staging.send(copies_));
     RETURN_IF_CUDA(cudaEventRecord(slot->sent, copies_));
     RETURN_IF_CUDA(cudaStreamWaitEvent(stream_, slot->sent, 0));
@@ -153,7 +153,7 @@ Status CudaBackend::sample_checked(std::span<const TokenMask> masks) {
     RETURN_IF_CUDA(cudaSetDevice(device_));
     bool sent = false;
     RETURN_IF_ERROR(last_->samples.send_masks(masks, copies_, &sent));
-    if (sent) { // while the batch is computed
+    if (sent) { // overlaps with this batch
         RETURN_IF_CUDA(cudaEventRecord(last_->sent, copies_));
         RETURN_IF_CUDA(cudaStreamWaitEvent(stream_, last_->sent, 0));
     }
@@ -183,7 +183,7 @@ Status CudaBackend::collect_checked(BatchOutput *output) {
     RETURN_IF_CUDA(cudaSetDevice(device_));
     Slot &slot = oldest();
     RETURN_IF_CUDA(cudaEventSynchronize(slot.end));
-    // The stream comes to `begin` when the batch before has ended: what they add up to counts no time
+    // The stream reaches `begin` when the previous batch has ended, so the sum counts no time
     // twice.
     float milliseconds = 0;
     RETURN_IF_CUDA(cudaEventElapsedTime(&milliseconds, slot.begin, slot.end));

@@ -4,9 +4,9 @@
     scripts/draw_structure.py            writes docs/structure.svg
     scripts/draw_structure.py --list     prints every module with what it includes, and the files that do
 
-A module is a folder. A folder inside a module of src/ is part of it (backend/cpu is part of backend); in cuda/ each folder
-is a module, and so are the files that stand in cuda/ itself. The order of the modules is the layering: a module includes
-only what stands before it. tests/test_structure.py holds the code and the drawing against this file.
+A module is a folder. A folder inside a module of src/ is part of it (backend/cpu is part of backend); in cuda/ each
+folder is a module, and so are the files in cuda/ itself. The order of the modules is the layering: a module only
+includes modules before it. tests/test_structure.py checks the code and the drawing against this file.
 """
 import argparse
 import collections
@@ -19,8 +19,8 @@ DRAWING = ROOT / "docs" / "structure.svg"
 ENDINGS = {".h", ".cc", ".cu", ".cuh", ".inc"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.M)
 
-# What the order of subdir() in src/meson.build does not say: the program sees the library through its public header, as any
-# user does, and CUDA's backend is a library of its own that knows a backend's interface and nothing of the engine.
+# What the order of subdir() in src/meson.build does not say: the program only uses the library's public header, like
+# any user, and CUDA's backend is a separate library that knows the interface of a backend but not the engine.
 CUDA = ["device", "attention", "linear", "sampling", "elementwise", "gated", "experts", "recurrent", "step", ""]
 ONLY = {"src/cli": {"include", "src/base"}}
 CUDA_MAY = {"include", "src/base", "src/model", "src/backend"}
@@ -33,7 +33,7 @@ def layers(root=ROOT):
 
 
 def module_of(path):
-    """Of a path relative to the tree, as 'src/text'."""
+    """The module of a path relative to the tree, such as 'src/text'."""
     parts = path.split("/")
     if parts[0] == "include":
         return "include"
@@ -46,12 +46,12 @@ def includes(root=ROOT):
     found = collections.defaultdict(set)
     for path in files:
         file = path.relative_to(root).as_posix()
-        # Folders in which the compiler looks, as far as this file's build passes them.
+        # Folders that the compiler searches, according to this file's build.
         bases = ["src", "include"] if file.startswith("src/") else ["cuda", "src", "include"]
         for header in INCLUDE.findall(path.read_text(encoding="utf-8")):
             places = [path.parent.relative_to(root).as_posix()] + bases
             at = [base + "/" + header for base in places if (root / base / header).exists()]
-            # A header that the build makes stands in no folder of the tree: its folder does.
+            # A header that the build generates is not in the tree, but its folder is.
             at += [base + "/" + header for base in bases if "/" in header and (root / base / header).parent.is_dir()]
             if not at:
                 raise SystemExit(f'{file}: "{header}" is in no folder of src/, cuda/ or include/')
@@ -62,7 +62,8 @@ def includes(root=ROOT):
 
 
 def faults(edges, order):
-    """What is against the layers, a line each: an unknown module, an include upwards (every cycle has one), a forbidden one."""
+    """Violations of the layers, one per line: an unknown module, an upward include (every cycle has one), a forbidden
+    include."""
     place = {module: i for i, module in enumerate(order)}
     lines = []
     for (module, included), files in sorted(edges.items()):
@@ -111,7 +112,7 @@ def cycle(edges):
 
 
 def implied(edges):
-    """The edges that a longer way says already: drawn faintly."""
+    """The edges that a longer path implies, drawn faintly."""
     reach = collections.defaultdict(set)
     graph = collections.defaultdict(set)
     for module, included in edges:
@@ -137,11 +138,11 @@ def ranks(edges, order):
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 134, 40, 22, 58, 24
 
 
-SIDES = {"src/cli": 0, "cuda": 10000}  # where what nothing includes begins; the rest in the middle
+SIDES = {"src/cli": 0, "cuda": 10000}  # where modules that nothing includes begin; the others start in the middle
 
 
 def positions(edges, order):
-    """Module -> centre (x, y). In a row, modules stand in the order of the middles of what includes them."""
+    """Module -> centre (x, y). In a row, modules are ordered by the mean position of those that include them."""
     row = ranks(edges, order)
     rows = collections.defaultdict(list)
     for module in order:
@@ -161,7 +162,7 @@ def positions(edges, order):
 
 
 def draw(root=ROOT):
-    """The drawing as SVG. It changes only when a module or an arrow between modules comes or goes."""
+    """The drawing as SVG. It only changes if a module, or an arrow between modules, is added or removed."""
     order = layers(root)
     edges = includes(root)
     known = [edge for edge in sorted(edges) if edge[0] in order and edge[1] in order]

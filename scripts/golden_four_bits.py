@@ -1,8 +1,8 @@
-"""What make_golden.py quantises to four bits: as golden_fp8.py, in the forms that AutoAWQ, AutoGPTQ and GPTQModel,
+"""Quantises to four bits for make_golden.py, like golden_fp8.py, in the forms that AutoAWQ, AutoGPTQ and GPTQModel,
 llm-compressor and OpenAI publish.
 
-Codes, scales and zero points are made here, packed as the tools' own formulas say, and the float32 that they stand for
-is computed from them before they are packed.
+Codes, scales and zero points are computed here and packed by the tools' own formulas. The float32 values that they
+represent are computed before packing.
 """
 
 import re
@@ -11,7 +11,7 @@ import torch
 
 from golden_fp8 import LINEAR, compressed
 
-AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # which of eight rows stands in each four bits of a word, lowest first
+AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # which of eight rows is in each four bits of a word, lowest bits first
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 
@@ -31,8 +31,8 @@ def mxfp4_config():
     return config
 
 
-# name of the golden model: how it is quantised. group: columns of a scale, 0 for all; type: of the scales as stored;
-# order: columns of a group stand anywhere; config: "quantization_config". left: weights that stay as they are.
+# name of the golden model: how it is quantised. group: columns per scale, 0 for all; type: that of the stored scales;
+# order: columns of a group may be anywhere; config: "quantization_config". left: weights that are not quantised.
 FOUR_BITS = {
     "llama_awq": dict(
         form="awq", group=32, symmetric=False, type=torch.float16, left="lm_head",
@@ -50,7 +50,7 @@ FOUR_BITS = {
         form="gptq", group=0, symmetric=False, version=2, type=torch.bfloat16, left="lm_head",
         config=dict(quant_method="gptq", bits=4, group_size=-1, desc_act=False, sym=False, lm_head=False,
                     checkpoint_format="gptq_v2", pack_dtype="int32", meta=dict(quantizer=["gptqmodel:4.0.0"]))),
-    # Says the first version, has the zero points of the second; biases of zeros as AutoGPTQ put them.
+    # Claims the first version but has the zero points of the second; zero biases, as AutoGPTQ writes them.
     "llama_gptq_sym": dict(
         form="gptq", group=32, symmetric=True, version=2, biases=True, type=torch.float16, left="lm_head",
         config=dict(quant_method="gptq", bits=4, group_size=32, desc_act=False, sym=True, checkpoint_format="gptq")),
@@ -69,7 +69,7 @@ FOUR_BITS = {
 
 
 def words(codes, order=range(8)):
-    """int32 of eight neighbours of each row, whose last may be fewer."""
+    """int32 words of eight neighbours in each row; the last word may have fewer."""
     rows, columns = codes.shape
     eights = torch.zeros(rows, -(-columns // 8) * 8, dtype=torch.int64)
     eights[:, :columns] = codes
@@ -85,7 +85,7 @@ def groups_of(columns, how, random):
 
 
 def quantize_integers(weight, groups, how):
-    """Codes and zero points from 0 to 15, scales by row and group as stored, and what they stand for."""
+    """Codes and zero points from 0 to 15, stored scales by row and group, and the values that they represent."""
     count = int(groups.max()) + 1
     weight = weight.float()
     scales = torch.zeros(weight.shape[0], count)
@@ -105,7 +105,7 @@ def quantize_integers(weight, groups, how):
 
 
 def quantize_mxfp4(weight):
-    """Codes of e2m1, exponents + 127 of blocks of 32, and what they stand for."""
+    """Codes of e2m1, exponents + 127 for blocks of 32, and the values that they represent."""
     blocks = weight.float().reshape(*weight.shape[:-1], -1, 32)
     exponents = blocks.abs().amax(-1).clamp(min=2.0 ** -100).log2().floor() - 2
     scaled = blocks / torch.exp2(exponents)[..., None]
@@ -115,12 +115,12 @@ def quantize_mxfp4(weight):
 
 
 def pairs(codes):
-    """Two neighbours in a byte, the first in its low half."""
+    """Two neighbours per byte, the first in its low half."""
     return (codes[..., 0::2] | codes[..., 1::2] << 4).to(torch.uint8)
 
 
 def quantize_matrix(module, weight, how, random):
-    """name: tensor of what a module's weight is stored as, and what it stands for."""
+    """The stored tensors of a module's weight by name, and the values that they represent."""
     if how["form"] == "mxfp4":
         codes, exponents, meant = quantize_mxfp4(weight)
         return {f"{module}.weight_packed": pairs(codes.reshape(weight.shape)),
@@ -139,7 +139,7 @@ def quantize_matrix(module, weight, how, random):
     else:
         zero_words = words(zeros.T)
         if how["version"] == 1:
-            zero_words -= 0x11111111  # it wraps, as GPTQModel's does
+            zero_words -= 0x11111111  # wraps around, as in GPTQModel
         stored = {"qweight": words(codes).T.contiguous(), "qzeros": zero_words, "scales": scales.T.contiguous(),
                   "g_idx": groups.to(torch.int32)}
         if how.get("biases"):
@@ -148,7 +148,7 @@ def quantize_matrix(module, weight, how, random):
 
 
 def quantize_tensors(tensors, how):
-    """The tensors of a file, as stored and as meant."""
+    """The tensors of a file as stored, and the values that they represent."""
     stored, meant = {}, {}
     random = torch.Generator().manual_seed(5)
     for name, tensor in sorted(tensors.items()):

@@ -1,8 +1,8 @@
-"""What make_golden.py quantises: a directory that transformers saved -> the same as its fp8 checkpoint is
-published, and a plain one in float32 of the weights that the fp8 ones stand for, for the reference.
+"""Quantises for make_golden.py: a directory saved by transformers -> the same model in the form of a published fp8
+checkpoint, and for the reference a plain one in float32 with the weights that the fp8 ones represent.
 
-The formats are written as their own tools write them (llm-compressor, transformers, ModelOpt): names and
-shapes of the scales, their types, the keys of config.json.
+The formats are those of their own tools (llm-compressor, transformers, ModelOpt): names, shapes and types of the
+scales, and the keys of config.json.
 """
 
 import json
@@ -13,7 +13,7 @@ import shutil
 import torch
 from safetensors.torch import load_file, save_file
 
-MOST = 448.0  # the greatest e4m3
+MOST = 448.0  # the largest e4m3 number
 LINEAR = re.compile(r"(_proj|\.w[123])\.weight$")
 
 
@@ -33,9 +33,9 @@ def compressed(strategy, activations, ignore, **more):
 STATIC = dict(strategy="tensor", dynamic=False)
 KV = dict(num_bits=8, type="float", strategy="tensor", dynamic=False, symmetric=True)
 
-# name of the golden model: how it is quantised. kind: what a scale is of; scale: its name after that of the
-# weight's module; type and shape: of the scales as stored; left: weights that stay as they are; extra:
-# further tensors of a quantised module, or of each layer's attention; config: "quantization_config";
+# name of the golden model: how it is quantised. kind: what a scale applies to; scale: its name after that of the
+# weight's module; type and shape: those of the stored scales; left: weights that are not quantised; extra: further
+# tensors of a quantised module, or of each layer's attention; config: "quantization_config";
 # file: hf_quant_config.json instead.
 FP8 = {
     "llama_ct_tensor_fp8": dict(
@@ -123,7 +123,7 @@ def spread(scales, block, shape):
 
 
 def quantize(weight, how):
-    """e4m3 of a weight, its scales as stored, and the float32 that the two stand for."""
+    """A weight in e4m3, its stored scales, and the float32 values that the two represent."""
     weight = weight.float()
     block = block_of(weight, how)
     down, across = (-(-size // step) for size, step in zip(weight.shape, block))
@@ -142,7 +142,7 @@ def quantize(weight, how):
 
 
 def quantize_tensors(tensors, how):
-    """The tensors of a file, as stored and as meant."""
+    """The tensors of a file as stored, and the values that they represent."""
     stored, meant = {}, {}
     for name, tensor in tensors.items():
         if not LINEAR.search(name) or re.search(how["left"], name):
@@ -160,7 +160,7 @@ def quantize_tensors(tensors, how):
 
 
 def quantize_directory(directory, how, plain, quantize_file=quantize_tensors):
-    """Quantises a saved model in place; `plain` becomes the directory of what its weights stand for."""
+    """Quantises a saved model in place; `plain` becomes the directory with the values that its weights represent."""
     os.makedirs(plain)
     names = {}
     for file in sorted(os.listdir(directory)):

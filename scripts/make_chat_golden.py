@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Makes tests/text/chat/golden.jsonl: what transformers renders of the templates beside it, which are this project's own,
-written in the manner of published ones. Needs PyPI's transformers and jinja2.
+"""Makes tests/text/chat/golden.jsonl: what transformers renders from the templates beside it. These are this project's
+own, in the style of published ones. Needs PyPI's transformers and jinja2.
 Usage: make_chat_golden.py  (from anywhere)
 
-A line is {"template", "conversation", "prompt", "text"}; without "text" the template or transformers refuses."""
+A line is {"template", "conversation", "prompt", "text"}; without "text", the template or transformers rejects the
+conversation."""
 import json
 import pathlib
 import random

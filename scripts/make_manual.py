@@ -3,7 +3,7 @@
 
     make_manual.py PROGRAM [--check]
 
-Writes src/cli/batchllm.1 and src/cli/batchllm.bash; with --check it only checks that they are what PROGRAM's --help gives.
+Writes src/cli/batchllm.1 and src/cli/batchllm.bash; with --check it only checks that they match PROGRAM's --help.
 """
 import pathlib
 import re
@@ -46,13 +46,13 @@ class Section:
 
 
 def help_of(program, *command):
-    """Without the examples at its end: the manual has its own."""
+    """Without the examples at its end, since the manual has its own."""
     done = subprocess.run([program, *command, "--help"], capture_output=True, text=True, check=True)
     return done.stdout.partition("\nExamples:")[0].splitlines()
 
 
 def read_option(line):
-    """A line of --help that begins with a dash; its text may be empty, and then stands on the next line."""
+    """A line of --help that begins with a dash; its text may be empty if it is on the next line."""
     spec, _, text = re.match(r"\s*(\S.*?)(\s{2,}(.*))?$", line).group(1, 2, 3)
     names, _, value = spec.partition(" ")
     value = re.sub(r"\s*(REQUIRED|Excludes: \S+)", "", value).strip()
@@ -60,7 +60,7 @@ def read_option(line):
 
 
 def sections(lines):
-    """Of a command: its own options first, then each group that is named."""
+    """The sections of a command: first its own options, then each named group."""
     found = [Section("")]
     option = None
     for line in lines[2:]:

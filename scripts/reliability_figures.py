@@ -6,9 +6,10 @@
     reliability_figures.py fuzz LOGS PAGE TARGET..     executions are added to those in the table
     reliability_figures.py commit                      the line that a log begins with
 
-COMMAND is what made the log; it stands in the table. The commit is the one that the log begins with (of fuzzing: the file
-LOGS/commit), for others may follow while the tests run; a + behind it says that files other than docs/ had changes that
-were not committed. A log from a machine without git, such as one with a GPU, has none: then it is this checkout's.
+COMMAND is the command that produced the log; the table shows it. The commit is the one in the first line of the log
+(for fuzzing, in the file LOGS/commit), since others may follow while the tests run; a + after it says that files other
+than docs/ had uncommitted changes. A log from a machine without git, such as one with a GPU, has none; then this
+checkout's commit is used.
 """
 
 import pathlib
@@ -26,7 +27,7 @@ def commit(log=None):
 
 
 def table(page, name):
-    """The text before the table's rows, the rows by their first cell, and the text behind them."""
+    """The text before the table's rows, the rows by their first cell, and the text after them."""
     begin, rows, end = re.fullmatch(rf"(.*<!-- {name} -->\n(?:\|[^\n]*\n)*?\|[-| :]+\n)((?:\|[^\n]*\n)*)(<!-- end -->.*)",
                                     page, re.DOTALL).groups()
     return begin, {line.split("|")[1].strip(): line for line in rows.splitlines()}, end
@@ -37,7 +38,7 @@ KINDS = {"alloc": "allocations", "stack": "an allocation of each call stack", "c
 
 def torture(log, command):
     text = pathlib.Path(log).read_text()
-    # (case, what fails) -> tries, of how many, failures
+    # (case, what fails) -> tries, out of how many, failures
     series = {}
 
     def of(case, kind):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A checkpoint as transformers writes it, loaded and run by batchllm: gigabytes a second, and whose tokens.
+"""Loads and runs a checkpoint written by transformers: gigabytes per second, and the tokens compared.
 
     pip install torch transformers
     scripts/try_checkpoint.py build/src/cli/batchllm    on a GPU: Llama 3.2's 3B shape, 6.4 GB
     scripts/try_checkpoint.py build/src/cli/batchllm --small --backend cpu --compute-types f32    anywhere: a small one
 
-Weights are random, saved as bfloat16 in shards; the files are in the page cache when they are read. Rows are 64 of
-760 tokens, eight on a prefix, and 32 tokens are generated greedily. In f32 they are to be transformers' own in
-float32 (exit status 1 if not); in bf16 the first token of many is a close call, so those are only counted.
+Weights are random, saved as bfloat16 in shards; the files are in the page cache when they are read. There are 64 rows
+of 760 tokens, eight per prefix, and 32 tokens are generated greedily. In f32 they must equal those of transformers in
+float32 (exit status 1 if not); in bf16 the first token of many rows is a close call, so differences are only counted.
 """
 import argparse
 import json
@@ -48,7 +48,7 @@ def make_rows():
 
 
 def reference(folder, small, rows):
-    """Writes the checkpoint; -> transformers' greedy tokens of the rows in float32."""
+    """Writes the checkpoint; -> transformers' greedy tokens for the rows in float32."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(1)
     torch.set_default_dtype(torch.bfloat16)

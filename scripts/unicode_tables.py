@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Writes src/text/unicode_tables.inc: what the tokenizer needs to know of Unicode.
+"""Writes src/text/unicode_tables.inc: the Unicode data that the tokenizer needs.
 
     pip install 'unicodedata2==16.*'
     scripts/unicode_tables.py > src/text/unicode_tables.inc
 
 Character classes are those of Unicode 16, which the regular expressions of the reference
-(Hugging Face tokenizers) follow. Normalization is that of Unicode 9, which its NFC follows: marks
-and compositions that came later are left alone, as it leaves them alone.
-tests/text/fuzz_tokenizer.py --unicode compares all of it with the reference, code point by code
-point.
+(Hugging Face tokenizers) follow. Normalization is that of Unicode 9, which its NFC follows: like the reference, it
+ignores later marks and compositions. tests/text/fuzz_tokenizer.py --unicode compares everything with the reference,
+code point by code point.
 """
 import sys
 
@@ -23,7 +22,7 @@ NEWER_THAN_9 = """
 1E130-1E136 1E2AE 1E2EC-1E2EF 1E4EC-1E4EF 1E5EE-1E5EF
 """
 
-# Alphabetic without being a letter, a letter number or a mark: circled and squared Latin letters.
+# Alphabetic, but not a letter, a letter number or a mark: circled and squared Latin letters.
 OTHER_ALPHABETIC = [(0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189)]
 SPACES = [0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000,
           *range(0x09, 0x0E), 0x20]
@@ -68,7 +67,7 @@ def class_of(point):
 
 
 def ranges(values):
-    """{point: value} -> [first, last, value], zero values left out."""
+    """{point: value} -> [first, last, value], without zero values."""
     result = []
     for point in sorted(values):
         value = values[point]

@@ -1,4 +1,4 @@
-/* What the tests at the C boundary share: engines on the sim backend, columns, results by tag. */
+/* Shared by the tests of the C interface: engines on the sim backend, columns, results by tag. */
 #ifndef BATCHLLM_TESTS_API_HELPERS_H
 #define BATCHLLM_TESTS_API_HELPERS_H
 
@@ -14,7 +14,7 @@
 
 #include <batchllm.h>
 
-/* The call must succeed; its error text is shown when it does not. */
+/* The call must succeed; if it does not, its error text is shown. */
 #define assert_ok(call)                                                                            \
     do {                                                                                           \
         const int32_t status_ = (call);                                                            \
@@ -99,7 +99,7 @@ static inline batchllm_results *run_all(batchllm_engine *engine) {
     return poll_all(engine);
 }
 
-/* Index of the result of this tag and sample; the test fails when there is not exactly one. */
+/* Index of the result with this tag and sample; the test fails unless there is exactly one. */
 static inline int64_t result_of(const batchllm_results *results, uint64_t tag, int32_t sample) {
     int64_t found = -1;
     for (int64_t i = 0; i < results->count; ++i) {

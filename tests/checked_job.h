@@ -1,5 +1,5 @@
 // Random jobs, and the loop that runs one through a scheduler and the checked model and compares
-// every row's outcome with its reference. With overlap a batch is built before the one ahead of it is
+// every row's outcome with its reference. With overlap, a batch is built before the previous one is
 // run, from a copy of it.
 #pragma once
 
@@ -22,8 +22,8 @@ inline int64_t draw(Random &random, int64_t low, int64_t high) {
     return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
 }
 
-// A row and what must come out of it. The prompt and the request are freed as soon as the row has
-// finished, so that a pointer kept too long is seen by the address sanitizer.
+// A row and its expected output. The prompt and the request are freed as soon as the row has
+// finished, so that the address sanitizer detects a pointer kept too long.
 struct CheckedRow {
     std::vector<int32_t> prompt;
     int32_t shareable = 0;
@@ -45,7 +45,7 @@ struct Window { // rows that are planned together
     std::vector<CheckedRow> rows;
     Plan plan;
     size_t groups_added = 0;
-    std::vector<KeptPrefix> kept; // [the plan's prefixes], where groups are added in parts
+    std::vector<KeptPrefix> kept; // [the plan's prefixes], if groups are added in parts
 };
 
 struct Limits {
@@ -118,7 +118,7 @@ inline Window make_window(Random &random, const Limits &limits) {
         window.plan.rows.push_back(static_cast<int64_t>(i));
         window.plan.lengths.push_back(static_cast<int32_t>(window.rows[i].prompt.size()));
     }
-    // Row numbers are in no order that the groups know of.
+    // Row numbers are in an order unrelated to the groups.
     std::vector<int64_t> number(window.rows.size());
     for (size_t i = 0; i < number.size(); ++i) number[i] = static_cast<int64_t>(i);
     std::shuffle(number.begin(), number.end(), random);
@@ -154,9 +154,9 @@ inline void reference(const CheckedRow &row, int32_t mean_length, std::vector<in
 struct JobOptions {
     SchedulerOptions scheduler;
     int32_t mean_length = 8;
-    int32_t cancel_one_in = 0; // 0: nobody is cancelled
-    bool all_at_once = true;   // every window before the first step
-    bool in_parts = false; // a window's groups in several calls, between which prefixes are kept
+    int32_t cancel_one_in = 0; // 0: no row is cancelled
+    bool all_at_once = true;   // adds every window before the first step
+    bool in_parts = false; // adds a window's groups in several calls, keeping prefixes in between
     bool overlap = false;
     int32_t feeds_but_one_in = 0; // rows whose samples are not fed; 0: every row's are
     int64_t most_steps = 200000;
@@ -171,10 +171,10 @@ struct JobResult {
     int64_t peak_running = 0;
     int64_t peak_states = 0;
     int64_t fed_tokens = 0;
-    int64_t wasted_rows = 0; // samples of requests that had ended
+    int64_t wasted_rows = 0; // samples for requests that had ended
 };
 
-// Runs the windows' rows to their ends. "" or what went wrong.
+// Runs the windows' rows to their ends. Returns "" or an error.
 class CheckedJob {
   public:
     CheckedJob(std::vector<Window> *windows, const JobOptions &options, Random *random)
@@ -186,7 +186,7 @@ class CheckedJob {
     std::string run(JobResult *result);
 
   private:
-    struct Decoding { // a request that can have its next token, before a batch is built
+    struct Decoding { // a request that can decode a token, before a batch is built
         const Request *request;
         int32_t computed;
         int32_t preemptions;
@@ -218,7 +218,7 @@ class CheckedJob {
     CheckedModel model_;
     std::vector<CheckedRow *> live_;
     std::deque<HeldBatch> held_; // in flight
-    BatchOutput output_;         // of the batch that was run last
+    BatchOutput output_;         // of the last batch that was run
 };
 
 inline std::string CheckedJob::add(Window *window) {
@@ -297,8 +297,8 @@ inline std::string CheckedJob::check_counts(const TokenBatch &batch) const {
     return "";
 }
 
-// Every request that could decode gets its token before any prompt does. One may be left out, the
-// youngest, and only when no page is free.
+// Every request that can decode gets its token before any prompt does. Only the youngest may be
+// left out, and only if no page is free.
 inline std::string CheckedJob::check_decode_first(const std::vector<Decoding> &decoding) const {
     int64_t decoded = 0, left_out = 0;
     for (const Decoding &before : decoding) {
@@ -381,7 +381,7 @@ inline std::string CheckedJob::plan(JobResult *result) {
     return "";
 }
 
-// Runs the batch that has been in flight for longest, and moves its rows on.
+// Runs the batch that has been in flight longest, and advances its rows.
 inline std::string CheckedJob::run_oldest(JobResult *result) {
     HeldBatch &held = held_.front();
     const int64_t fed = held.feed(output_.samples);
@@ -403,7 +403,7 @@ inline std::string CheckedJob::run_oldest(JobResult *result) {
 
 inline std::string CheckedJob::step(JobResult *result) {
     std::string wrong = plan(result);
-    // Now and then a batch is waited for before the next one is built, as where few rows are fed.
+    // Now and then waits for a batch before building the next one, as if few rows were fed.
     if (wrong.empty() && options_.overlap && held_.size() < 2 && draw(random_, 0, 7) > 0)
         wrong = plan(result);
     return wrong.empty() && !held_.empty() ? run_oldest(result) : wrong;
@@ -428,7 +428,7 @@ inline std::string CheckedJob::run(JobResult *result) {
         if (!wrong.empty()) return wrong;
         if (result->steps > options_.most_steps) return fault("no end");
     }
-    while (!held_.empty()) { // of rows that have ended
+    while (!held_.empty()) { // batches of rows that have ended
         const std::string wrong = run_oldest(result);
         if (!wrong.empty()) return wrong;
     }

@@ -1,13 +1,15 @@
-// A made-up language model that checks every token batch it is given. Each KV slot holds the token,
-// its position and a hash of all tokens up to it, so that a page written or read wrongly, now or
-// many steps ago, changes the hash and is seen. The next token is a function of the hash, as a real
-// model's greedy token is one of the context; so outputs can be compared with reference_output.
+// A fake language model that checks every token batch. Each KV slot holds the token, its position
+// and a hash of all tokens up to it, so that a page written or read wrongly, now or many steps ago,
+// changes the hash and is detected. The next token is a function of the hash, just as a real
+// model's greedy token is a function of the context, so outputs can be compared with
+// reference_output.
 //
-// With state slots, a node's holds a hash of all tokens up to its last, which its first token takes from its
-// parent's slot and every further one from its own.
+// With state slots, a node's slot holds a hash of all tokens up to its last one. The node's first
+// token continues the hash in the parent's slot, further tokens that in its own slot.
 //
-// Each KV group stores all of this on pages of its own. A window is at least 2: the position before a token
-// is always kept, and its hash is of the whole context, so every group's chain of hashes goes on.
+// Each KV group stores all of this on separate pages. A window is at least 2: the position before a
+// token is always kept, and its hash covers the whole context, so every group's chain of hashes
+// continues.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +52,7 @@ class CheckedModel {
           slots_(static_cast<size_t>(pages * page_tokens)),
           page_user_(static_cast<size_t>(pages), 0) {}
 
-    // "" or what is wrong with the batch.
+    // Returns "" or an error in the batch.
     std::string run(const TokenBatch &batch, BatchOutput *output);
 
   private:
@@ -77,15 +79,15 @@ class CheckedModel {
     int32_t mean_length_;
     std::vector<int32_t> windows_; // [KV groups]
     struct State {
-        int32_t end = -1; // position behind its last token
+        int32_t end = -1; // position after its last token
         uint64_t hash = 0;
-        uint64_t step = 0; // last one in which a node named the slot
+        uint64_t step = 0; // last step in which a node used the slot
     };
     uint64_t step_ = 0;
     std::vector<State> states_;
     std::vector<Slot> slots_;
-    std::vector<uint64_t> page_user_;  // [pages] last step in which a node named the page
-    std::vector<uint64_t> last_hash_;  // [nodes] of the batch, of the group that is checked
+    std::vector<uint64_t> page_user_;  // [pages] last step in which a node used the page
+    std::vector<uint64_t> last_hash_;  // [nodes] of the batch, for the group being checked
     std::vector<uint64_t> token_hash_; // [tokens] of the batch
 };
 
@@ -113,8 +115,8 @@ inline std::string CheckedModel::check_node(const TokenBatch &batch, size_t i,
     return "";
 }
 
-// The node's pages in a group: all that a query sees, behind those of the nodes before, and none that is
-// also elsewhere in the batch.
+// Checks the node's pages in a group: they include all that a query sees, come after those of
+// earlier nodes, and occur nowhere else in the batch.
 inline std::string CheckedModel::check_table(const TokenBatch &batch, size_t g, size_t i,
                                              int64_t first_query, int64_t *listed) {
     const ContextNode &node = batch.nodes[i];
@@ -140,7 +142,7 @@ inline std::string CheckedModel::check_table(const TokenBatch &batch, size_t g, 
     return "";
 }
 
-// Stores the node's tokens, and checks what was stored before.
+// Stores the node's tokens, and checks those stored earlier.
 inline std::string CheckedModel::check_slots(const TokenBatch &batch, size_t g, size_t i) {
     const ContextNode &node = batch.nodes[i];
     const int32_t start = node.start;
@@ -159,7 +161,7 @@ inline std::string CheckedModel::check_slots(const TokenBatch &batch, size_t g, 
                 return fault("KV groups differ", start + j);
             token_hash_[token] = stored.hash;
         }
-        // Before the first kept position is one that was given back: there the chain begins.
+        // The position before the first kept one was released: the chain begins here.
         const bool begins = j == first && first > 0 && j < computed;
         if (stored.position != start + j || stored.group != static_cast<int32_t>(g) ||
             (!begins && stored.hash != context_hash(hash, stored.token)))
@@ -170,7 +172,7 @@ inline std::string CheckedModel::check_slots(const TokenBatch &batch, size_t g, 
     return "";
 }
 
-// After the slots of a group, which leave the hashes of the batch's tokens.
+// Called after the slots of a group, which compute the hashes of the batch's tokens.
 inline std::string CheckedModel::check_state(const TokenBatch &batch, size_t i) {
     const ContextNode &node = batch.nodes[i];
     if (states_.empty()) return node.state == -1 ? "" : fault("a state slot in a model without");

@@ -1,5 +1,5 @@
-// What the tests of constraints in the engine share: a model whose tokens have several letters, engines over it
-// with batches in flight, and rows with their answers.
+// Shared by the tests of constraints in the engine: a model whose tokens have several letters,
+// engines with it that have batches in flight, and rows with their answers.
 #pragma once
 
 #include <map>
@@ -80,7 +80,7 @@ inline std::string tokenizer_json(int32_t vocabulary) {
            vocab + "},\"merges\":[" + merge_list + "]}}";
 }
 
-// Made once for all tests.
+// Created once for all tests.
 inline const std::string &model_directory() {
     static const TemporaryDirectory directory;
     static const bool made = [] {

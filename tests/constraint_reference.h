@@ -1,5 +1,5 @@
-// A slow matcher of grammars to compare the real one with, and texts derived from a grammar at random.
-// It shares nothing with what it checks but the Grammar and the automata in it.
+// A slow matcher of grammars to compare the real one with, and random texts derived from a grammar.
+// It shares nothing with the code that it checks except the Grammar and its automata.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace batchllm {
 
-// Where a node's text may end, for each place where it may begin.
+// Finds where a node's text may end, for each place where it may begin.
 class ReferenceMatcher {
   public:
     ReferenceMatcher(const Grammar &grammar, std::string_view text)
@@ -98,7 +98,7 @@ class ReferenceMatcher {
                                              int64_t count, size_t place, Met *met, Ends *found) {
         if (!met->insert({seen, {count, place}}).second) return;
         bool required = false;
-        size_t last = 0; // elements before it are past, in declared order
+        size_t last = 0; // in declared order, elements before this are over
         for (size_t i = 0; i < seen.size(); ++i) {
             required |= members.elements[i].required && !seen[i];
             if (seen[i]) last = i + 1;
@@ -120,7 +120,7 @@ class ReferenceMatcher {
         }
         if (members.rest == kNoNode || (declared && required)) return;
         std::vector<bool> after = seen;
-        // After the rest nothing declared may come: all of it counts as past.
+        // No declared member may come after the rest: all of them count as over.
         if (declared) after.assign(seen.size(), true);
         for (const size_t end : ends_from(members.rest, begins))
             set_members(members, after, count + 1, end, met, found);
@@ -131,8 +131,8 @@ class ReferenceMatcher {
     std::map<std::pair<NodeId, size_t>, Ends> known_;
 };
 
-// A text of the grammar, by expanding nodes at random; nothing when it grows too long or a node has no
-// text.
+// A text of the grammar, by expanding nodes at random; nothing if it grows too long or a node has
+// no text.
 class Derivation {
   public:
     Derivation(const Grammar &grammar, std::mt19937_64 *random)

@@ -1,5 +1,5 @@
-// Random sequences through a layer's short convolution, and the convolution of each in float64: what the test on the
-// device and the one of its threads on the host share.
+// Random sequences through a layer's short convolution, and the convolution of each in float64.
+// Shared by the test on the device and the one that runs its threads on the host.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct ConvolutionShape {
     int64_t stride() const { return (3 * int64_t{channels} + 15) / 16 * 16; }
 };
 
-// A layer's vectors, as ShortConvolutionArguments has them; biases may be empty.
+// A layer's vectors, as in ShortConvolutionArguments; biases may be empty.
 struct ConvolutionVectors {
     std::vector<float> filter, filter_bias, input_bias;
 };
@@ -50,7 +50,7 @@ inline void add_reference(const ConvolutionShape &shape, const ConvolutionVector
     }
 }
 
-// draw(count): values as the element type has them.
+// draw(count): values that the element type represents exactly.
 template <typename Random, typename Draw>
 std::vector<ConvolutionSequence> make_sequences(Random &random, const ConvolutionShape &shape,
                                                 const ConvolutionVectors &vectors, int32_t count,

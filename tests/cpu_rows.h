@@ -1,6 +1,6 @@
 // A small scheduler for the CPU backend's own tests and bench: rows in, token batches out, greedy.
-// Shared prefixes by the longest common prefix, on as many levels as there are; pages given back
-// when a node's last row is done. Rows start in the order of their tokens.
+// Rows share their longest common prefixes, on any number of levels; pages are released when a
+// node's last row is done. Rows start in the order of their tokens.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class RowScheduler {
         }
     }
 
-    // False when nothing is left. logits_rows[i] is the row of batch->outputs[i].
+    // False if nothing is left. logits_rows[i] is the row of batch->outputs[i].
     bool next(TokenBatch *batch, std::vector<int32_t> *logits_rows) {
         batch->clear();
         batch->pages.resize(kv_groups_);
@@ -48,7 +48,7 @@ class RowScheduler {
         steps_ += 1;
         std::vector<int32_t> take(nodes_.size(), 0);
         int64_t left = step_tokens_;
-        // Decode tokens first, then prompt tokens in order of the nodes: prefixes before their rows.
+        // Decode tokens first, then prompt tokens in node order: prefixes before their rows.
         for (int pass = 0; pass < 2; ++pass) {
             for (size_t n = 0; n < nodes_.size() && left > 0; ++n) {
                 Node &node = nodes_[n];
@@ -62,7 +62,7 @@ class RowScheduler {
                     continue;
                 }
                 if (!node.reserved) {
-                    // A row starts only when all that it may need is free.
+                    // A row starts only if everything that it may need is free.
                     const int64_t most = static_cast<int64_t>(node.tokens.size()) +
                                          (node.row >= 0 ? rows_[node.row].max_tokens : 0);
                     if (!reserve(&node, most)) continue;
@@ -79,7 +79,7 @@ class RowScheduler {
         return !batch->tokens.empty();
     }
 
-    // tokens[i]: what was chosen for logits_rows[i] of the last batch.
+    // tokens[i]: the token chosen for logits_rows[i] of the last batch.
     void finish(const std::vector<int32_t> &logits_rows, const std::vector<int32_t> &tokens) {
         for (size_t i = 0; i < logits_rows.size(); ++i) {
             Row &row = rows_[logits_rows[i]];
@@ -100,7 +100,7 @@ class RowScheduler {
         }
     }
 
-    // State slots: every node has one of its own from beginning to end.
+    // State slots: every node has its own from beginning to end.
     int64_t state_slots() const { return static_cast<int64_t>(nodes_.size()); }
     int64_t tokens() const { return tokens_; }
     int64_t steps() const { return steps_; }
@@ -109,13 +109,12 @@ class RowScheduler {
     struct Node {
         int32_t parent = -1;
         int32_t start = 0;
-        int32_t row = -1; // of one row alone, or -1: shared
+        int32_t row = -1; // the row of a node with one row; -1: shared
         int32_t users = 0;
         int32_t computed = 0;
         bool reserved = false;
         std::vector<int32_t> tokens;
-        std::vector<int32_t>
-            pages; // [KV groups][columns]: none is given back before the node's end
+        std::vector<int32_t> pages; // [KV groups][columns]: none is released before the node's end
     };
 
     void add_row(int32_t row, int32_t depth, int32_t parent) {
@@ -129,7 +128,8 @@ class RowScheduler {
         for (int32_t n = row_node_[row]; n >= 0; n = nodes_[n].parent) ++nodes_[n].users;
     }
 
-    // Rows in order of their tokens, equal up to depth. A row keeps at least one token of its own.
+    // Splits rows in the order of their tokens, equal up to depth. A row keeps at least one token
+    // of its own.
     void split(const std::vector<int32_t> &rows, int32_t depth, int32_t parent) {
         for (size_t first = 0; first < rows.size();) {
             const std::vector<int32_t> &prompt = rows_[rows[first]].prompt;

@@ -1,11 +1,12 @@
-// The kernel tables that this processor runs, and the one of AMX with a stand-in for its tiles where they are not.
+// The kernel tables that this processor runs, and the AMX table with emulated tiles if the
+// processor has none.
 #pragma once
 
 #include <vector>
 
 #include "backend/cpu/kernels.h"
 
-// Null where even AVX-512's bfloat16 is not compiled in.
+// Null if not even AVX-512's bfloat16 is compiled in.
 const batchllm::cpu::Kernels *emulated_tile_kernels();
 
 inline std::vector<const batchllm::cpu::Kernels *> native_tables(batchllm::DType element) {
@@ -18,7 +19,7 @@ inline std::vector<const batchllm::cpu::Kernels *> native_tables(batchllm::DType
     return tables;
 }
 
-// Of both types, without the stand-in.
+// Tables of both types, without the emulated one.
 inline std::vector<const batchllm::cpu::Kernels *> all_native_tables() {
     auto tables = native_tables(batchllm::DType::f32);
     for (const auto *kernels : native_tables(batchllm::DType::bf16)) tables.push_back(kernels);

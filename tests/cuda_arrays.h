@@ -1,5 +1,6 @@
-// What the tests of CUDA kernels share: seeded random values, arrays on the device that are written and
-// read as floats, and the comparison with a float64 reference. Includes cmocka: include this last.
+// Shared by the tests of CUDA kernels: seeded random values, arrays on the device that are written
+// and read as floats, and the comparison with a float64 reference. Includes cmocka: include this
+// last.
 #pragma once
 
 #include <algorithm>
@@ -49,10 +50,10 @@ template <typename T> std::vector<T> download(const DeviceMemory &memory, size_t
     return values;
 }
 
-// To nearest, ties to even.
+// Rounds to nearest, ties to even.
 inline uint16_t float_to_float16(float x) { return __half_raw(__float2half_rn(x)).x; }
 
-// x as an element type holds it.
+// x rounded to an element type.
 inline float rounded(float x, DType type) {
     if (type == DType::f32) return x;
     if (type == DType::bf16) {
@@ -66,7 +67,7 @@ inline float rounded(float x, DType type) {
     return float16_to_float(float_to_float16(x));
 }
 
-// A device array of a type, moved as floats.
+// A device array of a type, copied from and to floats.
 class Array {
   public:
     Array(int64_t count, DType type) : count_(count), type_(type) {
@@ -74,7 +75,7 @@ class Array {
             DeviceMemory::create(std::max<int64_t>(16, count * dtype_bytes(type)), "test");
         check(memory.status());
         memory_ = std::move(memory).value();
-        // NaN in every type: what is not written is seen.
+        // NaN in every type, so that missing writes are detected.
         check(cudaMemset(memory_.data(), 0xff, static_cast<size_t>(memory_.bytes())));
     }
     Array(const std::vector<float> &values, DType type)
@@ -145,7 +146,7 @@ inline void assert_close(const std::vector<float> &got, const std::vector<double
     }
 }
 
-// Meson's number for a skipped test where there is no device that the backend runs on, else 0.
+// Meson's exit code for a skipped test if there is no device for the backend, else 0.
 inline int skipped() {
     int devices = 0;
     cudaDeviceProp properties{};

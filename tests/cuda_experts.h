@@ -1,5 +1,5 @@
-// What the tests of the grouped products share: a product and what goes into it, on the host. Includes cmocka: include
-// this last.
+// Shared by the tests of the grouped products: a product and its inputs, on the host. Includes
+// cmocka: include this last.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 
 namespace batchllm::cuda {
 
-// Says where the first value is that is off by more than `limit` of itself, or of the root mean square where
-// that is more.
+// Reports the first value that is off by more than `limit` times itself or, if larger, times the
+// root mean square.
 inline void assert_near(const std::vector<float> &got, const std::vector<double> &wanted,
                         size_t width, double limit, const std::string &what) {
     assert_int_equal(got.size(), wanted.size());
@@ -27,7 +27,7 @@ inline void assert_near(const std::vector<float> &got, const std::vector<double>
         const double wrong = std::fabs(static_cast<double>(got[i]) - wanted[i]) /
                              std::max(scale, std::fabs(wanted[i]));
         worst = std::max(worst, wrong);
-        if (wrong <= limit) continue; // a NaN goes on
+        if (wrong <= limit) continue; // a NaN is not skipped
         if (bad++ == 0) first = i;
     }
     if (bad == 0) return;
@@ -45,7 +45,7 @@ struct Product {
     std::vector<int32_t> counts; // turns of each expert
     bool gathered;               // x through row_of
     bool biased = false;
-    bool squared = false; // where not gated
+    bool squared = false; // if not gated
 };
 
 struct Inputs {
@@ -54,7 +54,7 @@ struct Inputs {
     std::vector<int32_t> row_of, expert_of; // [turns]
 };
 
-// The turns' experts are ascending.
+// The experts of the turns must be ascending.
 inline std::vector<ExpertTile> tiles_of(const Inputs &in) {
     std::vector<ExpertTile> tiles;
     for (size_t i = 0; i < in.expert_of.size();) {
@@ -69,7 +69,7 @@ inline std::vector<ExpertTile> tiles_of(const Inputs &in) {
     return tiles;
 }
 
-// The turns and their rows of x, all but x and W. Returns how many rows x has.
+// Makes the turns and their rows of x: everything except x and W. Returns how many rows x has.
 inline int64_t make_turns(Random &random, const Product &p, Inputs *in) {
     int32_t turns = 0;
     for (int32_t e = 0; e < p.experts; ++e) {
@@ -83,7 +83,8 @@ inline int64_t make_turns(Random &random, const Product &p, Inputs *in) {
     return rows;
 }
 
-// What of a launch is the same for all types of elements. The lists live as long as this.
+// The arguments of a launch that are the same for all element types. The lists live as long as
+// this.
 struct ProductLists {
     DeviceMemory row_of, tiles, count;
     GroupedArguments arguments{};
@@ -116,7 +117,7 @@ inline std::string shape_name(const Product &p) {
 // Turns of experts: none, one, a full tile, one more, half a tile and one more.
 inline const std::vector<int32_t> kRagged = {0, 1, 128, 129, 64, 65, 0, 17, 300, 0, 90, 33, 105};
 
-// Of 64 experts, so that each CTA computes several tiles.
+// For 64 experts, so that each CTA computes several tiles.
 inline std::vector<int32_t> many_counts(uint64_t seed) {
     Random random(seed);
     std::vector<int32_t> counts;
@@ -126,7 +127,7 @@ inline std::vector<int32_t> many_counts(uint64_t seed) {
     return counts;
 }
 
-// Both activated, or a row as it is or activated.
+// Appends an activated result: of gate and up, or of one row with or without an activation.
 inline void push_result(const Product &p, const std::vector<double> &y, std::vector<double> *out) {
     for (int32_t r = 0; r < p.rows; ++r) {
         if (!p.gated) {

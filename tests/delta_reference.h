@@ -1,5 +1,5 @@
-// The gated delta rule in float64, token by token, and random sequences with what it makes of them, for tests of its
-// kernels. Includes cmocka: include this last.
+// The gated delta rule in float64, token by token, and random sequences with its results, for tests
+// of its kernels. Includes cmocka: include this last.
 #pragma once
 
 #include <cmath>
@@ -44,7 +44,7 @@ inline DeltaVectors make_vectors(Random &random, const LinearAttention &net) {
             made.convolution[static_cast<size_t>(c * kRing + w)] = 0;
         }
     }
-    // A decay of a token from nearly none to nearly all.
+    // Decays per token from nearly none to nearly all.
     for (int32_t h = 0; h < net.value_heads; ++h) {
         made.decay.push_back(static_cast<float>(draw(random, -60, 25)) / 10);
     }
@@ -60,7 +60,7 @@ struct DeltaSequence : StateSequence {
 
 inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// Of one token and value head: its own state goes on.
+// One token and value head; updates the state.
 inline void reference_head(const LinearAttention &net, const DeltaVectors &v,
                            const std::vector<double> &mixed, const float *row, int64_t head,
                            std::vector<double> *state, std::vector<double> *results) {
@@ -118,11 +118,11 @@ inline void compute_reference(const LinearAttention &net, const DeltaVectors &v,
     }
 }
 
-// from: what it continues, or null.
+// from: the sequence that it continues, or null.
 inline void fill_sequence(Random &random, const LinearAttention &net, const DeltaVectors &v,
                           int64_t stride, DType type, const DeltaSequence *from, DeltaSequence *s) {
     s->inputs = normal(random, s->length * stride, type);
-    for (int32_t t = 0; t < s->length; ++t) { // gates near 0 and 1 too
+    for (int32_t t = 0; t < s->length; ++t) { // including gates near 0 and 1
         const int64_t gates = t * stride + net.channels() + net.values_size();
         for (int64_t g = gates; g < gates + 2 * net.value_heads; ++g) {
             float &x = s->inputs[static_cast<size_t>(g)];

@@ -14,8 +14,8 @@
 
 struct EmbeddingRow {
     std::vector<int32_t> prompt;
-    std::vector<double> last, mean, first;     // of a model without a head
-    std::vector<double> logits, probabilities; // of a classifier
+    std::vector<double> last, mean, first;     // for a model without a head
+    std::vector<double> logits, probabilities; // for a classifier
 };
 
 struct EmbeddingGolden {
@@ -52,7 +52,7 @@ inline std::vector<double> normalised(std::vector<double> values) {
     return values;
 }
 
-// An engine that lives as long as the job, its rows added and run at once.
+// An engine that lives as long as the job; its rows are added and run at once.
 class EmbeddingJob {
   public:
     using Results = std::unique_ptr<batchllm_results, ResultsDeleter>;
@@ -156,9 +156,9 @@ inline void compare_labels(const std::string &what, const EmbeddingGolden &golde
     }
 }
 
-// All of tests/golden/embedding with these options: each pooling of the models without a head as it is and
-// normalised, each classifier. tolerance: of vectors of length 1, and of labels; exact: vectors as they are
-// are compared too, to the same.
+// Compares all of tests/golden/embedding with these options: each pooling of the models without a
+// head, raw and normalised, and each classifier. tolerance: for vectors of length 1, and for
+// labels; exact: raw vectors are compared too, with the same tolerance.
 inline void compare_all_embeddings(const batchllm_engine_options &options, double tolerance,
                                    bool exact) {
     const std::string way = std::string(", in ") + options.compute_type + ", steps of " +
@@ -187,8 +187,8 @@ inline void compare_all_embeddings(const batchllm_engine_options &options, doubl
         const EmbeddingGolden golden = read_embedding_golden(name);
         EmbeddingJob job(golden.directory, options);
         const auto results = job.run(golden, task_params(BATCHLLM_TASK_CLASSIFY));
-        // Logits are of the size of the weights, some thirty times that of a normalised vector's values;
-        // transformers itself is off by up to 0.08 in bf16.
+        // Logits are about as large as the weights, some thirty times the values of a normalised
+        // vector; transformers itself is off by up to 0.08 in bf16.
         compare_labels(name + way, golden, *results, exact ? tolerance : 20 * tolerance);
     }
 }

@@ -1,4 +1,4 @@
-// kernel_tiles.h over tiles in memory, with what the processor would refuse as an assertion.
+// kernel_tiles.h over tiles in memory. It asserts where the processor would fault.
 #include "cpu_tables.h"
 
 #if defined(__x86_64__)

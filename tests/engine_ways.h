@@ -1,5 +1,6 @@
-// Golden models through the engine on the GPU in one way and another, with libbatchllm_cuda.so loaded as a user's
-// program loads it: their log-probabilities' errors, and whether rows have the same tokens.
+// Golden models through the engine on the GPU in various ways, with libbatchllm_cuda.so loaded as
+// in a user's program: the errors of their log-probabilities, and whether rows have the same
+// tokens.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +57,7 @@ inline std::string compute_type_of(const EngineHandle &engine) {
     return info.compute_type;
 }
 
-// Root of the mean square of the log-probabilities' errors.
+// Root mean square of the errors of log-probabilities.
 inline double error_of_scores(const Golden &golden, const Way &way) {
     const EngineHandle engine = create(golden, way, int64_t{64} << 20);
     add_scores(engine.get(), golden);
@@ -84,7 +85,7 @@ inline double error_of_scores(const Golden &golden, const Way &way) {
     return error;
 }
 
-// What a job says of a row: its tokens and by how much each was likelier than the second.
+// A row's output in a job: its tokens, and by how much each was likelier than the second likeliest.
 struct Said {
     std::vector<int32_t> tokens;
     std::vector<float> margins;
@@ -129,11 +130,11 @@ inline std::vector<Said> run_rows(const Golden &golden, const Way &way, int64_t 
     return all;
 }
 
-// How a job's rows compare with those that were said first.
+// How a job's rows compare with those of the first job.
 struct Compared {
     int64_t rows = 0, equal = 0, preemptions = 0;
-    int64_t tokens = 0, same = 0; // up to a row's first that differs
-    float widest = 0;             // choice that fell otherwise
+    int64_t tokens = 0, same = 0; // up to a row's first difference
+    float widest = 0;             // margin of a choice that differed
 };
 
 inline void compare(const std::vector<Said> &first, const Golden &golden, const Way &way,

@@ -1,4 +1,4 @@
-// tests/golden as the engine's tests read it (format: golden/README.md), and the C handles that they hold.
+// tests/golden for the engine's tests (format: golden/README.md), and owners of C handles.
 #pragma once
 
 #include <algorithm>
@@ -68,7 +68,7 @@ inline Golden read_golden(const std::string &directory) {
     return golden;
 }
 
-// By name of their directories.
+// All golden models, by directory name.
 inline std::vector<Golden> all_golden() {
     std::vector<Golden> all;
     for (const auto &entry : std::filesystem::directory_iterator("golden")) {
@@ -90,10 +90,10 @@ inline bool config_has(const Golden &golden, const char *key) {
     return file_has(golden, "config.json", key);
 }
 
-// Layers of one thing each.
+// Models whose layers have one sublayer each.
 inline bool is_nemotron(const Golden &golden) { return config_has(golden, "\"nemotron_h\""); }
 
-// Layers with a state.
+// Models with delta nets.
 inline bool has_delta_nets(const Golden &golden) {
     return config_has(golden, "linear_num_value_heads");
 }
@@ -107,14 +107,14 @@ inline bool has_states(const Golden &golden) {
     return has_delta_nets(golden) || has_mamba(golden) || has_convolutions(golden);
 }
 
-// Nemotron-H's configurations have the key in any case.
+// Nemotron-H's configurations always have the key.
 inline bool has_experts(const Golden &golden) {
     return config_has(golden, "\"enable_moe_block\": true") ||
            (config_has(golden, "num_experts_per_tok") &&
             (!is_nemotron(golden) || file_has(golden, "model.safetensors", ".experts.")));
 }
 
-// What the CUDA backend runs: it refuses sizes that are no multiples of 8.
+// The models that the CUDA backend runs: it rejects sizes that are not multiples of 8.
 inline std::vector<Golden> golden_on_cuda() {
     std::vector<Golden> all = all_golden();
     std::erase_if(all,
@@ -142,7 +142,7 @@ struct ResultsDeleter {
 using EngineHandle = std::unique_ptr<batchllm_engine, EngineDeleter>;
 using ResultsHandle = std::unique_ptr<batchllm_results, ResultsDeleter>;
 
-// All rows, until they have ended.
+// Runs all rows until they have ended.
 inline ResultsHandle run(batchllm_engine *engine) {
     CHECK(batchllm_run(engine, nullptr, nullptr));
     batchllm_results *results = nullptr;
@@ -150,8 +150,8 @@ inline ResultsHandle run(batchllm_engine *engine) {
     return ResultsHandle(results);
 }
 
-// Rows that end after a token or two, long before their max_tokens: the scheduler then expects little of the rows that
-// follow, and admits more of them than the pool can hold to their ends.
+// Runs rows that end after a token or two, long before their max_tokens: the scheduler then expects
+// later rows to be short, and admits more of them than the pool can hold to their ends.
 inline ResultsHandle run_short_rows(batchllm_engine *engine, const Golden &golden) {
     for (const GoldenRow &row : golden.rows) {
         batchllm_params params;
@@ -172,7 +172,7 @@ inline batchllm_stats stats_of(const EngineHandle &engine) {
     return stats;
 }
 
-// The prompts with continuations that are scored; their tags are their numbers in golden.scores.
+// Adds the prompts with continuations to score; their tags are their indices in golden.scores.
 inline void add_scores(batchllm_engine *engine, const Golden &golden) {
     std::vector<int32_t> tokens, continuations;
     std::vector<int64_t> offsets{0}, ends{0}, rows{0};

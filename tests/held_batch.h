@@ -1,5 +1,5 @@
-// A token batch whose owner has forgotten it: everything it points to copied, as a device has it that
-// runs it later. And what a batch samples, put in the place of the next one's fed_token()s.
+// A token batch that outlives its owner: a copy of everything that it points to, as on a device
+// that runs it later. Also puts a batch's samples in place of the next one's fed_token()s.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ class HeldBatch {
         }
     }
 
-    // Fills in the samples of the batch before this one. Returns how many, or -1 when a token stands
-    // for a row that sampled none.
+    // Fills in the samples of the previous batch. Returns how many, or -1 if a token refers to a
+    // row without a sample.
     int64_t feed(const std::vector<SampleOutput> &before) {
         int64_t fed = 0;
         for (int32_t &token : batch_.tokens) {

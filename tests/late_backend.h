@@ -1,6 +1,7 @@
-// A backend with two batches in flight over one that computes at once: a batch is copied when it is
-// submitted and computed when it is collected, with the samples of the batch before it in the place of
-// its fed_token()s. So whatever the engine changes or frees in between, as it may, changes nothing.
+// A backend with two batches in flight, on top of one that computes immediately: a batch is copied
+// when it is submitted and computed when it is collected, with the samples of the previous batch in
+// place of its fed_token()s. So the engine may change or free anything in between without an
+// effect.
 #pragma once
 
 #include <deque>
@@ -15,8 +16,8 @@ namespace batchllm {
 struct LateOptions {
     int32_t batches_in_flight = 2;
     int32_t feeds_but_one_in = 0; // prompts whose samples are not fed; 0: none
-    int32_t ready_after = 0;      // ready() is false so many times for each batch
-    int64_t fails_after = -1;     // fails after so many batches; -1: never
+    int32_t ready_after = 0;      // how often ready() is false for each batch
+    int64_t fails_after = -1;     // fails after this many batches; -1: never
     enum class Call { forward, sample, collect } fails_in = Call::collect; // the first such call
     int64_t *fed_tokens = nullptr;                                         // counted there
 };
@@ -101,7 +102,7 @@ class LateBackend : public Backend {
         std::vector<std::vector<uint32_t>> words;
         std::vector<TokenMask> masks;
     };
-    std::deque<HeldMasks> held_masks_; // of held_, but of the newest while it is not sampled
+    std::deque<HeldMasks> held_masks_; // those of held_, except for the newest until it is sampled
     BatchOutput last_;
     int64_t collected_ = 0;
     bool failed_ = false;

@@ -1,5 +1,5 @@
-// Small models without weights that are made of layers of every kind that a description can say. Each is
-// named for what is particular to it; families that publish such layers are named beside.
+// Small models without weights, with layers of every kind that a description can express. Each is
+// named for its special feature; families that publish such layers are named beside it.
 #pragma once
 
 #include <algorithm>
@@ -149,7 +149,7 @@ inline Model starcoder() {
     return model;
 }
 
-// All at once, in no published model.
+// All features at once; in no published model.
 inline Model crowd() {
     Model model = changed(plain(6, 2, 40), [](Layer *layer) {
         layer->parallel = true;
@@ -175,7 +175,7 @@ inline Model crowd() {
     return model;
 }
 
-// Layers of two shapes: what is sized by the widest.
+// Layers of two shapes, for buffers sized by the widest.
 inline Model two_shapes() {
     Model model = plain(8, 1, 64);
     Model wide = plain(2, 2, 128);
@@ -237,7 +237,7 @@ inline Model gemma4(bool inputs) {
     return model;
 }
 
-// Six experts, of which a token goes through two.
+// Six experts; a token uses two.
 inline void add_experts(Layer *layer) {
     const int64_t hidden = layer->feed_forward.up.columns();
     FeedForward each;
@@ -272,6 +272,7 @@ inline Model shared_expert() {
     });
 }
 
+<<<<<<< HEAD
 // Experts beside the feed-forward of a layer (Gemma 4 26B-A4B), of a model made by gemma4(): each between norms of its
 // own.
 inline void add_normed_experts(Layer *layer) {
@@ -308,6 +309,9 @@ inline Model some_normed_experts() {
 }
 
 // Of gpt-oss.
+=======
+// As in gpt-oss.
+>>>>>>> prose
 inline Model biased_experts() {
     return changed(plain(8, 1, 64), [](Layer *layer) {
         add_experts(layer);
@@ -324,7 +328,7 @@ inline Model biased_experts() {
     });
 }
 
-// A delta net before or behind attention with an output gate.
+// A delta net before or after attention with an output gate.
 inline Model hybrid(bool delta_first, int32_t key_heads, int32_t value_heads, int32_t key_dim = 20,
                     int32_t value_dim = 24) {
     Model model = changed(plain(4, 2, 64), [](Layer *layer) {
@@ -352,7 +356,7 @@ inline Model hybrid(bool delta_first, int32_t key_heads, int32_t value_heads, in
     return model;
 }
 
-// A short convolution before or behind attention with normed heads.
+// A short convolution before or after attention with normed heads.
 inline Model convolution(bool first, int32_t width, int64_t channels, bool biases) {
     Model model = changed(plain(), [](Layer *layer) { add_head_norms(NormKind::rms, layer); });
     Layer &layer = model.layers[first ? 0 : 1];
@@ -399,7 +403,8 @@ inline Model state_space(int32_t groups, int32_t heads, int32_t key_dim, int32_t
     return model;
 }
 
-// Mamba-2, a squared ReLU without a gate, attention, experts of that kind beside a shared one: each a layer of its own.
+// Mamba-2, a squared ReLU without a gate, attention, experts of that kind beside a shared one: each
+// is a separate layer.
 inline Model lone() {
     Model model = state_space(2, 4, 20, 24, true);
     const Layer mamba = model.layers[0], attention = model.layers[1];
@@ -428,7 +433,7 @@ inline Model lone() {
     return model;
 }
 
-// In no published model: with biases, norms behind and no state, attention first and last.
+// In no published model: with biases, norms after sublayers and no state; attention first and last.
 inline Model lone_attention() {
     Model model = lone();
     model.layers[0] = model.layers[2];
@@ -460,10 +465,10 @@ inline Model limited_steps() {
 
 } // namespace kinds
 
-// Kinds that the CPU alone computes.
+// Kinds that only the CPU computes.
 inline std::vector<LayerKind> cpu_layer_kinds() {
     using namespace kinds;
-    // In no published model: the parts of either rule with the other.
+    // In no published model: each rule with parts of the other.
     const auto crossed = [] {
         Model model = hybrid(true, 2, 4);
         LinearAttention &delta = model.layers[0].linear_attention;
@@ -482,7 +487,7 @@ inline std::vector<LayerKind> cpu_layer_kinds() {
     };
 }
 
-// With states, of one thing each, and with other activations.
+// Layers with states, layers with one sublayer each, and other activations.
 inline std::vector<LayerKind> state_layer_kinds() {
     using namespace kinds;
     const auto convolved_experts = [] {

@@ -1,5 +1,5 @@
-// A model's description walked on the host in float64, a row at a time and without any cache: what backends
-// are compared with. Weights are read as they are held, f32 alone.
+// Computes a model's description on the host in float64, one row at a time and without any cache,
+// as a reference for backends. Weights must be f32.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace batchllm::reference {
 
 using Row = std::vector<double>;
-using Rows = std::vector<Row>; // [tokens], of one row of a job, from position 0 on
+using Rows = std::vector<Row>; // [tokens] of one row of a job, from position 0 on
 
 inline double at(const Tensor &tensor, int64_t i) {
     return double(reinterpret_cast<const float *>(tensor.data)[i]);
@@ -29,7 +29,7 @@ inline double or_else(const Tensor &tensor, int64_t i, double otherwise) {
 }
 
 // x[begin, begin + length)
-// With the norm's weights from first_weight on.
+// Uses the norm's weights from first_weight on.
 inline void normalise(const Norm &norm, int64_t begin, int64_t length, Row *x,
                       int64_t first_weight = 0) {
     if (!norm) return;
@@ -74,11 +74,11 @@ inline Rows product(const Weight &w, const Rows &x) {
     return out;
 }
 
-// One head at a position.
+// Rotates one head at a position.
 inline void turn(const Rope &rope, size_t position, double *head) {
     const auto half = static_cast<int64_t>(rope.frequencies.size());
     for (int64_t i = 0; i < half; ++i) {
-        // In f32, as every implementation has it: the angle is part of the definition.
+        // In f32, as in every implementation: the angle is part of the definition.
         const double angle =
             double(static_cast<float>(position) * rope.frequencies[static_cast<size_t>(i)]);
         const double c = double(rope.scale) * std::cos(angle),
@@ -90,7 +90,7 @@ inline void turn(const Rope &rope, size_t position, double *head) {
     }
 }
 
-// Queries or keys: normed, then turned.
+// Queries or keys: normalised, then rotated.
 inline void place(const Model &model, const Attention &a, const Norm &norm, int64_t heads,
                   Rows *x) {
     for (size_t t = 0; t < x->size(); ++t) {
@@ -105,7 +105,7 @@ inline void place(const Model &model, const Attention &a, const Norm &norm, int6
     }
 }
 
-// The result of one query head, added at the end of out.
+// Appends the result of one query head to out.
 inline void attend(const Attention &a, const Rows &q, const Rows &k, const Rows &v, size_t t,
                    int64_t head, Row *out) {
     const int64_t dim = a.head_dim, kv = head / a.gqa_ratio() * dim;
@@ -140,7 +140,8 @@ inline void attend(const Attention &a, const Rows &q, const Rows &k, const Rows 
 
 inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// Leaves the queries alone of what a gated attention's product gives.
+// Splits the output of a gated attention's product: leaves only the queries in q, and returns the
+// gates.
 inline Rows take_gates(const Attention &a, Rows *q) {
     Rows gates(q->size());
     for (size_t t = 0; t < q->size() && a.gated; ++t) {
@@ -154,12 +155,12 @@ inline Rows take_gates(const Attention &a, Rows *q) {
     return gates;
 }
 
-// Of one layer.
+// The keys and values of one layer.
 struct KeysValues {
     Rows k, v;
 };
 
-// The nearest number of e4m3, of two the even one; beyond the greatest, that.
+// The nearest e4m3 number, ties to even; saturates.
 inline double nearest_e4m3(double x) {
     const double size = std::min(std::fabs(x), 448.0);
     const double step = std::ldexp(1.0, std::max(size > 0 ? std::ilogb(size) : -6, -6) - 3);
@@ -176,8 +177,8 @@ inline void store_in_e4m3(const std::vector<float> &scales, int64_t head_dim, Ro
     }
 }
 
-// kept: [layers] of those before this one, and then of it, where it has its own.
-// scales: of keys and values in e4m3, or null.
+// kept: [layers] those of earlier layers, and then of this one, if it has its own.
+// scales: for keys and values in e4m3, or null.
 inline Rows attention(const Model &model, size_t layer, const Rows &x, const KvScales *scales,
                       std::vector<KeysValues> *kept) {
     const Attention &a = model.layers[layer].attention;
@@ -222,7 +223,7 @@ inline double activated(Activation kind, double x) {
     case Activation::relu_squared:
         return std::max(x, 0.0) * std::max(x, 0.0);
     case Activation::clamped_swiglu:
-        break; // of gate and up together
+        break; // applied to gate and up together
     }
     return 0;
 }
@@ -245,7 +246,7 @@ inline Rows feed_forward(const FeedForward &f, const Rows &x) {
     return product(f.down, up);
 }
 
-// q, k and v of all tokens, convolved; q and k over their length where they are.
+// q, k and v of all tokens, convolved; q and k are divided by their length if the layer does so.
 inline Rows convolved(const LinearAttention &d, const Rows &input) {
     Rows out(input.size(), Row(static_cast<size_t>(d.channels())));
     for (size_t t = 0; t < input.size(); ++t) {
@@ -273,7 +274,8 @@ inline Rows convolved(const LinearAttention &d, const Rows &input) {
     return out;
 }
 
-// The rule of head h over all tokens, its results behind `out`. input, mixed: of the tokens.
+// Runs the rule of head h over all tokens and appends its results to `out`. input, mixed: those of
+// the tokens.
 inline void run_rule(const LinearAttention &d, int64_t h, const Rows &input, const Rows &mixed,
                      Rows *out) {
     const int64_t key_head = h / (d.value_heads / d.key_heads);
@@ -303,7 +305,7 @@ inline void run_rule(const LinearAttention &d, int64_t h, const Rows &input, con
     }
 }
 
-// What the output matrix takes. input: of each token q, k, v, z and gates of all heads.
+// The input of the output matrix. input: q, k, v, z and gates of all heads, for each token.
 inline Rows ruled(const LinearAttention &d, const Rows &input) {
     const Rows mixed = convolved(d, input);
     Rows out(input.size());
@@ -359,7 +361,7 @@ inline Rows short_convolution(const ShortConvolution &s, const Rows &x) {
     return product(s.o, out);
 }
 
-// The weights of a token's experts, 0 of those that are not chosen. Of a router without groups.
+// The weights of a token's experts; 0 for those that are not chosen. For a router without groups.
 inline Row expert_weights(const Router &router, Row scores) {
     double total = 0;
     for (double &score : scores) {
@@ -455,7 +457,7 @@ inline Rows layer_inputs(const LayerInputs &inputs, std::span<const int32_t> tok
     return out;
 }
 
-// parts: of all layers.
+// parts: those of all layers.
 inline Rows input_block(const Model &model, size_t layer, const Rows &parts, const Rows &x) {
     const InputBlock &block = model.layers[layer].input;
     const auto width = static_cast<size_t>(model.layer_inputs.width);
@@ -491,7 +493,7 @@ inline void run_layer(const Model &model, size_t index, const Rows &parts, const
     }
 }
 
-// [tokens][vocabulary]. scales: [layers] where keys and values are in e4m3, or none.
+// [tokens][vocabulary]. scales: [layers] if keys and values are in e4m3, or none.
 inline Rows logits(const Model &model, std::span<const int32_t> tokens,
                    const std::vector<KvScales> &scales = {}) {
     Rows x;
@@ -519,7 +521,7 @@ inline Rows logits(const Model &model, std::span<const int32_t> tokens,
     return out;
 }
 
-// The largest difference of a log-probability, of a row's tokens from `first` on.
+// The largest difference of a log-probability, for a row's tokens from `first` on.
 inline double largest_difference(const std::vector<float> &got, const Rows &logits, size_t first) {
     double most = 0;
     size_t place = 0;
@@ -534,8 +536,8 @@ inline double largest_difference(const std::vector<float> &got, const Rows &logi
     return most;
 }
 
-// Random weights, as round() holds them: matrices that keep the size of what they multiply, vectors
-// around a half. Returns their memory.
+// Random weights, rounded by round(): matrices that keep the magnitude of their input, vectors
+// around one half. Returns their memory.
 template <typename Round>
 std::deque<std::vector<float>> fill(Model *model, uint64_t seed, const Round &round) {
     std::deque<std::vector<float>> kept;
@@ -543,7 +545,7 @@ std::deque<std::vector<float>> fill(Model *model, uint64_t seed, const Round &ro
     for_each_tensor(model, [&](Tensor *tensor) {
         const bool matrix = tensor->columns > 1;
         float spread = matrix ? 1 / std::sqrt(static_cast<float>(tensor->columns)) : 0.5F;
-        if (tensor == &model->embedding) spread = 1; // as large as what layers add
+        if (tensor == &model->embedding) spread = 1; // as large as the outputs of layers
         std::normal_distribution<float> normal(matrix ? 0.0F : 0.5F, spread);
         std::vector<float> &values =
             kept.emplace_back(static_cast<size_t>(tensor->rows * tensor->columns));

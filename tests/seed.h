@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <random>
 
-// Another one in each run, and printed; BATCHLLM_TEST_SEED in the environment repeats one.
+// A new seed in each run, which is printed; BATCHLLM_TEST_SEED in the environment repeats one.
 inline uint64_t seed_of_run() {
     const char *given = std::getenv("BATCHLLM_TEST_SEED");
     const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device()();
@@ -21,7 +21,8 @@ constexpr bool sanitized = true;
 constexpr bool sanitized = false;
 #endif
 
-// Sanitizers make everything five to ten times as slow: under them a test tries fewer of its cases, of every kind.
+// Sanitizers make everything five to ten times slower, so under them a test tries fewer of its
+// cases, but of every kind.
 constexpr int32_t cases(int32_t all, int32_t under_sanitizers) {
     return sanitized ? under_sanitizers : all;
 }

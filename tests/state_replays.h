@@ -11,9 +11,10 @@
 
 namespace batchllm::cuda {
 
-// Launches the first step, captures the second and replays that graph for it and for all later ones, as a model's steps
-// of one shape go (step/graphs.h). steps: of each the tokens of each sequence; all steps have as many tokens in all and
-// need the launches of `form`. device: the layer, with its step, input, staging and weights.
+// Launches the first step, captures the second and replays that graph for it and for all later
+// ones, like a model's steps of one shape (step/graphs.h). steps: the tokens of each sequence in
+// each step; all steps have the same total of tokens and need the launches of `form`. device: the
+// layer, with its step, input, staging and weights.
 template <typename Device, typename Sequence>
 void run_replays(const std::vector<std::vector<int32_t>> &steps, DType type, int64_t values,
                  uint8_t form, Device *device, std::vector<Sequence> *sequences) {
@@ -51,7 +52,7 @@ void run_replays(const std::vector<std::vector<int32_t>> &steps, DType type, int
         if (s == 0) {
             launch();
         } else {
-            assert_false(*moved); // the graph knows the addresses
+            assert_false(*moved); // the graph contains the addresses
             if (s == 1) {
                 check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
                 launch();

@@ -1,5 +1,6 @@
-// Random sequences through a layer with a state, in steps that cut them anywhere: what tests of such layers share, on
-// the device and of kernels' threads on the host. Includes cmocka: include this last.
+// Random sequences through a layer with a state, in steps that cut them anywhere: shared by tests
+// of such layers on the device and of kernels' threads on the host. Includes cmocka: include this
+// last.
 #pragma once
 
 #include <algorithm>
@@ -17,17 +18,18 @@ template <typename Random> int32_t between(Random &random, int32_t low, int32_t 
     return low + static_cast<int32_t>(random() % static_cast<uint64_t>(high - low + 1));
 }
 
-// What continues another one from its end, or nothing.
+// A sequence that continues another one from its end, or none.
 struct StateSequence {
     int32_t parent = -1;
     int32_t start = 0, length = 0, slot = 0;
-    int32_t done = 0;           // tokens that steps have had
+    int32_t done = 0;           // tokens that steps have computed
     std::vector<float> inputs;  // [length, stride]
     std::vector<double> wanted; // [length, values]
-    std::vector<float> got;     // the same, as far as done
+    std::vector<float> got;     // the same, for the tokens that are done
 };
 
-// A third of them of 1 to 4 tokens. fill(&sequence, parent), parent null where there is none: inputs, and what is wanted.
+// Makes sequences, a third of them with 1 to 4 tokens. fill(&sequence, parent) makes inputs and
+// wanted results; parent may be null.
 template <typename Sequence, typename Random, typename Fill> std::vector<Sequence>
 random_sequences(Random &random, int32_t count, int32_t longest, const Fill &fill) {
     std::vector<int32_t> slots;
@@ -52,7 +54,7 @@ struct StateStep {
     TokenBatch batch;
     std::vector<float> projected; // [tokens, stride]
 
-    // The sequence's next `count` tokens, or none.
+    // Adds the sequence's next `count` tokens, or none.
     void add(int32_t count, int64_t stride, StateSequence *s) {
         const auto tokens = static_cast<int32_t>(batch.tokens.size());
         batch.nodes.push_back(
@@ -75,8 +77,8 @@ struct StateStep {
     }
 };
 
-// A step of some of what is left, at most `most` tokens a sequence; a sequence may begin in the step that ends its
-// parent. run(step): its results. False: nothing was left.
+// Runs a step with some of what is left, at most `most` tokens per sequence; a sequence may begin
+// in the step that ends its parent. run(step) returns the results. False: nothing was left.
 template <typename Random, typename Sequence, typename Run>
 bool run_step(Random &random, int64_t stride, int64_t values, int32_t most,
               std::vector<Sequence> *sequences, const Run &run) {
@@ -98,7 +100,8 @@ bool run_step(Random &random, int64_t stride, int64_t values, int32_t most,
     return true;
 }
 
-// || got - wanted || / || wanted || of each sequence by itself: a short one that is wrong does not hide behind long ones.
+// Checks || got - wanted || / || wanted || for each sequence separately, so that long ones do not
+// hide a short wrong one.
 template <typename Sequence>
 void assert_each_close(const std::vector<Sequence> &sequences, double limit, const char *what) {
     double worst = 0;
@@ -111,7 +114,7 @@ void assert_each_close(const std::vector<Sequence> &sequences, double limit, con
             all += s.wanted[k] * s.wanted[k];
         }
         const double error = std::sqrt(wrong / all);
-        if (!(error <= limit)) { // nor NaN
+        if (!(error <= limit)) { // also true for NaN
             fail_msg("%s: relative error %g (limit %g) in sequence %zu, of %d tokens from position "
                      "%d on",
                      what, error, limit, i, s.length, s.start);

@@ -1,4 +1,4 @@
-// Checkpoints made up in tests: tensors by name -> a .safetensors file.
+// Synthetic checkpoints for tests: tensors by name -> a .safetensors file.
 #pragma once
 
 #include <map>
@@ -43,7 +43,7 @@ inline std::string file_of(const Entries &entries) {
     return std::string(reinterpret_cast<const char *>(&length), sizeof length) + header + data;
 }
 
-// That a model was refused, with that code, by a message that has all the parts.
+// Checks that a model was rejected with this code and a message that contains all the parts.
 inline void must_fail(const Status &status, int32_t code, const std::vector<std::string> &parts) {
     if (status.ok()) fail_msg("was accepted, should name %s", parts[0].c_str());
     const std::string &message = status.message();

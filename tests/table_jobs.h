@@ -1,6 +1,6 @@
 // Seven tables with the shape of those in Liu et al., "Optimizing LLM queries in relational data
-// analytics workloads": their names, and rows and fields of that order. Lengths, distinct counts,
-// skew and dependencies are stated below and are ours: the values are made up.
+// analytics workloads": with their names and similar numbers of rows and fields. Lengths, distinct
+// counts, skew and dependencies are stated below and are our own: the values are synthetic.
 #pragma once
 
 #include <algorithm>
@@ -21,9 +21,9 @@ struct Field {
     const char *name;
     int32_t bytes;       // mean length; a value has half to one and a half times as many
     int32_t distinct;    // values; 0: every row has its own
-    double skew = 0;     // of how often values occur: rank^-skew
+    double skew = 0;     // frequency of values: rank^-skew
     int32_t parent = -1; // field whose value determines this one's
-    double noise = 0;    // share of rows in which it does not
+    double noise = 0;    // share of rows in which the parent does not determine it
 };
 
 struct Job {
@@ -97,8 +97,8 @@ inline std::vector<Job> all() {
           {"context_3", 700, 2000, 0, 1, 0.4},
           {"context_4", 700, 2000, 0, 1, 0.5}}},
     };
-    // Of a score: 16 fields by its artist, half of them loosely; 25 of few values; 10 of many; 5 of
-    // its own.
+    // A score has 16 fields that its artist determines, half of them loosely; 25 with few values;
+    // 10 with many; 5 of its own.
     Job &pdmx = jobs[3];
     static std::vector<std::string> names;
     for (int i = 0; i < 56; ++i) names.push_back("field_" + std::to_string(i));
@@ -180,7 +180,7 @@ inline std::vector<Column> make(const Job &job, int32_t rows, uint64_t seed) {
         const Field &field = job.fields[f];
         if (field.parent >= 0 && share(random) >= field.noise) {
             const int64_t of = values[static_cast<size_t>(field.parent)][row];
-            // Some other number that goes with the parent's.
+            // Another number, determined by the parent's.
             values[f][row] = field.distinct == 0 ? of : (of * 7919 + 13) % field.distinct;
         } else if (field.distinct == 0) {
             values[f][row] = static_cast<int64_t>(row) + 1000000;
@@ -195,7 +195,7 @@ inline std::vector<Column> make(const Job &job, int32_t rows, uint64_t seed) {
         } else {
             fill(key, row);
         }
-        // Parents are the key, or stand before what they determine.
+        // Parents are the key, or come before what they determine.
         for (size_t f = 0; f < width; ++f) {
             if (f != key) fill(f, row);
         }
@@ -222,7 +222,7 @@ inline std::string template_of(const Job &job) {
     return text + "Answer:";
 }
 
-// Rows of a table that have something in common, as they stand in it.
+// Rows of a table that have something in common, in the table's order.
 inline std::vector<int64_t> cut_out(std::span<const batchllm::TableColumn> columns, int64_t rows,
                                     size_t wanted, std::mt19937_64 &random) {
     std::vector<int64_t> taken = {static_cast<int64_t>(random() % static_cast<uint64_t>(rows))};
@@ -242,7 +242,7 @@ inline std::vector<int64_t> cut_out(std::span<const batchllm::TableColumn> colum
     return taken;
 }
 
-// Mean hit rates on cut-outs of 12 rows and 5 fields, from 0 to 1.
+// Mean hit rates on samples of 12 rows and 5 fields, from 0 to 1.
 struct CutRates {
     double given = 0;
     double greedy = 0;

@@ -13,19 +13,19 @@ namespace {
 
 using Rows = std::vector<std::vector<int32_t>>;
 
-// Stretches of tokens: the same number gives the same tokens.
+// Appends a run of tokens: the same number gives the same tokens.
 void put(std::vector<int32_t> *row, uint32_t number, int32_t tokens) {
     std::mt19937 random(number);
     for (int32_t i = 0; i < tokens; ++i) row->push_back(static_cast<int32_t>(random() % 30000));
 }
 
 struct Part {
-    uint32_t number; // of the stretch
+    uint32_t number; // of the run of tokens
     int32_t tokens;
-    uint32_t each; // rows / each are added to the number: 0: all rows have the same
+    uint32_t each; // rows with the same row / each have the same tokens; 0: all rows
 };
 
-// Rows of parts; a part with `each` 1 is a row's own, with 10 ten rows have the same.
+// Rows made of parts. A part with `each` 1 is a row's own; with 10, ten rows have the same.
 Rows rows_of(size_t count, const std::vector<Part> &parts) {
     Rows rows(count);
     for (size_t i = 0; i < count; ++i) {
@@ -58,7 +58,7 @@ void the_question_before_the_instruction_gets_a_word(void **) {
     std::printf("%s\n", advice.text().c_str());
     assert_true(advice.text().find("about 89 % could be") != std::string::npos);
     assert_true(advice.text().find("about 490 tokens in common") != std::string::npos);
-    // And what is promised comes true.
+    // Following the advice gives the predicted saving.
     assert_true(plan_of(rows_of(2000, {{2, 490, 0}, {1, 60, 1}})).saving_ratio() > 0.88);
 }
 
@@ -80,7 +80,7 @@ void several_instructions_behind_what_differs_get_a_word(void **) {
     assert_true(plan.advice.possible_ratio > 0.8);
 }
 
-// What is shared already stays shared when what all rows have goes to the front.
+// Prefixes that are already shared stay shared if what all rows have moves to the front.
 void documents_with_a_long_instruction_behind_them_get_a_word(void **) {
     const Plan plan = plan_of(rows_of(1000, {{1, 300, 10}, {2, 40, 1}, {3, 300, 0}}));
     assert_true(plan.saving_ratio() > 0.35);
@@ -91,7 +91,7 @@ void documents_with_a_long_instruction_behind_them_get_a_word(void **) {
 void ordinary_jobs_are_silent(void **) {
     const std::vector<std::vector<Part>> jobs = {
         {{1, 500, 0}, {2, 60, 1}},                           // an instruction, a question
-        {{1, 500, 0}, {2, 60, 1}, {3, 12, 0}},               // and a template's end
+        {{1, 500, 0}, {2, 60, 1}, {3, 12, 0}},               // and the end of a template
         {{1, 200, 0}, {2, 400, 20}, {3, 40, 1}, {4, 10, 0}}, // instruction, document, question
         {{1, 400, 20}, {2, 30, 1}, {3, 20, 0}},              // documents, a short common end
         {{1, 300, 1}},                                       // nothing in common
@@ -105,11 +105,11 @@ void ordinary_jobs_are_silent(void **) {
         if (plan.advice.kind == BATCHLLM_ADVICE_NONE) continue;
         fail_msg("job %zu: %s", i, plan.advice.text().c_str());
     }
-    // The same questions of each document: what they have in common cannot stand first twice.
+    // The same questions about each document: two common parts cannot both come first.
     Rows rows = rows_of(1000, {{1, 600, 20}});
     for (size_t i = 0; i < rows.size(); ++i) put(&rows[i], 50 + static_cast<uint32_t>(i % 20), 80);
     assert_int_equal(plan_of(rows).advice.kind, BATCHLLM_ADVICE_NONE);
-    // Too few rows to say; and sharing that is not wanted.
+    // Too few rows to tell; and sharing that is switched off.
     const std::vector<Part> question_first = {{1, 60, 1}, {2, 490, 0}};
     assert_int_equal(plan_of(rows_of(20, question_first)).advice.kind, BATCHLLM_ADVICE_NONE);
     PlanOptions none;
@@ -143,7 +143,7 @@ void advice_is_kept_in_the_plan_file(void **) {
         assert_int_equal(read.advice.kind, BATCHLLM_ADVICE_COMMON_FIRST);
         assert_string_equal(read.advice.text().c_str(), plan.advice.text().c_str());
         assert_int_equal(read.advice.row, plan.advice.row);
-        // A file may lie: an example outside of the rows is not believed.
+        // A file may be wrong: an example that is not one of the rows is ignored.
         Plan forged = plan;
         forged.advice.row = 300;
         std::string sections = write_plan_sections(forged);

@@ -1,4 +1,4 @@
-/* What the C boundary refuses, and how it reads structs of other sizes. */
+/* What the C interface rejects, and how it reads structs of other sizes. */
 #include "api_helpers.h"
 
 static const int32_t tokens[] = {1, 2, 3, 4, 5};
@@ -14,7 +14,7 @@ static int set_up(void **state) {
 }
 
 static int tear_down(void **state) {
-    /* Nothing that was refused has left a row behind. */
+    /* No rejected call has left a row behind. */
     assert_int_equal(stats_of(*state).rows, 0);
     batchllm_engine_destroy(*state);
     return 0;
@@ -160,7 +160,7 @@ static void bad_options_are_refused_by_name(void **state) {
                  "cuda");
 }
 
-/* As an application has them that forgot to set struct_size. */
+/* Structs of an application that forgot to set struct_size. */
 static void struct_sizes_that_nobody_compiled_are_refused(void **state) {
     (void)state;
     const uint32_t sizes[] = {0, 4, 7, 9, 20, 4104, 0xabababab, UINT32_MAX};
@@ -218,7 +218,7 @@ static void each_bad_parameter_is_its_rows_error(void **state) {
     params[10].bias_tokens = &outside;
     params[10].bias_values = &value;
     params[10].bias_count = 1;
-    params[11].stop_strings = strings; /* no tokenizer to make text with */
+    params[11].stop_strings = strings; /* there is no tokenizer for text */
     params[11].stop_string_count = 1;
     int32_t many[count * 2];
     int64_t offsets[count + 1];
@@ -233,7 +233,7 @@ static void each_bad_parameter_is_its_rows_error(void **state) {
     batchllm_engine_destroy(engine);
 }
 
-/* As a caller compiled them against an older header: the struct ends after its first fields. */
+/* Structs of a caller compiled against an older header: they end after the first fields. */
 static void shorter_structs_take_defaults_for_the_rest(void **state) {
     (void)state;
     batchllm_engine_options options;
@@ -278,7 +278,8 @@ static void shorter_structs_take_defaults_for_the_rest(void **state) {
     batchllm_engine_destroy(engine);
 }
 
-/* As a caller compiled them against a newer header: fields follow that this library does not know. */
+/* Structs of a caller compiled against a newer header: they have further fields that this library
+ * does not know. */
 static void longer_structs_are_read_unless_an_unknown_field_is_set(void **state) {
     (void)state;
     struct {
@@ -341,7 +342,7 @@ static void versions_and_status_names_are_fixed(void **state) {
 static void more_continuations_than_a_row_may_have_are_its_error(void **state) {
     (void)state;
     batchllm_engine *engine = sim_engine("vocabulary=1000");
-    /* Offsets that claim 2^32 tokens: the row is refused before one of them is read. */
+    /* Offsets that claim 2^32 tokens: the row is rejected before any of them is read. */
     const int64_t one[] = {0, 2};
     const int64_t huge[] = {0, INT64_C(1) << 32};
     const int64_t rows[] = {0, 1};

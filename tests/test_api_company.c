@@ -1,5 +1,5 @@
-/* Engines opened and closed while everything else is at work: an engine that never ends its job, a tokenizer,
- * plans and constraints, each in a thread of its own. The process must not grow.
+/* Engines opened and closed while everything else is working: an engine whose job never ends, a
+ * tokenizer, plans and constraints, each in its own thread. The process must not grow.
  *     test_api_company ENGINES   (scripts/long engines: a thousand) */
 #include "api_helpers.h"
 
@@ -11,7 +11,7 @@ static int64_t engines = 60;
 static atomic_int stop;
 
 #ifdef BATCHLLM_SANITIZED
-static const int watch_memory = 0; /* a tool's allocator keeps what is freed */
+static const int watch_memory = 0; /* a tool's allocator keeps freed memory */
 #else
 static const int watch_memory = 1;
 #endif
@@ -49,7 +49,7 @@ static void *work(void *user) {
 #define TRY(call)                                                                                  \
     if ((call) != BATCHLLM_OK) return #call
 
-/* The engine that is always at work: rows come, results go. */
+/* The engine that is always working: rows come in, results go out. */
 static const char *serve(void *user) {
     batchllm_engine *engine = user;
     const int32_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -92,7 +92,8 @@ static const char *constrain(void *user) {
     return NULL;
 }
 
-/* A life of one engine: now on sim, now a small model on the CPU; closed now done, now in the middle. */
+/* The life of one engine: sometimes on sim, sometimes a small model on the CPU; closed when done or
+ * in the middle. */
 static void live(int64_t i, const char *model, const token_rows *rows) {
     batchllm_engine_options options;
     batchllm_engine_options_init(&options, sizeof options);
@@ -143,7 +144,7 @@ static void many_engines_with_everything_else_at_work_leave_nothing(void **state
     enum { count = sizeof workers / sizeof *workers };
     for (int i = 0; i < count; ++i)
         assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
-    /* The first engines reach the allocator's and the libraries' high water. */
+    /* The first engines reach the peak of the allocator and of the libraries. */
     double early = 0;
     for (int64_t i = 0; i < engines; ++i) {
         live(i, model, &rows);
@@ -164,7 +165,8 @@ static void many_engines_with_everything_else_at_work_leave_nothing(void **state
     batchllm_engine_destroy(constraining);
     batchllm_engine_destroy(serving);
     free_rows(&rows);
-    /* Threads' arenas grow by themselves: by less than an engine of a thousand would leave. */
+    /* Threads' arenas grow on their own, but by less than what one engine in a thousand would
+     * leave. */
     if (watch_memory) assert_true(late - early < 8);
 }
 

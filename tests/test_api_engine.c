@@ -1,11 +1,12 @@
-/* Engines at the C boundary, on the sim backend: rows in, steps, results out, cancel, statistics. */
+/* Engines through the C interface, on the sim backend: rows in, steps, results out, cancel,
+ * statistics. */
 #include "api_helpers.h"
 
 #include <unistd.h>
 
 static const char *const small = "vocabulary=1000";
 
-/* The counts of what is left come to nothing with the job. */
+/* When the job ends, the counts of what is left must be 0. */
 static void destroy_finished(batchllm_engine *engine) {
     batchllm_progress progress;
     progress.struct_size = sizeof progress;
@@ -90,7 +91,7 @@ static void an_engine_says_what_auto_chose(void **state) {
     assert_ok(batchllm_engine_create(&options, &engine));
     const batchllm_info info = info_of(engine, 0);
     assert_true(strcmp(info.backend, "cpu") == 0 || strcmp(info.backend, "cuda") == 0);
-    assert_string_equal(info.compute_type, "f32"); /* as the model's config.json states */
+    assert_string_equal(info.compute_type, "f32"); /* as in the model's config.json */
     assert_int_equal(info.device_number, 0);
     assert_int_equal(info.vocabulary, 290);
     assert_int_equal(info.hidden, 64);
@@ -100,7 +101,7 @@ static void an_engine_says_what_auto_chose(void **state) {
     batchllm_engine_destroy(engine);
 }
 
-/* One that was compiled when the struct was shorter. */
+/* A caller compiled when the struct was shorter. */
 static void info_is_cut_to_what_the_caller_knows(void **state) {
     (void)state;
     batchllm_engine *engine = sim_engine(small);
@@ -169,7 +170,7 @@ static void bad_rows_get_their_own_error_and_harm_no_other(void **state) {
     const uint64_t bad_params = 8;
     assert_ok(batchllm_add_tokens(engine, 1, tokens, offsets, &bad_params, &params, 1));
 
-    /* The bad ones are answered before anything has run. */
+    /* The bad rows have results before anything has run. */
     batchllm_results *bad = poll_all(engine);
     assert_int_equal(bad->count, 6);
     assert_row_error(bad, 2, BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN, "token 5 is -1");
@@ -266,7 +267,7 @@ static void samples_are_adjacent_and_never_split_by_poll(void **state) {
             assert_int_equal(results->shared_tokens[i], 39);
             assert_int_equal(results->logprob_offsets[i + 1] - results->logprob_offsets[i], 6);
         }
-        /* Different samples, each token with its two likeliest. */
+        /* Different samples; each token has its two likeliest. */
         assert_memory_not_equal(results->tokens, results->tokens + 6, 6 * sizeof(int32_t));
         assert_int_equal(results->top_offsets[18], 36);
         for (int i = 0; i < 18; ++i) assert_true(results->logprobs[i] <= 0);
@@ -275,7 +276,7 @@ static void samples_are_adjacent_and_never_split_by_poll(void **state) {
     }
     const batchllm_stats stats = stats_of(engine);
     assert_int_equal(stats.logical_prompt_tokens, 10 * 3 * 40);
-    /* The head once, the rest of each prompt once, its last token once a sample. */
+    /* The head once, the rest of each prompt once, its last token once per sample. */
     assert_int_equal(stats.processed_prompt_tokens, 20 + 10 * 19 + 10 * 3);
     destroy_finished(engine);
     free_rows(&rows);
@@ -311,8 +312,8 @@ static void equal_greedy_rows_are_computed_once(void **state) {
     offsets[5] = 150;
     batchllm_params params[5];
     for (int i = 0; i < 5; ++i) params[i] = params_of(8);
-    params[3].temperature = 0.5f; /* sampled: for itself */
-    params[4].max_tokens = 9;     /* greedy, but longer: for itself */
+    params[3].temperature = 0.5f; /* sampled: computed separately */
+    params[4].max_tokens = 9;     /* greedy, but longer: computed separately */
     assert_ok(batchllm_add_tokens(engine, 5, tokens, offsets, NULL, params, 5));
     batchllm_results *results = run_all(engine);
     assert_int_equal(results->count, 5);
@@ -371,8 +372,7 @@ static void sharing_switched_off_computes_every_greedy_sample_for_itself(void **
 static void a_pool_of_few_pages_preempts_and_changes_no_token(void **state) {
     (void)state;
     token_rows rows = make_rows(120, 32, 10);
-    /* Short rows first, then rows that run on: more are admitted than the pool can hold to their
-       ends. */
+    /* Short rows first, then long rows: more are admitted than the pool can hold to their ends. */
     batchllm_params params[120];
     for (int i = 0; i < 120; ++i) {
         params[i] = params_of(200);
@@ -560,7 +560,7 @@ static void poll_after_cancel_reports_cancelled(void **state) {
     assert_int_equal(progress.rows_running, 2);
     for (uint64_t tag = 0; tag < 4; ++tag) assert_ok(batchllm_cancel(engine, tag));
     assert_ok(batchllm_cancel(engine, 99)); /* unknown: ignored */
-    const uint64_t later = 2;               /* added after the cancel: not meant */
+    const uint64_t later = 2;               /* added after the cancel: unaffected */
     const batchllm_params params = params_of(20);
     assert_ok(batchllm_add_tokens(engine, 1, rows.tokens, rows.offsets, &later, &params, 1));
     assert_ok(batchllm_step(engine, NULL));
@@ -631,10 +631,10 @@ static void cancelling_one_of_equal_rows_leaves_the_others(void **state) {
     const batchllm_params params = params_of(10);
     assert_ok(batchllm_add_tokens(engine, 3, tokens, offsets, NULL, &params, 1));
     assert_ok(batchllm_build_groups(engine));
-    assert_ok(batchllm_cancel(engine, 0)); /* waits: the first of the three */
+    assert_ok(batchllm_cancel(engine, 0)); /* waiting: the first of the three */
     assert_ok(batchllm_step(engine, NULL));
     assert_ok(batchllm_step(engine, NULL));
-    assert_ok(batchllm_cancel(engine, 2)); /* runs */
+    assert_ok(batchllm_cancel(engine, 2)); /* running */
     batchllm_results *results = run_all(engine);
     assert_int_equal(results->count, 3);
     assert_int_equal(token_count(results, result_of(results, 0, 0)), 0);
@@ -662,7 +662,7 @@ static void a_timeline_has_a_line_for_each_step(void **state) {
     const int64_t steps = stats_of(engine).steps;
     batchllm_engine_destroy(engine);
 
-    /* An engine that cannot be made leaves an earlier one's timeline alone. */
+    /* An engine that cannot be created leaves the timeline of an earlier one unchanged. */
     options.backend = "nonesuch";
     engine = NULL;
     assert_true(batchllm_engine_create(&options, &engine) != BATCHLLM_OK);

@@ -1,13 +1,13 @@
-/* Handles opened and closed thousands of times, in every state that a caller may leave them in: nothing is
- * left behind. By itself it watches the process's memory; LeakSanitizer and valgrind (`test_api_lifetime
- * CYCLES` under it, as in tests/meson.build) see what is lost to the last byte. */
+/* Handles opened and closed thousands of times, in every state that a caller may leave them in:
+ * nothing is left behind. The test itself watches the process's memory; LeakSanitizer and valgrind
+ * (which runs `test_api_lifetime CYCLES`, see tests/meson.build) detect every lost byte. */
 #include "api_helpers.h"
 
 #include <unistd.h>
 
 static int64_t cycles = 10000;
 
-/* Whether the process's memory says anything: not with a tool's own allocator under it. */
+/* Whether the process's memory is meaningful: not with a tool's own allocator. */
 #ifdef BATCHLLM_SANITIZED
 static int watch_memory = 0;
 #else
@@ -23,7 +23,7 @@ static int64_t resident_bytes(void) {
     return (int64_t)pages * sysconf(_SC_PAGESIZE);
 }
 
-/* One engine, left in the state that `way` says. */
+/* One engine, left in the state given by `way`. */
 static void engine_cycle(int64_t way, const token_rows *rows) {
     batchllm_engine *engine = sim_engine(way % 2 ? "pages=64,overlap=1" : "pages=64");
     batchllm_results *results = NULL;
@@ -80,7 +80,7 @@ static void tokenizers_and_their_columns_leave_nothing(void **state) {
     const char text[] = "one\xff two three";
     const int64_t offsets[] = {0, 3, 4, sizeof text - 1};
     const int64_t times = cycles < 1000 ? cycles / 16 : 64;
-    /* The least growth of four rounds: what leaks, leaks in each; a huge page comes in one. */
+    /* The least growth of four rounds: a leak shows in each, a new huge page only in one. */
     int64_t before = 0, grown = INT64_MAX;
     for (int64_t i = 0; i < 8 * times; ++i) {
         if (i % times == 0 && i >= 4 * times) before = resident_bytes();

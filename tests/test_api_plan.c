@@ -174,7 +174,7 @@ static void a_plan_of_just_these_rows_is_taken_in_its_order(void **state) {
     first_rows_of_groups(engine, order, 6);
     for (int64_t i = 0; i < 6; ++i) assert_int_equal(order[i], 5 - i);
 
-    /* What has not started stands before it when the next plan comes, in its own order. */
+    /* When the next plan comes, rows that have not started come before it, in their own order. */
     assert_ok(batchllm_engine_use_plan(engine, plan));
     const int64_t empty[] = {0, 0};
     token_rows more = make_rows(6, 0, 20);
@@ -186,7 +186,7 @@ static void a_plan_of_just_these_rows_is_taken_in_its_order(void **state) {
     assert_ok(batchllm_build_groups(engine));
     first_rows_of_groups(engine, order, 12);
     for (int64_t i = 0; i < 6; ++i) {
-        assert_int_equal(order[i], i); /* numbered by their places */
+        assert_int_equal(order[i], i); /* numbered by position */
         assert_int_equal(order[6 + i], 6 + 5 - i);
     }
     batchllm_plan_destroy(plan);
@@ -194,7 +194,7 @@ static void a_plan_of_just_these_rows_is_taken_in_its_order(void **state) {
     assert_int_equal(results->count, 12);
     batchllm_results_free(results);
 
-    /* Of other rows the plan is no more than a hint. */
+    /* For other rows the plan is only a hint. */
     plan = plan_of(&rows, NULL, NULL);
     assert_ok(batchllm_engine_use_plan(engine, plan));
     assert_ok(batchllm_add_tokens(engine, 1, NULL, empty, NULL, NULL, 0));
@@ -221,7 +221,8 @@ static void rows_added_before_a_step_are_planned_with_those_that_wait(void **sta
     token_rows second = make_rows(2100, 0, 20);
     add_rows(engine, &first, 1);
     assert_ok(batchllm_step(engine, NULL));
-    /* Most of the first rows have not started: equal ones of the second are computed with them. */
+    /* Most of the first rows have not started: equal rows of the second batch are computed with
+     * them. */
     add_rows(engine, &second, 1);
     batchllm_plan *plan = NULL;
     assert_ok(batchllm_build_groups(engine));
@@ -239,7 +240,7 @@ static void rows_added_before_a_step_are_planned_with_those_that_wait(void **sta
 
 static void common_heads_of_prefixes_are_computed_once(void **state) {
     (void)state;
-    /* 30 documents of 100 tokens behind one head of 200, 10 rows each. */
+    /* 30 documents of 100 tokens after one head of 200, 10 rows each. */
     enum { documents = 30, each = 10, length = 320 };
     token_rows rows = {documents * each, malloc(documents * each * length * sizeof(int32_t)),
                        malloc((documents * each + 1) * sizeof(int64_t))};
@@ -256,7 +257,7 @@ static void common_heads_of_prefixes_are_computed_once(void **state) {
         batchllm_engine_options options;
         batchllm_engine_options_init(&options, sizeof options);
         options.backend_options = "vocabulary=1000,head_cost=0.1875";
-        options.step_tokens = 64; /* far fewer than rows: they are handed over a few at a time */
+        options.step_tokens = 64; /* far fewer than rows: they are added a few at a time */
         options.levels = levels;
         batchllm_engine *engine = sim_engine_with(&options);
         add_rows(engine, &rows, 2);
@@ -268,7 +269,7 @@ static void common_heads_of_prefixes_are_computed_once(void **state) {
         batchllm_engine_destroy(engine);
     }
     assert_int_equal(processed[1] - processed[2], (documents - 1) * 200);
-    /* 200 tokens saved, 320 below each head: by cost it is shared too. */
+    /* 200 tokens saved, 320 below each head: it is also shared by cost. */
     assert_int_equal(processed[0], processed[2]);
     free_rows(&rows);
 }
@@ -285,7 +286,7 @@ static void what_a_head_costs_is_asked_of_an_engine(void **state) {
     assert_true(info.head_cost == 0.25);
     batchllm_engine_destroy(engine);
 
-    /* Two documents of 60 tokens behind a head of 40, two rows each. */
+    /* Two documents of 60 tokens after a head of 40, two rows each. */
     enum { length = 110 };
     int32_t tokens[4 * length];
     int64_t offsets[5] = {0};

@@ -15,7 +15,7 @@ static const char *page_of(batchllm_report *report, const batchllm_report_option
     return html;
 }
 
-/* The figure's number in the page, without its commas; -1: it has none. */
+/* The value of a figure in the page, without commas; -1: it has none. */
 static double figure(const char *html, const char *name) {
     char mark[128], digits[64];
     snprintf(mark, sizeof mark, "data-figure=\"%s\">", name);
@@ -60,9 +60,9 @@ static void a_report_has_the_engines_figures(void **state) {
     assert_true(figure(html, "pages_peak") == (double)stats.kv_pages_peak);
     assert_non_null(strstr(html, "100 tokens x 500 rows"));
     assert_non_null(strstr(html, "begun with by 500 rows, computed once"));
-    assert_non_null(strstr(html, "[0 1 2 3 4 5 6 7 ..]")); /* no tokenizer: numbers */
+    assert_non_null(strstr(html, "[0 1 2 3 4 5 6 7 ..]")); /* no tokenizer: token ids */
 
-    /* The second job of the engine alone. */
+    /* Only the second job of the engine. */
     batchllm_report *second = NULL;
     assert_ok(batchllm_report_create(&second));
     assert_ok(batchllm_engine_set_report(engine, second));
@@ -74,7 +74,7 @@ static void a_report_has_the_engines_figures(void **state) {
     assert_true(figure(page_of(report, NULL), "rows_done") == 500);
     batchllm_report_destroy(second); /* before its engine */
 
-    /* One that takes another's place while a group runs has no times of the other's clock. */
+    /* A report that replaces another while a group runs has no times from the other's clock. */
     batchllm_report *early = NULL, *late = NULL;
     assert_ok(batchllm_report_create(&early));
     assert_ok(batchllm_report_create(&late));
@@ -214,7 +214,7 @@ static void wrong_arguments_are_told(void **state) {
     assert_ok(batchllm_engine_set_report(one, NULL));
     assert_ok(batchllm_engine_set_report(other, report));
     batchllm_engine_destroy(other);
-    assert_ok(batchllm_engine_set_report(one, report)); /* its engine is gone */
+    assert_ok(batchllm_engine_set_report(one, report)); /* its engine has been destroyed */
     token_rows rows = make_rows(5, 40, 4);
     add_and_run(one, &rows, 3);
     assert_ok(batchllm_engine_set_report(one, NULL));

@@ -4,8 +4,8 @@
 
 #define ROWS 60
 
-/* Three columns over ROWS rows: a text of the row's own, one of three texts, and one for all; row 7 has
- * no text of its own. */
+/* Three columns over ROWS rows: a text of the row's own, one of three texts, and the same text for
+ * all; row 7 has no own text. */
 typedef struct {
     char own[ROWS * 64], kind[ROWS * 64], all[ROWS * 64];
     int64_t offsets[3][ROWS + 1];
@@ -98,7 +98,7 @@ static void a_table_is_made_of_columns(void **state) {
     assert_int_equal(info.row_order[ROWS - 1], 7); /* without a prompt */
     assert_int_equal(info.field_orders[3 * 4], 2);
     assert_int_equal(info.field_orders[3 * 4 + 2], 0);
-    /* A caller that knows the beginning of the struct alone. */
+    /* A caller that only knows the beginning of the struct. */
     int64_t small[2] = {16, -5};
     memcpy(small, &(uint32_t){16}, 4);
     assert_ok(batchllm_table_get_info(table, (batchllm_table_info *)(void *)small));
@@ -135,7 +135,7 @@ static void what_is_wrong_with_a_table_is_said(void **state) {
     in.columns[1].struct_size = 8;
     assert_error(batchllm_table_create(ROWS, in.columns, 3, &options, &table), bad,
                  "column 1: struct_size is 8");
-    in.columns[1].struct_size = 4096; /* would reach far behind the array */
+    in.columns[1].struct_size = 4096; /* would reach far beyond the array */
     assert_error(batchllm_table_create(ROWS, in.columns, 3, &options, &table), bad,
                  "column 1: struct_size is 4096");
     in.columns[1].struct_size = sizeof in.columns[1];
@@ -161,7 +161,7 @@ static void what_is_wrong_with_a_table_is_said(void **state) {
     batchllm_table_destroy(NULL);
 }
 
-/* Sizes that no memory has, columns that have no text, zero bytes. */
+/* Impossible sizes, columns without text, zero bytes. */
 static void odd_columns_are_read_or_refused(void **state) {
     (void)state;
     const int32_t bad = BATCHLLM_ERROR_INVALID_ARGUMENT;
@@ -172,7 +172,7 @@ static void odd_columns_are_read_or_refused(void **state) {
                  "column 0: offsets is NULL");
     assert_error(batchllm_table_create(INT64_MAX, NULL, 0, &options, &table), bad, "no column");
     assert_error(batchllm_table_create(1, &column, INT64_MIN, &options, &table), bad, "negative");
-    /* Every cell is empty, and stands anywhere. */
+    /* Every cell is empty, at any offset. */
     const int64_t empty[] = {5, 5, 5, 5};
     column.offsets = empty;
     assert_ok(batchllm_table_create(3, &column, 1, &options, &table));
@@ -204,7 +204,7 @@ static void odd_columns_are_read_or_refused(void **state) {
     assert_int_equal(prompts->offsets[1], 5);
     assert_memory_equal(prompts->text, "\0a\0b\0", 5);
     batchllm_table_destroy(table);
-    /* No rows: no text of theirs is needed. */
+    /* No rows, so no text is needed. */
     const batchllm_table_column none = {.struct_size = sizeof none, .name = "a"};
     assert_ok(batchllm_table_create(0, &none, 1, &options, &table));
     assert_int_equal(batchllm_table_prompts(table)->count, 0);
@@ -213,7 +213,8 @@ static void odd_columns_are_read_or_refused(void **state) {
     batchllm_table_destroy(table);
 }
 
-/* Results by row, whatever the order of fields: each row's prompt has as many tokens in both. */
+/* Results by row, whatever the order of fields: each row's prompt has the same number of tokens in
+ * both. */
 static void rows_of_a_table_get_their_results(void **state) {
     (void)state;
     table_input in;
@@ -264,7 +265,7 @@ static void rows_of_a_table_get_their_results(void **state) {
     batchllm_engine_destroy(engine);
 }
 
-/* A cell that is not UTF-8 is its row's error, in text and in conversations, and harms no other. */
+/* A cell that is not UTF-8 is an error of its row only, in text and in conversations. */
 static void a_cell_that_is_not_utf8_is_its_row_s_error(void **state) {
     (void)state;
     const int64_t offsets[] = {0, 3, 5, 8};
@@ -307,7 +308,7 @@ static void take_warning(void *user, int32_t level, const char *message) {
     snprintf(last_warning, sizeof last_warning, "%s", message);
 }
 
-/* 200 rows of tokens: 10 of the row's own and 90 of all, in this order or the other. */
+/* 200 rows of tokens: 10 of the row's own and 90 that all share, in this order or the other. */
 static void add_hundred_token_rows(batchllm_engine *engine, int own_first) {
     int32_t tokens[200 * 100];
     int64_t offsets[201];
@@ -347,7 +348,7 @@ static void advice_is_given_once_and_only_where_it_helps(void **state) {
             assert_int_equal(advice.common_tokens, 90);
             assert_int_equal(advice.begin, 10);
             assert_non_null(strstr(last_warning, "Put what rows have in common first"));
-            // A plan numbers its rows; whoever reads the log has their tags.
+            // A plan numbers its rows, but a reader of the log knows their tags.
             assert_non_null(strstr(advice.text, "(tokens 10 to 100 of row 0)"));
             assert_non_null(strstr(last_warning, "(tokens 10 to 100 of the row with tag 0)"));
         } else {

@@ -1,5 +1,5 @@
-/* Text in and out at the C boundary: a small model with a tokenizer on the CPU (text_model.py), and the
-   tokenizer alone. */
+/* Text in and out through the C interface: a small model with a tokenizer on the CPU
+   (text_model.py), and the tokenizer alone. */
 #include "api_helpers.h"
 
 #include <unistd.h>
@@ -205,7 +205,7 @@ static void a_stop_string_ends_the_row_and_is_not_in_its_text(void **state) {
     batchllm_params params = params_of(40);
     assert_ok(batchllm_add_prompt(engine, "Where to stop", -1, 0, &params));
     batchllm_results *whole = run_all(engine);
-    /* Two neighbouring ASCII letters of the text as the stop string; random text has them early. */
+    /* The stop string is two neighbouring ASCII letters of the text; random text has some early. */
     const char *text = whole->text;
     const int64_t length = whole->text_offsets[1];
     int64_t at = 1;
@@ -235,8 +235,8 @@ static void a_stop_string_ends_the_row_and_is_not_in_its_text(void **state) {
 static void a_stop_string_that_only_the_end_of_the_text_completes_is_cut_too(void **state) {
     (void)state;
     batchllm_engine *engine = text_engine("cpu");
-    /* The first byte of a character of three, which the end makes U+FFFD; then, as it is penalised
-       and its logit is the largest, the letter b. */
+    /* The first byte of a three-byte character, which becomes U+FFFD at the end; then, since that
+       byte is penalised, the letter b. */
     const int32_t bias_tokens[] = {0xe2, 'b'};
     const float bias_values[] = {1000, 500};
     const int32_t stop_token = 'b';
@@ -346,7 +346,7 @@ static void a_saved_plan_is_used_again_and_refused_with_another_tokenizer(void *
     unlink(path);
 }
 
-/* What the template of text_model.py makes of conversations. */
+/* Conversations rendered by the template of text_model.py. */
 static void conversations_become_text(void **state) {
     (void)state;
     batchllm_tokenizer *made = tokenizer();
@@ -398,7 +398,7 @@ static void conversations_are_rows(void **state) {
     params.max_tokens = 3;
     params.ignore_eos = 1;
     assert_ok(batchllm_add_chat(engine, in.n, in.bytes, in.offsets, NULL, &params, 1));
-    /* The same row as text, whose special tokens are all written out. */
+    /* The same row as text with all special tokens spelled out. */
     params.add_special = 0;
     assert_ok(batchllm_add_prompt(engine, "<s>u:hi</s>a:", -1, 2, &params));
     assert_ok(batchllm_run(engine, NULL, NULL));
@@ -528,7 +528,7 @@ static void a_wrong_constraint_says_what_is_wrong(void **state) {
     options = constraint_options(BATCHLLM_CONSTRAINT_CHOICES, NULL);
     assert_int_equal(batchllm_constraint_create(engine, &options, &made),
                      BATCHLLM_ERROR_INVALID_ARGUMENT);
-    const char *choices[] = {"red"}; /* and what belongs to another kind */
+    const char *choices[] = {"red"}; /* with fields that belong to another kind */
     options.choices = choices;
     options.choice_count = 1;
     options.text = "red|green";

@@ -109,7 +109,7 @@ static void cancel_from_other_threads_during_run_gives_each_row_one_result(void 
 
 static void *run_until_stopped(void *user) {
     int32_t status;
-    do { // refused while the main thread is in a call
+    do { // rejected while the main thread is in a call
         status = batchllm_run(user, NULL, NULL);
     } while (status == BATCHLLM_ERROR_STATE);
     return status == BATCHLLM_ERROR_STOPPED ? NULL : user;
@@ -139,7 +139,7 @@ static void a_call_that_would_overlap_another_threads_is_refused(void **state) {
     assert_int_equal(batchllm_run(engine, NULL, NULL), BATCHLLM_ERROR_STATE);
     assert_int_equal(batchllm_step(engine, NULL), BATCHLLM_ERROR_STATE);
     assert_int_equal(batchllm_add_prompt(engine, "x", -1, 0, NULL), BATCHLLM_ERROR_STATE);
-    assert_ok(batchllm_cancel(engine, 1)); // of any thread
+    assert_ok(batchllm_cancel(engine, 1)); // from any thread
     batchllm_interrupt(engine);
     void *failed = NULL;
     pthread_join(runner, &failed);
@@ -159,10 +159,10 @@ static void *poll_one(void *user) {
 
 typedef struct {
     batchllm_engine *engine;
-    int32_t calls, polls; // of the callback; those of another thread that succeeded
+    int32_t calls, polls; // calls of the callback; polls of another thread that succeeded
 } polling;
 
-// Asserts nothing: C++ calls it.
+// Contains no asserts, since C++ calls it.
 static int32_t poll_in_another_thread(void *user, const batchllm_progress *progress) {
     (void)progress;
     polling *seen = user;

@@ -1,4 +1,4 @@
-// base/: files that are replaced whole, and the pool of threads.
+// base/: files that are replaced atomically, and the thread pool.
 #include <atomic>
 #include <cstring>
 #include <fcntl.h>
@@ -80,7 +80,7 @@ void what_is_there_what_is_not_and_what_cannot_be_told_differ(void **) {
     assert_false(is_directory(base + "/file").value());
     assert_false(is_directory(base + "/none").value());
     assert_true(is_directory(base).value());
-    // What a pruned cache leaves, and a link that leads nowhere at all.
+    // A link to a missing file, as left by a pruned cache, and a link to itself.
     assert_int_equal(::symlink("none", (base + "/dangling").c_str()), 0);
     assert_int_equal(::symlink("loop", (base + "/loop").c_str()), 0);
     for (const char *name : {"/dangling", "/loop"}) {
@@ -93,7 +93,7 @@ void what_is_there_what_is_not_and_what_cannot_be_told_differ(void **) {
     ::rmdir(folder);
 }
 
-// Stacks so large that the system refuses them after a few threads, or all.
+// Stacks so large that the system refuses all threads, or all after the first few.
 void a_pool_works_with_the_threads_that_the_system_starts(void **) {
     for (const size_t stack : {size_t{1} << 45, size_t{1} << 50}) {
         pthread_attr_t before, huge;
@@ -163,7 +163,7 @@ void numbers_that_are_not_finite_are_read_as_python_writes_them(void **) {
         assert_false(root.at(key)->not_finite().has_value());
     }
     assert_true(root.at("e")->is_object() && root.at("f")->is_object());
-    // Elsewhere they are numbers out of any range.
+    // Elsewhere they are out-of-range numbers.
     const JsonValue c = root.at("c").value();
     assert_false(c.is_object() || c.members().ok() || c.find("__float__").has_value() ||
                  c.at("x").ok());
@@ -172,7 +172,7 @@ void numbers_that_are_not_finite_are_read_as_python_writes_them(void **) {
                         "FILE: \"c\" is NaN: must be a number from 0 to 1");
     assert_string_equal(root.at("a")->number(0, 1).status().message().c_str(),
                         "FILE: \"a\" is [0.0,Infinity]: must be a number from 0 to 1");
-    // What is wrong beside them is what the error names.
+    // The error names what is wrong beside them.
     assert_non_null(std::strstr(parse("[NaN, 1e999]").status().message().c_str(), "too large"));
     for (const char *text : {"{NaN: 1}", "[NaNNaN]", "[--Infinity]", "[Infinity1]", "[+Infinity]",
                              "[nan]", "[1 NaN]", "[\"NaN]", "[NaN", "[\\NaN]"}) {
@@ -180,7 +180,7 @@ void numbers_that_are_not_finite_are_read_as_python_writes_them(void **) {
         assert_false(refused.ok());
         assert_int_equal(refused.status().code(), BATCHLLM_ERROR_MODEL_FORMAT);
     }
-    // What others write is JSON or an error.
+    // Files of other programs are JSON or an error.
     assert_false(JsonDocument::parse("[NaN]", "FILE", BATCHLLM_ERROR_MODEL_FORMAT).ok());
 }
 

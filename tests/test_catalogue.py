@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The model in examples/catalogue on records that it has not seen: are the answers right, and the same
-under every setting of sharing and memory?
+"""The model in examples/catalogue on records that it has not seen: are the answers right, and the same with every
+setting of sharing and memory?
 
 BATCHLLM_PROGRAM names the program. Standard library only.
 """
@@ -67,7 +67,7 @@ class Catalogue(unittest.TestCase):
                         ["--step-tokens", "64", "--kv-memory", "16MiB"]):
             answers, _ = self.check_accuracy(*F32, *options)
             differ = [name for name in reference if answers[name] != reference[name]]
-            # Sums of another order round otherwise; two answers about equally likely may change places.
+            # Sums in another order round differently, so two about equally likely answers may swap.
             self.assertLessEqual(len(differ), 2, f"{options}: {differ}")
 
     def test_greedy_tokens_are_those_of_transformers(self):

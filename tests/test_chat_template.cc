@@ -1,5 +1,5 @@
-// Chat templates: the golden data of tests/text/chat, the files of a model directory, and the bounds that a hostile
-// template meets.
+// Chat templates: the golden data of tests/text/chat, the files of a model directory, and the
+// limits for hostile templates.
 #include "text/chat_template.h"
 
 #include <cstdarg>
@@ -40,7 +40,7 @@ Rendered render(const std::string &source, const std::string &conversation = one
     return render(*ChatTemplate::from_source("file", source, {{"bos_token", "<s>"}}), conversation);
 }
 
-// Whether rendering fails with ROW_TEMPLATE and a text that holds this.
+// Whether rendering fails with ROW_TEMPLATE and a message that contains these words.
 bool fails_with(const std::string &source, const std::string &words,
                 const std::string &conversation = one_message) {
     const Rendered rendered = render(source, conversation);
@@ -56,7 +56,7 @@ std::string repeated(const std::string &part, int times) {
     return out;
 }
 
-// before 0 after before 1 after ..., so many of them.
+// "before 0 after before 1 after ...", `count` of them.
 std::string numbered(const std::string &before, const std::string &after, int count) {
     std::string out;
     for (int i = 0; i < count; ++i) out += before + std::to_string(i) + after;
@@ -94,7 +94,7 @@ int check_golden() {
         print_message("%s\n%s\n%s\n", line.substr(0, 500).c_str(), status.message().c_str(),
                       text.c_str());
     }
-    if (texts < 150 || refusals < 20) return 1; // the file is there, and is what it was
+    if (texts < 150 || refusals < 20) return 1; // the file exists and is complete
     return failures;
 }
 
@@ -125,7 +125,7 @@ int check_bounds() {
     check("{{ ('a' * 999999) | replace('a', 'b' * 9999) }}", "more text");
     check("{{ ('a\n' * 999999) | indent(9999) }}", "more text");
     check("{{ range(100001) }}", "range has more than");
-    // Lists of a text's parts are refused before they are made.
+    // Lists of a text's parts are rejected before they are created.
     check("{{ ('a,' * 15000000).split(',') }}", "more text");
     check("{{ ('a ' * 15000000).split() }}", "more text");
     check("{{ ('\\n' * 30000000).splitlines() }}", "more text");
@@ -154,11 +154,11 @@ int check_bounds() {
     // Filters that apply filters.
     check("{{ 'a' | map('map'" + repeated(", 'map'", 20000) + ", 'upper') | map('list') | list }}",
           "");
-    // Names of filters and tests that the parser does not see.
+    // Unknown filters and tests whose names the parser does not see.
     check("{{ [messages] | map('selectattr', 'role', 'nosuch') | map('list') | list }}", "a test");
     check("{{ [[1]] | map('select', 5) | map('list') | list }}", "a test");
     check("{{ [[1]] | map('map', 'nosuch') | map('list') | list }}", "a filter");
-    // Depth of values, which would make exponential work of printing or comparing them.
+    // Depth of values, which would make printing or comparing them take exponential time.
     check("{% set ns = namespace(s=[1]) %}{% for a in range(999) %}{% set ns.s = [ns.s, ns.s] %}{% "
           "endfor %}",
           "nested deeper");
@@ -181,7 +181,7 @@ int check_bounds() {
     check(repeated("{% if 1 %}", 5000) + repeated("{% endif %}", 5000), "nested too deeply");
     check("{% set " + repeated("(", 5000) + "a" + repeated(")", 5000) + " = 1 %}",
           "nested too deeply");
-    // Searches take time that grows with the text alone, and names are found by hash.
+    // Searches take time linear in the text, and names are found by hash.
     const auto check_quick = [&](const std::string &source, const std::string &wanted,
                                  const std::string &conversation) {
         const Rendered rendered = render(source, conversation);
@@ -212,7 +212,7 @@ int check_bounds() {
     const Rendered undefined =
         render("{{ x['\xC3\xA9' * 300].y }}{{ ({})['a' ~ '\xC3\xA9' * 300].y }}");
     if (!simdjson::validate_utf8(undefined.status.message())) ++failures;
-    // Depth of what is given.
+    // Depth of the input.
     const std::string deep = repeated("[", 300) + repeated("]", 300);
     if (!fails_with("x", "nested deeper",
                     R"([{"role": "user", "content": "x", "extra": )" + deep + "}]"))
@@ -277,7 +277,7 @@ int check_conversations() {
     bad(R"([{"role": "user", "content": 1}])", "\"[0].content\" is 1");
     bad(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])",
         "parts of this type are not supported");
-    // Qwen-VL's template takes these for images, whatever their type.
+    // Qwen-VL's template treats these as images, whatever their type.
     bad(R"([{"role": "user", "content": [{"image": "cat.png"}]}])",
         "parts with such a member are not supported");
     bad(R"([{"role": "user", "content": [{"type": "text", "text": "a", "image_url": {}}]}])",
@@ -321,7 +321,7 @@ int check_conversations() {
         BATCHLLM_ERROR_ROW_INVALID_UTF8)
         ++failures;
     if (render(source, R"([{"role": "user", "content": "\ud800"}])").status.ok()) ++failures;
-    // A template that looks at the parts gets them.
+    // A template that uses the parts receives them.
     const Rendered parts = render(
         "{% for p in messages[0].content %}<{{ p.text }}>{% endfor %}",
         R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])");
@@ -380,7 +380,7 @@ int check_files() {
         R"({"bos_token": "<config>", "pad_token": {"content": "<pad>"}, "add_bos_token": true,)"
         R"( "chat_template": "{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ add_bos_token }}"})");
     if (model.render().text != "<map></map><pad>") return 3;
-    // With its added tokens the configuration is complete, and the map is not looked at.
+    // With its added tokens, the configuration is complete, and the map is not read.
     model.write(
         "tokenizer_config.json",
         R"({"bos_token": "<config>", "added_tokens_decoder": {}, "chat_template": [)"

@@ -50,7 +50,7 @@ bool turns_as(const Model &model, const RopeConfig &rope) {
            model.ropes[0] == Rope{rope_frequencies(rope, attention(model).head_dim), 1, false};
 }
 
-// Loading fails with this code, and the text holds the file's name and each of `parts`.
+// Loading fails with this code, and the message contains the file's name and each of `parts`.
 void must_fail(const std::string &config, int32_t code, std::vector<std::string> parts,
                const char *generation = nullptr) {
     const auto loaded = load(config, generation);
@@ -73,7 +73,7 @@ int64_t integer_of(const JsonValue &object, const char *key, int64_t if_null) {
 }
 
 // "name [shape]" of the tensors outside the layers, of the first layer and of the last, without the
-// head's: a tensor of which the model takes several parts stands there once.
+// head's: a tensor from which the model takes several parts is listed once.
 std::set<std::string> tensors_of(const Model &model) {
     std::set<std::string> out;
     const std::string last = "model.layers." + std::to_string(model.layers.size() - 1) + ".";
@@ -158,7 +158,7 @@ void absent_keys_have_the_defaults_of_transformers(void **) {
         for (size_t i = 0; i < windows.size(); ++i) {
             assert_int_equal(attention(got, i).window, *windows[i].integer(0, INT32_MAX));
         }
-        // A default that the vocabulary does not hold is nobody's token.
+        // A default outside the vocabulary is ignored.
         const int64_t bos = integer_of(e, "bos_token_id", -1);
         assert_int_equal(got.bos_token, bos < got.vocabulary ? bos : -1);
         std::vector<int32_t> eos;
@@ -184,7 +184,7 @@ void layers_of_lfm2_convolve_or_attend_as_either_key_says(void **) {
     const Model by_index = must_load(family("lfm2", R"("full_attn_idxs": [1, 9])"));
     const Model by_type =
         must_load(family("lfm2", R"("layer_types": ["conv", "full_attention", "conv"],
-                                    "full_attn_idxs": [0])")); // which does not count then
+                                    "full_attn_idxs": [0])")); // which is then ignored
     for (const Model *model : {&by_index, &by_type}) {
         for (const size_t i : {0, 2}) {
             const Layer &layer = model->layers[i];
@@ -200,7 +200,7 @@ void layers_of_lfm2_convolve_or_attend_as_either_key_says(void **) {
         assert_int_equal(model->state_size(), 2 * 2 * 64);
         assert_true(model->tied);
     }
-    // With neither key all attend, as in transformers.
+    // With neither key, all layers attend, as in transformers.
     assert_int_equal(must_load(family("lfm2", "")).state_size(), 0);
     assert_int_equal(
         must_load(family("lfm2", R"("full_attn_idxs": [0], "conv_L_cache": 5)")).state_size(),
@@ -293,7 +293,7 @@ void experts_of_lfm2_moe_follow_its_dense_layers(void **) {
                                                    "norm_topk_prob": false)"));
     assert_true(!plain.layers[2].experts.router.correction);
     assert_true(!plain.layers[2].experts.router.normalised && !plain.layers[1].experts);
-    // In one tensor a layer, as transformers 5 holds them.
+    // In one tensor per layer, as in transformers 5.
     Model stacked = must_load(config);
     find_stacked_experts(
         [](const std::string &name) { return name.ends_with("experts.gate_up_proj"); }, &stacked);
@@ -390,7 +390,7 @@ void layer_types_of_a_hybrid_say_which_layers_have_a_delta_net(void **) {
     assert_int_equal(model.kv_groups.size(), 1);
     assert_true(model.kv_groups[0].layers == std::vector<int32_t>{1});
     assert_int_equal(model.state_size(), 2 * (6 * 8 * 16 + 3 * 128));
-    // By default every fourth attends.
+    // By default every fourth layer attends.
     const Model four = must_load(R"({"model_type": "qwen3_next", "num_hidden_layers": 8})");
     for (size_t i = 0; i < 8; ++i)
         assert_true(bool(four.layers[i].linear_attention) == (i % 4 != 3));
@@ -398,7 +398,8 @@ void layer_types_of_a_hybrid_say_which_layers_have_a_delta_net(void **) {
     assert_true(bool(two.layers[0].linear_attention) && !two.layers[1].linear_attention);
 }
 
-// Parts of one matrix, in the order q, k, v, z, b, a of all heads, wherever they stand in the files.
+// The parts of one matrix are in the order q, k, v, z, b, a of all heads, wherever they are in the
+// files.
 void a_delta_nets_input_is_in_one_order_in_both_families(void **) {
     const Model next =
         must_load(hybrid("qwen3_next", R"("num_experts": 0, "full_attention_interval": 3)"));
@@ -409,7 +410,7 @@ void a_delta_nets_input_is_in_one_order_in_both_families(void **) {
         for (const Tensor &part : delta.input) rows += part.rows;
         assert_int_equal(rows, delta.input_rows());
     }
-    // Of the second key head, whose rows begin at 8 + 8 + 48 + 48: its key, and the gates z.
+    // For the second key head, whose rows begin at 8 + 8 + 48 + 48: its key and the gates z.
     const LinearAttention &delta = next.layers[0].linear_attention;
     assert_int_equal(delta.input.size(), 6 * 2);
     assert_int_equal(delta.input[3].first_row, 112 + 8);
@@ -418,7 +419,7 @@ void a_delta_nets_input_is_in_one_order_in_both_families(void **) {
     assert_int_equal(delta.input[7].rows, 48);
     assert_string_equal(delta.input[7].name.c_str(),
                         "model.layers.0.linear_attn.in_proj_qkvz.weight");
-    assert_int_equal(delta.input[11].first_row, 6 + 3); // a, behind the b of its head
+    assert_int_equal(delta.input[11].first_row, 6 + 3); // a, after the b of its head
 }
 
 void a_hybrid_whose_keys_do_not_fit_is_refused_by_name(void **) {
@@ -450,7 +451,7 @@ void a_hybrid_whose_keys_do_not_fit_is_refused_by_name(void **) {
         fails(R"("partial_rotary_factor": 0.1)", BATCHLLM_ERROR_UNSUPPORTED,
               "partial_rotary_factor");
     }
-    // More parts than a description is made of.
+    // More parts than a description can have.
     must_fail(R"({"model_type": "qwen3_5_text", "num_hidden_layers": 4096,
                   "linear_num_key_heads": 16, "linear_num_value_heads": 16})",
               BATCHLLM_ERROR_MODEL_FORMAT, {"linear_num_key_heads"});
@@ -479,7 +480,7 @@ void defaults_of_hybrids_are_those_of_transformers(void **) {
 
 // ---- Granite 4 ----
 
-// 3 layers of hidden size 64, if they are `small`'s: mamba, attention, mamba.
+// 3 layers, with hidden size 64 for those of `small`: mamba, attention, mamba.
 std::string granite4(const std::string &more) {
     return family("granitemoehybrid", R"("layer_types": ["mamba", "attention", "mamba"],
         "mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 24, "mamba_d_conv": 3)" +
@@ -536,23 +537,23 @@ void every_spelling_of_a_granite_4_is_read(void **) {
     assert_true(std::isinf(mamba(R"("time_step_limit": null)").most_step));
     assert_true(
         std::isinf(mamba(R"("time_step_limit": [0.0, {"__float__": "Infinity"}])").most_step));
-    // As transformers before 5 writes it.
+    // As written by transformers before 5.
     assert_true(std::isinf(mamba(R"("time_step_limit": [0.0, Infinity])").most_step));
     assert_true(std::isinf(mamba(R"("not_read": [NaN, -Infinity])").most_step));
     const LinearAttention limited = mamba(R"("time_step_limit": [0.25, 8])");
     assert_true(limited.least_step == 0.25F && limited.most_step == 8);
     assert_int_equal(must_load(granite4(R"("position_embedding_type": "rope")")).ropes.size(), 1);
     assert_true(must_load(granite4(R"("position_embedding_type": "nope")")).ropes.empty());
-    // Dense: the feed-forward that experts share a layer with, alone.
+    // Dense: only the feed-forward that otherwise shares a layer with experts.
     const Model dense = must_load(granite4(
         R"("num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 48)"));
     assert_true(!dense.layers[0].experts && dense.layers[0].feed_forward.width == 48);
     assert_int_equal(dense.layers[0].feed_forward.up.values.first_row, 48);
-    // Without a Mamba layer, keys of one mean nothing.
+    // Without a Mamba layer, its keys are ignored.
     const Model attends = must_load(family("granitemoehybrid", R"("mamba_n_heads": 7,
         "layer_types": ["attention", "attention", "attention"])"));
     assert_true(attends.state_size() == 0 && attends.kv_groups.size() == 1);
-    // And with a shared expert without Mamba at all.
+    // Also with a shared expert and without any Mamba.
     const Model shared = must_load(family("granitemoeshared", R"("shared_intermediate_size": 40)"));
     assert_true(shared.layers[0].feed_forward.width == 40 && shared.layers[0].experts);
     assert_true(must_load(family("granitemoeshared", "")).layers[0].feed_forward.width == 0);
@@ -582,7 +583,7 @@ void a_granite_4_whose_keys_do_not_fit_is_refused_by_name(void **) {
         must_fail(granite4(more), code, std::move(parts));
     };
     const int32_t format = BATCHLLM_ERROR_MODEL_FORMAT, other = BATCHLLM_ERROR_UNSUPPORTED;
-    must_fail(R"({"model_type": "granitemoehybrid"})", other, {"layer_types"}); // Mamba alone
+    must_fail(R"({"model_type": "granitemoehybrid"})", other, {"layer_types"}); // only Mamba
     const auto types = [](const std::string &list) {
         return family("granitemoehybrid", "\"layer_types\": " + list);
     };
@@ -659,7 +660,7 @@ void layers_of_bamba_attend_where_its_list_says(void **) {
     must_fail(family("bamba", R"("attn_layer_indices": [3])"), format, {"attn_layer_indices[0]"});
     must_fail(bamba(R"("mamba_proj_bias": true)"), other, {"mamba_proj_bias"});
     must_fail(bamba(R"("mamba_d_head": 5)"), format, {"mamba_d_head", "is 5"});
-    // transformers takes 0.5 whatever the key at the top says.
+    // transformers uses 0.5 whatever the top-level key says.
     must_fail(bamba(R"("partial_rotary_factor": 0.25)"), other, {"partial_rotary_factor", "0.25"});
     const Model quarter = must_load(bamba(R"("rope_parameters": {"rope_type": "default",
         "rope_theta": 1e4, "partial_rotary_factor": 0.25})"));
@@ -743,7 +744,7 @@ void every_spelling_of_a_nemotron_h_is_read(void **) {
     const auto mamba = [](const std::string &more) {
         return must_load(nemotron(more)).layers[0].linear_attention;
     };
-    // As Python writes infinity, and as transformers 5 does.
+    // Infinity as written by Python, and by transformers 5.
     for (const char *infinity : {"Infinity", R"({"__float__": "Infinity"})"}) {
         const LinearAttention limited = mamba(
             R"("time_step_min": 0.001, "time_step_limit": [0.25, )" + std::string(infinity) + "]");
@@ -755,13 +756,13 @@ void every_spelling_of_a_nemotron_h_is_read(void **) {
     assert_true(older.key_heads == 3 && older.width == 3 && older.most_step == 9);
     assert_true(older.convolution[0].bias.rows == 0);
     assert_true(mamba("").convolution[0].bias.rows > 0);
-    // Of the first models.
+    // The form of the first models.
     const Model first = must_load(R"({"model_type": "nemotron_h", "attention_head_dim": 64})");
     assert_int_equal(attention(first, 2).head_dim, 64);
     assert_int_equal(
         must_load(nemotron(R"("mlp_hidden_act": "silu")")).layers[3].experts.each[0].activation,
         Activation::silu);
-    // What no layer has is not read.
+    // Keys for parts that no layer has are not read.
     const Model dense = must_load(nemotron(R"("n_routed_experts": 0, "moe_latent_size": 7)",
                                            R"("hybrid_override_pattern": "M-*-")"));
     assert_true(!dense.layers[3].experts && dense.layers[3].feed_forward.width == 72);
@@ -830,7 +831,7 @@ void a_nemotron_h_whose_keys_do_not_fit_is_refused_by_name(void **) {
     fails(R"("n_group": 3)", format, {"n_group", "8 experts"});
     fails(R"("routed_scaling_factor": 0)", format, {"routed_scaling_factor"});
     fails(R"("layer_norm_epsilon": 2)", format, {"layer_norm_epsilon"});
-    // A text is not a number, whatever it says.
+    // A string is not a number, whatever it contains.
     must_fail(R"({"model_type": "\"Infinity"})", other, {"Infinity", "this version runs"});
 }
 
@@ -1032,7 +1033,8 @@ void rope_that_is_not_computed_is_refused_by_name(void **) {
               BATCHLLM_ERROR_UNSUPPORTED, {"rope_parameters.full_attention"});
 }
 
-// The growth of cosine and sine, as transformers infers it: 0.1 ln(factor) + 1, or a quotient of two.
+// The scale of cosine and sine, as transformers infers it: 0.1 ln(factor) + 1, or a quotient of
+// two.
 void yarn_scales_cosine_and_sine(void **) {
     const std::string yarn = R"("rope_scaling": {"type": "yarn", "factor": 4.0,
         "original_max_position_embeddings": 64)";
@@ -1070,7 +1072,7 @@ void longrope_has_two_lists_of_factors(void **) {
               {"rope_scaling.long_factor", "8 numbers"});
     must_fail(family("phi3", keys + "[2, 2, 2, 2, 2, 2, 2, -1]}"), BATCHLLM_ERROR_MODEL_FORMAT,
               {"rope_scaling.long_factor[7]", "-1"});
-    // The names that this family had for it.
+    // The names that this family used for it.
     assert_int_equal(must_load(family("phi3", R"("rope_scaling": {"type": "su",
         "short_factor": [1, 1, 1, 1, 1, 1, 1, 1], "long_factor": [1, 1, 1, 1, 1, 1, 1, 1]})"))
                          .ropes[0]
@@ -1086,7 +1088,7 @@ void a_part_of_a_head_rotates_where_the_family_knows_it(void **) {
     assert_true(glm.ropes[0].pairs);
     must_fail(family("phi3", R"("partial_rotary_factor": 0.2)"), BATCHLLM_ERROR_UNSUPPORTED,
               {"partial_rotary_factor", "0.2"});
-    // Half of it, where the file says nothing.
+    // Half of it, if the file says nothing.
     must_fail(family("glm", R"("head_dim": 18)"), BATCHLLM_ERROR_UNSUPPORTED, {"head_dim 18"});
 }
 
@@ -1124,7 +1126,8 @@ void more_experts_a_token_than_there_are_is_an_error_that_names_the_key(void **)
               {"num_experts_per_tok, which is not given, is 8", "there are 6 experts"});
 }
 
-// A checkpoint with a vision tower: keys at the top win, and the tower's tensors are named.
+// A checkpoint with a vision tower: top-level keys take precedence, and the tower's tensors are
+// named.
 void the_text_part_of_a_larger_checkpoint_is_described(void **) {
     const std::string text = R"("text_config": {"model_type": "ministral3", "head_dim": 16,
         "eos_token_id": 5, )" +
@@ -1170,7 +1173,7 @@ void windows_follow_each_familys_rules(void **) {
                      32);
     assert_int_equal(attention(must_load(family("mistral", R"("sliding_window": null)")), 0).window,
                      0);
-    // A key that the class does not know does nothing.
+    // A key that the class does not know has no effect.
     assert_int_equal(attention(must_load(llama(R"("sliding_window": 32)")), 0).window, 0);
     for (const char *type : {"qwen2", "qwen3"}) {
         assert_int_equal(attention(must_load(family(type, R"("sliding_window": 32)")), 2).window,
@@ -1186,7 +1189,7 @@ void windows_follow_each_familys_rules(void **) {
         config = must_load(family(type, R"("sliding_window": null, "use_sliding_window": true,
                                            "max_window_layers": 0)"));
         assert_int_equal(attention(config, 2).window, 0);
-        // layer_types counts, not max_window_layers.
+        // layer_types applies, not max_window_layers.
         config = must_load(family(type, R"("sliding_window": 32, "use_sliding_window": true,
             "layer_types": ["full_attention", "full_attention", "sliding_attention"])"));
         assert_int_equal(attention(config, 1).window, 0);
@@ -1235,7 +1238,7 @@ void layers_of_one_kind_share_kv_groups_of_equal_pages(void **) {
     const Case cases[] = {
         {times(".", 32), 0, 8192, 1, 32},                  // Llama 3 8B
         {times("W", 32), 4096, 32768, 1, 32},              // Mistral 7B v0.1
-        {times("WW", 10), 4096, 4096, 1, 20},              // a window that nobody outgrows is none
+        {times("WW", 10), 4096, 4096, 1, 20},              // a window that no row outgrows is none
         {times(".W", 10), 4096, 4096, 1, 20},              // the same
         {times("WWWWW.", 8), 1024, 131072, 6, 8},          // Gemma 3 12B
         {times("WWWWW.", 10) + "WW", 1024, 131072, 13, 5}, // Gemma 3 27B: 52 and 10
@@ -1260,7 +1263,7 @@ void layers_of_one_kind_share_kv_groups_of_equal_pages(void **) {
     }
 }
 
-// Qwen2-MoE counts from the other end: layers below max_window_layers have windows, the even ones.
+// Qwen2-MoE counts from the other end: even layers below max_window_layers have windows.
 void no_layer_of_qwen2_moe_has_a_window_below_0(void **) {
     const std::string keys =
         R"("sliding_window": 32, "use_sliding_window": true, "max_window_layers": )";
@@ -1515,8 +1518,8 @@ void rope_frequencies_equal_those_of_transformers(void **) {
         for (size_t i = 0; i < got.size(); ++i) {
             const int64_t expected = *bits[i].integer(0, UINT32_MAX);
             const int64_t distance = std::abs(int64_t{std::bit_cast<uint32_t>(got[i])} - expected);
-            // The reference's own power function is off by one unit in the last place at times; YaRN
-            // blends two of its results.
+            // The reference's own power function is off by one unit in the last place at times;
+            // YaRN combines two of its results.
             if (distance > (rope.kind == RopeKind::yarn ? 2 : 1)) {
                 fail_msg("head_dim %d, %s, pair %zu: %lld units apart", head_dim, type.c_str(), i,
                          static_cast<long long>(distance));

@@ -1,4 +1,4 @@
-// Grammars in which a text can be read in very many ways: what that may cost, and whose failure it is.
+// Grammars in which a text can be read in very many ways: the cost limits, and which row fails.
 #include <memory>
 #include <string>
 #include <thread>
@@ -37,7 +37,8 @@ std::shared_ptr<const Constraint> must_make(const ConstraintSpecification &wante
     return made->constraint;
 }
 
-// "s" and letters; or "zza" and one of more rules than a state may have places, each of its own end.
+// "s" and letters; or "zza" and one of more rules than a state may have places, each with its own
+// end.
 std::string one_way_of_many(int32_t rules) {
     std::string text = "root ::= \"s\" [a-z]* | \"zza\" many\nq ::= \"b\" q | \"c\"\nmany ::= ";
     for (int32_t i = 0; i < rules; ++i) text += (i > 0 ? " | r" : "r") + std::to_string(i);
@@ -57,21 +58,21 @@ void the_ambiguity_of_one_row_leaves_the_others_alone(void **) {
     assert_int_equal(failed.code(), BATCHLLM_ERROR_ROW_CONSTRAINT);
     assert_non_null(strstr(failed.message().c_str(), "too ambiguous"));
     assert_int_equal(bad.allowed().status().code(), BATCHLLM_ERROR_ROW_CONSTRAINT);
-    // A row that has met new states since, and one that begins.
+    // A row that has reached new states since, and one that begins.
     assert_true(good.allowed().ok());
     assert_true(good.advance_bytes("bcdefghijklmnopqrstuvwxyz").ok());
     assert_true(good.allowed().ok() && good.complete());
     ConstraintState fresh(constraint);
     assert_true(fresh.allowed().ok());
     assert_true(fresh.advance_bytes("sxyz").ok() && fresh.complete());
-    // And whoever comes to the same place fails there again.
+    // Any other row that reaches the same place fails there too.
     assert_int_equal(ConstraintState(constraint).advance_bytes("zzab").code(),
                      BATCHLLM_ERROR_ROW_CONSTRAINT);
 }
 
 void threads_fail_where_one_alone_does(void **) {
     ConstraintSpecification wanted = gbnf(one_way_of_many(20'100));
-    wanted.options.cache_bytes = int64_t{1} << 20; // thrown away now and then, while others use it
+    wanted.options.cache_bytes = int64_t{1} << 20; // dropped now and then while others use it
     const auto constraint = must_make(wanted);
     std::vector<int32_t> codes(40, -1);
     std::vector<std::thread> threads;
@@ -124,7 +125,7 @@ void words_that_nothing_separates_are_counted(void **) {
         assert_true(state.advance_bytes("ten bytes ").ok());
     }
     assert_true(state.complete() && !state.exhausted());
-    // Each state has up to a thousand frames, once; not once more for each way to merge them.
+    // Each state has up to a thousand frames, stored once, not again for each way to merge them.
     assert_true(Constraint::all_cached_bytes() - before < int64_t{16} << 20);
     const auto exact = must_make(gbnf("root ::= w{3,4} \".\"\nw ::= [a-z]+"));
     assert_int_equal(ConstraintState(exact).advance_bytes("ab.").code(),
@@ -133,7 +134,7 @@ void words_that_nothing_separates_are_counted(void **) {
     assert_true(ConstraintState(exact).advance_bytes("abcabcabc.").ok());
 }
 
-// Each letter may be any of a million counts of three counters. A row fails, and in bounded memory.
+// Each letter may be any of a million counts of three counters. A row fails, with bounded memory.
 void a_mask_that_takes_too_much_is_the_failure_of_its_row(void **) {
     const auto constraint =
         must_make(gbnf("root ::= \"ok\" | \"x\" x{0,100}\nx ::= y{0,100}\ny ::= z{0,100}\n"
@@ -151,7 +152,7 @@ void a_mask_that_takes_too_much_is_the_failure_of_its_row(void **) {
     assert_true(good.advance_bytes("ok").ok() && good.complete() && good.allowed().ok());
 }
 
-// In one call: the graph is left behind on the way when it is full.
+// In one call: the graph is replaced on the way when it is full.
 void a_long_text_takes_no_more_memory_than_a_short_one(void **) {
     ConstraintSpecification wanted = gbnf("root ::= [a-c]{10,200000}");
     wanted.options.cache_bytes = int64_t{1} << 20;
@@ -160,7 +161,7 @@ void a_long_text_takes_no_more_memory_than_a_short_one(void **) {
     ConstraintState state(constraint);
     assert_true(state.advance_bytes(std::string(100'000, 'a')).ok());
     assert_true(Constraint::all_cached_bytes() - before < int64_t{4} << 20);
-    // What does not fit at its end changes nothing, wherever the text has led.
+    // A mismatch at the end changes nothing, wherever the text has led.
     assert_int_equal(state.advance_bytes(std::string(50'000, 'b') + "d").code(),
                      BATCHLLM_ERROR_INVALID_ARGUMENT);
     assert_true(state.advance_bytes(std::string(100'000, 'c')).ok());

@@ -1,4 +1,4 @@
-// The first token of a constrained text: some decoders take a space off it.
+// The first token of a constrained text: some decoders remove a space from it.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -21,7 +21,7 @@ struct TestModel {
     std::string name;
     std::unique_ptr<Tokenizer> tokenizer;
     std::shared_ptr<const TokenVocabulary> vocabulary;
-    int32_t eos; // an id behind the tokenizer's
+    int32_t eos; // an id after the tokenizer's
 };
 
 std::vector<TestModel> models() {
@@ -42,7 +42,7 @@ std::vector<TestModel> models() {
     return found;
 }
 
-// Nothing where the vocabulary cannot spell them.
+// Nothing if the vocabulary cannot spell them.
 std::optional<ConstraintState> start(const TestModel &model,
                                      const std::vector<std::string> &choices) {
     ConstraintSpecification wanted;

@@ -1,4 +1,4 @@
-// GBNF: what grammars take and refuse, and errors with their places.
+// GBNF: what grammars accept and reject, and errors with their places.
 #include <memory>
 
 #include "constraint/constraint.h"

@@ -1,4 +1,4 @@
-// Lark: what grammars take and refuse, and errors with their places.
+// Lark: what grammars accept and reject, and errors with their places.
 #include <memory>
 
 #include "constraint/constraint.h"

@@ -1,5 +1,6 @@
-// Every token's bit in a mask against advance(), over a vocabulary of a model's kind and the states that masks are
-// made for in different ways: all of a slice, some of it, all but what some name forbids, none.
+// Checks every token's bit in a mask against advance(), over a vocabulary like that of a model and
+// over states whose masks are made in different ways: all of a slice, some of it, all except what
+// some name forbids, none.
 #include <random>
 
 #include "../bench/constraint_vocabulary.h"
@@ -16,12 +17,12 @@ using Kind = ConstraintSpecification::Kind;
 struct Case {
     Kind kind;
     const char *text;
-    std::vector<const char *> starts; // texts to look behind
+    std::vector<const char *> starts; // texts after which masks are checked
 };
 
 const std::vector<Case> &cases() {
     static const std::vector<Case> all = {
-        // Names that are known among all others.
+        // Declared names among all others.
         {Kind::json_schema,
          R"({"properties": {"name": {}, "names": {"type": "integer"}, "nam\u00e9": {}, "Total": {}, "x": {}}})",
          {"{\"", "{\"na", "{\"nam\xC3", "{\"names", "{\"Total\":1,\"", "{\"other\":\""}},
@@ -49,7 +50,7 @@ const std::vector<Case> &cases() {
         {Kind::json_schema,
          R"({"type": "string", "format": "uri"})",
          {"\"", "\"ht", "\"https://a"}},
-        // Classes, whole and not.
+        // Whole classes and partial ones.
         {Kind::regex, "[a-z]+(?:\\.[a-z]+)*", {"", "a", "a."}},
         {Kind::regex, "(?=.*[A-Z])(?=.*\\d)[A-Za-z\\d]{8,}", {"", "a", "aB", "aB1"}},
         {Kind::regex, "(?=.*[A-Z])(?=.*\\d)(?=.*[xyz]).*", {"", "\xC3\xA9", "B1"}},
@@ -79,7 +80,7 @@ Vocabulary make_vocabulary() {
     return vocabulary;
 }
 
-// The tokens that the mask has, after a look at each.
+// The tokens in the mask, after checking each token.
 std::vector<int32_t> checked_tokens(ConstraintState *state, const Vocabulary &vocabulary,
                                     const std::string &text) {
     const auto allowed = state->allowed();

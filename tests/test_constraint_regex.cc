@@ -1,4 +1,5 @@
-// Automata and regular expressions: what they take, what is refused and where, and that all is bounded.
+// Automata and regular expressions: what they accept, what is rejected and where, and that
+// everything is bounded.
 #include <chrono>
 #include <random>
 
@@ -45,7 +46,7 @@ void automata_of_one_language_are_equal(void **) {
     assert_true(must_compile("a^b").empty());
 }
 
-// The operations, by what a text is in.
+// Checks operations by which sets a text is in.
 void operations_do_what_sets_do(void **) {
     std::mt19937_64 random(seed_of_run());
     const char *expressions[] = {"(ab|b)*", "a{2,5}", "[ab]*b[ab]", "\xC3\xA9?a*",
@@ -173,7 +174,7 @@ void hostile_expressions_end_soon(void **) {
                 "200 deep");
     must_compile("(a|a)*(a|aa)*(((a*)*)*)*b");
     const auto seconds = std::chrono::steady_clock::now() - start;
-    assert_true(seconds < std::chrono::minutes(1)); // seconds alone; the machine may be loaded
+    assert_true(seconds < std::chrono::minutes(1)); // seconds if the machine is not loaded
 }
 
 } // namespace

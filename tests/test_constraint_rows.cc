@@ -1,4 +1,5 @@
-// Rows with a constraint: what their log-probabilities are of, and where a constraint that waits for a marker begins.
+// Rows with a constraint: what their log-probabilities refer to, and where a constraint with a
+// marker begins.
 #include <cmath>
 
 #include "constraint_job.h"
@@ -18,10 +19,10 @@ ConstraintSpecification choices(std::vector<std::string> texts, const char *star
     return made;
 }
 
-// Log-probabilities of single tokens behind the prompt, of the model alone.
+// Log-probabilities of single tokens after the prompt, from the model alone.
 std::vector<double> free_logprobs(const std::string &prompt, const std::vector<int32_t> &tokens) {
     const std::unique_ptr<Engine> engine = make_engine({});
-    std::vector<int32_t> prompt_tokens(prompt.begin(), prompt.end()); // of a byte each
+    std::vector<int32_t> prompt_tokens(prompt.begin(), prompt.end()); // one byte each
     const int64_t prompt_offsets[2] = {0, static_cast<int64_t>(prompt_tokens.size())};
     std::vector<int64_t> offsets;
     for (size_t i = 0; i <= tokens.size(); ++i) offsets.push_back(static_cast<int64_t>(i));
@@ -48,7 +49,7 @@ void log_probabilities_are_of_the_tokens_that_may_come(void **) {
     for (const double logprob : free) all += std::exp(logprob);
     assert_true(all < 0.5); // others would take most of it
 
-    for (const float temperature : {0.0f, 1.5f}) { // not that of the parameters
+    for (const float temperature : {0.0f, 1.5f}) { // independent of the parameters' temperature
         const std::unique_ptr<Engine> engine = make_engine({});
         const batchllm_constraint handle = handle_of(engine.get(), choices(texts));
         batchllm_params params;
@@ -99,7 +100,8 @@ Answers run_chat(const Shape &shape, const batchllm_params &wanted, int32_t rows
     return answers_of(*engine->poll(0));
 }
 
-// The marker is a special token of the model: before it, any; behind it, the constraint alone.
+// The marker is a special token of the model: any text before it; only the constraint's text after
+// it.
 void a_conversation_keeps_to_its_constraint_behind_the_marker(void **) {
     const auto tokenizer = Tokenizer::load(model_directory() + "/tokenizer.json");
     assert_true(tokenizer.ok());

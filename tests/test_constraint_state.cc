@@ -1,4 +1,4 @@
-// Masks, forced text and markers against a slow matcher, over grammars made at random.
+// Masks, forced text and markers against a slow matcher, over random grammars.
 #include <atomic>
 #include <memory>
 #include <random>
@@ -123,7 +123,7 @@ class RandomGrammar {
         }
     }
 
-    // Not at the start of anything: no left recursion.
+    // Never at the start of anything, so there is no left recursion.
     NodeId guarded_rule() {
         return grammar_.sequence({grammar_.bytes(pick(2) == 0 ? "a" : "b"),
                                   grammar_.optional(rules_[pick(rules_.size())]),
@@ -153,7 +153,7 @@ class RandomGrammar {
     std::vector<NodeId> rules_;
 };
 
-// Whether the constraint takes the text byte by byte and finds it complete.
+// Whether the constraint accepts the text byte by byte and finds it complete.
 enum class Taken { yes, no, too_ambiguous };
 
 bool is_too_ambiguous(const Status &status) {
@@ -167,7 +167,7 @@ Taken takes(const std::shared_ptr<const Constraint> &constraint, std::string_vie
     return status.ok() && state.complete() ? Taken::yes : Taken::no;
 }
 
-// One text by tokens drawn from the masks. Checks on the way that mask and advance agree.
+// Builds one text from tokens drawn from the masks, checking that mask and advance agree.
 void random_walk(const std::shared_ptr<const Constraint> &constraint, const Grammar &grammar,
                  const TestVocabulary &vocabulary, std::mt19937_64 *random) {
     ConstraintState state(constraint);
@@ -216,7 +216,7 @@ void random_grammars_agree_with_the_slow_matcher(void **) {
     const TestVocabulary vocabulary = make_vocabulary(&random);
     int32_t made = 0;
     int32_t derived = 0;
-    int32_t too_ambiguous = 0; // what may be refused although it matches: such grammars are rare
+    int32_t too_ambiguous = 0; // rejected although it matches; such grammars are rare
     for (int32_t round = 0; round < 400; ++round) {
         const Grammar grammar = RandomGrammar(&random).make();
         ConstraintOptions options;
@@ -288,7 +288,7 @@ void choices_force_what_they_share(void **) {
     assert_string_equal(text.c_str(), "");
     assert_true(state.advance(token_of(vocabulary, "l")).ok());
     assert_true(state.forced(&text).ok());
-    assert_string_equal(text.c_str(), "y "); // both go on with C3, which is no character
+    assert_string_equal(text.c_str(), "y "); // both continue with C3, which is not a character
     assert_false(state.advance(token_of(vocabulary, "x")).ok());
     assert_true(state.advance_bytes("y \xC3").ok());
     text.clear();
@@ -361,7 +361,7 @@ void a_marker_is_found_across_tokens(void **) {
     assert_false(take("a"));
     assert_true(take("s"));
     assert_true(state.complete());
-    // A special token's spelling counts, and the end of the text before the marker is one.
+    // The spelling of special tokens counts, and the text before the marker may end with one.
     wanted.options.start_after = "</s>";
     const auto special = must_make(wanted, vocabulary);
     ConstraintState other(special.constraint);
@@ -381,13 +381,13 @@ void texts_keep_to_bytes_that_are_tokens(void **) {
     assert_true(made.ok());
     ConstraintState state(made->constraint);
     assert_int_equal(state.allowed()->count,
-                     2); // "a", "b": after "abc" nothing could be sure to end
+                     2); // "a", "b": after "abc" no text would be certain to end
     wanted.text = "c+";
     const auto none = make_constraint(wanted, vocabulary);
     assert_int_equal(none.status().code(), BATCHLLM_ERROR_UNSUPPORTED);
 }
 
-// A counter that 100,000 characters pass, a stack as deep, and a graph that is thrown away on the way.
+// A counter over 100,000 characters, an equally deep stack, and a graph that is dropped on the way.
 void long_texts_stay_within_their_memory(void **) {
     std::mt19937_64 random(seed);
     const TestVocabulary vocabulary = make_vocabulary(&random);
@@ -406,7 +406,7 @@ void long_texts_stay_within_their_memory(void **) {
     assert_true(deep.complete());
 }
 
-// A graph that is thrown away is freed a piece with each step, not by the row that is the last in it.
+// A graph that is dropped is freed piece by piece with each step, not at once by its last row.
 void caches_are_freed_in_pieces(void **) {
     std::mt19937_64 random(seed);
     const TestVocabulary vocabulary = make_vocabulary(&random);
@@ -430,7 +430,7 @@ void caches_are_freed_in_pieces(void **) {
     assert_true(freed > 2 * wanted.options.cache_bytes);
 }
 
-// Each may have more than all together: the sum stays below twice their limit.
+// Each has a higher limit than all together: the sum stays below twice the common limit.
 void constraints_share_a_limit(void **) {
     std::mt19937_64 random(seed);
     const TestVocabulary vocabulary = make_vocabulary(&random);
@@ -483,7 +483,7 @@ void threads_share_one_constraint(void **) {
     wanted.kind = ConstraintSpecification::Kind::json_schema;
     wanted.text = R"({"type": "object", "properties": {"a": {"type": "string", "maxLength": 9},
         "b": {"type": "array", "items": {"type": "integer"}}}, "required": ["a"]})";
-    wanted.options.cache_bytes = 200'000; // thrown away now and then, while others use it
+    wanted.options.cache_bytes = 200'000; // dropped now and then while others use it
     const auto made = must_make(wanted, vocabulary);
     // What one thread finds alone.
     const auto run = [&](uint64_t number) {

@@ -38,11 +38,11 @@ struct Shape {
 struct Case {
     Shape shape;
     TokenBatch batch;
-    std::vector<int32_t> first_token; // [nodes] of the node's tokens in keys and values
+    std::vector<int32_t> first_token; // [nodes] index of the node's first token in keys and values
     std::vector<float> keys, values, queries;
     float softcap = 0;
     std::vector<float> sinks; // [heads], or none
-    int32_t stretch = 0;      // WorklistOptions'
+    int32_t stretch = 0;      // as in WorklistOptions
 };
 
 float random_normal(std::mt19937_64 &random) {
@@ -53,7 +53,7 @@ float as_element(float x, DType element) {
     return element == DType::f32 ? x : bfloat16_to_float(float_to_bfloat16(x));
 }
 
-// Pages in one KV group: those that a query sees, as if the others had been given back.
+// Pages in one KV group: those that a query sees, as if the others had been released.
 void make_pages(const Shape &shape, TokenBatch *batch) {
     const std::vector<int64_t> first = first_queries(*batch);
     GroupPages &group = batch->pages.emplace_back();
@@ -123,7 +123,7 @@ Model model_of(const Shape &shape) {
     return model;
 }
 
-// [batch token][head][head_dim]; rows: as build_worklist takes it. Rows of unwanted tokens stay 0.
+// [batch token][head][head_dim]; rows: as for build_worklist. Rows of other tokens stay 0.
 std::vector<float> attend(const Case &given, const Kernels &kernels,
                           const std::vector<int32_t> &rows, bool *ok) {
     const Shape &shape = given.shape;
@@ -137,7 +137,7 @@ std::vector<float> attend(const Case &given, const Kernels &kernels,
     std::vector<float> out(given.queries.size(), 0.0f);
     ThreadPool pool(shape.threads);
 
-    // One page too many, and all of them full of NaN at first: the unwritten must not be read.
+    // One page too many, and all of them are NaN at first: unwritten data must not be read.
     const int64_t page_bytes =
         2 * int64_t{shape.page_tokens} * padded * element * layer.kv_heads * 2;
     auto pages =
@@ -221,7 +221,7 @@ std::vector<float> reference(const Case &given, DType element) {
         for (int32_t i = 0; i < node.token_count; ++i) {
             const int32_t t = node.token_begin + i;
             const int32_t position = given.batch.positions[t];
-            // The keys that the token sees, by their place in `keys`.
+            // The keys that the token sees, by index in `keys`.
             std::vector<int64_t> seen;
             for (int32_t a = static_cast<int32_t>(n); a >= 0; a = given.batch.nodes[a].parent) {
                 const ContextNode &from = given.batch.nodes[a];
@@ -286,7 +286,7 @@ double distance(const std::vector<float> &a, const std::vector<float> &b) {
     return most;
 }
 
-// Values are of size 1: weights in bfloat16 are off by 2^-9, and so is the result.
+// Values are about 1: weights in bfloat16 are off by 2^-9, and so is the result.
 double tolerance(DType element) { return element == DType::f32 ? 1e-5 : 1.6e-2; }
 
 std::string describe(const Case &given, const char *kernels) {
@@ -303,7 +303,7 @@ std::string describe(const Case &given, const char *kernels) {
     return text;
 }
 
-// An empty string, or what differs, for all kernel tables of this processor.
+// Returns an empty string, or what differs, for all kernel tables of this processor.
 std::string check_all(const Case &given) {
     for (DType element : {DType::f32, DType::bf16}) {
         std::vector<float> expected;
@@ -375,7 +375,7 @@ void long_contexts_are_cut_by_positions_and_merged(void **) {
     std::string failure;
     for (int32_t threads : {1, 4}) {
         if (!failure.empty()) break;
-        // Few rows on a long prefix: one item for each KV head, cut for the threads' sake.
+        // Few rows on a long prefix: one item for each KV head, split to use all threads.
         failure = check_all(
             make_case({1, 3, 64, 16, 0, threads}, {-1, 0, 0}, {1500, 20, 1}, {0, 2, 1}, random));
         if (!failure.empty()) break;
@@ -396,7 +396,7 @@ void shared_equals_unshared_within_rounding(void **) {
         const std::vector<float> together = attend(shared, *kernels, {}, &ok);
         const int64_t kv_row = 2 * 64;
         for (int32_t n = 1; n < 4 && ok && failure.empty(); ++n) {
-            // The same row alone, in one node that holds the prefix too.
+            // The same row alone, in one node that also contains the prefix.
             const ContextNode &own = shared.batch.nodes[n];
             Case alone =
                 make_case(shared.shape, {-1}, {333 + own.length}, {own.token_count}, random);
@@ -506,7 +506,7 @@ Case in_company(const Case &row, std::mt19937_64 &random) {
     return made;
 }
 
-// The results of the row's tokens in order, out of those of all.
+// The results of the row's tokens in order, from those of all tokens.
 std::vector<float> of_row(const std::vector<float> &all, const Case &given,
                           const std::vector<int32_t> &chain) {
     std::vector<float> out;
@@ -570,7 +570,7 @@ void a_row_in_order_is_the_same_bits_in_any_company(void **) {
     assert_true(free_differs > 0);
 }
 
-// What the worklist promises, on a forest large enough to be cut in every way.
+// The worklist's promises, on a forest large enough to be split in every way.
 void the_parts_of_a_row_cover_what_it_sees_once(void **) {
     std::mt19937_64 random(seed_of_run());
     std::string failure;
@@ -616,7 +616,7 @@ void the_parts_of_a_row_cover_what_it_sees_once(void **) {
                 if (times[t][p] != expected) failure = "a position is not covered once";
             }
         }
-        // Every item once for every KV head.
+        // Every item occurs once for every KV head.
         size_t planned = 0;
         for (const AttentionTask &task : list.tasks) planned += task.item_end - task.item_begin;
         if (list.items.empty() != list.tasks.empty() ||

@@ -26,7 +26,7 @@ using namespace batchllm;
 
 namespace {
 
-// A small random Llama whose weights lie in memory. Token kNanToken's embedding is not finite.
+// A small random Llama with weights in memory. The embedding of token kNanToken is not finite.
 constexpr int32_t kVocabulary = 300;
 constexpr int32_t kNanToken = 299;
 
@@ -140,7 +140,7 @@ void samples_and_scores_of_one_position_agree(void **) {
     TokenBatch batch;
     add_row(&batch, random_tokens(40, 1), 0);
     add_row(&batch, random_tokens(5, 2), 3);
-    // Four rows want the same position: none may see what another did to the logits.
+    // Four rows sample at the same position: none may see another's changes to the logits.
     want(&batch, &greedy);
     want(&batch, &hot);
     std::vector<int32_t> every(kVocabulary);
@@ -281,7 +281,7 @@ void malformed_batches_are_refused(void **) {
         if (fault == 3) batch.outputs[0].token = 20;
         if (fault == 4) batch.positions[5] = 6;
         if (fault == 5) batch.nodes[0].parent = 0;
-        if (fault == 7) batch.pages[0].nodes[0] = {0, 1}; // a page that is seen is not kept
+        if (fault == 7) batch.pages[0].nodes[0] = {0, 1}; // a page that a query sees is missing
         if (fault == 8) batch.pages.emplace_back();
         if (fault == 9) batch.pages[0].nodes[0].begin = -1;
         BatchOutput output;
@@ -313,7 +313,7 @@ void as_many_threads_are_used_as_asked_for(void **) {
         want(&batch, &greedy);
         BatchOutput output;
         assert_true(backend->run(batch, &output).ok());
-        // The caller is one of them. oneDNN's OpenMP has started none of its own.
+        // The caller is one of them. oneDNN's OpenMP has not started its own threads.
         assert_int_equal(threads_of_process() - before, threads - 1);
     }
 }
@@ -349,7 +349,7 @@ void engines_in_several_threads_do_not_disturb_each_other(void **) {
     }
     for (int engine = 0; engine < kEngines; ++engine) {
         assert_true(ok[engine]);
-        // Identical bits: the same job on the same number of threads.
+        // The same job on the same number of threads gives identical bits.
         assert_true(logprobs[engine] == logprobs[0]);
     }
 }

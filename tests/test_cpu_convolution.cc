@@ -105,13 +105,14 @@ void the_gated_convolution_equals_the_reference(void **) {
 
 // ---- Layers ----
 
-constexpr int32_t kPageTokens = 16, kColumns = 8; // pages of a node, at most
+constexpr int32_t kPageTokens = 16, kColumns = 8; // maximum pages of a node
 
-// Rows that share a prefix. Node 0 is the prefix, node 1 + r what row r has behind it; each has its slot and pages.
+// Rows that share a prefix. Node 0 is the prefix, node 1 + r is the rest of row r; each has its own
+// slot and pages.
 struct Job {
     std::vector<int32_t> prefix;
     std::vector<std::vector<int32_t>> rows;
-    std::vector<int32_t> done; // [1 + rows] tokens of each node that earlier batches had
+    std::vector<int32_t> done; // [1 + rows] tokens of each node in earlier batches
 
     const std::vector<int32_t> &tokens_of(size_t node) const {
         return node == 0 ? prefix : rows[node - 1];
@@ -133,7 +134,7 @@ Job make_job(Random &random, int32_t vocabulary) {
     return job;
 }
 
-// A node's next `count` tokens into the batch; a row's node comes behind that of the prefix.
+// Adds a node's next `count` tokens to the batch; a row's node comes after that of the prefix.
 void add_tokens(const Job &job, size_t node, int32_t count, const std::vector<int32_t> &vocabulary,
                 TokenBatch *batch) {
     const std::vector<int32_t> &tokens = job.tokens_of(node);

@@ -29,11 +29,12 @@ float uniform(Random *random, float low, float high) {
     return std::uniform_real_distribution<float>(low, high)(*random);
 }
 
-// Tokens of one head, as DeltaCall has them: a row is a query, a key, the values and some floats of others.
+// Tokens of one head, as in DeltaCall: a row is a query, a key, the values and some unrelated
+// floats.
 struct Job {
     int32_t tokens, key_dim, value_dim;
     int64_t stride;
-    bool removes; // the delta rule
+    bool removes; // whether it is the delta rule
     float skip;
     std::vector<float> rows, log_decay, rate;
     std::vector<float> state; // [key_dim, padded value_dim]; empty: zeros
@@ -45,10 +46,10 @@ void unit(float *x, int32_t n, float length) {
     for (int32_t i = 0; i < n; ++i) x[i] *= length / static_cast<float>(std::sqrt(sum + 1e-6));
 }
 
-// How gates are drawn: near 1, near 0, one or the other by turns, all over the range.
+// How gates are drawn: near 1, near 0, alternating, over the whole range.
 enum class Gates { lasting, forgetting, mixed, even };
 
-// With removal keys are of length 1, and rates are from 0 to 1.
+// With removal, keys have length 1 and rates are from 0 to 1.
 Job make_job(Random *random, int32_t tokens, int32_t key_dim, int32_t value_dim, Gates gates,
              bool from_zeros, bool removes) {
     const float skip = (*random)() % 2 == 0 ? 0 : uniform(random, -2, 2);
@@ -84,7 +85,7 @@ struct Expected {
     std::vector<double> state;   // [key_dim, value_dim]
 };
 
-// model.h, as it stands there.
+// The definition in model.h.
 Expected reference(const Job &job) {
     const int32_t padded = padded_head_dim(job.value_dim);
     Expected out;
@@ -116,7 +117,7 @@ Expected reference(const Job &job) {
     return out;
 }
 
-// Runs the job in pieces that begin where `cuts` say, each from the state that the one before it left.
+// Runs the job in pieces that begin at `cuts`, each from the state left by the previous one.
 void run(const Kernels &kernels, bool chunked, const std::vector<int32_t> &cuts, Job *job) {
     const int64_t state_floats = int64_t{job->key_dim} * padded_head_dim(job->value_dim);
     const bool from_zeros = job->state.empty();

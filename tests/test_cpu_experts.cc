@@ -72,7 +72,7 @@ void a_router_may_add_to_the_sum_that_it_divides_by(void **) {
     Router router = of_kind(RouterKind::sigmoid, 2, true);
     router.epsilon = 0.5F;
     assert_close(choose(router, {0, -20, 0}).weights, {0.5 / 1.5, 0.5 / 1.5});
-    router.epsilon = 1e-6F; // which is all that counts where scores are as small
+    router.epsilon = 1e-6F; // which dominates if scores are this small
     const double score = 1 / (1 + std::exp(14.0));
     assert_close(choose(router, {-14, -30, -14}).weights,
                  {score / (2 * score + 1e-6), score / (2 * score + 1e-6)});
@@ -94,6 +94,7 @@ void a_correction_chooses_and_does_not_weigh(void **) {
     assert_close(got.weights, {0.5});
 }
 
+<<<<<<< HEAD
 void an_experts_scale_weighs_and_does_not_choose(void **) {
     Router router = of_kind(RouterKind::sigmoid, 2, true);
     router.scale = 2;
@@ -103,6 +104,10 @@ void an_experts_scale_weighs_and_does_not_choose(void **) {
 }
 
 // Groups {0, 1}, {2, 3}, {4, 5}: the best expert stands in a group whose two best are not the highest.
+=======
+// Groups {0, 1}, {2, 3}, {4, 5}: the best expert is in a group whose two best do not have the
+// highest sum.
+>>>>>>> prose
 void groups_are_chosen_by_their_two_best(void **) {
     Router router = of_kind(RouterKind::sigmoid, 2, false);
     router.groups = 3;
@@ -114,7 +119,7 @@ void groups_are_chosen_by_their_two_best(void **) {
     assert_true(choose(router, {4, -9, 2, 2, 1, 1}).experts == std::vector<int32_t>({0, 2}));
 }
 
-// A layer of random experts and what is made of it, in double.
+// A layer of random experts, and its results in double precision.
 struct Case {
     int64_t hidden, width, tokens;
     Experts experts;
@@ -140,7 +145,7 @@ Case make_case(int32_t count, int32_t chosen, int64_t tokens, double skew,
     c.experts.router = of_kind(RouterKind::softmax, chosen, true);
     c.experts.router.logits_scale = 0.8F;
     c.experts.router.weight.values = c.tensor(count, c.hidden, 0.2, random);
-    // The bias decides where it is large: most tokens go to the first experts, none to the last.
+    // A large bias decides: most tokens go to the first experts, none to the last.
     c.experts.router.weight.bias = c.tensor(count, 1, 0.1, random);
     auto &bias = c.values.back();
     for (int32_t e = 0; e < count; ++e)
@@ -204,7 +209,7 @@ std::vector<double> expected(const Case &c, int64_t token) {
     return out;
 }
 
-// What the backend adds to zeros. [tokens, hidden]
+// What the backend adds to zeros: [tokens, hidden]
 std::vector<float> computed(const Case &c, int32_t threads) {
     const Kernels &kernels = *kernels_for(best_isa(DType::f32), DType::f32);
     ThreadPool pool(threads);
@@ -227,7 +232,7 @@ std::vector<float> computed(const Case &c, int32_t threads) {
 
 void results_are_the_weighted_sums(void **) {
     std::mt19937_64 random(seed_of_run());
-    // Even; one token a step; all of the first experts, so that the others have no token.
+    // Even; one token per step; only the first experts, so that the others have no tokens.
     for (const auto &[tokens, skew] :
          std::initializer_list<std::pair<int64_t, double>>{{150, 0}, {1, 0}, {150, 40}, {7, 0.5}}) {
         const Case c = make_case(6, 2, tokens, skew, &random);

@@ -1,5 +1,5 @@
 // The whole model on the CPU: against transformers' greedy tokens in float32 (tests/golden), with
-// and without sharing, in steps of any size, on pools of any size; and its own promises.
+// and without sharing, in steps of any size, on pools of any size; and the backend's own promises.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -93,10 +93,10 @@ struct Run {
     DType element = DType::f32;
     Isa isa = Isa::portable;
     bool poison = false;       // fill the pages with NaN first
-    DType states = DType::f32; // in which they are kept
+    DType states = DType::f32; // the type of states between steps
 };
 
-// Computes the rows' outputs. An error's text, or an empty string.
+// Computes the rows' outputs. Returns an error's text, or an empty string.
 std::string run_rows(const Model &model, std::vector<Row> *rows, const Run &run) {
     ThreadPool pool(run.threads);
     auto forward =
@@ -152,8 +152,8 @@ std::string run_rows(const Model &model, std::vector<Row> *rows, const Run &run)
     return {};
 }
 
-// How many tokens equal the reference's, and how many may differ since the reference's own choice
-// was closer than the margin. Empty, or the first difference.
+// Counts the tokens that equal the reference's, and those that may differ because the reference's
+// own choice was closer than the margin. Returns "" or the first difference.
 std::string compare(const Golden &golden, const std::vector<Row> &rows, double margin,
                     int64_t *equal, int64_t *all) {
     for (size_t r = 0; r < rows.size(); ++r) {
@@ -185,8 +185,8 @@ std::string check_models(const Run &run, double margin, double share) {
         Golden golden = load_golden(name);
         if (golden.model == nullptr) return name + " cannot be loaded";
         std::string failure = run_rows(*golden.model, &golden.rows, run);
-        // Rounding may choose another expert, after which any token may follow: of such a model a share of
-        // tokens must be equal, and none by its margin.
+        // Rounding may choose another expert, after which any token may follow: for such models a
+        // share of the tokens must be equal, whatever their margins.
         const bool experts = std::any_of(golden.model->layers.begin(), golden.model->layers.end(),
                                          [](const Layer &layer) { return bool(layer.experts); });
         const bool rounded = run.element != DType::f32 && experts;
@@ -251,7 +251,7 @@ void bf16_tokens_equal_transformers_but_for_close_calls(void **) {
     run.element = DType::bf16;
     run.isa = best_isa(DType::bf16);
     if (run.isa == Isa::portable) skip();
-    // By rounding alone a logit of Gemma 4's is off by 0.05 in the mean, and by 0.3 at worst.
+    // Rounding alone changes a logit of Gemma 4 by 0.05 on average, and by 0.3 at worst.
     const std::string failure = check_models(run, 0.5, 0.5);
     if (!failure.empty()) fail_msg("%s", failure.c_str());
 }

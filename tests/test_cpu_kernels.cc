@@ -1,6 +1,6 @@
-// What stands between the CPU backend's matrix products against double-precision references: norms,
-// activations, rotations, caps, for every kernel table that this processor runs and for lengths that
-// are no multiple of a vector.
+// Kernels between the CPU backend's matrix products against double-precision references: norms,
+// activations, rotations, caps, for every kernel table that this processor runs and for lengths
+// that are not multiples of a vector.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -58,7 +58,7 @@ std::vector<float> read_elements(const Kernels &kernels, const std::vector<std::
     return out;
 }
 
-// Room for n elements and a guard behind them.
+// Room for n elements and a guard after them.
 std::vector<std::byte> room(const Kernels &kernels, int32_t n) {
     return std::vector<std::byte>(static_cast<size_t>(n * dtype_bytes(kernels.element)) + 16,
                                   std::byte{0x5A});
@@ -76,7 +76,7 @@ void expect_close(const char *what, const Kernels &kernels, const std::vector<fl
     }
 }
 
-// An element's rounding, beside that of float arithmetic.
+// The rounding of an element, in addition to that of float arithmetic.
 double element_tolerance(const Kernels &kernels) {
     return kernels.element == DType::f32 ? 3e-6 : 4.5e-3;
 }
@@ -143,7 +143,7 @@ double activation_of(Activation activation, double x) {
     return 0;
 }
 
-// What the activation of a gate is multiplied by.
+// The factor for the activation of a gate.
 double factor_of(Activation activation, double up) {
     return activation == Activation::clamped_swiglu ? std::clamp(up, -7.0, 7.0) + 1 : up;
 }
@@ -207,7 +207,7 @@ void caps_and_scales_equal_the_reference(void **) {
                                                     : softcap * std::tanh(scaled / softcap));
                 }
                 kernels.cap(x.data(), 0.25f, softcap, n);
-                // tanh is exact to a few units of 2^-24, whatever the cap that it is multiplied by.
+                // tanh is accurate to a few units of 2^-24, whatever cap it is multiplied by.
                 expect_close("cap", kernels, x, expected, 3e-6 + 3e-7 * softcap);
             }
             const auto x = random_floats(&random, n, 1);

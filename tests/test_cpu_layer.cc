@@ -1,5 +1,5 @@
-// The CPU's step against float64, for layers of every kind: log-probabilities of all tokens of one row, whose
-// beginning is a prefix that an earlier batch has stored.
+// The CPU's step against float64, for layers of every kind: log-probabilities of all tokens of one
+// row that begins with a prefix from an earlier batch.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int32_t kPrefix = 37, kTokens = 61, kPageTokens = 16;
 
-// The batch of tokens [first, last) of the row: of the prefix, or of what continues it.
+// The batch of tokens [first, last) of the row: in the prefix, or in the rest.
 TokenBatch batch_of(const std::vector<int32_t> &row, int32_t first, int32_t last,
                     const std::vector<int32_t> &vocabulary, size_t kv_groups) {
     const auto pages_of = [](int32_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; };

@@ -1,4 +1,5 @@
-// The CUDA backend as the engine's lanes drive it: batches in flight, fed tokens, graphs, errors.
+// The CUDA backend, driven like by the engine's lanes: batches in flight, fed tokens, graphs,
+// errors.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -38,7 +39,7 @@ Status submit(Backend *backend, const TokenBatch &batch) {
     return backend->sample({});
 }
 
-// Counts what the lane asks of the backend.
+// Counts the lane's calls of the backend.
 class Counted final : public Backend {
   public:
     struct Counts {
@@ -181,7 +182,7 @@ void attention_in_a_launch_a_kind_changes_no_bit(void **) {
 void overlap_changes_no_token(void **) {
     for (const Golden &golden : golden_on_cuda()) {
         const auto model = load(golden);
-        // All rows fed; one of 22 held back until its sample is known; most of them.
+        // All rows fed; one of 22 held back until its sample is known; most held back.
         std::vector<SamplingParams> most_fed(22, ways_to_sample()[1]);
         most_fed[5] = ways_to_sample()[3];
         for (const auto &params : {std::vector{ways_to_sample()[0]}, most_fed, ways_to_sample()}) {
@@ -255,7 +256,7 @@ void batches_in_flight_are_counted_and_fed(void **) {
     assert_int_equal(output.samples[0].token, wanted);
     assert_int_equal(backend->collect(&output).code(), BATCHLLM_ERROR_INTERNAL);
 
-    // Nothing of such a row is known.
+    // A batch with a row whose token is not known.
     assert_int_equal(submit(backend.get(), one_row({fed_token(1)}, 3, 0, &params)).code(),
                      BATCHLLM_ERROR_INTERNAL);
     TokenBatch scored = first;
@@ -268,11 +269,11 @@ void batches_in_flight_are_counted_and_fed(void **) {
                      BATCHLLM_ERROR_INTERNAL);
     assert_int_equal(submit(backend.get(), one_row({model->vocabulary}, 3, 0, &params)).code(),
                      BATCHLLM_ERROR_INTERNAL);
-    // A batch refused before anything was launched harms nothing.
+    // A batch rejected before anything was launched has no effect.
     check(backend->run(first, &output));
     assert_int_equal(output.samples[0].token, token);
 
-    // An empty batch has its turn too.
+    // An empty batch also takes its turn.
     check(submit(backend.get(), first));
     check(submit(backend.get(), TokenBatch{}));
     check(backend->collect(&output));
@@ -281,7 +282,7 @@ void batches_in_flight_are_counted_and_fed(void **) {
     assert_int_equal(output.samples.size(), 0);
 }
 
-// A step that needs more than any before it moves what graphs read.
+// A step that needs more memory than any before it moves the buffers that graphs read.
 void graphs_follow_memory_that_grows(void **) {
     const Golden golden = read_golden("golden/llama_bias_f32"); // one KV group
     const auto model = load(golden);

@@ -1,6 +1,7 @@
-// What each thread of the kernel of short convolutions does (cuda/recurrent/short_convolution.cuh), for all threads of
-// all blocks of its launch, on the host, in a random order of blocks: against float64, with every element of the
-// results written once, and nothing read that was never written.
+// Runs the code of each thread of the short-convolution kernel
+// (cuda/recurrent/short_convolution.cuh) on the host, for all threads of all blocks of a launch,
+// with blocks in random order. Results are compared with float64; every element must be written
+// once, and nothing may be read that was never written.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -22,7 +23,8 @@ namespace {
 using Random = std::mt19937_64;
 constexpr float kNever = std::numeric_limits<float>::quiet_NaN();
 
-// 16 bits: f32 without its lower half, as bf16. Results are stored in places that must still be NaN.
+// 16 bits: f32 without its lower half, like bf16. Results may only be stored where there still is a
+// NaN.
 struct Half {
     uint16_t bits;
 };

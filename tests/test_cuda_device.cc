@@ -1,5 +1,5 @@
-// What the CUDA backend says of a machine that it cannot run on, and which kernels it takes where it can:
-// decided by what the driver tells, so no device is needed.
+// The CUDA backend's errors on machines that it cannot run on, and the kernels that it chooses
+// where it can. This depends only on what the driver reports, so no device is needed.
 #include <cstring>
 #include <functional>
 #include <string>
@@ -73,7 +73,7 @@ void devices_take_the_kernels_of_their_capability(void **) {
     assert_string_equal(name_of("auto", 8, 6), "sm80");
     assert_string_equal(name_of("auto", 8, 9), "sm80");
     assert_string_equal(name_of("auto", 9, 0), "sm90");
-    assert_string_equal(name_of("auto", 10, 0), "sm80"); // sm_90a's code runs on 9.0 alone
+    assert_string_equal(name_of("auto", 10, 0), "sm80"); // sm_90a code runs only on 9.0
     assert_string_equal(name_of("auto", 12, 1), "sm80");
     assert_string_equal(name_of("sm80", 9, 0), "sm80");
     assert_string_equal(name_of("sm80_small", 8, 6), "sm80_small");
@@ -192,7 +192,7 @@ void steps_are_as_large_as_memory_suggests(void **) {
     assert_int_equal(steps(dense, 140), 16384);
     assert_int_equal(steps(dense, 79), 8192);
     assert_int_equal(steps(dense, 24), 4096);
-    assert_int_equal(steps(dense, 8), 4096); // the least, whatever its buffers take
+    assert_int_equal(steps(dense, 8), 4096); // the minimum, whatever its buffers take
     assert_int_equal(steps(sparse, 140), 8192);
     assert_int_equal(steps(sparse, 24), 8192);
     assert_int_equal(steps(small, 24), 16384);
@@ -213,7 +213,7 @@ void steps_are_as_large_as_memory_suggests(void **) {
     assert_int_equal(steps(dense, 140), 8192);
 }
 
-// What is read last counts too.
+// Options that are read last count too.
 void steps_follow_from_all_options(void **) {
     const Model model = model_of(4096, 14336, 32);
     cudaDeviceProp device{};

@@ -93,7 +93,7 @@ void additions_and_norms_are_the_references(void **) {
                 const auto count = static_cast<int32_t>(draw(random, 1, 20));
                 const auto x = normal(random, int64_t{count} * hidden, stream);
                 auto delta = normal(random, int64_t{count} * hidden, stream);
-                for (float &v : delta) v = rounded(v + 0.5f, stream); // a mean of its own
+                for (float &v : delta) v = rounded(v + 0.5f, stream); // with a mean other than 0
                 const auto weight = normal(random, hidden, DType::f32);
                 const auto other = normal(random, hidden, DType::f32);
                 const auto bias = normal(random, hidden, DType::f32);
@@ -133,7 +133,7 @@ void additions_and_norms_are_the_references(void **) {
     }
 }
 
-// One pass instead of two changes no bit, nor does a row that is normed where it lies.
+// One pass instead of two does not change any bit, nor does norming a row in place.
 void a_fused_norm_is_the_norm_apart(void **) {
     Random random(kSeed + 7);
     for (const DType type : kTypes) {
@@ -206,7 +206,7 @@ void activations_are_the_references(void **) {
     }
 }
 
-// As the CPU has it.
+// As on the CPU.
 void the_squared_relu_of_a_nan_is_one(void **) {
     const std::vector<float> x = {NAN, -INFINITY, INFINITY, -1, 0, -0.0F, 3, 1e-30F};
     const std::vector<float> wanted = {NAN, 0, INFINITY, 0, 0, 0, 9, 0};
@@ -224,7 +224,7 @@ void the_squared_relu_of_a_nan_is_one(void **) {
     }
 }
 
-// SiLU of every number of a type, beside the smallest and the largest in f32, against float64.
+// SiLU of every number of a type, or in f32 of the smallest and the largest, against float64.
 void silu_is_right_for_every_number(void **) {
     for (const DType type : {DType::bf16, DType::f16}) {
         constexpr int32_t width = 2048, rows = 32;
@@ -353,7 +353,7 @@ void biases_and_rows_are_the_references(void **) {
             }
             assert_close(in.read(), wanted, tolerance(type), "bias");
 
-            // Embedding, then its rows gathered again.
+            // Embedding, and its rows gathered again.
             const std::vector<int32_t> tokens = {rows - 1, 0, rows / 2};
             const DeviceMemory ids = upload(tokens);
             const Array table(x, type), residual(3 * 2 * int64_t{width}, DType::f32);
@@ -416,7 +416,7 @@ void weights_are_converted_and_padded(void **) {
             const auto x = normal(random, heads * dim * columns, from);
             const Array in(x, from);
             const Array out(std::vector<float>(static_cast<size_t>(heads * padded * columns)), to);
-            // In two pieces, as a large matrix is.
+            // In two pieces, like a large matrix.
             for (const int64_t begin : {int64_t{0}, int64_t{100}}) {
                 const int64_t rows = begin == 0 ? 100 : heads * dim - 100;
                 check(launch_convert(
@@ -439,7 +439,7 @@ void weights_are_converted_and_padded(void **) {
 
 struct RopeCase {
     int32_t heads, kv_heads, head_dim, padded;
-    int32_t dims; // 0: none turns
+    int32_t dims; // 0: no rotation
     bool pairs;
     NormKind norm;
     bool whole;
@@ -447,7 +447,7 @@ struct RopeCase {
     float long_scale = 0;
 };
 
-// The QKV row of a token as it should be: biases, norms, rotation. The rest of each head is left out.
+// The expected QKV row of a token: biases, norms, rotation. Leaves out the padding of each head.
 std::vector<double> turned(const RopeCase &c, const float *row, const float *bias,
                            const std::vector<float> &q_norm, const std::vector<float> &k_norm,
                            const std::vector<float> &norm_bias, const std::vector<float> &angles,
@@ -505,8 +505,8 @@ std::vector<double> turned(const RopeCase &c, const float *row, const float *bia
     return out;
 }
 
-// A number of keys or values in e4m3: over its scale to the nearest, half of a step (2^-4, or 2^-10 near zero) away
-// at most, or cut to 448; NaN stays.
+// A key's or value's number in e4m3: divided by its scale and rounded to nearest, so at most half a
+// step away (2^-4, or 2^-10 near zero), or clamped to 448; NaN stays NaN.
 void assert_stored(uint8_t byte, double wanted, double scale, DType type) {
     const double got = double(e4m3_to_float(byte));
     if (std::isnan(wanted)) {
@@ -516,13 +516,13 @@ void assert_stored(uint8_t byte, double wanted, double scale, DType type) {
     wanted = std::clamp(wanted / scale, -448.0, 448.0);
     const double step = std::max(std::abs(wanted) / 16, std::ldexp(1.0, -10));
     const double noise =
-        tolerance(type) * 0.01 * std::abs(wanted) + 1e-5 / scale; // of the rotation
+        tolerance(type) * 0.01 * std::abs(wanted) + 1e-5 / scale; // for the rotation
     if (!(std::abs(got - wanted) <= step + noise)) {
         fail_msg("stored %g for %g (scale %g)", got, wanted, scale);
     }
 }
 
-// e4m3: keys and values are stored so.
+// e4m3: keys and values are stored in it.
 void check_rope(Random &random, DType type, const RopeCase &c, bool e4m3) {
     const bool biased = draw(random, 0, 1) == 1;
     const int32_t tokens = 9, pages = 5, all = c.heads + 2 * c.kv_heads;
@@ -539,7 +539,7 @@ void check_rope(Random &random, DType type, const RopeCase &c, bool e4m3) {
             }
         }
     }
-    // A value that is not a number; the token's last head is its last of values.
+    // A value that is NaN; the token's last head is its last value head.
     if (e4m3) x[static_cast<size_t>(row - c.padded)] = NAN;
     const auto frequencies = rope_frequencies({}, c.dims);
     std::vector<int32_t> positions, slots;
@@ -555,7 +555,7 @@ void check_rope(Random &random, DType type, const RopeCase &c, bool e4m3) {
     const int64_t pool = int64_t{pages} * c.kv_heads * 2 * kPageKeys * c.padded;
     const Array kv(std::vector<float>(static_cast<size_t>(pool)), type);
     const DeviceMemory bytes = upload(std::vector<uint8_t>(static_cast<size_t>(pool)));
-    std::vector<float> scales; // of keys, of values; the least cut most of the numbers
+    std::vector<float> scales; // of keys, of values; the smallest clamp most of the numbers
     for (int32_t i = 0; i < 2 * c.kv_heads; ++i) {
         scales.push_back(std::ldexp(1.0F + 0.1F * static_cast<float>(i),
                                     static_cast<int>(draw(random, -10, -3))));
@@ -639,7 +639,7 @@ void check_rope(Random &random, DType type, const RopeCase &c, bool e4m3) {
                 got.push_back(got_kv[static_cast<size_t>(block + place)]);
             }
         }
-        for (int32_t i = 0; i < c.heads * c.padded; ++i) { // what pads the queries stays zero
+        for (int32_t i = 0; i < c.heads * c.padded; ++i) { // the padding of queries stays zero
             if (i % c.padded >= c.head_dim) assert_true(to[i] == 0);
         }
     }
@@ -664,7 +664,7 @@ void rope_and_pages_are_the_references(void **) {
                  {2, 1, 256, 256, 256, false, rms, false, 1},
                  {2, 2, 16, 64, 16, false, none, false, 1},
                  {1, 1, 256, 256, 256, false, none, false, 1},
-                 {64, 8, 128, 128, 128, false, rms, false, 1}, // several blocks a token
+                 {64, 8, 128, 128, 128, false, rms, false, 1}, // several blocks per token
                  {33, 3, 144, 256, 144, false, none, false, 1},
                  // The others.
                  {4, 2, 128, 128, 0, false, none, false, 1},

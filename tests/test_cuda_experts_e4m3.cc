@@ -1,5 +1,6 @@
-// The grouped products in e4m3 against the same on the host in double precision, of the elements and scales that the
-// device has: with scales of rows and of blocks, gathered or not, for experts with and without turns.
+// The grouped products in e4m3 against the same on the host in double precision, with the same
+// elements and scales: scales of rows and of blocks, gathered or not, for experts with and without
+// turns.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -19,7 +20,7 @@ namespace {
 int32_t sms = 1;
 constexpr int32_t kBlock = 128;
 
-// The nearest e4m3.
+// The nearest e4m3 number.
 uint8_t encode(float x) {
     const float size = std::min(std::fabs(x), kMostE4m3);
     const auto *end = kE4m3Floats.data() + 0x7f; // ascending
@@ -44,8 +45,8 @@ std::vector<float> scales(Random &random, int64_t count, float middle) {
 }
 
 struct Quantised : Inputs {
-    std::vector<uint8_t> x_elements, w_elements; // w: row-major, gate and up in turns
-    std::vector<float> x_scales, w_scales;       // as GroupedScales has them
+    std::vector<uint8_t> x_elements, w_elements; // w: row-major, gate and up alternating
+    std::vector<float> x_scales, w_scales;       // as in GroupedScales
 };
 
 float scale_of(const Product &p, Scaling scaling, const Quantised &in, int64_t e, int32_t row,
@@ -65,7 +66,7 @@ Quantised make_quantised(Random &random, const Product &p, Scaling scaling) {
     in.x_scales = scales(random, rows * groups, 0.01F);
     in.w_scales = scales(random, scaling == Scaling::rows ? all : 2 * all / kBlock * groups,
                          0.01F / std::sqrt(static_cast<float>(p.columns)));
-    if (scaling == Scaling::blocks && !p.gated) { // of a block there is one
+    if (scaling == Scaling::blocks && !p.gated) { // a block has one
         for (size_t i = 0; i < in.w_scales.size(); i += 2) in.w_scales[i + 1] = in.w_scales[i];
     }
     for (int64_t i = 0; i < rows * p.columns; ++i) {
@@ -97,9 +98,9 @@ std::vector<uint8_t> packed(const std::vector<uint8_t> &w, const Product &p) {
 }
 
 struct Result {
-    std::vector<float> y;              // as they count
+    std::vector<float> y;              // the values of results
     std::vector<float> scales;         // gated
-    std::vector<std::byte> everything; // as they lie there
+    std::vector<std::byte> everything; // all results as stored
 };
 
 Result multiply(const Product &p, const Quantised &in, Scaling scaling, DType type) {
@@ -152,8 +153,8 @@ std::vector<double> reference(const Product &p, const Inputs &in) {
     return out;
 }
 
-// Each value within half of e4m3's last place of the reference, and of what the tensor cores lose of sums; and the
-// scale the one that its 128 ask for.
+// Each value must be within half a unit of e4m3's last place of the reference, plus the error of
+// the tensor cores' sums; and the scale must be the one for its 128 values.
 void assert_quantised(const Result &got, const std::vector<double> &wanted, size_t width,
                       const std::string &what) {
     double squares = 0;
@@ -168,7 +169,7 @@ void assert_quantised(const Result &got, const std::vector<double> &wanted, size
         const double scale = double(got.scales[g]);
         int exponent;
         const bool power = std::frexp(scale, &exponent) == 0.5;
-        // The greatest may be rounded to the other side of the border of two scales.
+        // The maximum may be rounded across the border between two scales.
         if (!power || !(most <= 448 * scale * 1.01) || !(most >= 224 * scale * 0.99)) {
             if (other_scales++ == 0) {
                 print_message("%s: scale %zu is %g for a greatest of %g\n", what.c_str(), g, scale,
@@ -178,7 +179,7 @@ void assert_quantised(const Result &got, const std::vector<double> &wanted, size
         for (size_t i = g * kBlock; i < (g + 1) * kBlock; ++i) {
             const double wrong = std::fabs(double(got.y[i]) - wanted[i]);
             const double limit = std::max(0.067 * std::fabs(wanted[i]), 0x1p-10 * scale) + lost;
-            if (wrong <= limit) continue; // a NaN goes on
+            if (wrong <= limit) continue; // a NaN is not skipped
             if (bad++ == 0) {
                 print_message("%s: turn %zu, column %zu: %g and not %g\n", what.c_str(), i / width,
                               i % width, double(got.y[i]), wanted[i]);
@@ -204,8 +205,8 @@ void check_product(const Product &p, uint64_t seed) {
             if (p.gated) {
                 assert_quantised(got, wanted, width, what);
             } else {
-                // In f16 it is the tensor cores' own sums that count, of some 14 bits: off by up to 1.8e-3 among
-                // three million.
+                // In f16 the error is that of the tensor cores' own sums of some 14 bits: up to
+                // 1.8e-3 among three million.
                 assert_near(got.y, wanted, width, type == DType::bf16 ? 6e-3 : 3e-3, what);
                 assert_close(got.y, wanted, tolerance(type), what.c_str());
             }
@@ -231,7 +232,7 @@ void products_in_e4m3_are_the_references(void **) {
             }
         }
     }
-    // Half of a tile's rows, as down may have them; rows gathered for it, and not for gate and up.
+    // Half of a tile's rows, as for down; rows gathered for it, but not for gate and up.
     check_product({3, 128, 256, false, Activation::silu, {5, 0, 277}, false}, ++seed);
     check_product({3, 384, 128, false, Activation::silu, {130, 2, 0}, true}, ++seed);
     check_product({3, 512, 128, true, Activation::silu, {130, 2, 61}, false}, ++seed);
@@ -271,7 +272,7 @@ void a_turns_result_in_e4m3_depends_on_itself_alone(void **) {
     }
 }
 
-// A row that is not finite makes results that are not, and no other's.
+// A row that is not finite makes its own results not finite, and no others.
 void what_is_not_finite_stays_so(void **) {
     for (const bool gated : {true, false}) {
         const Product p{1, 256, 256, gated, Activation::silu, {40}, false};

@@ -1,5 +1,6 @@
-// Products in e4m3 on the device: what cuBLASLt has of them, steps of small models whose matrices are in e4m3
-// against float64 with the dequantised weights. What remains of a difference is the rounding of activations to three bits of fraction: bounds are stated for that.
+// Products in e4m3 on the device: those that cuBLASLt supports, and steps of small models with
+// matrices in e4m3 against float64 with the dequantised weights. The remaining difference is the
+// rounding of activations to three fraction bits; the bounds are for that.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -32,7 +33,7 @@ uint8_t nearest_e4m3(float x) {
     return static_cast<uint8_t>((at - sizes) | (x < 0 ? 0x80 : 0));
 }
 
-// Scales as Linear has them: of blocks[r / down][c / across], at `stride`, for W; by columns first for x.
+// Scales as in Linear: of blocks[r / down][c / across], at `stride`, for W; column-major for x.
 struct Scaled {
     std::vector<uint8_t> bytes;
     std::vector<float> scales;
@@ -67,7 +68,8 @@ Scaled scaled(Random &random, int64_t rows, int64_t columns, int64_t room, Scali
 
 const char *name_of(Scaling scaling) { return scaling == Scaling::rows ? "rows" : "blocks"; }
 
-// Of what cuBLASLt says that it has, in each type of result. Scales by row must be there on 9.0.
+// Products that cuBLASLt reports as supported, for each type of result. Scales by row must be
+// supported on 9.0.
 void products_that_the_device_has_are_the_references(void **) {
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, 0));
@@ -130,8 +132,8 @@ double relative_error(const std::vector<float> &got, const std::vector<double> &
     return std::sqrt(wrong / all);
 }
 
-// How far off sums of many products are, in either precision of the sums. What it is beside: the rounding of
-// activations to e4m3, 2.6 % of each.
+// The error of sums of many products, in either precision of the sums. For comparison: rounding
+// activations to e4m3 changes each by 2.6 %.
 void long_sums_are_the_references(void **) {
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, 0));
@@ -142,7 +144,7 @@ void long_sums_are_the_references(void **) {
     std::vector<double> values[2];
     for (const int side : {0, 1}) {
         for (const float x : normal(random, (side == 0 ? n : m) * k, DType::f32, 100)) {
-            bytes[side].push_back(nearest_e4m3(x)); // some 4.5 deviations are the greatest
+            bytes[side].push_back(nearest_e4m3(x)); // the greatest are some 4.5 deviations
             values[side].push_back(double(kE4m3Floats[bytes[side].back()]));
         }
     }
@@ -187,7 +189,7 @@ struct Kind {
     std::string name;
     Model (*make)();
     int64_t block_rows, block_columns; // of scales; 0: a row, all columns
-    // By how much logits are off where activations are rounded to e4m3 and everything else is float64.
+    // The error of logits if activations are rounded to e4m3 and everything else is float64.
     double emulated;
 };
 
@@ -249,7 +251,7 @@ Model without_gate() {
     return model;
 }
 
-// As Nemotron-H has them: attention, then a feed-forward with a squared ReLU, each behind a norm of its own.
+// As in Nemotron-H: attention, then a feed-forward with a squared ReLU, each after its own norm.
 Model one_thing_each() {
     Model model = without_gate();
     for (size_t i = 0; i < 4; i += 2) {
@@ -264,7 +266,7 @@ Model one_thing_each() {
     return model;
 }
 
-// A model in memory twice: its matrices in e4m3, and what they stand for.
+// A model in memory twice: with its matrices in e4m3, and with the values that they represent.
 struct Twice {
     Model stored, reference;
     std::deque<std::vector<float>> floats;
@@ -325,7 +327,7 @@ std::unique_ptr<Twice> make_twice(const Kind &kind) {
 
 constexpr int32_t kTokens = 70;
 
-// Logits of the first tokens, all of them in one step, and of one more, three times alike.
+// Logits of the first tokens, all of them in one step, and of one more token, three times the same.
 std::vector<float> run_steps(const Model &model, Quantize quantize, bool gathered,
                              const std::vector<int32_t> &tokens, std::string *type) {
     ForwardOptions options;
@@ -395,7 +397,7 @@ std::vector<int32_t> draw_tokens(Random &random, const Model &model) {
     return tokens;
 }
 
-// Of all tokens' logits those that run_steps() gives.
+// The logits that run_steps() returns, out of those of all tokens.
 std::vector<double> wanted_logits(const reference::Rows &rows, bool gathered) {
     std::vector<double> wanted;
     for (int32_t i = 0; i <= kTokens; ++i) {
@@ -445,12 +447,12 @@ void steps_in_e4m3_are_the_dequantised_references(void **) {
                           wide, of_own);
             assert_string_equal(wide_type.c_str(), "bf16");
             assert_non_null(std::strstr(own_type.c_str(), "products in fp8"));
-            // bf16 adds to it, and in bf16 alone next to nothing of it is left.
+            // bf16 adds to the error, but without e4m3 there is almost none.
             const bool is_scaled = type.find("products in fp8") != std::string::npos;
             const double least = is_scaled ? 0.7 * kind.emulated : 0;
             const double most = is_scaled ? 1.4 * kind.emulated : 0.02;
             good &= error > least && error < most && wide < 0.02;
-            // Weights by channel come back as they were; others are rounded once more.
+            // Weights with scales by channel are recovered exactly; others are rounded once more.
             const bool by_channel = kind.block_rows == 0;
             good &=
                 of_own > 0.7 * kind.emulated && of_own < (by_channel ? 1.4 : 2.4) * kind.emulated;
@@ -478,7 +480,8 @@ Model with_experts(bool shared) {
 Model experts_alone() { return with_experts(false); }
 Model experts_and_a_shared_one() { return with_experts(true); }
 
-// Attention takes e4m3 and passes 16 bits on; the experts take those, and what follows them e4m3 again.
+// Attention has inputs in e4m3 and passes on 16 bits to the experts; what follows them is in e4m3
+// again.
 void layers_with_experts_are_in_e4m3_up_to_the_experts(void **) {
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, 0));
@@ -507,10 +510,10 @@ void layers_with_experts_are_in_e4m3_up_to_the_experts(void **) {
             assert_string_equal(wide_type.c_str(), "bf16");
             assert_string_equal(own_type.c_str(), "bf16, some products in fp8 (e4m3)");
             const bool scaled = type.starts_with("bf16, some products in fp8 (e4m3)");
-            assert_true(scaled || kind.block_columns > 0); // blocks are as cuBLASLt has them
+            assert_true(scaled || kind.block_columns > 0); // blocks are as in cuBLASLt
             assert_int_equal(type.find("those of feed-forwards with experts") != std::string::npos,
                              shared);
-            // Of dense layers' logits 0.022, with all of their products in e4m3.
+            // Logits of dense layers are off by 0.022 with all of their products in e4m3.
             good &= wide < 0.02 && (error > wide || !scaled) && error < 0.05;
             good &= own > wide && own < 0.07;
         }

@@ -1,6 +1,6 @@
-// Golden models in fp8 through the engine on the GPU, against transformers with the dequantised weights, with
-// libbatchllm_cuda.so loaded as a user's program loads it. What remains of a difference is the rounding of
-// activations to e4m3.
+// Golden models in fp8 through the engine on the GPU, against transformers with the dequantised
+// weights, with libbatchllm_cuda.so loaded as in a user's program. The remaining difference is the
+// rounding of activations to e4m3.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -20,14 +20,14 @@ bool is_quantised(const Golden &golden) { return config_has(golden, "\"quantizat
 
 bool has(const std::string &text, const char *part) { return text.find(part) != std::string::npos; }
 
-// Those that are multiplied in fp8 when run this way; of those in 16 bits the first fourteen. With experts: those whose
-// experts are multiplied so as well.
+// Models that are multiplied in fp8 when run this way; of those in 16 bits the first fourteen. With
+// experts: those whose experts are multiplied in fp8 as well.
 std::vector<Golden> models_of(const Way &way) {
     std::vector<Golden> models;
     const bool stored = std::string(way.quantize) == "stored";
     for (Golden &golden : golden_on_cuda()) {
         if (stored ? !is_fp8(golden) : is_quantised(golden) || models.size() == 14) continue;
-        // Blocks of small widths are widened, and sizes that are no multiples of 16.
+        // Blocks of small widths, and sizes that are not multiples of 16, are widened.
         const EngineHandle engine = create(golden, way, int64_t{64} << 20);
         if (engine == nullptr) continue;
         const std::string type = compute_type_of(engine);
@@ -39,9 +39,9 @@ std::vector<Golden> models_of(const Way &way) {
     return models;
 }
 
-// Walked in float64 with activations rounded to e4m3 and nothing else rounded, these models' log-probabilities
-// are off by 0.08 to 0.39 (root of the mean square), and the 16-bit ones' with weights rounded too by 0.12
-// to 0.74: random weights of 64 columns average little out. In bf16 they are off by 0.03.
+// In float64 with only activations rounded to e4m3, these models' log-probabilities are off by 0.08
+// to 0.39 (root mean square), and those of the 16-bit models with weights rounded too by 0.12 to
+// 0.74: random weights of 64 columns average little out. In bf16 they are off by 0.03.
 constexpr double kStored = 0.75, kQuantised = 0.9;
 
 void scores_of_models_in_fp8_are_the_dequantised_references(void **) {
@@ -69,7 +69,7 @@ void checkpoints_of_16_bits_are_quantised_at_load(void **) {
     assert_true(good);
 }
 
-// From four bits to fp8: but for what the checkpoint has in 16 bits, and widths that are no multiples of 16.
+// From four bits to fp8, except for matrices in 16 bits and widths that are not multiples of 16.
 void checkpoints_of_four_bits_are_quantised_at_load(void **) {
     struct Wanted {
         const char *name, *type;
@@ -99,10 +99,10 @@ void checkpoints_of_four_bits_are_quantised_at_load(void **) {
     assert_true(good);
 }
 
-// Where the sizes of experts do not suit it, attention and dense layers alone are in fp8, or nothing is. A rounding
-// may change which experts a token goes through, in gpt_oss_bf16 where it goes to bf16 already
-// (tests/test_cuda_engine.cc); and norms in delta nets make a small result, and what is wrong with it, as large as any
-// other.
+// If the sizes of experts are not suitable, only attention and dense layers are in fp8, or nothing
+// is. A rounding may change a token's experts, in gpt_oss_bf16 even that to bf16
+// (tests/test_cuda_engine.cc); and norms in delta nets make a small result, with its error, as
+// large as any other.
 void models_with_experts_are_quantised_where_sizes_suit_it(void **) {
     bool good = true;
     int32_t in_fp8 = 0, whole = 0;
@@ -122,9 +122,9 @@ void models_with_experts_are_quantised_where_sizes_suit_it(void **) {
     assert_true(good && in_fp8 >= 4 && whole >= 2);
 }
 
-// Every way computes a row from the same numbers but for the order of sums in float32, which now and then
-// rounds an activation to its other neighbour in e4m3, six percent away. Rows differ from there on where two
-// tokens were about as likely.
+// All ways compute a row from the same numbers except for the order of float32 sums, which now and
+// then rounds an activation to its other neighbour in e4m3, six percent away. From there on, rows
+// differ if two tokens were about equally likely.
 void every_way_gives_the_same_tokens_but_for_close_calls(void **) {
     const std::vector<Golden> models = models_of({"stored"});
     std::vector<std::vector<Said>> first;
@@ -187,8 +187,8 @@ void the_same_job_twice_gives_the_same_bits(void **) {
     assert_int_equal(found, 3);
 }
 
-// Exit status 77 tells meson that the test was skipped: no library, driver or device here, or one that has no
-// products in fp8.
+// Exit status 77 tells meson that the test was skipped: no library, driver or device here, or a
+// device without products in fp8.
 bool available() {
     for (const Golden &golden : golden_without_experts()) {
         if (!golden.directory.ends_with("phi3_ct_channel_fp8")) continue;
@@ -203,7 +203,7 @@ bool available() {
         batchllm_engine_destroy(engine);
         if (status == BATCHLLM_OK) return true;
         std::printf("%s\n", batchllm_last_error());
-        // On 9.0 the products are there.
+        // On 9.0 the products are available.
         if (status == BATCHLLM_ERROR_BACKEND_UNAVAILABLE) return false;
         return std::strstr(batchllm_last_error(), "compute capability") == nullptr;
     }

@@ -1,5 +1,5 @@
 // The product of gate and up with its activation on the device against float64, over random shapes, element types and
-// activations; rows beyond the last are not written.
+// activations; rows beyond the last one are not written.
 #include <cmath>
 #include <string>
 
@@ -28,7 +28,7 @@ struct Case {
     }
 };
 
-// Looks at `looks` elements of the result, the last of all among them.
+// Checks `looks` elements of the result, including the very last.
 void compare(Random &random, const Case &c, int looks) {
     const std::string name = c.name();
     const float deviation = 1.0F / std::sqrt(static_cast<float>(c.columns));
@@ -84,8 +84,8 @@ void products_of_any_shape_are_the_references(void **) {
     }
 }
 
-// More tiles than the device has CTAs, more rows than follow one another; of the second width, few are left for the last
-// turn, so that whole tiles and halves are in one launch.
+// More tiles than the device has CTAs, and more rows than are computed in sequence. With the second
+// width, few tiles are left for the last turn, so that one launch has whole tiles and halves.
 void products_of_many_tiles_are_the_references(void **) {
     Random random(kSeed);
     for (const DType type : {DType::bf16, DType::f16}) {
@@ -107,7 +107,7 @@ void what_is_not_there_is_refused(void **) {
     assert_true(refused(DType::bf16, Activation::silu, 128, 192));
 }
 
-// The same rows are the same bits wherever they stand.
+// The same rows give the same bits wherever they are.
 void a_row_does_not_depend_on_its_place(void **) {
     Random random(kSeed + 1);
     constexpr int64_t rows = 700, columns = 512, width = 384;

@@ -1,5 +1,6 @@
-// Products in order (Linear::set_in_order): a row's results are the same bits whatever the number of rows is and
-// wherever the row stands; and what finds such products sees it where an order is another.
+// Products in order (Linear::set_in_order): a row's results are the same bits whatever the number
+// of rows and wherever the row is. Also, the check that finds such products detects a different
+// order.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -44,7 +45,8 @@ void prepare(Linear *linear, const Shape &shape, const Sum &sum) {
     check(cudaDeviceSynchronize());
 }
 
-// Elements of other bits than the row's among kMostRows others, over many numbers of rows and places.
+// Counts elements whose bits differ from the row's among kMostRows others, over many numbers of
+// rows and places.
 int64_t count_other(const Sum &sum, const Shape &shape, bool tuned) {
     const auto [element, y_type, accumulate, alpha] = sum;
     const auto memory = zeroed_memory(kMostRows * shape.n * 4, "test");
@@ -117,7 +119,7 @@ void a_row_is_the_same_bits_among_any_number_of_rows(void **) {
     assert_int_equal(wrong, 0);
 }
 
-// One of few columns and many sums is cut by cuBLASLt where it may.
+// cuBLASLt splits a product with few columns and long sums if it may.
 void another_order_is_seen(void **) {
     const Shape shape{64, 16384};
     const DeviceMemory none;
@@ -156,7 +158,7 @@ void what_was_not_prepared_is_an_error(void **) {
     assert_int_equal(status.code(), BATCHLLM_ERROR_INTERNAL);
 }
 
-// Only what is added to y: elsewhere alpha changes no order.
+// Only for products added to y: otherwise alpha does not change the order.
 void one_shape_with_two_alphas_is_refused(void **) {
     const DeviceMemory none;
     Linear linear = make_linear(DType::bf16, none, true);

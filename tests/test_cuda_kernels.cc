@@ -60,7 +60,7 @@ void products_are_the_references(void **) {
     }
 }
 
-// Rows of e4m3 on the device with their scales, and what they stand for.
+// Rows of e4m3 on the device with their scales, and the values that they represent.
 struct Quantized {
     std::vector<float> values;
     DeviceMemory bytes, scales;
@@ -89,7 +89,7 @@ Quantized quantized(Random &random, int64_t rows, int64_t columns, int64_t room)
 void products_in_e4m3_are_the_references(void **) {
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, 0));
-    if (properties.major < 9) skip(); // cuBLASLt has no scales by row there
+    if (properties.major < 9) skip(); // cuBLASLt has no scales by row on such devices
     Random random(kSeed + 6);
     for (const DType out_type : {DType::bf16, DType::f32}) {
         for (const bool tune : {false, true}) {

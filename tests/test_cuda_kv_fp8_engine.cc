@@ -1,5 +1,5 @@
 // Golden models with keys and values in fp8 (kv_type) through the engine on the GPU: how far log-probabilities move,
-// that what is shared, preempted or reordered changes no row, and that pages are twice as many.
+// that sharing, preemption and reordering change no row, and that there are twice as many pages.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -17,10 +17,11 @@ constexpr const char *kNarrowSm80 = "tuning=0,kv_type=fp8,attention=sm80";
 
 bool has_window(const Golden &golden) { return config_has(golden, "sliding_window"); }
 
-// Models of every shape of attention: heads of 64 to 512, windows, sinks, caps, norms of heads, layers that attend to
-// earlier ones' keys, layers with a state; and checkpoints with scales of their own. moved: the root of the mean square
-// by which their log-probabilities move when they are walked in float64 with keys and values rounded to e4m3. Random
-// weights of 64 columns average little out, and a rounding may send a token to other experts.
+// Models of every shape of attention: heads of 64 to 512, windows, sinks, caps, norms of heads,
+// layers that attend to keys of earlier layers, layers with a state; and checkpoints with their own
+// scales. moved: the root mean square change of their log-probabilities, computed in float64, if
+// keys and values are rounded to e4m3. Random weights of 64 columns average little out, and a
+// rounding may send a token to other experts.
 struct Subject {
     const char *name;
     double moved;
@@ -52,7 +53,7 @@ void log_probabilities_move_as_in_float64(void **) {
             const double error = error_of_scores(golden, way);
             print_message("%.3f in float64, %.3f in 16 bits\n", subject.moved, wide);
             good &= error < 1.6 * subject.moved + 2 * wide + 0.05;
-            good &= error > wide || subject.moved < 0.1; // they are not what they were
+            good &= error > wide || subject.moved < 0.1; // keys and values were in fact rounded
         }
     }
     assert_true(good);
@@ -76,14 +77,14 @@ std::vector<Way> ways(const std::string &options, int32_t reproducible) {
     return all;
 }
 
-// Where a batch is another one, sums in float32 are of another order: now and then that rounds a key to its
-// neighbour in e4m3, and rows differ from there on where two tokens were about as likely.
+// In a different batch, float32 sums have a different order: now and then that rounds a key to its
+// other neighbour in e4m3, and from there on rows differ if two tokens were about equally likely.
 void every_way_gives_the_same_tokens_but_for_close_calls(void **) {
     bool good = true;
     std::vector<std::vector<Said>> first;
     int64_t none = 0;
     std::vector<Golden> all = models();
-    // Where a rounding changes a token's experts all that follows is another row.
+    // If a rounding changes a token's experts, everything that follows differs.
     std::erase_if(all, [](const Golden &golden) { return has_experts(golden); });
     for (const Golden &golden : all) {
         first.push_back(run_rows(golden, {"first", "none", kNarrow}, &none));
@@ -91,7 +92,7 @@ void every_way_gives_the_same_tokens_but_for_close_calls(void **) {
     for (const Way &way : ways(kNarrow, 0)) {
         Compared compared;
         for (size_t m = 0; m < all.size(); ++m) {
-            // States would take their share of 12 pages.
+            // States would take a share of the 12 pages.
             if (way.pages > 0 && has_states(all[m])) continue;
             compare(first[m], all[m], way, &compared);
         }
@@ -105,8 +106,8 @@ void every_way_gives_the_same_tokens_but_for_close_calls(void **) {
     assert_true(good);
 }
 
-// Reproducible: the same tokens whatever is read together, computed again or in the same steps. (Where a shared prefix
-// ends does count in 16 bits: docs/reproducible.md.)
+// Reproducible: the same tokens whatever is read together, computed again or in the same steps. (In
+// 16 bits, the end of a shared prefix does matter: docs/reproducible.md.)
 void reproducible_rows_are_the_same_in_every_way(void **) {
     bool good = true;
     for (const char *options : {kNarrow, kNarrowSm80}) {
@@ -133,7 +134,7 @@ void reproducible_rows_are_the_same_in_every_way(void **) {
 
 void the_same_memory_holds_twice_the_pages(void **) {
     for (const Golden &golden : models()) {
-        if (has_states(golden)) continue; // which take their part of it
+        if (has_states(golden)) continue; // states take a part of the memory
         const auto stats = [&](const char *options) {
             return stats_of(create(golden, {"pages", "none", options}, int64_t{64} << 20));
         };

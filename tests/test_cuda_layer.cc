@@ -1,5 +1,5 @@
-// The step itself, fused and in every type, against float64: for layers of every kind, from the embedding
-// through norms, attention, feed-forward and what adds them, to logits.
+// The step itself, fused and in every type, against float64: for layers of every kind, from the
+// embedding through norms, attention, feed-forward and additions to the logits.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -22,10 +22,10 @@ namespace {
 
 // Two requests that continue one prefix.
 constexpr int32_t kPrefix = 70, kOwn[] = {5, 9};
-constexpr int32_t kGroupPages = 24; // of a KV group
-constexpr int32_t kSlots = 4;       // of states: the prefix's, the requests', and one more
+constexpr int32_t kGroupPages = 24; // per KV group
+constexpr int32_t kSlots = 4;       // state slots: the prefix's, the requests', and one more
 
-std::string only;    // main's argument: a part of the kinds' names
+std::string only;    // main's argument: part of the names of kinds to run
 int64_t widened = 0; // steps whose first layers read widened pages
 
 struct Setting {
@@ -70,7 +70,7 @@ class Steps {
 
     // Logits of the wanted tokens, ascending.
     std::vector<std::vector<float>> run(TokenBatch batch, std::vector<int32_t> wanted) {
-        for (int32_t g = 1; g < kv_groups_; ++g) { // the same on pages of each KV group's own
+        for (int32_t g = 1; g < kv_groups_; ++g) { // the same on separate pages for each KV group
             batch.pages.push_back(batch.pages[0]);
             for (int32_t &page : batch.pages.back().list) page += kGroupPages * g;
         }
@@ -78,7 +78,7 @@ class Steps {
         staging_.clear();
         check(forward_->stage(batch, wanted, count, &staging_));
         check(staging_.send(nullptr));
-        // Capturing needs a stream of its own.
+        // Capturing needs a separate stream.
         check(cudaDeviceSynchronize());
         if (!stream_) {
             auto made = Stream::create();
@@ -124,7 +124,7 @@ std::vector<std::vector<int32_t>> make_rows(Random &random, int32_t vocabulary) 
     return rows;
 }
 
-// The prefix in pages 3 and 1, of which `computed` last tokens are in the batch.
+// The prefix in pages 3 and 1; its last `computed` tokens are in the batch.
 TokenBatch with_prefix(const std::vector<int32_t> &row, int32_t computed) {
     TokenBatch batch;
     for (int32_t i = kPrefix - computed; i < kPrefix; ++i) {
@@ -143,7 +143,7 @@ void add_page(TokenBatch *batch, int32_t page) {
     group.list.push_back(page);
 }
 
-// Of each request, own tokens [first, last) behind the prefix, in page 5 or 0.
+// Own tokens [first, last) of each request, after the prefix, in page 5 or 0.
 TokenBatch with_own(const std::vector<std::vector<int32_t>> &rows,
                     const std::vector<int32_t> &first, const std::vector<int32_t> &last) {
     TokenBatch batch = with_prefix(rows[0], 0);
@@ -160,15 +160,16 @@ TokenBatch with_own(const std::vector<std::vector<int32_t>> &rows,
     return batch;
 }
 
-// The roundings of layers are independent, so their errors add up as a random walk: with the square root of
-// the number of layers. The figures are for two, which most kinds have.
+// The rounding errors of layers are independent, so they add up like a random walk, with the square
+// root of the number of layers. The figures are for two layers, as in most kinds.
 double limit_of(const Setting &setting, const Model &model) {
     const double deeper = std::sqrt(std::max(1.0, static_cast<double>(model.layers.size()) / 2));
     if (setting.element == DType::f32) return 2e-5 * deeper;
-    // The roundings before that to e4m3 send some elements to their other neighbour there, 6 or 12 % away: in
-    // bf16 one of twenty or so.
+    // Earlier roundings move some elements to their other neighbour in e4m3, 6 or 12 % away: in
+    // bf16 about one in twenty.
     if (setting.kv_e4m3) return (setting.element == DType::bf16 ? 6e-2 : 3e-2) * deeper;
-    // A delta net's norm makes a small result of a head, and its roundings, as large as any other.
+    // A delta net's norm makes a head's small result, with its rounding error, as large as any
+    // other.
     const bool delta = std::any_of(model.layers.begin(), model.layers.end(),
                                    [](const Layer &layer) { return bool(layer.linear_attention); });
     return (setting.element == DType::bf16 ? (delta ? 4e-2 : 2e-2) : 3e-3) * deeper;
@@ -183,8 +184,8 @@ double error_of(const std::vector<float> &got, const reference::Row &wanted) {
     return std::sqrt(wrong / all);
 }
 
-// chooses: a rounding may change which experts a token goes through, and its result by as much as they differ.
-// That happens to few: of four rows or more, three quarters are as close as any other.
+// chooses: a rounding may change a token's experts, and its result by as much as they differ. This
+// is rare: with four rows or more, three quarters must be as close as any other.
 void compare(const std::vector<std::vector<float>> &got, const std::vector<reference::Row> &wanted,
              double limit, bool chooses, const std::string &what) {
     assert_int_equal(got.size(), wanted.size());
@@ -233,19 +234,19 @@ void run_kind(const LayerKind &kind, const Setting &setting, const std::string &
     const bool states =
         std::any_of(model.layers.begin(), model.layers.end(),
                     [](const Layer &layer) { return layer.linear_attention || layer.convolution; });
-    // Many rows at once, from a graph too.
+    // Many rows at once, also from a graph.
     for (int round = 0; round < 3 && setting.graphs && !states; ++round) {
         compare(steps.run(with_prefix(rows[0], kPrefix), {kPrefix - 1}), {row(0, -1)}, limit,
                 chooses, what + ", the prefix again");
     }
-    // Own tokens first each time: a token that came again would change a state again.
+    // Own tokens come first each time, because repeating a token would change a state again.
     for (int round = 0; round < (setting.graphs ? 3 : 1); ++round) {
         compare(steps.run(with_own(rows, {0, 0}, {kOwn[0], kOwn[1]}), {1, 4, 13}),
                 {row(0, 1), row(0, 4), row(1, 8)}, limit, chooses, what + ", own tokens");
         compare(steps.run(with_own(rows, {kOwn[0], kOwn[1]}, {kOwn[0] + 1, kOwn[1] + 1}), {0, 1}),
                 {row(0, kOwn[0]), row(1, kOwn[1])}, limit, chooses, what + ", a token each");
     }
-    // All tokens of a step, their prefix computed beside them.
+    // All tokens in one step, with their prefix computed beside them.
     TokenBatch whole = with_prefix(rows[0], kPrefix);
     whole.nodes.push_back({0, kPrefix, 2, kPrefix, 2, false, 3});
     add_page(&whole, 6);
@@ -260,7 +261,7 @@ void run_kind(const LayerKind &kind, const Setting &setting, const std::string &
     assert_int_equal(steps.replayed() > 0, setting.graphs);
 }
 
-// As the family, and pages are widened wherever they can be.
+// Like the family, but pages are widened wherever possible.
 const AttentionFamily *widening(const AttentionFamily &family) {
     static AttentionFamily changed;
     static void (*set_costs)(WorklistOptions *);
@@ -330,8 +331,9 @@ void widened_keys_and_values_are_the_rounded_references(void **) {
 
 void graphs_replay_every_kind(void **) { run_kinds(DType::bf16, DType::bf16, "auto", true); }
 
-// A prompt in one step of more rows than the gated product needs, not a multiple of its tiles'. Twice with it, from a
-// graph the second time, and without it: all are the reference, and it was taken if its sums are other bits.
+// A prompt in one step with more rows than the gated product needs, not a multiple of its tiles.
+// Run twice with the product, the second time from a graph, and once without: all match the
+// reference, and different bits show that the product was used.
 void steps_of_many_tokens_are_the_reference(void **) {
     constexpr int32_t count = 1100;
     cudaDeviceProp properties{};

@@ -1,5 +1,5 @@
-// Activations in e4m3: rows and their scales against the host, and the kernels that quantise what they make
-// against making it and quantising it apart.
+// Activations in e4m3: rows and their scales against the host, and the kernels that quantise their
+// results against computing and quantising separately.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace {
 
 const DType kTypes[] = {DType::f32, DType::bf16, DType::f16};
 
-// Room for rows in e4m3. Not written: NaN.
+// Room for rows in e4m3, initialised with NaN.
 struct Rows {
     Rows(int64_t count, int64_t width)
         : bytes(upload(std::vector<uint8_t>(static_cast<size_t>(count * width), 0xFF))),
@@ -51,7 +51,7 @@ void rows_are_multiples_of_their_scales(void **) {
             const int32_t width = 8 * vectors;
             const auto rows = static_cast<int32_t>(draw(random, 1, 5));
             auto x = normal(random, int64_t{rows} * width, type, 3);
-            // Sizes of several orders: subnormal ones too.
+            // Values of several magnitudes, including subnormals.
             for (float &v : x) v = rounded(v * std::ldexp(1.0F, -int(draw(random, 0, 14))), type);
             const Rows out = quantized(Array(x, type), type, rows, width);
             const std::vector<uint8_t> bytes = out.read_bytes();
@@ -102,7 +102,7 @@ void rows_of_zeros_stay_zeros_and_what_is_not_finite_is_seen(void **) {
         const Array in(x, type);
         assert_seen(quantized(in, type, 3, width));
 
-        std::vector<float> gates(6 * width, 1.0F); // times ups of x
+        std::vector<float> gates(6 * width, 1.0F); // times the ups in x
         for (size_t i = 0; i < x.size(); ++i)
             gates[i / width * 2 * width + width + i % width] = x[i];
         const Array both(gates, type);
@@ -184,8 +184,8 @@ void a_norm_in_e4m3_is_the_norm_quantised(void **) {
     }
 }
 
-// Where one is computed in another way, by a few units of the last place of f32: scales within that, and
-// elements that lay between two numbers of e4m3 may have gone to the other one.
+// For computations that differ by a few units in the last place of f32: scales may differ by that,
+// and elements between two e4m3 numbers may have been rounded to the other one.
 void assert_nearly_same(const Rows &fused, const Rows &apart, const char *what) {
     const std::vector<float> scales = fused.read_scales(), others = apart.read_scales();
     for (size_t r = 0; r < scales.size(); ++r) {
@@ -206,7 +206,7 @@ void assert_nearly_same(const Rows &fused, const Rows &apart, const char *what) 
     if (other > 2 + got.size() / 2000) fail_msg("%s: %zu elements are others", what, other);
 }
 
-// In f32 bit by bit; of 16 bits SiLU is approximate.
+// In f32 bit by bit; in 16 bits SiLU is approximate.
 void an_activation_in_e4m3_is_the_activation_quantised(void **) {
     Random random(kSeed + 32);
     for (const DType type : kTypes) {
@@ -244,14 +244,14 @@ void an_activation_in_e4m3_is_the_activation_quantised(void **) {
 // [rows, groups] -> [groups, stride]
 std::vector<float> by_group(const std::vector<float> &scales, size_t rows, size_t stride) {
     const size_t groups = scales.size() / rows;
-    std::vector<float> out(groups * stride, 7.0F); // what is not written stays
+    std::vector<float> out(groups * stride, 7.0F); // 7 remains where nothing is written
     for (size_t r = 0; r < rows; ++r) {
         for (size_t g = 0; g < groups; ++g) out[g * stride + r] = scales[r * groups + g];
     }
     return out;
 }
 
-// A row of groups of 128 is as many rows: and so are norms' and activations'.
+// A row with groups of 128 equals that many rows; the same for norms and activations.
 void groups_of_128_are_rows_of_their_own(void **) {
     Random random(kSeed + 33);
     constexpr size_t stride = 16;
@@ -266,7 +266,7 @@ void groups_of_128_are_rows_of_their_own(void **) {
             const std::vector<float> none(static_cast<size_t>(groups) * stride, 7.0F);
             const DeviceMemory scales = upload(none);
             const RowScales to{scales.as<float>(), stride};
-            // What the last launch wrote, as rows of 128.
+            // The output of the last launch, as rows of 128.
             const auto written = [&] {
                 Rows got(rows * groups, 128);
                 check(cudaDeviceSynchronize());
@@ -325,7 +325,8 @@ void groups_of_128_are_rows_of_their_own(void **) {
     }
 }
 
-// What a norm passes on for experts: a row's scales side by side, and the same in 16 bits for their router.
+// A norm's output for experts: a row's scales side by side, and the same values in 16 bits for
+// their router.
 void a_norm_for_experts_is_the_norm_in_both_types(void **) {
     Random random(kSeed + 35);
     for (const auto &types :

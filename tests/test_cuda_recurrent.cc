@@ -54,7 +54,7 @@ struct Layers { // of one
     Staging staging;
     DeviceLayer weights;
     Array convolution, decay, bias, norm;
-    int64_t chunked = 0, stepped = 0; // levels of steps with items of either kind
+    int64_t chunked = 0, stepped = 0; // levels of steps with items of each kind
 };
 
 std::vector<float> run_layer(const StateStep &step, DType type, Layers *layers) {
@@ -75,7 +75,7 @@ std::vector<float> run_layer(const StateStep &step, DType type, Layers *layers) 
     return out.read();
 }
 
-// Steps of at most `most` tokens a sequence, until nothing is left.
+// Runs steps of at most `most` tokens per sequence until nothing is left.
 void run_steps(Random &random, DType type, int32_t most, Layers *layers,
                std::vector<DeltaSequence> *sequences) {
     const auto run = [&](const StateStep &step) { return run_layer(step, type, layers); };
@@ -89,7 +89,7 @@ struct Job {
     int32_t sequences, longest, most; // tokens of a sequence, and in a step
     DType state = DType::f32;
     bool sm90 = false;
-    int32_t on_sms = sms; // that kernels may count on
+    int32_t on_sms = sms; // that kernels may use
 };
 
 void run_job(Random &random, const Job &job, double limit) {
@@ -113,7 +113,7 @@ void run_job(Random &random, const Job &job, double limit) {
 }
 
 const DeltaShape kShapes[] = {
-    {2, 4, 128, 128, 4}, {3, 3, 127, 4, 3}, // in bf16, S is no multiple of 16 bytes
+    {2, 4, 128, 128, 4}, {3, 3, 127, 4, 3}, // in bf16, S is not a multiple of 16 bytes
     {3, 3, 20, 16, 3},   {1, 3, 32, 16, 4}, {2, 4, 16, 24, 2}, {1, 2, 127, 64, 4},
 };
 
@@ -138,7 +138,7 @@ void long_sequences_in_f32_are_the_references(void **) {
     }
 }
 
-// Cut anywhere; what is left of a chunk, and requests of few tokens, token by token.
+// Cut anywhere; the rest of a chunk, and requests of few tokens, go token by token.
 void chunks_are_the_references(void **) {
     Random random(kSeed + 2);
     const DeltaShape shapes[] = {{1, 2, 128, 128, 4}, {3, 3, 128, 128, 3}, {1, 3, 128, 128, 4}};
@@ -164,7 +164,7 @@ void few_blocks_are_the_references(void **) {
     for (const DType state : {DType::f32, DType::bf16}) {
         for (const int32_t most : {3, 90}) {
             for (const bool sm90 : {false, true}) {
-                if (sm90 && (!hopper || most == 3)) continue; // steps are of no family
+                if (sm90 && (!hopper || most == 3)) continue; // steps have no family
                 const int32_t sequences = most == 3 ? 100 : 24;
                 run_job(random, {kShapes[0], DType::bf16, sequences, most, most, state, sm90, 2},
                         state == DType::f32 ? 2e-2 : 4e-2);
@@ -181,16 +181,16 @@ void states_in_bf16_are_close_to_the_references(void **) {
         for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
             for (const int32_t most : {1, 9, 90}) {
                 if (few && most != 90) continue;
-                const bool sm90 = hopper && type == DType::bf16; // f16: the other family
+                const bool sm90 = hopper && type == DType::bf16; // f16 uses the other family
                 run_job(random, {shape, type, 9, 100, most, DType::bf16, sm90}, 4e-2);
             }
         }
     }
 }
 
-// All steps have as many tokens. The second one, which is captured, has one item of one token, one of several and one in
-// chunks; the later ones have up to 23, 4 and 6, some of which start from another slot. On two SMs there are fewer blocks
-// than items.
+// All steps have as many tokens. The second step, which is captured, has one item with one token,
+// one with several and one in chunks; later steps have up to 23, 4 and 6 of these, some of which
+// start from another slot. On two SMs there are fewer blocks than items.
 void replay_job(Random &random, const DeltaShape &shape, DType type, double limit) {
     const std::vector<std::vector<int32_t>> steps = {
         {150, 1, 49, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
@@ -201,7 +201,8 @@ void replay_job(Random &random, const DeltaShape &shape, DType type, double limi
     const LinearAttention net = net_of(shape);
     const DeltaVectors vectors = make_vectors(random, net);
     const int64_t stride = (net.input_rows() + 15) / 16 * 16;
-    // Slots are far apart where there is memory for it: in 128 by 128 the last ones are beyond 2 or 4 GiB.
+    // Slots are far apart if there is enough memory: for 128 by 128, the last ones are beyond 2 or
+    // 4 GiB.
     size_t unused = 0, total = 0;
     check(cudaMemGetInfo(&unused, &total));
     const int32_t apart = unused > size_t{8} << 30 ? 700 : 1;
@@ -210,7 +211,7 @@ void replay_job(Random &random, const DeltaShape &shape, DType type, double limi
         DeltaSequence &s = all[i];
         for (const auto &step : steps) s.length += step[i];
         s.slot = static_cast<int32_t>(i) * apart;
-        const bool continues = i >= 4 && i + 1 < all.size(); // the first, which is whole by then
+        const bool continues = i >= 4 && i + 1 < all.size(); // the first, complete by then
         if (continues) s.parent = 0, s.start = all[0].length;
         fill_sequence(random, net, vectors, stride, type, continues ? &all[0] : nullptr, &s);
     }
@@ -219,7 +220,7 @@ void replay_job(Random &random, const DeltaShape &shape, DType type, double limi
             for (const bool sm90 : {false, true}) {
                 const bool chunks = !reproducible && takes_chunks(type, net.key_dim, net.value_dim);
                 if (sm90 && !(hopper && chunks)) continue;
-                if (reproducible && state == DType::bf16) continue; // is refused
+                if (reproducible && state == DType::bf16) continue; // is rejected
                 Layers layers(shape, {type, state, 2, reproducible, sm90}, all.back().slot + 1, 210,
                               vectors);
                 std::vector<DeltaSequence> run = all;
@@ -245,7 +246,7 @@ void a_graphs_replays_have_other_items(void **) {
     }
 }
 
-// Wherever the steps' ends are.
+// Wherever steps end.
 void reproducible_results_are_the_same_bits(void **) {
     Random random(kSeed + 4);
     for (const DType type : {DType::f32, DType::bf16, DType::f16}) {

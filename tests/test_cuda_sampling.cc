@@ -61,7 +61,7 @@ SamplingParams some_params(Random &random, int32_t vocabulary) {
         for (int64_t i = draw(random, 1, 300); i > 0; --i) {
             const auto token = static_cast<int32_t>(draw(random, 0, vocabulary - 1));
             if (seen[static_cast<size_t>(token)]++ != 0) continue;
-            // One token is left, whatever is banned.
+            // One token is always left.
             const bool ban = token > 0 && draw(random, 0, 4) == 0;
             p.bias.emplace_back(token, ban ? -INFINITY : between(-5, 5));
         }
@@ -70,7 +70,7 @@ SamplingParams some_params(Random &random, int32_t vocabulary) {
     return p;
 }
 
-// A row's changes, one for each token that has any.
+// Adds a row's edits, one for each token that has any.
 void add_edits(const SampleInput &input, std::vector<LogitEdit> *edits) {
     const SamplingParams &p = *input.params;
     std::map<int32_t, LogitEdit> by_token;
@@ -85,7 +85,7 @@ void add_edits(const SampleInput &input, std::vector<LogitEdit> *edits) {
     for (const auto &[token, e] : by_token) edits->push_back(e);
 }
 
-// Some tokens, few or most; now and then all.
+// Allows few or most tokens, now and then all.
 std::vector<uint32_t> some_mask(Random &random, int32_t vocabulary) {
     std::vector<uint32_t> mask(static_cast<size_t>(vocabulary + 31) / 32);
     const int64_t one_in = draw(random, 0, 2) == 0 ? vocabulary / 3 + 1 : draw(random, 1, 3);
@@ -94,7 +94,7 @@ std::vector<uint32_t> some_mask(Random &random, int32_t vocabulary) {
     };
     for (int32_t token = 0; token < vocabulary; ++token)
         if (draw(random, 1, one_in) == 1) allow(token);
-    // No bias bans token 0; a second one, so that there is something to choose.
+    // No bias bans token 0; a second token is allowed so that there is a choice.
     allow(0);
     allow(draw(random, 0, vocabulary - 1));
     return mask;
@@ -105,7 +105,7 @@ void sample_both(Random &random, int32_t vocabulary, Logits kind, Sampled *resul
     const int64_t stride = (vocabulary + 15) / 16 * 16;
     const std::vector<float> logits = some_logits(random, rows * stride, kind);
     const Array device(logits, DType::f32);
-    std::vector<int32_t> row_of; // of each task; every fourth row has three
+    std::vector<int32_t> row_of; // row of each task; every fourth row has three tasks
     for (int32_t r = 0; r < rows; ++r) row_of.insert(row_of.end(), r % 4 == 0 ? 3 : 1, r);
     const size_t count = row_of.size();
     std::vector<SamplingParams> params(count);
@@ -198,7 +198,7 @@ void sample_both(Random &random, int32_t vocabulary, Logits kind, Sampled *resul
             assert_true(std::fabs(one.logprob - other.logprob) < 1e-4f);
         }
     }
-    // Rows with several tasks are as they were.
+    // Rows with several tasks are unchanged.
     const std::vector<float> after = device.read();
     for (int32_t r = 0; r < rows; r += 4) {
         assert_memory_equal(after.data() + r * stride, logits.data() + r * stride,
@@ -221,7 +221,7 @@ void sampled_tokens_are_the_references(void **) {
     print_message("%d of %d tokens equal, %d under a mask\n", int(result.equal), int(result.tokens),
                   int(result.masked));
     assert_true(result.masked > 0);
-    // The rest: draws beside a boundary, which rounding decides.
+    // The rest are draws near a boundary, which rounding decides.
     assert_true(result.equal * 200 >= result.tokens * 199);
 }
 
@@ -230,7 +230,7 @@ void logits_that_are_not_finite_are_told(void **) {
     std::vector<float> logits(5 * 64, 0.5f);
     for (size_t i = 0; i < 3; ++i) logits[i * 64 + 7 * i + 3] = bad[i];
     std::fill_n(logits.begin() + 3 * 64, 64, -INFINITY);
-    logits[4 * 64 + 40] = -INFINITY; // a ban: finite
+    logits[4 * 64 + 40] = -INFINITY; // a banned token: still finite
     std::vector<SampleTask> tasks(5);
     for (int32_t i = 0; i < 5; ++i) {
         SampleTask &task = tasks[static_cast<size_t>(i)];

@@ -1,5 +1,6 @@
 // Short convolutions on the device against float64: random shapes, steps that cut sequences anywhere, and sequences that
-// continue others. That it is the same bits wherever steps end, and that a slot's bytes are those that were asked for.
+// continue others. Also checks that results are the same bits wherever steps end, and that slots
+// have the requested size.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -20,7 +21,7 @@ int32_t sms = 1;
 
 Model model_of(const ConvolutionShape &shape) {
     Model model;
-    model.layers.resize(2); // the first has its part of a slot before the second's
+    model.layers.resize(2); // the first has its part of a slot before that of the second
     for (Layer &layer : model.layers) {
         ShortConvolution &made = layer.convolution;
         made.width = shape.width;

@@ -27,7 +27,7 @@ struct Shape {
     float least_step = 0, most_step = 1e9F;
 };
 
-// A layer's vectors, in the order and layout of the device's.
+// A layer's vectors, in the order and layout of the device.
 struct Vectors {
     std::vector<float> convolution, bias, decay, step, skip, norm;
 };
@@ -74,7 +74,7 @@ OneLayer make_layer(Random &random, const Shape &shape) {
     }
     if (shape.bias) v.bias = normal(random, channels, DType::f32, 0.5F);
     if (shape.skip) v.skip = normal(random, heads, DType::f32);
-    // A decay of a token from nearly none to nearly all.
+    // Decays per token from nearly none to nearly all.
     for (int64_t h = 0; h < heads; ++h) {
         v.decay.push_back(static_cast<float>(draw(random, -60, 25)) / 10);
     }
@@ -96,7 +96,7 @@ struct Sequence : StateSequence {
     reference::Rows all; // [start + length] inputs from position 0 on
 };
 
-// from: what it continues, or null.
+// from: the sequence that it continues, or null.
 void fill_sequence(Random &random, const OneLayer &layer, DType type, const Sequence *from,
                    Sequence *s) {
     const LinearAttention &space = layer.space();
@@ -130,7 +130,7 @@ struct Job {
 
 struct Device {
     Device(const OneLayer &layer, const Job &job)
-        // As on a device of one SM: blocks have several items.
+        // As on a device with one SM, so that blocks have several items.
         : model(layer.model), step(model, {job.type, job.state, 1, job.reproducible}),
           convolution(layer.vectors.convolution, DType::f32), bias(layer.vectors.bias, DType::f32),
           decay(layer.vectors.decay, DType::f32), step_bias(layer.vectors.step, DType::f32),
@@ -155,7 +155,7 @@ struct Device {
     Staging staging;
     DeviceLayer weights;
     Array convolution, bias, decay, step_bias, skips, norm;
-    int64_t chunked = 0; // levels of steps with items that went in chunks
+    int64_t chunked = 0; // levels of steps with items in chunks
 };
 
 std::vector<float> run_layer(const Job &job, const StateStep &step, Device *device) {
@@ -234,7 +234,7 @@ void long_sequences_in_f32_are_the_references(void **) {
     }
 }
 
-// Cut anywhere; what is left of a chunk, and requests of few tokens, token by token.
+// Cut anywhere; the rest of a chunk, and requests of few tokens, go token by token.
 void chunks_are_the_references(void **) {
     Random random(kSeed + 2);
     const Shape shapes[] = {{1, 3, 128, 64, 4},
@@ -250,7 +250,8 @@ void chunks_are_the_references(void **) {
     }
 }
 
-// All steps have as many tokens, but the last ones more items and chunks than the one that is captured.
+// All steps have the same number of tokens, but the last ones have more items and chunks than the
+// captured one.
 void a_graphs_replays_have_other_items(void **) {
     const std::vector<std::vector<int32_t>> steps = {{280, 14, 1, 1, 1, 1, 1, 1},
                                                      {280, 14, 1, 1, 1, 1, 1, 1},
@@ -286,7 +287,7 @@ void states_in_bf16_are_close_to_the_references(void **) {
     }
 }
 
-// Wherever the steps' ends are.
+// Wherever steps end.
 void reproducible_results_are_the_same_bits(void **) {
     Random random(kSeed + 4);
     for (const DType type : {DType::f32, DType::bf16}) {

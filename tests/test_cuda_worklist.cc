@@ -1,4 +1,4 @@
-// cuda/attention_worklist.h: what the attention kernels take for granted of a worklist.
+// cuda/attention_worklist.h: what the attention kernels assume about a worklist.
 #include "attention/family.h"
 #include "attention/worklist_by_position.h"
 #include "backend/key_segments.h"
@@ -30,7 +30,7 @@ struct Step {
         }
         return static_cast<int32_t>(nodes.size()) - 1;
     }
-    // What lies before the window of all tokens to come, as the scheduler does.
+    // Releases pages before the windows of all future tokens, like the scheduler.
     void give_back(int32_t window) {
         for (AttentionNode &node : nodes) {
             const int32_t stored = node.keys - node.token_count;
@@ -77,7 +77,7 @@ WorklistOptions random_options(std::mt19937_64 &random) {
     return options;
 }
 
-// Of e4m3 on 9.0, with scratch for some pages, which half of the steps fill whatever it costs.
+// For e4m3 on 9.0, with scratch for some pages, which half of the steps fill whatever it costs.
 WorklistOptions e4m3_options(std::mt19937_64 &random) {
     WorklistOptions options = random_options(random);
     while (options.heads > kNarrowRows * options.kv_heads) options = random_options(random);
@@ -94,7 +94,8 @@ WorklistOptions e4m3_options(std::mt19937_64 &random) {
     return options;
 }
 
-// Tokens with partials are merged once each, in the order of their last items, both queues taken to be as long.
+// Tokens with partials are merged once each, in the order of their last items, assuming that both
+// queues take equally long.
 void check_merges(const Step &step, const Worklist &list) {
     std::vector<double> last(static_cast<size_t>(step.tokens()));
     for (int32_t i = 0; i < list.matrix_items + list.stream_items; ++i) {
@@ -119,8 +120,8 @@ void check_merges(const Step &step, const Worklist &list) {
     }
 }
 
-// Every key that a token sees is in one of its items, once, on its page; its slots are its own. Items read widened
-// pages where they are to, and each of these is read.
+// Every key that a token sees is in one of its items, once, on its page; its slots are its own.
+// Items read widened pages where they should, and each of these pages is read.
 void check_list(const Step &step, const WorklistOptions &options, const Worklist &list) {
     const int32_t ratio = options.heads / options.kv_heads;
     assert_int_equal(list.items.size(), list.matrix_items + list.stream_items);
@@ -141,7 +142,7 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
             options.wide_from_scratch && matrix && item.row_count * ratio > kNarrowRows;
         assert_true(item.row_count > 0);
         assert_true(item.row_count * ratio <= (matrix ? kMatrixRows : kStreamRows));
-        assert_true(item.stretch[0].keys > 0); // sm90's consumers wait for the first
+        assert_true(item.stretch[0].keys > 0); // sm90's consumers wait for the first stretch
         bool partial = false;
         int32_t first = INT32_MAX, last = 0; // positions of its queries
         for (int32_t r = item.row_begin; r < item.row_begin + item.row_count; ++r) {
@@ -176,14 +177,14 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
         // The kernels mask nothing between the first query and the last one's window.
         assert_int_equal(item.min_position, first);
         if (options.window > 0) assert_int_equal(item.max_position, last);
-        // No page is read of which no query sees anything.
+        // No page is read unless some query sees part of it.
         for (const KeyStretch &stretch : item.stretch) {
             if (options.window <= 0 || stretch.keys == 0) continue;
             const int32_t page_end = stretch.start + std::min(kPageKeys, stretch.keys);
             assert_true(page_end > first - options.window + 1);
         }
     }
-    // With windows, pages between those of several items are widened too.
+    // With windows, pages between those of several items are also widened.
     if (options.window <= 0) assert_true(std::count(read.begin(), read.end(), false) == 0);
     for (int32_t t = 0; t < step.tokens(); ++t) {
         assert_int_equal(list.partials[t].count, covered[t] > 1 ? covered[t] : 0);
@@ -239,7 +240,8 @@ void with_widened_pages_every_key_is_read_once(void **) {
     assert_true(widened > 0 && narrow > 0);
 }
 
-// A long prompt's pages are widened, those of a prefix that 16 requests share and of decodes are not.
+// A long prompt's pages are widened; those of a prefix that 16 requests share, and of decoding, are
+// not.
 void pages_of_prefill_are_widened(void **) {
     WorklistOptions options;
     options.heads = 32;
@@ -263,14 +265,14 @@ void pages_of_prefill_are_widened(void **) {
     decode.build(options, &list);
     assert_true(list.matrix_items > 0);
     assert_int_equal(list.widened.size(), 0);
-    // By position nothing is.
+    // By position, none are widened.
     build_worklist_by_position(prefill.nodes, prefill.tokens(), options, &list);
     assert_int_equal(list.widened.size(), 0);
     for (const AttentionItem &item : list.items) assert_true(item.row_count * 4 <= kNarrowRows);
 }
 
-// [tokens] what a token's partials are of: the node, counted from its own up, and the keys that it sees in the
-// segment. Its slots are in the order of positions.
+// [tokens] what each of a token's partials covers: the node, counted from its own up, and the keys
+// that it sees in the segment. Slots are in the order of positions.
 std::vector<std::vector<std::array<int32_t, 3>>>
 segments_of(const Step &step, const WorklistOptions &options, const Worklist &list) {
     std::vector<std::vector<std::array<int32_t, 3>>> all(static_cast<size_t>(step.tokens()));
@@ -297,7 +299,7 @@ segments_of(const Step &step, const WorklistOptions &options, const Worklist &li
     return all;
 }
 
-// The token and its context, and nothing else of the step.
+// Only the token and its context, without the rest of the step.
 Step alone(const Step &step, int32_t token) {
     std::vector<int32_t> path;
     for (int32_t n = step.node_of[token]; n >= 0; n = step.nodes[n].parent) path.push_back(n);

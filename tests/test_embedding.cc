@@ -1,5 +1,5 @@
-// Embedded and classified rows on the CPU against transformers: tests/golden/embedding. What is shared and
-// how small the steps are changes nothing.
+// Embedded and classified rows on the CPU against transformers: tests/golden/embedding. Sharing and
+// the size of steps change nothing.
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -35,7 +35,7 @@ void nothing_shared_and_small_steps_change_nothing(void **) {
     compare_all_embeddings(options, f32_tolerance, true);
     options.enlarge = BATCHLLM_ENLARGE_OPTIMAL;
     options.levels = 2;
-    options.step_tokens = 48; // means come as sums of several batches
+    options.step_tokens = 48; // means are summed over several batches
     compare_all_embeddings(options, f32_tolerance, true);
 }
 
@@ -81,8 +81,8 @@ void labels_have_the_models_names(void **) {
     assert_int_equal(batchllm_engine_label_count(other.engine()), 0);
 }
 
-// The last token's state shares what generation shares; a mean shares whole rows alone; the first token
-// alone is computed.
+// The last token's state shares what generation shares; a mean only shares whole rows; with the
+// first token, nothing else is computed.
 void what_is_shared_depends_on_the_pooling(void **) {
     const EmbeddingGolden golden = read_embedding_golden("llama_mean_f32");
     int64_t tokens = 0;
@@ -122,7 +122,7 @@ void rows_of_all_tasks_share_an_engine(void **) {
     params[2].task = BATCHLLM_TASK_GENERATE;
     params[2].pooling = params[2].normalize = 0;
     params[2].max_tokens = 3;
-    params[3].temperature = 1; // plays no part: the row is that of params[0]
+    params[3].temperature = 1; // has no effect: the row equals that of params[0]
     params[3].seed = 7;
     std::vector<int32_t> tokens;
     std::vector<int64_t> offsets{0};
@@ -199,7 +199,7 @@ void modules_that_are_not_computed_are_refused_by_name(void **) {
         const Changed changed(from, "modules.json",
                               start + R"(, {"path": "2_Dense", "type": "st.models.Dense"}])");
         must_refuse(changed.directory.c_str(), embed, "st.models.Dense");
-        // What the caller names needs no file.
+        // Settings from the caller need no file.
         EmbeddingJob job(changed.directory, cpu_options());
         const auto results =
             job.run_prompts({{5, 6, 7}}, task_params(BATCHLLM_TASK_EMBED, BATCHLLM_POOLING_LAST));
@@ -257,7 +257,7 @@ void a_mean_on_sim_does_not_depend_on_the_steps(void **) {
     assert_true(whole == vectors(16));
 }
 
-// Of the parameters only those of the tokenizer count: a model without a head has no task of text for them.
+// Of the parameters only those of the tokenizer apply: a model without a head cannot generate text.
 void scored_text_without_a_head_is_the_rows_own_error(void **) {
     const Changed base("golden/embedding/qwen3_last_bf16", "batchllm_unused", "");
     fs::copy_file("text/digits/tokenizer.json", base.directory / "tokenizer.json");

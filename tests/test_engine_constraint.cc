@@ -1,5 +1,5 @@
-// Constraints in the engine: every text is one of its constraint's, whatever else is computed, in however
-// many batches in flight, on however few pages; and no other row is changed by it.
+// Constraints in the engine: every text matches its constraint, whatever else is computed, with any
+// number of batches in flight and however few pages; and no other row changes.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -13,7 +13,7 @@ using namespace batchllm;
 
 namespace {
 
-// ---- What rows must look like, each checked without the constraint's own code ----
+// ---- Constraints, each checked without the constraint's own code ----
 
 struct Rule {
     const char *name;
@@ -25,7 +25,8 @@ bool is_choice(const std::string &text) {
     return text == "yes" || text == "no" || text == "yesterday";
 }
 
-// Whether all of the text is the POSIX expression's. (With <regex> clang takes twice as long for this file.)
+// Whether the whole text matches the POSIX expression. (With <regex>, clang takes twice as long for
+// this file.)
 bool matches(const std::string &text, const char *expression) {
     regex_t compiled;
     assert_int_equal(regcomp(&compiled, expression, REG_EXTENDED), 0);
@@ -61,7 +62,7 @@ bool is_nested(const std::string &text) {
 
 bool is_sum(const std::string &text) { return matches(text, "[0-9]{1,2}(\\+[0-9]{1,2}){1,3}"); }
 
-// Behind the marker; a row that is cut before it, or ends with an EOS, has none.
+// Checks the text after the marker; a row that is cut before it, or ends with an EOS, has none.
 bool is_thought(const std::string &text) {
     const size_t at = text.find("=>");
     return at == std::string::npos || is_choice(text.substr(at + 2));
@@ -129,7 +130,7 @@ std::vector<Way> ways() {
 }
 
 constexpr int32_t prompts_of_a_rule = 12;
-constexpr int32_t rows_of_a_prompt = 7; // one a rule, and a free one
+constexpr int32_t rows_of_a_prompt = 7; // one per rule, and a free one
 
 std::string prompt_of(int32_t i) {
     return "The rows have a head in common, then their own: " +
@@ -161,7 +162,7 @@ struct Ends {
     int64_t stopped = 0, cut = 0;
 };
 
-// Every row that stopped has a text of its rule.
+// Checks that every row that stopped has a text of its rule.
 void check(const Answers &answers, const Way &way, Ends *ends) {
     const std::vector<Rule> all = rules();
     assert_int_equal(answers.size(), prompts_of_a_rule * rows_of_a_prompt * way.params.samples);
@@ -184,9 +185,10 @@ void check(const Answers &answers, const Way &way, Ends *ends) {
     }
 }
 
-// The tokens of `found` are those of the same rows of `expected`. A sum of f32 may differ in its last bits
-// with the rows beside it, so that a token drawn at the very edge of another's share may be that other's:
-// one row in fifty, once begun, of those drawn. A row given another's mask would be one of many.
+// Checks that the tokens of `found` are those of the same rows in `expected`. An f32 sum may differ
+// in its last bits with the rows beside it, so a token drawn at the very edge of its range may
+// become its neighbour: at most one in fifty of the sampled rows. If rows got the wrong masks, many
+// would differ.
 void compare(const Answers &expected, const Answers &found, const Way &way, const char *what) {
     size_t differ = 0;
     for (const auto &[row, answer] : found) {
@@ -228,7 +230,7 @@ void every_text_is_one_of_its_constraint_in_any_company(void **) {
     assert_true(fed_tokens > 1000 && preemptions > 0);
 }
 
-// `sim` draws tokens without a model: the masks alone make the text.
+// `sim` draws tokens without a model: only the masks shape the text.
 void made_up_tokens_keep_to_their_constraints_too(void **) {
     for (const int32_t batches : {1, 2}) {
         Shape shape;
@@ -284,11 +286,11 @@ void a_row_ends_where_nothing_can_follow(void **) {
     assert_int_equal(answer.finish, BATCHLLM_FINISH_STOP);
     assert_true(std::find(answer.tokens.begin(), answer.tokens.end(), model_eos) ==
                 answer.tokens.end());
-    // Where one token alone can come, its probability is 1.
+    // If only one token is allowed, its probability is 1.
     assert_true(std::abs(answer.logprobs.back()) < 1e-6f || answer.tokens.size() == 1);
 }
 
-// A text that is all forced is computed in a few steps, as the tokenizer has it.
+// A text that is entirely forced is computed in a few steps, in the tokens of the tokenizer.
 void forced_tokens_take_no_step_each(void **) {
     for (const int32_t batches : {1, 2}) {
         Shape shape;
@@ -342,7 +344,7 @@ void a_constraint_of_another_engine_is_the_rows_error(void **) {
     assert_int_equal(answers.at({1, 0}).status, BATCHLLM_OK);
 }
 
-// Nothing else has a text that could keep to one.
+// Only generated rows have a text that could be constrained.
 void a_constraint_of_an_embedded_row_is_its_error(void **) {
     const std::unique_ptr<Engine> engine = make_engine({});
     const batchllm_constraint handle = handle_of(engine.get(), rules()[0].specification);
@@ -357,7 +359,7 @@ void a_constraint_of_an_embedded_row_is_its_error(void **) {
     assert_int_equal(answers.at({1, 0}).status, BATCHLLM_OK);
 }
 
-// All that the constraint allows is banned: that row fails, its neighbour does not.
+// Everything that the constraint allows is banned: that row fails, its neighbour does not.
 void a_row_without_a_token_left_fails_alone(void **) {
     const std::unique_ptr<Engine> engine = make_engine({});
     const batchllm_constraint handle = handle_of(engine.get(), rules()[0].specification);

@@ -1,5 +1,5 @@
 // Several devices in one engine, on `sim`: modelled seconds, which rows go where, and what must not
-// depend on it.
+// depend on that.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -14,17 +14,18 @@
 
 namespace {
 
-// Rows of several parts: `heads` shared by all groups below one, `prefix` by a group, `own`.
+// Rows of several parts: `head` shared by all groups below it, `prefix` shared by a group, and
+// `own`.
 struct Shape {
     int64_t rows = 0;
     int32_t prefix = 0, spread = 0; // prefixes have prefix +- spread tokens
     int32_t own = 0;
     int32_t sharing = 1;
-    int32_t head = 0; // tokens before the prefix that groups_a_head groups have in common
+    int32_t head = 0; // tokens before the prefix that groups_a_head groups share
     int32_t groups_a_head = 1;
 };
 
-// Of a list like "0,1".
+// The number of devices in a list like "0,1".
 int64_t devices_in(const std::string &list) {
     return std::count(list.begin(), list.end(), ',') + 1;
 }
@@ -110,7 +111,7 @@ batchllm_params generating(int32_t tokens) {
     return params;
 }
 
-// The time of one device over that of several, by the modelled clock.
+// The time of one device divided by that of several, by the modelled clock.
 double scaling(const char *name, const Shape &shape, const batchllm_params &params,
                const char *devices, const char *backend_options, int32_t levels = 1) {
     const Rows rows = make_rows(shape);
@@ -126,7 +127,8 @@ double scaling(const char *name, const Shape &shape, const batchllm_params &para
     return gain;
 }
 
-// The industrial job of BatchLLM's paper: as bench/throughput's industry1, with four times the rows.
+// The industrial job of BatchLLM's paper: like industry1 in bench/throughput, with four times the
+// rows.
 Shape industry() {
     Shape shape;
     shape.rows = 12000;
@@ -173,7 +175,7 @@ void a_group_that_is_more_than_a_fair_share_is_split(void **) {
 }
 
 void a_group_whose_prefix_is_dear_stays_whole(void **) {
-    Shape shape; // half of the rows are less work than their prefix
+    Shape shape; // half of the rows take less work than their prefix
     shape.rows = 8;
     shape.prefix = 4000;
     shape.own = 20;
@@ -208,7 +210,7 @@ void groups_with_a_common_head_stay_together(void **) {
     assert_true(scaling("one head for all", shape, generating(30), "0,1", options, 2) >= 1.8);
 }
 
-// No device waits for another's head, whatever share of the rows is below one.
+// No device waits for a head on another device, whatever share of the rows is below it.
 void heads_chosen_by_cost_leave_no_device_idle(void **) {
     const char *options = "vocabulary=1000,overlap=1,head_cost=0.1875";
     for (const int32_t groups_a_head : {480, 96, 6}) {
@@ -235,13 +237,15 @@ void heads_chosen_by_cost_leave_no_device_idle(void **) {
                           static_cast<long long>(one.stats.kv_pages_peak),
                           static_cast<long long>(several.stats.kv_pages_peak));
             assert_true(gain >= 0.9 * static_cast<double>(count));
-            // A large head on each device; of small ones, the last few, when fair shares are dealt.
+            // A large head is computed on each device; of small ones, only the last few, when the
+            // rest is divided evenly.
             assert_true(again <= (count - 1) * (heads < 8 ? heads : 2) * 800);
         }
     }
 }
 
-// A head of all rows on pools that hold a part of them: a group is placed when there is room for it.
+// A head of all rows with pools that hold only some of them: a group is placed when there is room
+// for it.
 void groups_below_a_head_start_as_memory_allows(void **) {
     Shape shape;
     shape.rows = 800;
@@ -263,7 +267,7 @@ void groups_below_a_head_start_as_memory_allows(void **) {
                 assert_true(run.tokens == expected.tokens);
                 assert_true(run.stats.kv_pages_peak <= run.stats.kv_pages_total);
                 if (levels == 1) continue;
-                // Of each device, but for what small pools make it compute again.
+                // On each device, not counting what small pools force it to compute again.
                 assert_true(run.stats.processed_prompt_tokens - run.stats.recomputed_tokens <=
                             devices_in(devices) * (300 + 8 * 60) + 100 * 60 + 800 * 30);
             }
@@ -319,7 +323,7 @@ void time_of_the_host_is_hidden_behind_the_batch_in_flight(void **) {
             std::snprintf(options, sizeof options, base, host * 2000, overlap);
             const Run run = run_rows(rows, params, "0", options);
             seconds[host][overlap] = run.stats.backend_seconds;
-            // Every row runs to its max_tokens: no row-step is wasted.
+            // Every row runs to its max_tokens, so no row-step is wasted.
             assert_int_equal(run.stats.completion_tokens, 500 * 50);
         }
     }
@@ -345,7 +349,7 @@ void rows_with_penalties_are_no_slower_for_the_overlap(void **) {
     assert_true(overlapped.stats.backend_seconds < plain.stats.backend_seconds * 1.02);
 }
 
-// Rows of 500 tokens of which one is computed: a device gets many of them at a time.
+// Rows of 500 tokens, only one of which is computed: a device gets many of them at a time.
 void steps_of_first_tokens_are_full(void **) {
     Shape shape;
     shape.rows = 2000;

@@ -1,4 +1,5 @@
-// Devices that fail or hang, on `sim`: what is lost, what is said, and who computes it instead.
+// Devices that fail or hang, on `sim`: what is lost, what is reported, and which device computes it
+// instead.
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -39,7 +40,7 @@ struct Logged {
     }
 };
 
-// Rows in groups of five, of which every tenth repeats the one before it.
+// Rows in groups of five; every tenth row repeats the previous one.
 void add_rows(batchllm_engine *engine) {
     std::vector<int32_t> tokens;
     std::vector<int64_t> offsets{0};
@@ -137,7 +138,7 @@ void the_others_compute_the_rows_of_a_device_that_fails(void **) {
         const std::string said = log.text();
         assert_non_null(std::strstr(said.c_str(), "device 1: sim: the device fails after"));
         assert_non_null(std::strstr(said.c_str(), "rows that it had are computed again"));
-        // What an engine is does not change.
+        // The engine's info does not change.
         const batchllm_info info = info_of(engine.get(), 1);
         assert_int_equal(info.device_count, 3);
         assert_int_equal(info.device_number, 1);
@@ -152,7 +153,7 @@ void the_others_compute_the_rows_of_a_device_that_fails(void **) {
         assert_int_equal(stats.rows_done, row_count);
         assert_int_equal(stats.rows_failed, 0);
         assert_true(stats.completion_tokens <= generated);
-        // Of the lost device, too.
+        // Includes the lost device.
         assert_true(stats.kv_pages_total >= 3 * stats.kv_pages_peak / 2);
         // More rows, on the devices that are left.
         add_rows(engine.get());
@@ -172,7 +173,7 @@ void rows_cancelled_before_their_device_fails_have_one_result(void **) {
         CHECK(batchllm_step(engine.get(), &progress));
         for (uint64_t tag = static_cast<uint64_t>(i); tag < row_count; tag += 13)
             batchllm_cancel(engine.get(), tag);
-        // Of two equal rows that are computed once, the one, or the other.
+        // Of two equal rows that are computed once, either one.
         for (uint64_t tag = 8; i == 1 && tag < row_count; tag += 10)
             batchllm_cancel(engine.get(), tag + tag / 10 % 2);
     }
@@ -201,7 +202,7 @@ void where_no_device_is_left_what_has_finished_can_be_polled(void **) {
         const Tokens found = poll(engine.get());
         assert_true(!found.empty() && found.size() < expected.size());
         for (const auto &[row, tokens] : found) assert_true(expected.at(row) == tokens);
-        // It stays failed, and says the same.
+        // It stays failed, with the same error.
         assert_int_equal(batchllm_run(engine.get(), nullptr, nullptr), BATCHLLM_ERROR_DEVICE);
         assert_true(poll(engine.get()).empty());
         assert_int_equal(log.lines.size(), std::strlen(devices) / 2);
@@ -263,7 +264,7 @@ void a_step_that_takes_absurdly_long_says_what_it_does(void **) {
         std::strstr(said.c_str(), "1 tokens (1 decode, 0 own, 0 prefix) of 1 requests"));
 }
 
-// ---- Memory that others take meanwhile ----
+// ---- Memory that others take in the meantime ----
 
 #ifndef BATCHLLM_SANITIZED
 void less_memory_than_was_counted_makes_a_smaller_pool(void **) {
@@ -280,7 +281,7 @@ void less_memory_than_was_counted_makes_a_smaller_pool(void **) {
     struct rlimit before;
     assert_int_equal(::getrlimit(RLIMIT_AS, &before), 0);
     int64_t pages = 0;
-    for (const int64_t eighths : {0, 6, 2}) { // of the pool that are left; 0: no limit
+    for (const int64_t eighths : {0, 6, 2}) { // eighths of the pool that are left; 0: no limit
         struct rlimit limit = before;
         int64_t mapped = 0;
         std::ifstream("/proc/self/statm") >> mapped;

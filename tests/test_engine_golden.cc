@@ -16,7 +16,7 @@
 
 namespace {
 
-// Under this, the reference's two likeliest tokens are as good as equal (tests/golden/README.md).
+// Below this, the reference's two likeliest tokens are practically equal (tests/golden/README.md).
 constexpr double margin_limit = 1e-3;
 constexpr double logprob_tolerance = 2e-3;
 
@@ -65,7 +65,7 @@ void add_prompts(batchllm_engine *engine, const Golden &golden, const batchllm_p
 
 struct Compared {
     int64_t tokens = 0;   // equal to the reference's
-    int64_t left_out = 0; // behind a choice that rounding decides
+    int64_t left_out = 0; // after a choice that rounding decides
 };
 
 // One result against its row. Ends at the first token that rounding decided otherwise.
@@ -104,7 +104,7 @@ void compare(const Golden &golden, const batchllm_results &results, int64_t i, C
     }
 }
 
-// On the CPU they end as they should.
+// On the CPU they must end as expected.
 void run_and_check_short_rows(batchllm_engine *engine, const Golden &golden) {
     const ResultsHandle results = run_short_rows(engine, golden);
     for (int64_t i = 0; i < results->count; ++i) {
@@ -113,7 +113,8 @@ void run_and_check_short_rows(batchllm_engine *engine, const Golden &golden) {
     }
 }
 
-// All models (under sanitizers, a third) with these options, the way-th of the file. Returns the preemptions of all.
+// All models (under sanitizers, a third) with these options, the way-th of the file. Returns the
+// total of preemptions.
 int64_t compare_all(size_t way, const char *name, const batchllm_engine_options &options,
                     bool after_short_rows = false) {
     Compared compared;
@@ -178,7 +179,8 @@ void greedy_tokens_are_the_references_on_a_pool_of_2_mib_that_preempts(void **) 
     assert_true(compare_all(4, "2 MiB of KV pages", options, true) > 0);
 }
 
-// The pages of a KV group that the tokens of one row take at once, where each sees `window` of them.
+// The most pages of a KV group that the tokens of one row use at once, if each sees `window`
+// tokens.
 int64_t pages_of_row(int64_t tokens, int64_t window, int64_t page_tokens) {
     const int64_t all = (tokens + page_tokens - 1) / page_tokens;
     return std::min(all, 1 + (window - 1 + page_tokens - 1) / page_tokens);
@@ -221,7 +223,7 @@ void greedy_tokens_are_the_references_on_a_pool_that_holds_a_row_only_by_its_win
                 }
                 assert_true(compared.left_out * 20 < compared.tokens);
             }
-            // One page less, and the longest row is told that it does not fit.
+            // With one page less, the longest row gets the error that it does not fit.
             batchllm_engine_options options = float32_options();
             options.kv_memory_bytes =
                 (pages - 1) * stats_of(make_engine(golden, options)).kv_page_bytes;
@@ -328,7 +330,8 @@ void scores_are_the_references(void **) {
     assert_true(compared > 100);
 }
 
-// max_request_tokens decides which of longrope's two lists of factors counts, for all rows of the job.
+// max_request_tokens decides which of longrope's two lists of factors applies, for all rows of the
+// job.
 void longrope_factors_follow_the_longest_request(void **) {
     const Golden golden = read_golden("golden/phi3_longrope_short_bf16");
     const TemporaryDirectory directory;
@@ -382,7 +385,7 @@ void greedy_samples_of_a_row_are_all_the_reference(void **) {
     }
 }
 
-// At a temperature the samples of a row are requests of their own, which start from one prefix.
+// With a temperature, the samples of a row are separate requests that start from the same prefix.
 ResultsHandle run_sampled(const Golden &golden,
                           const batchllm_engine_options &options = float32_options()) {
     const EngineHandle engine = make_engine(golden, options);
@@ -419,7 +422,7 @@ void the_same_sampled_job_twice_gives_the_same_results(void **) {
     assert_true(different > static_cast<int64_t>(golden.rows.size()) / 2);
 }
 
-// Whether they share a snapshot of the prompt or each computes the prompt for itself.
+// Whether samples share a snapshot of the prompt or each computes it.
 void check_samples(const Golden &golden) {
     batchllm_engine_options alone = float32_options();
     alone.enlarge = BATCHLLM_ENLARGE_NONE;

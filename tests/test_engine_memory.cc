@@ -1,5 +1,6 @@
-// The engine's memory: what a waiting row costs, that polled rows give theirs back, and that running out
-// of it is an error like another. Allocations are counted, and made to fail, by replacing operator new.
+// The engine's memory: what a waiting row costs, that polled rows release theirs, and that running
+// out of memory is an ordinary error. Allocations are counted, and made to fail, by replacing
+// operator new.
 #include <atomic>
 #include <new>
 
@@ -19,7 +20,7 @@ constexpr size_t header = alignof(std::max_align_t);
 
 void *take(size_t size) {
     if (until_failure.load() >= 0 && until_failure.fetch_sub(1) == 0) {
-        until_failure.store(0); // and every one after it, until the test says otherwise
+        until_failure.store(0); // and all later ones, until the test ends this
         return nullptr;
     }
     char *block = static_cast<char *>(std::malloc(size + header));
@@ -67,7 +68,7 @@ struct Rows {
     int64_t count() const { return static_cast<int64_t>(offsets.size()) - 1; }
 };
 
-// Rows of 24 tokens, of which sixteen rows each share 16.
+// Rows of 24 tokens; groups of sixteen rows share 16 tokens.
 Rows make_rows(int64_t first, int64_t count) {
     Rows rows;
     for (int64_t i = first; i < first + count; ++i) {
@@ -182,7 +183,7 @@ void rows_give_their_segments_back_when_they_are_released(void **) {
     assert_int_equal(store.rows(), 0);
     assert_true(store.segments() <= 1);
 
-    // What is taken back leaves the store as it was.
+    // Rows that are taken back leave the store unchanged.
     const int64_t mark = store.next_id();
     for (int i = 0; i < 9000; ++i) (void)store.add(1, tokens, nullptr, nullptr);
     store.take_back(mark);
@@ -193,7 +194,7 @@ void rows_give_their_segments_back_when_they_are_released(void **) {
     assert_int_equal(store.find(id)->tag, 5);
 }
 
-// Everything that an engine does on the sim backend. Returns the first status that is not OK.
+// Everything that an engine does, on the sim backend. Returns the first status that is not OK.
 int32_t whole_job(const Rows &rows) {
     batchllm_engine_options options = sim_options();
     batchllm_engine *engine = nullptr;
@@ -253,7 +254,7 @@ void rows_that_memory_ran_out_for_are_not_added(void **) {
         ++failed;
     }
     assert_true(failed > 3);
-    // The engine is as good as before: the one call that succeeded counts.
+    // The engine works as before: only the call that succeeded counts.
     assert_int_equal(batchllm_run(engine, nullptr, nullptr), BATCHLLM_OK);
     batchllm_results *results = nullptr;
     assert_int_equal(batchllm_poll(engine, 0, &results), BATCHLLM_OK);
@@ -277,7 +278,7 @@ void a_failed_engine_stays_failed_and_its_results_can_be_polled(void **) {
     const int32_t failed = batchllm_step(engine, nullptr);
     until_failure.store(-1);
     assert_int_equal(failed, BATCHLLM_ERROR_OUT_OF_MEMORY);
-    // There is memory again, but the step was left in its middle.
+    // Memory is available again, but the step was interrupted in the middle.
     assert_int_equal(batchllm_step(engine, nullptr), BATCHLLM_ERROR_OUT_OF_MEMORY);
     assert_int_equal(batchllm_run(engine, nullptr, nullptr), BATCHLLM_ERROR_OUT_OF_MEMORY);
     assert_int_equal(add(engine, rows, 1), BATCHLLM_ERROR_OUT_OF_MEMORY);

@@ -66,11 +66,11 @@ class CheckedBackend : public Backend {
     BackendInfo info_;
 };
 
-// ---- Rows and what must come of them ----
+// ---- Rows and their expected results ----
 
 struct TestRow {
     std::vector<int32_t> prompt;
-    std::vector<std::vector<int32_t>> continuations; // scored where there are any
+    std::vector<std::vector<int32_t>> continuations; // if any, the row is scored
     batchllm_params params;
     int32_t stop_token = -1;
     bool cancelled = false;
@@ -165,7 +165,7 @@ bool add(Engine *engine, const TestRow &row, uint64_t tag) {
     return engine->add_scores(prompt, {{count, tokens.data(), ends.data()}, of_row}, &tag).ok();
 }
 
-// "" or what is wrong with the results: exactly those of every row, each as expected.
+// Returns "" or what is wrong: every row must have exactly its results, each as expected.
 std::string check_results(const std::vector<TestRow> &rows, const ResultBatch &results) {
     std::vector<int32_t> given(rows.size(), 0);
     for (int64_t i = 0; i < results.count; ++i) {
@@ -216,14 +216,14 @@ int64_t longest_of(const std::vector<TestRow> &rows) {
 struct JobShape {
     bool all_at_once = true;
     bool cancels = false;
-    // Of the first devices, those that fail: after so many batches, in such a call.
+    // How the first devices fail: after how many batches, and in which call.
     std::vector<std::pair<int64_t, LateOptions::Call>> failing;
 };
 
-// Lines that are warnings.
+// Counts warnings.
 void count_warning(void *user, int32_t, const char *) { ++*static_cast<int64_t *>(user); }
 
-// The rows through an engine on checked models. "" or what went wrong.
+// Runs the rows through an engine on checked models. Returns "" or what went wrong.
 std::string run_job(Random &random, const CheckedShape &shape, const EngineOptions &options,
                     const LateOptions &late, const JobShape &job, std::vector<TestRow> *rows_of_job,
                     batchllm_stats *stats) {
@@ -281,7 +281,7 @@ std::string check_job(Random &random, Totals *totals) {
         const auto window = static_cast<int32_t>(draw(random, 2, 20));
         shape.kv_windows = {window, 0, window};
     }
-    int64_t fewest = 0; // that hold the longest row
+    int64_t fewest = 0; // pages that hold the longest row
     for (const int32_t window : shape.kv_windows) {
         const int64_t all = (longest_of(rows) + shape.page_tokens - 1) / shape.page_tokens;
         fewest += window == 0 ? all
@@ -309,7 +309,7 @@ std::string check_job(Random &random, Totals *totals) {
     late.fed_tokens = &totals->fed_tokens;
     options.devices.resize(static_cast<size_t>(draw(random, 1, 3)));
     std::iota(options.devices.begin(), options.devices.end(), 0);
-    // All but one may fail, where they have so many batches.
+    // All but one may fail, if they have enough batches.
     for (size_t i = 1; i < options.devices.size() && draw(random, 0, 1); ++i)
         job.failing.emplace_back(draw(random, 0, draw(random, 0, 40)),
                                  static_cast<LateOptions::Call>(draw(random, 0, 2)));
@@ -322,13 +322,13 @@ std::string check_job(Random &random, Totals *totals) {
         return fault("completion tokens", stats.completion_tokens, alone.completion_tokens);
     if (stats.logical_prompt_tokens != alone.logical_prompt_tokens)
         return fault("logical prompt tokens");
-    // Which rows end before they are admitted may differ, and with it what is shared; devices compute
-    // prefixes for themselves.
+    // Which rows end before they are admitted may differ, and therefore also what is shared; each
+    // device computes its own prefixes.
     if (options.devices.size() == 1 &&
         stats.processed_prompt_tokens != alone.processed_prompt_tokens)
         return fault("prompt tokens", stats.processed_prompt_tokens, alone.processed_prompt_tokens);
-    // The rows of a device that failed are planned anew: Algorithm 1, which is not optimal, may group those
-    // that are left better.
+    // The rows of a failed device are planned again. Algorithm 1 is not optimal and may group the
+    // remaining rows better.
     const bool planned_better = !job.failing.empty() && options.enlarge == BATCHLLM_ENLARGE_PAPER;
     if (!planned_better && stats.processed_prompt_tokens < alone.processed_prompt_tokens)
         return fault("fewer prompt tokens on more devices", stats.processed_prompt_tokens,

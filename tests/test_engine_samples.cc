@@ -1,5 +1,5 @@
-// Several samples a row, on models whose layers have windows: the pages of each KV group are shared, given
-// back and taken again, and every sample is the one that a row by itself gets.
+// Several samples per row, on models whose layers have windows: the pages of each KV group are
+// shared, released and reused, and every sample equals that of a row by itself.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -91,7 +91,7 @@ Samples run(const EngineHandle &engine, const Golden &golden) {
     return samples;
 }
 
-// The least pool that no row is too large for.
+// The smallest pool in which every row fits.
 int64_t least_pages(const Golden &golden, batchllm_engine_options options) {
     const batchllm_info info = info_of(make_engine(options));
     int64_t refuses = 0, fits = info.kv_pages;
@@ -112,8 +112,8 @@ bool as_likely(int32_t token, const std::map<int32_t, float> &a,
     return x != a.end() && y != b.end() && std::fabs(x->second - y->second) <= logprob_tolerance;
 }
 
-// Whether the samples are the same; false where rounding has decided a draw, after which they have nothing in
-// common. Up to there the log-probabilities are the same too.
+// Whether the samples are the same; false if rounding has decided a draw, after which they have
+// nothing in common. Up to there, the log-probabilities must be the same too.
 bool same(const char *name, const Sample &expected, const Sample &got) {
     for (size_t t = 0; t < expected.tokens.size() && t < got.tokens.size(); ++t) {
         const int32_t token = expected.tokens[t];

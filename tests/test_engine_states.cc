@@ -1,5 +1,5 @@
-// Engines on the CPU with models whose layers have states (tests/golden): what their slots are said to be, states in
-// bf16, and a job of far more rows than slots.
+// Engines on the CPU with models whose layers have states (tests/golden): the reported slots,
+// states in bf16, and a job with far more rows than slots.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -45,14 +45,14 @@ batchllm_info info_of(const EngineHandle &engine) {
     return info;
 }
 
-// ---- What is said of slots ----
+// ---- Reported slots ----
 
 void check_slots(const char *model) {
     const EngineHandle engine = make_engine(model, cpu_options("state_slots=9"));
     const batchllm_info info = info_of(engine);
     assert_int_equal(info.state_slots, 9);
     assert_true(info.state_slot_bytes > 0);
-    // All of the memory, but for less than a page.
+    // All of the memory except less than a page.
     const int64_t taken =
         info.state_slots * info.state_slot_bytes + info.kv_pages * info.kv_page_bytes;
     assert_in_range((int64_t{64} << 20) - taken, 0, info.kv_page_bytes - 1);
@@ -60,7 +60,7 @@ void check_slots(const char *model) {
     assert_int_equal(stats.state_slots_total, 9);
     assert_int_equal(stats.state_slots_peak, 0);
     assert_int_equal(stats.state_slot_bytes, info.state_slot_bytes);
-    // Two rows that share a prefix: a slot each, and its.
+    // Two rows that share a prefix: one slot for each row, and one for the prefix.
     const std::vector<int32_t> tokens = [] {
         std::vector<int32_t> made;
         for (int32_t row = 0; row < 2; ++row) {
@@ -98,7 +98,7 @@ void options_for_states_are_checked(void **) {
         const char *model, *option;
     } cases[] = {{"golden/qwen3_5_bf16", "state_type=f16"},
                  {"golden/qwen3_5_bf16", "state_slots=0"},
-                 {"golden/lfm2_bf16", "state_type=bf16"}, // there is no S
+                 {"golden/lfm2_bf16", "state_type=bf16"}, // it has no S
                  {"golden/llama_bias_f32", "state_type=bf16"}};
     for (const auto &c : cases) {
         batchllm_engine_options options = cpu_options(c.option);
@@ -127,8 +127,8 @@ void the_simulation_counts_the_same_slots(void **) {
 
 struct Compared {
     int64_t rows = 0, equal_rows = 0;
-    int64_t tokens = 0;              // up to the first that differs
-    double squares = 0, largest = 0; // of the differences of their log-probabilities
+    int64_t tokens = 0;              // up to the first difference
+    double squares = 0, largest = 0; // of the differences of log-probabilities
 };
 
 void add_row(const GoldenRow &row, const batchllm_results &results, int64_t i, Compared *compared) {
@@ -192,7 +192,7 @@ void states_in_bf16_are_close_to_the_references(void **) {
                           "off by %.2g, at most %.2g\n",
                           golden.directory.c_str(), int(step_tokens), int(of.equal_rows),
                           int(of.rows), deviation, of.largest);
-            assert_true(of.largest > 1e-4); // f32's are off by less
+            assert_true(of.largest > 1e-4); // in f32 they are off by less
             assert_true(deviation < 0.05);
             assert_true(4 * of.equal_rows > of.rows);
         }
@@ -248,7 +248,7 @@ std::vector<std::vector<int32_t>> outputs_of(const EngineHandle &engine, const M
     return outputs;
 }
 
-// reproducible: tokens do not change with what is computed at once, so they are compared exactly.
+// reproducible: tokens do not depend on what is computed together, so they are compared exactly.
 void check_many_rows(const char *model) {
     const ManyRows rows = make_rows(20000);
     batchllm_engine_options options = cpu_options("state_slots=105");
@@ -273,7 +273,8 @@ void twenty_thousand_rows_on_slots_for_a_hundred_have_the_same_tokens(void **) {
 
 // ---- Small slots ----
 
-// A slot of lfm2_bf16 takes as much as three tokens' keys and values: it is not given the memory of hundreds.
+// A slot of lfm2_bf16 takes as much memory as the keys and values of three tokens, so slots must
+// not get the memory of hundreds of tokens each.
 void small_slots_are_as_many_as_a_sixteenth_of_the_memory_holds(void **) {
     batchllm_engine_options options = cpu_options(nullptr);
     options.step_tokens = 4096;

@@ -1,5 +1,6 @@
-// min_tokens, bad_words and prompt_logprobs in the engine, with and without batches in flight, on pools that
-// preempt, in small steps: against rows that score their own prompts, and against a slow look at every token.
+// min_tokens, bad_words and prompt_logprobs in the engine, with and without batches in flight, with
+// pools that preempt, and in small steps: compared with rows that score their own prompts, and with
+// a slow check of every token.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -15,7 +16,7 @@ namespace {
 
 constexpr int64_t rows = 24;
 
-// Families of six that begin alike.
+// Groups of six prompts that begin alike.
 std::string prompt_of(uint64_t row) {
     std::string text = "name " + std::to_string(row / 6) + ": a long beginning of some rows, ";
     for (uint64_t i = 0; i <= row % 6; ++i) text += "no yes red " + std::to_string(row * i);
@@ -74,7 +75,7 @@ std::vector<int32_t> tokens_of(const std::string &text) {
     return tokens;
 }
 
-// What scoring each prompt's tokens behind its first gives.
+// The log-probabilities of each prompt's tokens after the first, from scoring.
 std::map<uint64_t, std::vector<float>> scored_prompts() {
     const auto engine = make_engine({});
     std::map<uint64_t, std::vector<float>> expected;
@@ -142,7 +143,7 @@ void prompts_have_the_log_probabilities_that_scoring_gives(void **) {
                 assert_true(results->shared_tokens[i] > 16);
             }
         }
-        // What is generated is the same with or without.
+        // The generated text is the same with or without them.
         const Answers got = answers_of(*results);
         for (const auto &[of, answer] : answers) assert_true(got.at(of).tokens == answer.tokens);
         preemptions += engine->stats().preemptions;
@@ -172,7 +173,7 @@ void a_rows_first_sample_has_them_and_the_others_share_its_prompt(void **) {
                 }
             }
             const batchllm_stats stats = engine->stats();
-            // Once alone, and once for the others where they are drawn.
+            // Once on its own, and once for the others if they are sampled.
             const int64_t times = temperature == 0 ? 4 : 2;
             assert_true(stats.processed_prompt_tokens * times >= stats.logical_prompt_tokens);
             assert_true(stats.saving_ratio > 0.45);
@@ -202,7 +203,7 @@ bool has(const std::vector<int32_t> &tokens, const std::vector<int32_t> &sequenc
            tokens.end();
 }
 
-// A row's first token and its third, or its last where it ended before.
+// A row's first token and its third, or its last if it ended earlier.
 std::array<int32_t, 2> stops_of(const std::vector<int32_t> &tokens) {
     assert_true(!tokens.empty());
     return {tokens[0], tokens[std::min<size_t>(2, tokens.size() - 1)]};
@@ -260,7 +261,7 @@ void a_stop_string_counts_only_behind_min_tokens(void **) {
     for (const auto &[of, answer] : free) {
         if (answer.text.size() < 8 || answer.text.find('\0') != std::string::npos) continue;
         const std::string stop = answer.text.substr(0, 1);
-        if (static_cast<unsigned char>(stop[0]) >= 0x80) continue; // no whole character
+        if (static_cast<unsigned char>(stop[0]) >= 0x80) continue; // not a whole character
         const char *strings[] = {stop.c_str()};
         for (const int32_t least : {0, 3}) {
             const auto engine = make_engine({});
@@ -293,7 +294,7 @@ void bad_words_are_not_generated(void **) {
         std::map<uint64_t, std::vector<std::vector<int32_t>>> sequences;
         const auto tokenizer = Tokenizer::load(model_directory());
         for (uint64_t row = 0; row < rows; ++row) {
-            // The second and third token of what it would generate, where that is a text of its own.
+            // The second and third token of what it would generate, if they form a valid text.
             const Answer &answer = free.at({row, 0});
             if (answer.tokens.size() < 3) continue;
             const auto text = (*tokenizer)->decode({answer.tokens.data() + 1, 2}, false);
@@ -316,7 +317,7 @@ void bad_words_are_not_generated(void **) {
             assert_int_equal(answer.status, BATCHLLM_OK);
             assert_true(has(free.at(of).tokens, sequences[of.first][0]));
             assert_false(has(answer.tokens, sequences[of.first][0]));
-            // The tokens before it are the same: a sequence is banned, and not its first token.
+            // The tokens before it are the same: the sequence is banned, not its first token.
             assert_int_equal(answer.tokens[0], free.at(of).tokens[0]);
             assert_int_equal(answer.tokens[1], free.at(of).tokens[1]);
         }
@@ -339,7 +340,7 @@ void words_that_cannot_be_are_the_rows_errors(void **) {
     params.bad_words = words;
     params.bad_word_count = 1;
     add(engine.get(), "a", 3, params, nullptr);
-    // Nothing is left to be said.
+    // No token is left to generate.
     params.bad_word_count = 0;
     params.min_tokens = 1;
     const int32_t stops[] = {281};
@@ -364,7 +365,7 @@ void words_that_cannot_be_are_the_rows_errors(void **) {
     says(3, "bad_words[0] is empty");
     says(4, "min_tokens, bad_words");
     assert_int_equal(answers.at({4, 0}).status, BATCHLLM_ERROR_ROW_NOT_A_NUMBER);
-    // The same at once, without a row.
+    // The same immediately, without a row.
     params = params_of(4);
     params.min_tokens = 5;
     const Status refused = engine->check_params(params);

@@ -1,5 +1,5 @@
-// Checkpoints in four bits: what each form says in config.json, codes, scales and zero points -> weights, and
-// files that are wrong. Whole models are compared in test_engine_golden.cc.
+// Checkpoints in four bits: each form's configuration in config.json; codes, scales and zero points
+// -> weights; and invalid files. Whole models are compared in test_engine_golden.cc.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -39,7 +39,7 @@ struct Matrix {
     int64_t rows, columns, groups;
     std::vector<int> codes;    // [rows][columns]
     std::vector<int> zeros;    // [rows][groups]
-    std::vector<float> scales; // [rows][groups], which float16 and bfloat16 hold
+    std::vector<float> scales; // [rows][groups], exact in float16 and bfloat16
     std::vector<int32_t> group_of;
 
     double value(Form form, int64_t row, int64_t column) const {
@@ -75,7 +75,7 @@ template <typename At> Entry words(int64_t rows, int64_t columns, const At &at) 
     return {"I32", {rows, columns}, bytes_of(out)};
 }
 
-// Eight numbers in a word; element i of them in the four bits place[i].
+// Eight numbers in a word; element i is in the four bits place[i].
 template <typename At> uint32_t word_of(const At &at, const int *place = nullptr) {
     uint32_t word = 0;
     for (int i = 0; i < 8; ++i) {
@@ -155,7 +155,7 @@ void add_packed(Form form, const Matrix &m, bool any_order, const std::string &m
 
 const std::string layer = "model.layers.0.";
 
-// Sizes that eight divides; those of compressed-tensors that it does not.
+// Sizes that are multiples of eight; for compressed-tensors, sizes that are not.
 struct Sizes {
     int64_t hidden, width, q_size, kv_size, head_dim, group;
 };
@@ -242,7 +242,7 @@ Result<std::unique_ptr<Model>> load(const Checkpoint4 &from) {
     return load_model(directory.path());
 }
 
-// In f32, in bf16, and from a row in the middle.
+// Checks a tensor in f32, in bf16, and from a row in the middle.
 void check_tensor(const Tensor &tensor, const std::function<double(int64_t, int64_t)> &value) {
     const auto n = static_cast<size_t>(tensor.rows * tensor.columns);
     std::vector<float> whole(n), rest(n);
@@ -283,7 +283,7 @@ void check_model(const Checkpoint4 &from) {
     }
 }
 
-// All of them, groups of columns in order and not.
+// All forms, with groups of columns in order and not in order.
 std::vector<Checkpoint4> all_forms() {
     std::vector<Checkpoint4> all;
     for (const Form form : {Form::awq, Form::gptq_v1, Form::gptq_v2, Form::gptq_symmetric,
@@ -306,7 +306,7 @@ void elements_are_codes_less_zero_points_times_scales_in_every_form(void **) {
 
 void a_scale_may_be_of_a_whole_row(void **) {
     Sizes sizes = even;
-    sizes.group = 1 << 20; // more than a row has
+    sizes.group = 1 << 20; // larger than a row
     Checkpoint4 awq = make_checkpoint(Form::awq, sizes, false);
     awq.config = R"({"quant_method": "awq", "w_bit": 4, "q_group_size": -1, "version": "GEMM"})";
     check_model(awq);
@@ -330,7 +330,7 @@ void presets_and_formats_of_compressed_tensors_are_known(void **) {
     check_model(preset);
 }
 
-// Files that say the first version and hold the zero points of the second, and the reverse.
+// Files that claim the first version but have the zero points of the second, and the reverse.
 void symmetric_gptq_has_the_middle_for_zero_whatever_version_it_says(void **) {
     for (const uint32_t stored : {0x77777777U, 0x88888888U}) {
         for (const char *version : {"gptq", "gptq_v2"}) {
@@ -358,7 +358,7 @@ void groups_of_minus_one_are_in_order_in_compressed_tensors(void **) {
     check_model(from);
 }
 
-// ---- What is wrong --------------------------------------------------------------------------------
+// ---- Errors --------------------------------------------------------------------------------
 
 void every_tensor_of_a_matrix_must_be_there_of_its_type_and_shape(void **) {
     for (const Checkpoint4 &whole : all_forms()) {
@@ -484,11 +484,11 @@ void tensors_of_another_form_than_the_configuration_says_are_no_weights(void **)
     from = make_checkpoint(Form::packed, even, false);
     from.config = R"({"quant_method": "fp8", "weight_block_size": null})";
     must_fail(load(from).status(), format_error, {"self_attn.qkv_proj.weight", "missing"});
-    // A matrix that is there both ways is the plain one, and the other is left over.
+    // If a matrix is present in both forms, the plain one is used and the other is left over.
     from = make_checkpoint(Form::gptq_v1, even, false);
     from.entries[layer + "mlp.down_proj.weight"] = plain({even.hidden, even.width});
     must_fail(load(from).status(), unsupported, {"mlp.down_proj.g_idx", "of no use"});
-    // Left out by the configuration, packed all the same.
+    // Excluded by the configuration, but packed anyway.
     from = make_checkpoint(Form::packed, even, false);
     from.config.replace(from.config.find("lm_head"), 7, "re:.*down_proj");
     must_fail(load(from).status(), format_error, {"mlp.down_proj.weight", "missing"});

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The hash by which libbatchllm.so and libbatchllm_cuda.so know that they come from one build. Standard library only."""
+"""The hash by which libbatchllm.so and libbatchllm_cuda.so recognise that they come from the same build. Standard
+library only."""
 import subprocess
 import sys
 import tempfile

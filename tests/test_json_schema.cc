@@ -1,4 +1,5 @@
-// JSON schemas as grammars: what texts they take, what is refused and how it is named, what is widened.
+// JSON schemas as grammars: which texts they accept, what is rejected and how it is named, and what
+// is widened.
 #include <algorithm>
 #include <ctime>
 #include <memory>
@@ -218,7 +219,7 @@ void references_may_recurse(void **) {
         R"({"$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"s": {"type": "string"}},
               "$ref": "#/definitions/s", "maxLength": 1})",
         {"\"long\""}, {"1"});
-    // The required member never ends; the null does.
+    // The required member never ends; null does.
     check(
         R"({"anyOf": [{"type": "null"}, {"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#/$defs/n"}}}],
               "$defs": {"n": {"type": "object", "required": ["n"], "properties": {"n": {"$ref": "#/$defs/n"}}}}})",
@@ -268,13 +269,14 @@ void loose_widens_with_a_warning(void **) {
           {"[1,1]", "[1,2]"}, {"[\"a\"]"}, loose);
 }
 
-// What is left out of a negated schema must widen it too.
+// Leaving something out of a negated schema must also widen it.
 void loose_never_narrows(void **) {
     Options loose;
     loose.loose = true;
     check(R"({"not": {"propertyNames": {"minLength": 2, "pattern": "(?<=x)y"}}})",
           {R"({"a":1})", R"({"xy":1})", R"({"ab":1})"}, {}, loose);
-    // Nobody knows which names the pattern takes: they are all its, and evaluated.
+    // Which names the pattern matches is not known, so all names count as matched, and as
+    // evaluated.
     check(R"({"patternProperties": {"(a)\\1": {"type": "integer"}}, "additionalProperties": false,
               "properties": {"b": {"type": "string"}}, "required": ["b"]})",
           {R"({"b":"x","aa":1})", R"({"b":"x","c":null})"}, {R"({"b":1})", R"({"aa":1})"}, loose);
@@ -286,7 +288,7 @@ void loose_never_narrows(void **) {
           {}, loose);
 }
 
-// More pairs of branches than are looked at: what is left out is one of the schemas.
+// More pairs of branches than are examined: one of the schemas is left out.
 void loose_passes_over_alternatives_that_multiply(void **) {
     const auto branches = [](const char *prefix) {
         std::string text = R"({"anyOf": [)";
@@ -336,7 +338,7 @@ std::string repeated(const std::string &text, int count) {
     return out;
 }
 
-// Accepted or refused, but soon.
+// Accepted or rejected, but quickly.
 void hostile_schemas_end(void **) {
     std::string fan = R"({"$ref": "#/$defs/a0", "$defs": {)";
     for (int i = 0; i < 60; ++i) {
@@ -359,10 +361,10 @@ void hostile_schemas_end(void **) {
           std::string(R"({"pattern": "^((a{1,200}){1,200}){1,200}$"})"),
           std::string(R"({"pattern": "(a|b)*a(a|b){30}$", "maxLength": 1000000})"),
           "{\"properties\": {\"" + std::string(1000000, 'x') + "\": {}}}"}) {
-        const std::clock_t start = std::clock(); // processor time: other programs do not count
+        const std::clock_t start = std::clock(); // processor time: ignores other programs
         const auto graph = compiled(schema);
         const double took = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-        assert_true(took < 30); // far above what it takes, sanitizers and valgrind included
+        assert_true(took < 30); // far more than needed, even with sanitizers and valgrind
         if (!graph.ok()) assert_true(graph.status().message().size() < 1000);
     }
 }

@@ -138,7 +138,7 @@ void pages_go_back_as_they_fall_out_of_the_window(void **) {
     PagePool pool(100, 4, {0, 6});
     PageTable table;
     bool good = true;
-    // The token at `stored` sees positions [stored - 5, stored]: in column (stored - 5) / 4 and on.
+    // The token at `stored` sees positions [stored - 5, stored]: from column (stored - 5) / 4 on.
     for (int32_t stored = 0; stored < 60; ++stored) {
         if (stored % 4 == 0) good &= pool.take(&table);
         pool.slide(&table, stored);
@@ -148,7 +148,7 @@ void pages_go_back_as_they_fall_out_of_the_window(void **) {
         good &= pool.used() == table.pages();
     }
     const int32_t kept = table.group(1).pages[0];
-    pool.slide(&table, 60); // what is stored is 60 tokens, in 15 columns
+    pool.slide(&table, 60); // 60 tokens are stored, in 15 columns
     good &= pool.pages_kept(60) == table.pages();
     const bool still = kept == table.group(1).pages[0];
     pool.give(&table);
@@ -215,7 +215,7 @@ void a_prefix_goes_with_its_last_user(void **) {
     assert_int_equal(pool.used(), 0);
     assert_int_equal(forest.live_pages(), 0);
     assert_int_equal(forest.tokens_left(), 0);
-    const int32_t again = forest.add(-1, 7); // a slot used again starts afresh
+    const int32_t again = forest.add(-1, 7); // a reused slot starts empty
     assert_true(again == head || again == tail);
     assert_int_equal(forest.at(again).length, 7);
     assert_int_equal(forest.at(again).computed, 0);
@@ -228,12 +228,12 @@ void a_table_has_a_state_slot_from_its_first_column_to_its_last(void **) {
     assert_true(pool.take(&a) && pool.take(&b));
     assert_true(a.state >= 0 && b.state >= 0 && a.state != b.state);
     assert_int_equal(pool.states().used(), 2);
-    assert_false(pool.has_room()); // pages, but no slot
+    assert_false(pool.has_room()); // there are pages, but no slot
     assert_false(pool.take(&c));
     assert_int_equal(c.state, -1);
     assert_int_equal(pool.used(), 2);
     const int32_t kept = a.state;
-    assert_true(pool.take(&a)); // a further column takes none
+    assert_true(pool.take(&a)); // another column needs no slot
     assert_int_equal(a.state, kept);
     const int32_t given = b.state;
     pool.give(&b);
@@ -268,7 +268,7 @@ void a_prefix_counts_as_one_slot_while_it_is_live(void **) {
     compute(&forest, &pool, head);
     compute(&forest, &pool, prefix);
     assert_int_equal(pool.states().used(), 2);
-    forest.release(prefix); // idle: both still have theirs, and only the head is live
+    forest.release(prefix); // idle: both keep theirs, and only the head is live
     assert_int_equal(pool.states().used(), 2);
     assert_int_equal(forest.live_prefixes(), 1);
     assert_int_equal(forest.prefixes_to_hold(prefix), 1);
@@ -314,7 +314,8 @@ void a_prefix_keeps_what_the_window_reaches_back_to_from_its_end(void **) {
     const int64_t used = pool.used();
     forest.release(tail);
     const bool evicted = forest.evict_idle() && forest.evict_idle();
-    // Position 100 sees [81, 100]: of seven pages the last two. 108 sees [89, 108]: all of the tail.
+    // Position 100 sees [81, 100]: the last two of seven pages. 108 sees [89, 108]: all of the
+    // tail.
     assert_int_equal(first, 5);
     assert_int_equal(live, 7 + 2 + 1 + 1);
     assert_int_equal(used, live);
@@ -338,7 +339,7 @@ void a_chunk_that_nobody_needs_any_more_is_cancelled(void **) {
     assert_int_equal(forest.at(head).chunk, 0);
 }
 
-// Has `rows` requests generate to lengths drawn from [low, high], one after the other.
+// Simulates `rows` requests, one after the other, whose lengths are drawn from [low, high].
 void show(LengthEstimate *lengths, std::mt19937_64 *random, int32_t rows, int32_t max_tokens,
           int64_t low, int64_t high) {
     for (int32_t row = 0; row < rows; ++row) {
@@ -403,7 +404,7 @@ void the_forecast_is_the_peak_of_requests_that_end_one_after_the_other(void **) 
     std::mt19937_64 random(seed_of_run());
     bool good = true;
     for (int32_t round = 0; round < 200; ++round) {
-        const int64_t longest = 63; // one step a bucket
+        const int64_t longest = 63; // one step per bucket
         struct Some {
             int64_t now;
             Outlook outlook;
@@ -429,7 +430,7 @@ void the_forecast_is_the_peak_of_requests_that_end_one_after_the_other(void **) 
         }
         const auto guess =
             static_cast<double>(forecast.peak_with(requests.back().now, requests.back().outlook));
-        // Those that outlast a bucket are counted as they are at its end: one step more.
+        // Requests that outlast a bucket are counted as at its end: one step more.
         good &= guess >= peak - 1e-9 && guess <= peak + 1 + static_cast<double>(requests.size());
     }
     assert_true(good);
@@ -439,7 +440,7 @@ void the_forecast_stops_growing_where_a_window_is_full(void **) {
     std::mt19937_64 random(seed_of_run());
     bool good = true;
     for (int32_t round = 0; round < 200; ++round) {
-        const int64_t longest = 63; // one step a bucket
+        const int64_t longest = 63; // one step per bucket
         std::vector<KvWindow> windows = {{0, static_cast<int32_t>(random() % 3)},
                                          {static_cast<int32_t>(1 + random() % 80), 2}};
         constexpr int32_t page_tokens = 4;

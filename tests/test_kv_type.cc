@@ -61,7 +61,7 @@ void simulated_pages_of_fp8_are_twice_as_many(void **) {
         options.extra = {{"kv_type", "fp8"}};
         const SimOptions narrow = read_sim_options(of, options).value();
         assert_int_equal(2 * narrow.slot_bytes, wide.slot_bytes);
-        assert_true(narrow.pages / 2 == wide.pages); // but for the rest of a page
+        assert_true(narrow.pages / 2 == wide.pages); // except for the rest of a page
         assert_int_equal(2 * narrow.kv_groups[0].token_bytes, wide.kv_groups[0].token_bytes);
     }
     BackendOptions options;
@@ -74,8 +74,8 @@ void simulated_pages_of_fp8_are_twice_as_many(void **) {
              "compute_type");
 }
 
-// Requests that decode alone read half of the bytes; keys that many share cost as much to compute with, and a
-// little more for being widened.
+// Requests that decode separately read half of the bytes. Keys that many share take the same time
+// to compute with, plus a little for being widened.
 void attention_in_fp8_is_predicted_by_its_bytes(void **) {
     const DeviceCosts costs = named_device_costs("h200").value();
     const Model model = describe_model("golden/qwen3_bf16").value();
@@ -99,7 +99,7 @@ void attention_in_fp8_is_predicted_by_its_bytes(void **) {
     assert_true(seconds(1, true) < 1.1 * seconds(2, true));
 }
 
-// A layer of its own, whose tensors are here.
+// A single layer that owns its tensors.
 class MadeLayer {
   public:
     MadeLayer() {
@@ -148,7 +148,7 @@ bool is_power_of_two(float scale) {
     return std::frexp(scale, &exponent) == 0.5F;
 }
 
-// Root of the mean square of a head's elements over inputs of a root mean square of 1.
+// Root mean square of a head's elements for inputs with a root mean square of 1.
 double measured(MadeLayer *made, const Weight &weight, int32_t head) {
     std::normal_distribution<double> normal;
     const std::vector<float> gain = [&] {
@@ -210,7 +210,7 @@ void behind_a_norm_its_weight_says_it(void **) {
     a.k_norm.kind = NormKind::rms;
     a.k_norm.weight = a.k.values;
     a.k_norm.weight.columns = 1;
-    a.k_norm.weight.rows = MadeLayer::head_dim; // of each head
+    a.k_norm.weight.rows = MadeLayer::head_dim; // one for each head
     a.k_norm.weight.data = reinterpret_cast<const std::byte *>(weight.data());
     assert_true(kv_scales(made.model(), 1)[0].k == std::vector<float>(3, 32.0F));
     a.k_norm.offset = 38.5F; // -1.5
@@ -220,7 +220,7 @@ void behind_a_norm_its_weight_says_it(void **) {
     a.k_norm.weight.rows = static_cast<int64_t>(weight.size());
     const KvScales whole = kv_scales(made.model(), 1)[0];
     assert_true((whole.k == std::vector<float>{32, 4, 4}) && whole.v == before[0].v);
-    a.v_norm.kind = NormKind::rms; // without a weight
+    a.v_norm.kind = NormKind::rms; // it has no weight
     assert_true(kv_scales(made.model(), 1)[0].v == std::vector<float>(3, 1.0F));
 }
 
@@ -251,7 +251,8 @@ void weights_of_zeros_and_numbers_beyond_all_have_a_scale_too(void **) {
     assert_true(scales.v[0] == 0x1p60F);
 }
 
-// Each golden model, in whichever form its keys' weights are stored; layers that attend to another's keys.
+// Each golden model, whatever the stored form of its key weights, including layers that attend to
+// another layer's keys.
 void every_model_has_scales(void **) {
     int32_t models = 0, borrowed = 0;
     for (const auto &entry : std::filesystem::directory_iterator("golden")) {

@@ -1,5 +1,5 @@
-// Which matrices in e4m3 keep the checkpoint's scales, where those scales go, and of which tensors a mixer's matrices
-// are made. Needs no CUDA.
+// Which matrices in e4m3 keep the checkpoint's scales, where those scales go, and which tensors a
+// mixer's matrices are made from. Needs no CUDA.
 #include <cstdint>
 #include <deque>
 #include <vector>
@@ -53,8 +53,8 @@ const Placing kAsTheyAre;
 
 void scales_of_tensors_and_channels_become_scales_of_rows(void **) {
     Tensors tensors;
-    const Tensor *q = tensors.add(32, 64, 32, 64); // of a tensor
-    const Tensor *k = tensors.add(16, 64, 1, 64);  // of channels
+    const Tensor *q = tensors.add(32, 64, 32, 64); // one scale per tensor
+    const Tensor *k = tensors.add(16, 64, 1, 64);  // one scale per channel
     const Tensor *v = tensors.add(16, 64, 16, 64);
     const MatrixSource source{64, 64, {{q, 0}, {k, 32}, {v, 48}}, kAsTheyAre};
     assert_true(own_scaling(source) == Scaling::rows);
@@ -70,7 +70,7 @@ void scales_of_tensors_and_channels_become_scales_of_rows(void **) {
 
 void padded_heads_and_parts_of_a_stored_tensor_keep_their_scales(void **) {
     Tensors tensors;
-    // Rows 20 to 40 of a stored tensor of 60, heads of 10 padded to 16.
+    // Rows 20 to 40 of a stored tensor with 60; heads of 10 padded to 16.
     const Tensor *k = tensors.add(20, 64, 1, 64, 60, 20);
     const MatrixSource source{32, 64, {{k, 0}}, {10, 16, 1, 1}};
     assert_true(own_scaling(source) == Scaling::rows);
@@ -98,12 +98,12 @@ void blocks_stay_blocks_where_parts_begin_on_them(void **) {
             assert_true(scales[row * stride + b] == tensor->scales.data[row % 2 * 5 + b]);
         }
     }
-    // A fused tensor's second half begins on a block too.
+    // The second half of a fused tensor also begins on a block.
     const Tensor *half = tensors.add(128, 256, 128, 128, 256, 128);
     const MatrixSource second{128, 256, {{half, 0}}, kAsTheyAre};
     assert_true(own_scaling(second) == Scaling::blocks);
     assert_true(own_scales(second, Scaling::blocks)[1] == half->scales.data[3]);
-    // One block of columns is a scale of a row.
+    // A single block of columns is a scale per row.
     const Tensor *narrow = tensors.add(160, 128, 128, 128);
     const MatrixSource rows{160, 128, {{narrow, 0}}, kAsTheyAre};
     assert_true(own_scaling(rows) == Scaling::rows);
@@ -120,14 +120,15 @@ void what_the_products_cannot_multiply_is_left(void **) {
     };
     assert_true(scaling(32, 64, {{rows, 0}}) == Scaling::rows);
     assert_true(scaling(32, 64, {{rows, 0}, {tensors.none(), 32}}) == Scaling::rows);
-    // One part is in 16 bits, or there is none.
+    // One part is in 16 bits, or there are no parts.
     assert_true(scaling(64, 64, {{rows, 0}, {tensors.of(DType::bf16, 32, 64), 32}}) ==
                 Scaling::none);
     assert_true(scaling(64, 64, {{tensors.none(), 0}}) == Scaling::none);
-    // No multiples of 16.
+    // Not multiples of 16.
     assert_true(scaling(40, 64, {{tensors.add(40, 64, 1, 64), 0}}) == Scaling::none);
     assert_true(scaling(32, 72, {{tensors.add(32, 72, 1, 72), 0}}) == Scaling::none);
-    // Blocks: of another size, beginning inside of one, of columns that are no multiple of 128, moved apart.
+    // Blocks: of another size, beginning inside a block, with columns that are not a multiple of
+    // 128, moved apart.
     const Tensor *blocks = tensors.add(256, 256, 128, 128);
     assert_true(scaling(256, 256, {{blocks, 0}}) == Scaling::blocks);
     assert_true(scaling(256, 256, {{tensors.add(256, 256, 64, 128), 0}}) == Scaling::none);
@@ -142,7 +143,8 @@ void what_the_products_cannot_multiply_is_left(void **) {
                 Scaling::none);
 }
 
-// What quantize=fp8 quantises again: a checkpoint's matrices of fewer than 16 bits, and no others.
+// quantize=fp8 quantises again those of a checkpoint's matrices that have fewer than 16 bits, and
+// no others.
 void a_matrix_is_stored_quantised_if_a_part_is(void **) {
     Tensors tensors;
     const Tensor *e4m3 = tensors.add(32, 64, 1, 64), *u4 = tensors.of(DType::u4, 32, 64);
@@ -167,17 +169,18 @@ void a_matrix_is_stored_quantised_if_a_part_is(void **) {
         assert_int_equal(is_stored_in_e4m3(source(c.parts)), c.in_e4m3);
         assert_int_equal(is_stored_quantised(source(c.parts)), c.quantised);
     }
-    // Its elements are not those of the products.
+    // Its elements do not have the type of the products.
     assert_true(own_scaling(source({u4})) == Scaling::none);
     assert_true(own_scaling(source({e4m3, u4})) == Scaling::none);
-    // Of an expert either part counts.
+    // For an expert, either part counts.
     const ExpertMatrix experts{64, 64, {{bf16, u4}, {bf16, bf16}, {u4, nullptr}}};
     assert_true(is_stored_quantised(experts.source(0)));
     assert_false(is_stored_quantised(experts.source(1)));
     assert_true(is_stored_quantised(experts.source(2)));
 }
 
-// Each head's rows of queries, then of its gate: the queries in front of keys and values, the gates behind.
+// Each head's rows of queries, then of its gate: queries come before keys and values, gates after
+// them.
 void gates_of_queries_are_rows_of_their_own(void **) {
     Attention attention;
     attention.heads = 3;
@@ -228,7 +231,7 @@ void a_short_convolutions_b_c_and_x_are_one_matrix(void **) {
     }
     convolution.o.values = shaped(40, 24);
     const MixerMatrices mixer(layer, 40);
-    assert_int_equal(mixer.first.rows, 80); // a multiple of 16
+    assert_int_equal(mixer.first.rows, 80); // rounded up to a multiple of 16
     assert_int_equal(mixer.first.columns, 40);
     assert_true(mixer.first.parts == (std::vector<MatrixPart>{{&convolution.b.values, 0},
                                                               {&convolution.c.values, 24},
@@ -253,7 +256,7 @@ void a_short_convolutions_filter_is_turned_over(void **) {
     assert_null(TurnedFilter(filter, false).tensor.data);
 }
 
-// Of q, k and v, each over three tokens, in rows of four.
+// For q, k and v, each over three tokens, in rows of four.
 void a_narrow_convolution_leaves_the_earliest_places(void **) {
     LinearAttention space;
     space.width = 3;
@@ -270,14 +273,14 @@ void a_narrow_convolution_leaves_the_earliest_places(void **) {
     }
 }
 
-// Of [experts], each of rows of gate and up by turns.
+// [experts], each with alternating rows of gate and up.
 void scales_of_experts_are_in_the_order_of_their_rows(void **) {
     Tensors tensors;
     const ExpertMatrix gated{
         64,
         48,
         {{tensors.add(32, 48, 1, 48), tensors.add(32, 48, 1, 48)},
-         {tensors.add(32, 48, 32, 48), tensors.add(32, 48, 1, 48)}}}; // of a tensor, too
+         {tensors.add(32, 48, 32, 48), tensors.add(32, 48, 1, 48)}}}; // one scale per tensor, too
     assert_true(own_scaling(gated) == Scaling::rows);
     const std::vector<float> scales = expert_scales(gated, Scaling::rows);
     assert_int_equal(scales.size(), 128);
@@ -295,7 +298,7 @@ void scales_of_experts_are_in_the_order_of_their_rows(void **) {
 
 void blocks_of_experts_are_those_of_gate_and_up(void **) {
     Tensors tensors;
-    // Gate and up in one tensor for all experts, as stacked ones are stored.
+    // Gate and up in one tensor for all experts, as in stacked checkpoints.
     const auto half = [&](int64_t first) { return tensors.add(256, 384, 128, 128, 1024, first); };
     const ExpertMatrix gated{512, 384, {{half(0), half(256)}, {half(512), half(768)}}};
     assert_true(own_scaling(gated) == Scaling::blocks);
@@ -326,13 +329,13 @@ void experts_have_one_kind_of_scales(void **) {
     assert_true(own_scaling(ExpertMatrix{128, 256, {{blocks, nullptr}, {rows, nullptr}}}) ==
                 Scaling::none);
     assert_true(own_scaling(ExpertMatrix{256, 256, {{blocks, rows}}}) == Scaling::none);
-    // Rows that take turns in the file are not as they lie there.
+    // Rows that alternate in the file must be rearranged.
     Tensor apart = *rows;
     apart.row_step = 2;
     assert_true(own_scaling(ExpertMatrix{128, 256, {{&apart, nullptr}}}) == Scaling::none);
 }
 
-// Gate and up by turns, with their biases; without a gate up as it is.
+// Gate and up alternate, with their biases; without a gate, up is unchanged.
 void experts_have_gate_and_up_or_up_alone(void **) {
     Tensors tensors;
     Experts experts;

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""No two types of one namespace share a name, or differ in nothing but case.
+"""No two types in a namespace have the same name, or names that differ only in case.
 
-A compiler sees one file at a time. Two structs of one name in two files are merged by the linker as if they were one, and
-functions of one then run on the other. Types in anonymous namespaces, in other types and in functions are not merged.
-Standard library only.
+A compiler sees one file at a time. The linker merges two structs with the same name in two files as if they were one,
+and functions of one then run on the other. Types in anonymous namespaces, in other types and in functions are not
+merged. Standard library only.
 """
 import collections
 import re
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ["include", "src", "cuda", "tests", "bench"]
 ENDINGS = {".h", ".cc", ".cu", ".cuh"}
 
-# Comments, and strings with what they hold, are left out; directives too, with the lines that continue them.
+# Comments, strings, and directives with their continuation lines are left out.
 LEFT_OUT = re.compile(r'''//[^\n]*|/\*.*?\*/|R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'(?![\w])
                           |^[ \t]*\#(?:[^\n]*\\\n)*[^\n]*''', re.S | re.X | re.M)
 NAMESPACE = re.compile(r"(?:inline\s+)?namespace\s*((?:\w+(?:\s*::\s*\w+)*)?)\s*$")
@@ -26,7 +26,7 @@ ANONYMOUS, TRANSPARENT, OTHER = "(anonymous)", "", "(other)"
 
 
 def types_of(text):
-    """Qualified names of the types that the text defines at the level of a namespace."""
+    """Qualified names of the types that the text defines at namespace level."""
     text = LEFT_OUT.sub(" ", text)
     scopes, begin = [], 0
     for brace in re.finditer(r"[{};]", text):
@@ -50,7 +50,7 @@ def types_of(text):
 
 
 def faults(files):
-    """files: {name: text}. What is wrong with them, a line each."""
+    """files: {name: text}. Returns their faults, one per line."""
     places = collections.defaultdict(list)
     for name, text in files.items():
         for qualified in types_of(text):
@@ -66,7 +66,7 @@ class OneDefinition(unittest.TestCase):
     def test_the_tree_defines_each_type_once(self):
         files = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for folder in FOLDERS
                  for path in sorted((ROOT / folder).rglob("*"))
-                 if path.suffix in ENDINGS and path.parent.name != "abi"}  # the header as it was
+                 if path.suffix in ENDINGS and path.parent.name != "abi"}  # the original header
         self.assertGreater(sum(len(list(types_of(text))) for text in files.values()), 300)
         self.assertEqual(faults(files), [])
 

@@ -3,7 +3,7 @@
 #include <cstdarg>
 #include <cstddef>
 #include <cstdint>
-extern "C" { // which cmocka 1.1.5 does not say itself
+extern "C" { // which cmocka 1.1.5 lacks
 #include <cmocka.h>
 }
 
@@ -103,7 +103,8 @@ void nothing_is_shared_beyond_a_rows_shareable_part(void **) {
     limited[1].shareable = 2;
     const Plan plan = make_plan(limited, {}, with(BATCHLLM_ENLARGE_OPTIMAL), nullptr).value();
     assert_string_equal(fault_of(plan, limited).c_str(), "");
-    // 3 rows sharing 2 tokens (saves 4) and 2 rows sharing 4 (saves 4) are as good; the former has it all.
+    // 3 rows sharing 2 tokens (saves 4) and 2 rows sharing 4 (saves 4) are equally good; the former
+    // has all rows.
     assert_int_equal(plan.processed_tokens(), 15 - 4);
 }
 
@@ -178,7 +179,7 @@ void rows_of_equal_tokens_and_different_salts_share_nothing(void **) {
     }
 }
 
-// What each salt's rows need by themselves is what all need together.
+// The tokens that each salt's rows need separately add up to what all rows need together.
 void random_plans_of_salted_rows_hold_what_the_header_says(void **) {
     std::mt19937_64 random = seeded();
     int shared = 0;
@@ -204,7 +205,7 @@ void random_plans_of_salted_rows_hold_what_the_header_says(void **) {
     assert_true(shared > 600);
 }
 
-// So that plans that were saved before there were salts keep their rows.
+// Plans saved before there were salts keep their rows.
 void the_fingerprint_under_salt_0_is_that_of_the_tokens_alone(void **) {
     for (size_t length : {0, 1, 3, 40, 100, 1000}) {
         const std::vector<int32_t> tokens(length, 5);
@@ -216,7 +217,7 @@ void the_fingerprint_under_salt_0_is_that_of_the_tokens_alone(void **) {
 }
 
 void prefixes_below_the_minimum_are_not_shared(void **) {
-    // All rows start with one token; of these, two share 20.
+    // All rows start with the same token; two of them share 20.
     TokenRows rows = {row_of(1, 20, 0, 5), row_of(1, 20, 1, 5)};
     for (int i = 2; i < 6; ++i) {
         rows.push_back(row_of(1, 1, i, 30));
@@ -284,7 +285,7 @@ void more_levels_never_compute_more_tokens_and_never_change_groups(void **) {
     assert_true(better > 50);
 }
 
-// Documents of 60 tokens behind a head; four rows of 10 own tokens for each.
+// Documents of 60 tokens after a head; four rows with 10 own tokens for each.
 TokenRows documents_behind(int head, int documents, int32_t first_token = 0) {
     TokenRows rows;
     for (int document = 0; document < documents; ++document) {
@@ -298,7 +299,7 @@ TokenRows documents_behind(int head, int documents, int32_t first_token = 0) {
     return rows;
 }
 
-// In sixteenths of a token: what is computed, and 3 for each token that reads a head.
+// In sixteenths of a token: the computed tokens, plus 3 for each token that reads a head.
 int64_t cost_of(const Plan &plan, const std::vector<int32_t> &decode) {
     int64_t cost = 16 * plan.processed_tokens();
     for (const PlanGroup &group : plan.groups) {
@@ -324,7 +325,8 @@ int heads_of(const Plan &plan) {
 }
 
 void heads_that_cost_more_than_they_save_are_not_shared(void **) {
-    // Below a head of a document: 60 tokens of its own and, of four rows, 10 each and what they generate.
+    // Below a document's head: its 60 own tokens and, for each of four rows, 10 tokens and those
+    // that it generates.
     const PlanOptions by_cost = with(BATCHLLM_ENLARGE_OPTIMAL, levels_auto, 16);
     const TokenRows rows = documents_behind(40, 8);
     const auto head_of = [&](int32_t generated) {
@@ -336,7 +338,7 @@ void heads_that_cost_more_than_they_save_are_not_shared(void **) {
     // Seven of eight documents save 40 tokens; eight pay for 60 + 4 * (10 + generated), at 3 / 16.
     assert_int_equal(head_of(21), 1); // 280 > 276
     assert_int_equal(head_of(22), 0); // 280 < 282
-    // Nothing else is different.
+    // Nothing else differs.
     const std::vector<int32_t> many(rows.size(), 500);
     const Plan one = plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL, 1, 16), nullptr, many);
     const Plan plan = plan_of(rows, by_cost, nullptr, many);
@@ -369,7 +371,7 @@ void heads_by_cost_never_cost_more_than_all_or_none(void **) {
 }
 
 void groups_below_a_head_that_pays_follow_each_other(void **) {
-    // Documents of two heads in turn, whose rows generate different numbers of tokens.
+    // Documents that alternate between two heads; their rows generate different numbers of tokens.
     TokenRows rows;
     const TokenRows a = documents_behind(200, 6, 1), b = documents_behind(200, 6, 2);
     for (size_t i = 0; i < a.size(); ++i) {
@@ -499,7 +501,7 @@ void a_new_row_joins_the_kept_group_whose_prefix_it_has(void **) {
         TokenRows rows = some_rows();
         const Plan before = plan_of(rows, with(enlarge, 1, 16));
         rows.push_back(row_of(1, 50, 13, 10)); // joins
-        rows.push_back(row_of(7, 40, 14, 10)); // makes a group with the one that was alone
+        rows.push_back(row_of(7, 40, 14, 10)); // forms a group with the row that was alone
         rows.push_back(row_of(8, 40, 15, 10)); // is alone
         const Plan after = plan_of(rows, with(enlarge, 1, 16), &before);
         assert_string_equal(fault_of(after, views(rows)).c_str(), "");
@@ -515,8 +517,8 @@ void changed_rows_leave_and_removed_rows_vanish(void **) {
     TokenRows rows = some_rows();
     const Plan before = plan_of(rows, PlanOptions());
     rows[0][10] = -5;             // changed within the prefix
-    rows[3].back() = -5;          // changed behind it: joins its group again
-    rows.erase(rows.begin() + 1); // row 1; what follows moves up by one
+    rows[3].back() = -5;          // changed after it: joins its group again
+    rows.erase(rows.begin() + 1); // row 1; later rows move up by one
     const Plan after = plan_of(rows, PlanOptions(), &before);
     assert_string_equal(fault_of(after, views(rows)).c_str(), "");
     assert_int_equal(after.row_count(), 12);
@@ -544,7 +546,7 @@ void a_plan_of_other_options_is_not_reused(void **) {
     assert_int_equal(none.prefixes.size(), 0);
     assert_int_equal(plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL, 1, 17), &before).reused_rows, 0);
     const Plan levels = plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL, 2, 16), &before);
-    assert_int_equal(levels.reused_rows, 13); // heads are found anew
+    assert_int_equal(levels.reused_rows, 13); // heads are found again
 }
 
 void equal_rows_are_matched_one_to_one(void **) {
@@ -562,7 +564,7 @@ void a_forged_plan_cannot_make_a_wrong_prefix(void **) {
     for (int i = 0; i < 300; ++i) {
         const TokenRows rows = random_rows(random, 30, 2, 40);
         Plan forged = plan_of(random_rows(random, 30, 2, 40), with(BATCHLLM_ENLARGE_OPTIMAL, 2));
-        // Another job's plan that claims to be of these rows.
+        // Another job's plan that claims to be for these rows.
         const Plan honest = plan_of(rows, with(BATCHLLM_ENLARGE_OPTIMAL, 2));
         forged.fingerprints = honest.fingerprints;
         forged.lengths = honest.lengths;
@@ -589,7 +591,7 @@ void a_row_under_another_salt_is_a_changed_row(void **) {
     assert_int_equal(make_plan(now, {}, PlanOptions(), &after)->reused_rows, 13);
 }
 
-// Nor one of the same rows that takes all salts for one.
+// Nor can a plan of the same rows that treats all salts as one.
 void a_forged_plan_cannot_join_rows_of_different_salts(void **) {
     std::mt19937_64 random = seeded();
     const auto options = with(BATCHLLM_ENLARGE_OPTIMAL, 2);
@@ -615,7 +617,7 @@ void a_plan_is_known_to_be_of_its_rows_and_of_no_others(void **) {
         assert_true(is_plan_of(plan, views(rows), options));
         assert_false(is_plan_of(plan, views(rows), with(BATCHLLM_ENLARGE_OPTIMAL, 1)));
         assert_false(is_plan_of(plan, views(rows), with(BATCHLLM_ENLARGE_OPTIMAL, 2, 2)));
-        // A plan that claims to be of these rows is believed only where its prefixes are theirs.
+        // A plan that claims to be for these rows is only used where its prefixes match them.
         Plan forged = plan_of(random_rows(random, 30, 2, 40), options);
         forged.fingerprints = plan.fingerprints;
         forged.lengths = plan.lengths;
@@ -642,7 +644,7 @@ void a_forged_prefix_is_not_taken(void **) {
     assert_false(is_plan_of(plan, views(rows), PlanOptions()));
 }
 
-// Some of the plan's groups and rows: which rows they are, by their new numbers.
+// Some of the plan's groups and rows, with new row numbers.
 Plan part_of(const Plan &plan, size_t first_group, std::mt19937_64 &random,
              std::vector<int64_t> *rows) {
     std::vector<int64_t> number(plan.rows.size(), -1);
@@ -714,7 +716,7 @@ void random_changes_keep_unchanged_groups_and_lose_little(void **) {
         assert_string_equal(fault_of(after, views(rows)).c_str(), "");
         assert_true(after.reused_rows > 0 && after.reused_rows <= after.row_count());
         assert_true(after.processed_tokens() <= after.logical_tokens());
-        // And again from its own plan: nothing is left to change.
+        // Planning again from its own plan changes nothing.
         const Plan again = plan_of(rows, options, &after);
         assert_int_equal(again.reused_rows, again.row_count());
         assert_int_equal(again.processed_tokens(), after.processed_tokens());

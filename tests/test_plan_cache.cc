@@ -3,7 +3,7 @@
 #include <cstdarg>
 #include <cstddef>
 #include <cstdint>
-extern "C" { // which cmocka 1.1.5 does not say itself
+extern "C" { // which cmocka 1.1.5 lacks
 #include <cmocka.h>
 }
 
@@ -40,11 +40,11 @@ void a_block_cache_forgets_what_was_used_longest_ago(void **) {
     std::vector<std::vector<int32_t>> texts;
     for (int i = 0; i < 3; ++i) texts.emplace_back(33, i);
     const auto row = [&](size_t i) { return TokenRow{texts[i].data(), 33, 32}; };
-    BlockCacheOptions options; // six blocks, three of them a row's: two full ones and its last
+    BlockCacheOptions options; // six blocks; a row takes three: two full ones and its last
     options.decode_tokens = 15;
     options.running = 1;
     options.capacity_tokens = 96;
-    // Row 2 takes one block away: the last full one of row 1, as row 0 was used since.
+    // Row 2 evicts one block: the last full one of row 1, since row 0 was used more recently.
     const BlockCacheResult result =
         BlockCache(options).run({row(0), row(1), row(0), row(2), row(0), row(1)});
     assert_int_equal(result.processed, 33 + 33 + 1 + 33 + 1 + 17);
@@ -58,7 +58,7 @@ void groups_save_more_than_a_cache_of_a_gpus_memory(void **) {
     assert_true(one > 0.61 && one < 0.65);
     assert_true(two > 0.64 && two < 0.67);
     assert_true(one > cache + 0.1);
-    // With memory for everything the cache finds all that there is, but for parts of blocks.
+    // With memory for everything, the cache finds everything except parts of blocks.
     const double all = saved_by_cache(job, 100000000);
     assert_true(all < two && all > two - 0.01);
 }

@@ -1,9 +1,9 @@
-// src/plan: plan files written, read, of old versions, damaged and forged.
+// src/plan: plan files: written, read, of old versions, damaged and forged.
 #include <csetjmp>
 #include <cstdarg>
 #include <cstddef>
 #include <cstdint>
-extern "C" { // which cmocka 1.1.5 does not say itself
+extern "C" { // which cmocka 1.1.5 lacks
 #include <cmocka.h>
 }
 
@@ -124,7 +124,7 @@ TokenRows rows_of_version_1() {
     return rows;
 }
 
-// What a plan without salts is written as does not change: older versions of the library read it.
+// The file of a plan without salts does not change, because older versions of the library read it.
 void plans_without_salts_are_written_as_ever(void **) {
     for (const char *path : {"plan/version-1.plan", "plan/version-1-tokens.plan"}) {
         const MappedFile file = MappedFile::open(path).value();
@@ -206,7 +206,7 @@ void version_1_files_are_readable(void **) {
     }
 }
 
-// Each bit of the file in turn; each length; something behind it.
+// Each bit of the file in turn; each length; extra bytes at the end.
 void flipped_cut_and_extended_files_are_refused(void **) {
     std::mt19937_64 random = seeded();
     for (int i = 0; i < 6; ++i) {
@@ -238,7 +238,7 @@ void flipped_cut_and_extended_files_are_refused(void **) {
     }
 }
 
-// Behind the checksum: whatever the sections say, they are refused or make a sound plan.
+// Past the checksum: whatever the sections say, they are rejected or make a valid plan.
 void damaged_sections_are_refused_or_make_a_sound_plan(void **) {
     std::mt19937_64 random = seeded();
     int refused = 0, read = 0;
@@ -348,7 +348,7 @@ std::string section(uint32_t id, const std::string &content) {
     return out + content;
 }
 
-// Rows that are one token longer than a prefix which all of them share; `padding` bytes behind.
+// Rows one token longer than a prefix that all of them share, followed by `padding` bytes.
 std::string shared_rows(uint64_t rows, uint64_t prefix, size_t padding) {
     std::string options, lengths, prefixes, groups, places;
     ByteWriter writer(options);
@@ -368,7 +368,7 @@ std::string shared_rows(uint64_t rows, uint64_t prefix, size_t padding) {
 }
 
 void a_large_file_may_not_ask_for_more_than_16_gib(void **) {
-    // 16 MiB that do not compress: 1,024 times as much would pass.
+    // 16 MiB that do not compress: 1,024 times as much would be accepted.
     std::mt19937_64 random = seeded();
     std::string noise;
     while (noise.size() < size_t{17} << 20) ByteWriter(noise).fixed(random());
@@ -376,7 +376,7 @@ void a_large_file_may_not_ask_for_more_than_16_gib(void **) {
     assert_int_equal(large.status().code(), BATCHLLM_ERROR_PLAN_FORMAT);
     assert_non_null(strstr(large.status().message().c_str(), "over the 16 GiB"));
 
-    // 2^32 tokens and more in 6 MB. One such row is read as far as its fingerprint.
+    // 2^32 tokens and more in 6 MB. One such row is read up to its fingerprint.
     const std::string bomb = shared_rows(4096, uint64_t{1} << 20, size_t{5} << 20);
     const auto unfolded = read_plan_sections(bytes_of(bomb), plan_has_tokens);
     assert_int_equal(unfolded.status().code(), BATCHLLM_ERROR_PLAN_FORMAT);
@@ -389,7 +389,7 @@ void a_large_file_may_not_ask_for_more_than_16_gib(void **) {
 void a_plan_too_large_to_be_read_is_not_written(void **) {
     Plan plan;
     plan.options.self_contained = true;
-    plan.lengths.assign(4, (1 << 30) + 1); // the tokens need not be there to be counted
+    plan.lengths.assign(4, (1 << 30) + 1); // the tokens need not exist to be counted
     const auto file = write_plan(plan);
     assert_int_equal(file.status().code(), BATCHLLM_ERROR_UNSUPPORTED);
     assert_non_null(strstr(file.status().message().c_str(), "without the tokens"));
@@ -413,7 +413,7 @@ void a_newer_format_and_other_files_are_named_as_such(void **) {
     ::unlink(path.c_str());
 }
 
-// Plans that compress or unfold more than a reader would believe are padded, and read back.
+// Plans that compress or expand more than a reader would accept are padded, and can be read back.
 void plans_that_shrink_a_thousandfold_can_be_read_back(void **) {
     const std::vector<int32_t> text(20000, 3);
     TokenRows equal(3000, std::vector<int32_t>(text.begin(), text.begin() + 500));

@@ -3,7 +3,7 @@
 #include <cstdarg>
 #include <cstddef>
 #include <cstdint>
-extern "C" { // which cmocka 1.1.5 does not say itself
+extern "C" { // which cmocka 1.1.5 lacks
 #include <cmocka.h>
 }
 
@@ -42,7 +42,7 @@ using namespace batchllm;
 
 namespace {
 
-// Bytes a row at the most, the caller's table of rows included, but not the tokens.
+// Peak bytes per row, including the caller's table of rows but not the tokens.
 double bytes_a_row(const std::vector<TokenRow> &rows, int32_t levels) {
     PlanOptions options;
     options.levels = levels;

@@ -1,5 +1,5 @@
-// What jobs are predicted to take: descriptions of devices, what a step of one takes, how a device is
-// measured, and the whole against what was measured on an H200.
+// Predicted times of jobs: descriptions of devices, the time of a step on one, how a device is
+// measured, and predictions compared with measurements on an H200.
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -26,7 +26,7 @@ constexpr const char *config =
         "rms_norm_eps": 1e-5, "rope_theta": 1e6, "torch_dtype": "bfloat16",
         "tie_word_embeddings": false, "eos_token_id": 7})";
 
-// 240 rows by eight on a prefix of 600, each with 80 tokens of its own.
+// 240 rows, eight per prefix of 600 tokens, each with 80 tokens of its own.
 struct Rows {
     std::vector<int32_t> tokens;
     std::vector<int64_t> offsets = {0};
@@ -71,7 +71,7 @@ int32_t predict_rows(const Rows &rows, const batchllm_plan *plan, const std::str
                                  &options, out);
 }
 
-// What the engine itself takes on the simulated device's clock.
+// Runs the engine itself on the simulated device's clock.
 batchllm_stats run_on_sim(const Rows &rows, const batchllm_plan *plan, const std::string &model) {
     batchllm_engine_options options;
     batchllm_engine_options_init(&options, sizeof options);
@@ -120,11 +120,11 @@ double head_cost_of(const char *model, const char *backend, const char *compute_
 }
 
 // A decode token's results from a prefix and from its own tokens are merged; a prompt's tokens read both in turn,
-// and pay only from a third node on. On a CPU every node is merged.
+// and only pay from the third node on. On a CPU every node is merged.
 void prompts_merge_fewer_nodes_than_decode_tokens(void **) {
     const BenchModel model = bench_model("Mistral-7B").value();
     DeviceCosts costs = named_device_costs("h200").value();
-    // Of 64 tokens in one row, or of as many rows that decode, by how many nodes they read.
+    // For 64 tokens in one row, or for that many rows that decode, by how many nodes they read.
     const auto merges = [&](int32_t nodes, bool decode) {
         TokenBatch batch;
         batch.tokens.resize(64);
@@ -151,19 +151,20 @@ void prompts_merge_fewer_nodes_than_decode_tokens(void **) {
     assert_int_equal(merges(3, false), 2);
 }
 
-// A merge takes the same time for each head of keys, a token what the model's matrices take.
+// A merge takes the same time for each KV head; a token's time depends on the model's matrices.
 void heads_cost_more_the_smaller_the_model_is(void **) {
     const double large = head_cost_of("Mistral-7B", "cuda");
     const double small = head_cost_of("Llama-3.2-1B", "cuda");
     assert_true(large > 0.07 && large < 0.12); // measured: +1 % at 0.06, +7 % at 0.12
     assert_true(small > 2 * large && small < 1);
-    assert_true(head_cost_of("Qwen2-7B", "cuda") < 0.6 * large); // half the heads of keys
-    assert_true(head_cost_of("qwen3-30b-a3b", "cuda") > large);  // of which a token takes 3 billion
+    assert_true(head_cost_of("Qwen2-7B", "cuda") < 0.6 * large); // half as many KV heads
+    assert_true(head_cost_of("qwen3-30b-a3b", "cuda") > large);  // a token uses 3 billion
     assert_true(head_cost_of("Mistral-7B", "cuda", "bf16, products in fp8 (e4m3)") > 1.2 * large);
     assert_true(head_cost_of("Mistral-7B", "cpu") < large / 10);
 }
 
-// Heads that were measured to pay were priced with prompts of 4,096 tokens, 8,192 with experts.
+// The heads that were measured to pay off were priced with prompts of 4,096 tokens, 8,192 with
+// experts.
 void the_price_of_a_head_does_not_follow_the_size_of_steps(void **) {
     const DeviceCosts known = named_device_costs("h200").value();
     for (const auto &[name, priced] : {std::pair("Mistral-7B", 4096), {"qwen3-30b-a3b", 8192}}) {
@@ -176,7 +177,7 @@ void the_price_of_a_head_does_not_follow_the_size_of_steps(void **) {
         };
         assert_true(price(priced) == price(16384));
         assert_true(price(priced) == head_cost(StepCost(known, model.model)));
-        assert_true(price(512) < price(priced)); // all that fits
+        assert_true(price(512) < price(priced)); // as much as fits
     }
 }
 
@@ -192,7 +193,8 @@ void where_nobody_knows_what_a_head_costs_there_are_none(void **) {
     assert_int_equal(without - plan_job(job, rows, options)->processed_tokens(), 24 * 900);
 }
 
-// Jobs of several models: heads by cost are never predicted to lose, and bring most of what all heads bring.
+// Jobs of several models: heads by cost are never predicted to lose, and gain most of what all
+// heads gain.
 void heads_by_cost_are_predicted_to_pay(void **) {
     double gained = 0, possible = 0;
     size_t number = 0;
@@ -290,8 +292,8 @@ void what_cannot_be_predicted_says_why(void **) {
     batchllm_plan_destroy(plan);
 }
 
-// What fp8, f32 and a state take no description of a GPU says; of four bits, and of fp8 on a CPU or with
-// quantize=none, the weights are widened, and what is predicted is the same model in 16 bits.
+// No description of a GPU covers fp8, f32 or states. For four bits, and for fp8 on a CPU or with
+// quantize=none, the weights are widened, and the prediction is for the same model in 16 bits.
 void fp8_and_f32_on_a_gpu_and_models_with_a_state_are_refused(void **) {
     const Rows rows;
     batchllm_plan *plan = nullptr;
@@ -405,7 +407,7 @@ void a_description_is_read_as_it_was_written(void **) {
     fails("\"gated_tokens\": 1024", "\"gated_tokens\": -1", "gated_tokens");
 }
 
-// Requests that decode a token each, whose contexts are that token alone.
+// Requests that decode one token each, whose context is only that token.
 StepSeconds decode(const StepCost &cost, int32_t tokens) {
     TokenBatch batch;
     for (int32_t i = 0; i < tokens; ++i) {
@@ -416,7 +418,7 @@ StepSeconds decode(const StepCost &cost, int32_t tokens) {
     return cost.seconds(batch);
 }
 
-// What a token takes in the linear layers of steps of so many.
+// The time per token in the linear layers, for steps of this many tokens.
 double a_token(const StepCost &cost, int32_t tokens) {
     return decode(cost, tokens).linear / tokens;
 }
@@ -426,7 +428,7 @@ void experts_are_read_once_a_step_however_few_tokens_they_have(void **) {
     costs.product_us = 0;
     const Model sparse = bench_model("qwen3-30b-a3b").value().model;
     const StepCost cost(costs, sparse), dense(costs, bench_model("Mistral-7B").value().model);
-    // Of a step of one token those eight experts that it goes through, at the rate of few rows.
+    // A step of one token uses only its eight experts, at the rate of few rows.
     const double of_expert = 3.0 * 768 * 2048, attention = 2048.0 * (2 * 4096 + 2 * 512);
     const auto read = [](const std::vector<DeviceCosts::Product> &known) {
         return 2 * known[0].rows / known[0].flops;
@@ -435,11 +437,11 @@ void experts_are_read_once_a_step_however_few_tokens_they_have(void **) {
     assert_true(
         std::abs(decode(cost, 1).linear / (48 * (all + 8 * of_expert * read(costs.experts))) - 1) <
         1e-6);
-    // 128 tokens find nearly all 128, and those of 256 take as long.
+    // 128 tokens use nearly all 128 experts, and 256 tokens take as long.
     const double few = decode(cost, 128).linear, twice = decode(cost, 256).linear;
     assert_true(few > 48 * 127.9 * of_expert * read(costs.experts));
     assert_true(twice < 1.15 * few);
-    // So larger steps pay longer than with a dense model.
+    // So larger steps still pay off where they would not with a dense model.
     for (int32_t tokens = 256; tokens <= 4096; tokens *= 2) {
         assert_true(a_token(cost, tokens) > a_token(cost, 2 * tokens));
     }
@@ -447,7 +449,7 @@ void experts_are_read_once_a_step_however_few_tokens_they_have(void **) {
     const double gain_of_dense = a_token(dense, 512) / a_token(dense, 8192);
     assert_true(gain_of_dense < 1.25);
     assert_true(gain > 2 * gain_of_dense);
-    // Without the keys of experts, by the rates of other products.
+    // Without the keys for experts, uses the rates of other products.
     DeviceCosts older = costs;
     older.experts.clear();
     const double otherwise = decode(StepCost(older, sparse), 128).linear;
@@ -481,11 +483,11 @@ void layers_of_one_thing_cost_what_one_layer_of_both_does(void **) {
     }
 }
 
-// Conditions as cuda/gated has them.
+// The conditions are those of cuda/gated.
 void activations_within_products_move_no_bytes(void **) {
     DeviceCosts costs = named_device_costs("h200").value();
     BenchModel made = bench_model("Mistral-7B").value();
-    // Seconds that are spared in a step of so many tokens, as a part of what activations take.
+    // Seconds saved in a step with this many tokens, as a share of the time of activations.
     const auto spared = [&](int32_t tokens) {
         DeviceCosts never = costs;
         never.gated_tokens = 0;
@@ -556,7 +558,7 @@ void a_probe_finds_the_figures_of_a_described_device(void **) {
     const auto probe = probe_model(false).value();
     DeviceCosts known = named_device_costs("h200").value();
     known.host_us = known.host_token_us = 0; // a device's own clock shows nothing of the host
-    known.gated_tokens = 512;                // the backend's own, whatever an H200 has
+    known.gated_tokens = 512;                // that of the backend, whatever an H200 has
     const SimOptions read = read_sim_options(&probe->model, {}, known).value();
     SimBackend backend(read, {});
     const DeviceCosts found = measure_device(&backend, probe->model).value();
@@ -576,14 +578,14 @@ void a_probe_finds_the_figures_of_a_described_device(void **) {
     }
     assert_int_equal(found.page_tokens, known.page_tokens);
     assert_int_equal(found.step_tokens, known.step_tokens);
-    // What a probe takes does not grow with the steps.
+    // The time of a probe does not grow with the size of steps.
     assert_int_equal(found.step_tokens, 16384);
     assert_int_equal(found.expert_step_tokens, known.expert_step_tokens);
     assert_int_equal(found.products.back().rows, 8192);
     assert_int_equal(found.gated_tokens, known.gated_tokens);
 }
 
-// A described device that says it is a processor.
+// A described device that claims to be a processor.
 class Processor : public SimBackend {
   public:
     explicit Processor(const SimOptions &options)
@@ -597,8 +599,8 @@ class Processor : public SimBackend {
     BackendInfo info_;
 };
 
-// By default a pool on a CPU takes less of the free memory than one on a GPU does. What was measured must hold for
-// other shares and other models too.
+// By default a pool on a CPU takes less of the free memory than one on a GPU does. The measurement
+// must also hold for other shares and other models.
 void a_probe_finds_the_memory_of_a_processor(void **) {
     const auto probe = probe_model(true).value();
     DeviceCosts known = named_device_costs("h200").value();
@@ -622,7 +624,7 @@ void a_probe_finds_the_memory_of_a_processor(void **) {
     }
 }
 
-// One that an older library measured is measured again, and replaced.
+// Checks that a description measured by an older library is measured again and replaced.
 void measure_again_what_is_older(const EngineOptions &options, const std::string &path) {
     std::string older = read_file(path, size_t{1} << 20).value();
     older.erase(older.find("\"format\": 2,"), 12);
@@ -634,7 +636,7 @@ void measure_again_what_is_older(const EngineOptions &options, const std::string
                 1e-6);
 }
 
-// The default size of steps, and how many are in flight, may have changed since it was kept.
+// The default size of steps, and how many are in flight, may have changed since it was stored.
 void a_kept_description_has_what_its_backend_says_today(void **) {
     const char *before = std::getenv("XDG_CACHE_HOME");
     const std::string kept = before == nullptr ? "" : before;

@@ -3,7 +3,7 @@
 #include <cstdarg>
 #include <cstddef>
 #include <cstdint>
-extern "C" { // which cmocka 1.1.5 does not say itself
+extern "C" { // which cmocka 1.1.5 lacks
 #include <cmocka.h>
 }
 
@@ -58,7 +58,7 @@ std::map<std::vector<int32_t>, std::set<uint32_t>> naive_nodes(const TokenRows &
     return nodes;
 }
 
-// "" or what does not hold.
+// Returns "" or what does not hold.
 const char *fault_of(const PrefixTree &tree, const TokenRows &rows) {
     const auto nodes = tree.nodes();
     const auto leaves = tree.leaves();
@@ -127,7 +127,8 @@ void tree_of_random_runs_is_the_naive_tree(void **) {
     }
 }
 
-// A salt is as one more token in front, but for the node that all runs of one salt would get.
+// A salt acts like one more token in front, except for the node that all runs of one salt would
+// get.
 void tree_of_salted_runs_is_a_tree_for_each_salt(void **) {
     std::mt19937_64 random(seed_of_run());
     using Nodes = std::multiset<std::pair<int32_t, std::set<uint32_t>>>;
@@ -168,8 +169,8 @@ void tree_takes_any_token_number(void **) {
     assert_string_equal(fault_of(PrefixTree(runs_of(rows)), rows), "");
 }
 
-// Each run is the one before and one token more: a tree as high as it has nodes. (The runs are one
-// buffer, so that comparing two costs nothing: it is how often runs are looked at that would show.)
+// Each run is the previous one plus one token: a tree as high as it has nodes. (The runs are one
+// buffer, so that comparing two costs nothing, and only the number of visits to runs matters.)
 void tree_of_a_long_chain_is_built_in_little_time(void **) {
     const std::vector<int32_t> text(60000, 5);
     std::vector<TokenRun> runs;
@@ -211,7 +212,8 @@ void algorithm_1_moves_a_grandchild_up_when_it_gains_more_than_is_lost(void **) 
 }
 
 void algorithm_1_lets_a_child_become_the_last_thing_below_it(void **) {
-    // Without the run that ends early both grandchildren are taken in full: the second costs nothing.
+    // Without the run that ends early, both grandchildren are taken in full: the second costs
+    // nothing.
     const TokenRows rows = {{1, 1, 1, 2, 2, 10},
                             {1, 1, 1, 2, 2, 11},
                             {1, 1, 1, 2, 2, 12},
@@ -222,7 +224,7 @@ void algorithm_1_lets_a_child_become_the_last_thing_below_it(void **) {
     assert_int_equal(saved(tree, choose_paper(tree, 1)), 5 * 2 + 6 * 1);
 }
 
-// Algorithm 1 word for word, on a tree of which nodes are really moved.
+// Algorithm 1 word for word, on a tree whose nodes are actually moved.
 struct Node {
     int64_t tokens = 0;
     bool leaf = true;
@@ -362,7 +364,7 @@ void optimum_is_never_below_algorithm_1_on_large_trees(void **) {
     }
 }
 
-// With existing prefixes: the best choice when these cost nothing.
+// With existing prefixes: the best choice if these cost nothing.
 void optimum_with_existing_prefixes_equals_the_best_of_all_choices(void **) {
     std::mt19937_64 random(seed_of_run());
     int joined = 0;
@@ -417,7 +419,8 @@ void optimum_with_existing_prefixes_equals_the_best_of_all_choices(void **) {
     assert_true(joined > 200);
 }
 
-// What heads save, in parts of a token: each prefix takes the nearest head above it where that pays.
+// What heads save, in parts of a token: each prefix takes the nearest head above it if that pays
+// off.
 int64_t saved_by_heads(const PrefixTree &tree, const TokenRows &rows,
                        const std::vector<int64_t> &readers, int64_t reading, uint32_t set) {
     int64_t sum = 0;

@@ -1,5 +1,5 @@
-// fp8 checkpoints: "quantization_config" -> which tensors have scales and how they lie; stored elements and
-// scales -> weights. Whole models are compared in test_engine_golden.cc.
+// fp8 checkpoints: "quantization_config" -> which tensors have scales, and their layout; stored
+// elements and scales -> weights. Whole models are compared in test_engine_golden.cc.
 #include <cmath>
 #include <limits>
 #include <map>
@@ -211,7 +211,7 @@ void what_is_not_read_is_refused_by_key_and_value(void **) {
 constexpr int64_t hidden = 20, width = 14, kv_size = 6, q_size = 12;
 const std::string layer = "model.layers.0.";
 
-// Every byte but the two NaNs, by turns.
+// Every byte except the two NaNs, in turn.
 std::string eighths(int64_t count, uint32_t first) {
     std::string bytes;
     for (uint32_t i = 0; bytes.size() < static_cast<size_t>(count); ++i) {
@@ -250,7 +250,7 @@ Entries phi3() {
 const char *const modules[] = {"self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj",
                                "mlp.down_proj"};
 
-// Scales for all of them, blocks of rows x columns; 0: of everything.
+// Adds scales for all of them, in blocks of rows x columns; 0: one for everything.
 void add_scales(int64_t rows, int64_t columns, const char *ending, Entries *entries) {
     static const uint64_t seed = seed_of_run();
     std::mt19937_64 random(seed);
@@ -285,7 +285,7 @@ const std::string by_tensor =
 const std::string by_block =
     R"("quantization_config": {"quant_method": "fp8", "weight_block_size": [8, 5]})";
 
-// A byte's number by its definition, apart from the code that is tested.
+// A byte's number by its definition, independent of the tested code.
 double e4m3(uint8_t byte) {
     const int exponent = (byte >> 3) & 15, fraction = byte & 7;
     const double size =
@@ -388,7 +388,7 @@ void scales_are_read_in_each_type_and_shape(void **) {
     add_scales(1, 0, ".weight_scale", &entries);
     entries[name].shape = {hidden};
     assert_true(load(entries, by_channel).ok());
-    // As ModelOpt writes blocks.
+    // Blocks as written by ModelOpt.
     entries = phi3();
     add_scales(128, 128, ".weight_scale", &entries);
     entries[name].shape = {1, 1, 1, 1};
@@ -432,7 +432,7 @@ void a_scale_that_is_none_is_an_error_that_names_the_tensor(void **) {
             must_fail(entries, by_channel, BATCHLLM_ERROR_MODEL_FORMAT,
                       {name, "shape", "[" + std::to_string(rows) + ", 1]"});
         }
-        entries[name] = floats({1}, {0.5f}); // of a tensor, where channels have their own
+        entries[name] = floats({1}, {0.5f}); // one per tensor, although channels have their own
         must_fail(entries, by_channel, BATCHLLM_ERROR_MODEL_FORMAT, {name, "shape", "[1]"});
     }
     Entries entries = phi3();
@@ -454,13 +454,13 @@ void a_tensor_in_e4m3_must_be_one_that_the_configuration_quantises(void **) {
     Entries other = entries;
     other[layer + "mlp.down_proj.weight"].type = "F8_E5M2";
     must_fail(other, by_channel, unsupported, {"mlp.down_proj.weight", "F8_E5M2"});
-    // What stays in 16 or 32 bits has no scale: one that is there all the same is of no use.
+    // A matrix that stays in 16 or 32 bits has no scale: one that is present anyway is an error.
     other = entries;
     other[layer + "mlp.down_proj.weight"] = plain({hidden, width});
     must_fail(other, by_channel, unsupported, {"mlp.down_proj.weight_scale", "of no use"});
     other.erase(layer + "mlp.down_proj.weight_scale");
     assert_true(load(other, by_channel).ok());
-    // A norm is no matrix.
+    // A norm is not a matrix.
     other = entries;
     other["model.norm.weight"] = {"F8_E4M3", {hidden}, eighths(hidden, 0)};
     must_fail(other, by_channel, unsupported, {"model.norm.weight", "F8_E4M3"});
@@ -490,7 +490,7 @@ const std::string kv_in_e4m3 = R"("quantization_config": {"quant_method": "model
 void scales_of_keys_and_values_are_read_under_each_of_their_names(void **) {
     struct Case {
         const char *k, *v;
-        float k_scale, v_scale; // that the model then has; 0: none
+        float k_scale, v_scale; // scales that the model then has; 0: none
         const std::string &config;
     };
     const std::string floats8 =

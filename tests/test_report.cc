@@ -1,4 +1,4 @@
-// src/report: what a report is made of, and that its page holds whatever comes.
+// src/report: the parts of a report, and that its page handles any input.
 #include <cmath>
 #include <map>
 #include <random>
@@ -31,7 +31,7 @@ const SharingNode &child(const SharingTree &tree, const SharingNode &of, int32_t
     std::abort();
 }
 
-// The rows of every node are those below it, and of groups that end at it.
+// Checks that the rows of every node are those below it plus those of groups that end at it.
 void assert_sums(const SharingTree &tree, const SharingNode &node) {
     int64_t rows = node.rest_rows + node.ending_rows;
     for (const int32_t index : node.children) {
@@ -45,7 +45,7 @@ void a_tree_parts_where_prefixes_part(void **) {
     SharingTree tree;
     tree.add(tokens_of({{1, 30}, {2, 20}}), 0, 5, 50);
     tree.add(tokens_of({{1, 30}, {3, 10}}), 0, 7, 70);
-    tree.add(tokens_of({{1, 10}}), 0, 2, 20); // ends within another one's node
+    tree.add(tokens_of({{1, 10}}), 0, 2, 20); // ends within another prefix's node
     tree.add({}, 0, 1, 99);
     assert_int_equal(tree.root().rows, 15);
     assert_int_equal(tree.root().groups, 3);
@@ -53,7 +53,7 @@ void a_tree_parts_where_prefixes_part(void **) {
     const SharingNode &top = child(tree, tree.root(), 1);
     assert_int_equal(top.length, 10);
     assert_int_equal(top.rows, 14);
-    assert_int_equal(top.times, 3); // each group computes it for itself
+    assert_int_equal(top.times, 3); // each group computes it separately
     assert_int_equal(top.ending_rows, 2);
     const SharingNode &middle = child(tree, top, 1);
     assert_int_equal(middle.length, 20);
@@ -64,12 +64,12 @@ void a_tree_parts_where_prefixes_part(void **) {
     assert_sums(tree, tree.root());
 }
 
-// With two levels a head is computed by the first group that has it.
+// With two levels, a head is computed by the first group that has it.
 void what_another_group_has_computed_is_not_counted_again(void **) {
     SharingTree tree;
     tree.add(tokens_of({{1, 40}, {2, 20}}), 0, 5, 0);
     tree.add(tokens_of({{1, 40}, {3, 20}}), 40, 7, 0);
-    tree.add(tokens_of({{1, 40}, {3, 30}}), 50, 1, 0); // 10 of the 20 tokens were there already
+    tree.add(tokens_of({{1, 40}, {3, 30}}), 50, 1, 0); // 10 of the 20 tokens had been computed
     const SharingNode &head = child(tree, tree.root(), 1);
     assert_int_equal(head.length, 40);
     assert_int_equal(head.times, 1);
@@ -171,7 +171,7 @@ void lengths_are_counted(void **) {
     assert_true(std::abs(wide.within(0, 5000.5) + wide.within(5000.5, 1e18) - 20000) < 1e-6);
 }
 
-// However many batches: the area below the curve is what the batches add up to.
+// For any number of batches, the area below the curve equals the sum over the batches.
 void a_curve_keeps_its_area(void **) {
     std::mt19937 random(11);
     for (const double step : {1e-4, 0.02, 40.0}) {
@@ -209,7 +209,7 @@ void a_pause_is_empty_and_the_hosts_work_is_not(void **) {
     BatchCurve curve;
     curve.add(1.0, 1.0, {100, 0, 0, 7});
     curve.add(2.1, 1.0, {100, 0, 0, 7});  // 0.1 s later
-    curve.add(12.1, 1.0, {100, 0, 0, 7}); // 9 s nothing
+    curve.add(12.1, 1.0, {100, 0, 0, 7}); // after 9 s of nothing
     double area = 0;
     for (const CurvePoint &point : curve.points(500)) {
         area += point.decode * (point.end - point.begin);
@@ -261,7 +261,7 @@ void numbers_are_written_for_people(void **) {
     assert_string_equal(percent_text(0.892).c_str(), "89.2 %");
 }
 
-// An engine's record in which everything there is a lot of is as much as can be.
+// An engine's record with as much of everything as possible.
 void a_page_is_bounded(void **) {
     JobRecord record;
     EngineFacts facts;

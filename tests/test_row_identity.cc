@@ -1,4 +1,4 @@
-// src/runtime: which rows are computed once for both, and what a row is to a plan.
+// src/runtime: which rows are computed once for both, and how a plan identifies a row.
 #include <csetjmp>
 #include <cstdarg>
 #include <cstddef>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/row_store.h"
-extern "C" { // which cmocka 1.1.5 does not say itself; its fail() is not the library's
+extern "C" { // which cmocka 1.1.5 lacks; its fail() is not the library's
 #include <cmocka.h>
 }
 
@@ -46,8 +46,7 @@ void rows_of_equal_tokens_and_parameters_are_one(void **) {
         params->task = Task::embed;
         params->form.pooling = Pooling::first;
     };
-    assert_true(
-        equal({1, 2, 3}, first, {1, 5}, first)); // their first token is all that is computed
+    assert_true(equal({1, 2, 3}, first, {1, 5}, first)); // only their first token is computed
 }
 
 void rows_of_different_salts_are_never_one(void **) {

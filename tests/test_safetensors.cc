@@ -1,4 +1,4 @@
-// Safetensors files, honest and hostile, and model directories made of them.
+// Safetensors files, valid and hostile, and model directories made of them.
 #include <algorithm>
 #include <fstream>
 #include <functional>
@@ -25,7 +25,7 @@ std::string file_of(std::string_view header, size_t data_bytes) {
 }
 
 Result<std::vector<StoredTensor>> parse(const std::string &file) {
-    // In a block of its own size, so that a sanitizer sees any read beyond it.
+    // In a block of exactly its size, so that a sanitizer detects any read beyond it.
     const std::vector<std::byte> bytes(reinterpret_cast<const std::byte *>(file.data()),
                                        reinterpret_cast<const std::byte *>(file.data()) +
                                            file.size());
@@ -73,7 +73,7 @@ void what_the_format_allows_is_read(void **) {
     must_parse(file_of("{}", 0), 0);
     must_parse(file_of("{}                    ", 0), 0);
     must_parse(file_of(R"({"__metadata__":{}})", 0), 0);
-    // A scalar, empty tensors at either end, an offset that no type is aligned to.
+    // A scalar, empty tensors at either end, an offset that is not aligned for any type.
     must_parse(file_of(R"({"s":{"dtype":"F64","shape":[],"data_offsets":[0,8]}})", 8), 1);
     must_parse(file_of(R"({"e":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]},)"
                        R"("s":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
@@ -86,7 +86,7 @@ void what_the_format_allows_is_read(void **) {
         file_of("{\"\\u00e9\\n\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1), 1);
 }
 
-// One tensor "t" with these three values, in a file with so many bytes of data.
+// One tensor "t" with these three values, in a file with this many bytes of data.
 std::string one(const std::string &dtype, const std::string &shape, const std::string &offsets,
                 size_t data_bytes) {
     std::string header = R"({"t":{"dtype":)";
@@ -167,7 +167,7 @@ void hostile_types_and_shapes_are_refused(void **) {
     }
     must_refuse(one("\"F32\"", "1", "[0,4]", 4), "must be a list");
     must_refuse(one("\"F32\"", "{}", "[0,4]", 4), "must be a list");
-    // Products that wrap around to the right number.
+    // Products that wrap around to the correct number.
     must_refuse(one("\"F32\"", "[4294967296,4294967296]", "[0,0]", 0), "too large");
     must_refuse(one("\"F32\"", "[4611686018427387904,4]", "[0,0]", 0), "too large");
     must_refuse(one("\"U8\"", "[9223372036854775807]", "[0,0]", 0), "too large");
@@ -215,7 +215,7 @@ void a_file_cut_anywhere_is_refused(void **) {
     must_refuse(whole + "x", "of 7");
     must_refuse(whole.substr(0, whole.size() - 1),
                 "\"a.data_offsets\" is [0,6]: the file is cut short: it holds 5 bytes of tensors");
-    // The first tensor in the header of those that are gone.
+    // The first missing tensor in the order of the header.
     const std::string three = file_of(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
                                       R"("b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]},)"
                                       R"("c":{"dtype":"U8","shape":[2],"data_offsets":[4,6]}})",
@@ -283,10 +283,10 @@ Result<std::unique_ptr<Model>> load_of(const std::vector<Entry> &entries, bool t
     const TemporaryDirectory directory;
     write_config(directory, tied);
     directory.write("model.safetensors", safetensors_of(entries));
-    return load_model(directory.path()); // mapped files outlive their names
+    return load_model(directory.path()); // mapped files remain valid after they are removed
 }
 
-// The error of loading these tensors holds each of the parts.
+// Checks that loading fails with an error that contains each of the parts.
 void must_fail(const Result<std::unique_ptr<Model>> &loaded, int32_t code,
                const std::vector<std::string> &parts) {
     if (loaded.ok()) fail_msg("was accepted, should name %s", parts[0].c_str());
@@ -316,7 +316,7 @@ void a_models_tensors_are_views_into_its_file(void **) {
     assert_true(model.head.values.data == model.embedding.data + model.embedding.bytes());
     assert_int_equal(model.weight_bytes(),
                      static_cast<int64_t>(4 * (20 + 20 + 4 + 4 + 4 + 16 + 8 + 8 + 16 + 72)));
-    assert_true(model.dtype == DType::f32); // not stated: the file's
+    assert_true(model.dtype == DType::f32); // not stated: that of the file
     assert_false(static_cast<bool>(model.layers[0].attention.q.bias));
 }
 
@@ -389,13 +389,14 @@ void tensors_of_no_use_are_refused_but_for_rotary_frequencies(void **) {
     }
 }
 
-// As embedding models are published: the class of the whole, the tensors of the model below it.
+// As embedding models are published: with the class of the whole model, but the tensors of the base
+// model.
 void a_model_saved_without_its_head_loads(void **) {
     auto entries = tiny_model();
     for (Entry &entry : entries) {
         if (entry.name.starts_with("model.")) entry.name.erase(0, 6);
     }
-    auto loaded = load_of(entries, false); // with its head all the same
+    auto loaded = load_of(entries, false); // has its head anyway
     assert_true(loaded.ok());
     assert_true(bool((*loaded)->head));
     entries.erase(entries.begin() + 1);
@@ -405,7 +406,7 @@ void a_model_saved_without_its_head_loads(void **) {
     loaded = load_of(entries, true);
     assert_true(loaded.ok());
     assert_true((*loaded)->head.values.data == (*loaded)->embedding.data);
-    auto whole = tiny_model(); // a head that is missing elsewhere was lost
+    auto whole = tiny_model(); // with another class, a missing head is an error
     whole.erase(whole.begin() + 1);
     must_fail(load_of(whole, false), BATCHLLM_ERROR_MODEL_FORMAT, {"lm_head.weight", "missing"});
 }
@@ -443,7 +444,7 @@ void tied_embeddings_follow_transformers(void **) {
 constexpr const char *first_shard = "model-00001-of-00002.safetensors";
 constexpr const char *second_shard = "model-00002-of-00002.safetensors";
 
-// Splits the tiny model in two, lets `change` alter the parts and the index, and loads it.
+// Splits the tiny model in two, lets `change` modify the parts and the index, and loads it.
 struct Sharded {
     std::vector<Entry> first, second;
     std::vector<std::pair<std::string, std::string>> map; // tensor, shard
@@ -474,7 +475,7 @@ void shards_make_one_model(void **) {
     const auto loaded = load_sharded([](Sharded *) {});
     assert_true(loaded.ok());
     assert_int_equal((*loaded)->files.size(), 2);
-    // Old checkpoints keep rotary frequencies that no index lists.
+    // Old checkpoints contain rotary frequencies that no index lists.
     assert_true(load_sharded([](Sharded *parts) {
                     parts->second.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {1}});
                 }).ok());
@@ -535,7 +536,8 @@ std::string read_text(const std::string &path) {
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The golden model with a vision tower, some of its tensors' names changed for others as long.
+// The golden model with a vision tower, with some tensor names replaced by others of the same
+// length.
 Result<std::unique_ptr<Model>> load_renamed(std::string_view from, std::string_view to) {
     const TemporaryDirectory directory;
     const std::string golden = "golden/gemma3_vision_bf16/";
@@ -558,7 +560,7 @@ void a_vision_tower_is_passed_over_and_nothing_else(void **) {
               {"vision_towel.", "of no use"});
     must_fail(load_renamed("language_model.model.norm.", "language_model.model.norn."),
               BATCHLLM_ERROR_MODEL_FORMAT, {"model.norm.weight", "missing"});
-    // By the name that the file has, not by the one that it is looked up by.
+    // The error has the name in the file, not the one used for the look-up.
     must_fail(load_renamed("\"dtype\":\"BF16\"", "\"dtype\":\"I16\" "), BATCHLLM_ERROR_UNSUPPORTED,
               {"tensor language_model.model.embed_tokens.weight is of type I16"});
 }
@@ -577,7 +579,7 @@ void a_key_that_is_there_by_its_other_name_is_not_called_absent(void **) {
     assert_null(std::strstr(loaded.status().message().c_str(), "intermediate_size"));
 }
 
-// A base model's tensors have no "model." in front of them (in Nemotron-H no "backbone.").
+// The tensors of a base model have no "model." prefix (in Nemotron-H no "backbone.").
 void the_tensors_of_any_familys_base_model_are_found(void **) {
     for (const std::string name :
          {"bamba_bf16", "gemma4_text_bf16", "lfm2_bf16", "nemotron_h_bf16"}) {

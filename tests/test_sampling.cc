@@ -1,4 +1,5 @@
-// Parameters, penalties, the sampler against a slow one that sorts, its distribution, log-probs.
+// Parameters, penalties, the sampler compared with a slow one that sorts, its distribution,
+// log-probabilities.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -157,16 +158,16 @@ void bad_lists_are_refused_by_name(void **) {
     bias(good_token, bad_value, -1, "bias_count");
 }
 
-// A caller compiled against a shorter struct: every length of it, in memory of that length alone.
+// A caller compiled against a shorter struct: every length, in memory of exactly that length.
 void nothing_beyond_the_callers_struct_is_read(void **) {
     batchllm_params params = defaults();
     params.max_tokens = 3;
     params.temperature = 0.5F;
     params.seed = 42;
-    params.stop_token_count = -1; // an error once it is read
+    params.stop_token_count = -1; // an error if it is read
     for (uint32_t size = 0; size <= sizeof params; ++size) {
         params.struct_size = size;
-        // For a sanitizer to see any read beyond its end.
+        // So that a sanitizer detects any read beyond its end.
         const size_t stored = std::max<size_t>(size, sizeof params.struct_size);
         const auto bytes = std::make_unique<std::byte[]>(stored);
         std::memcpy(bytes.get(), &params, stored);
@@ -245,10 +246,10 @@ SampleOutput run(std::vector<float> logits, const SamplingParams &params, const 
     return output;
 }
 
-// As the header words it, in double and by sorting everything.
+// The header's definition, in double and by sorting everything.
 struct Reference {
     int32_t token = -1;
-    double nearest = 1; // how near the decision was, as a share of all weight
+    double nearest = 1; // how close the decision was, as a share of the total weight
 };
 
 Reference reference(std::vector<float> logits, const SamplingParams &params, const Row &row) {
@@ -365,7 +366,7 @@ void the_sampler_equals_one_that_sorts_everything(void **) {
         const Reference expected = reference(logits, params, row);
         const SampleOutput got = run(logits, params, row);
         assert_true(got.finite);
-        if (expected.nearest < 1e-6) { // float and double may fall on either side
+        if (expected.nearest < 1e-6) { // float and double may decide differently
             ++too_near;
             continue;
         }
@@ -412,7 +413,7 @@ void check_distribution(const SamplingParams &params, const std::vector<float> &
                       (static_cast<double>(got) - expected) / expected;
         seen += got;
     }
-    assert_int_equal(seen, draws); // nothing but what is kept
+    assert_int_equal(seen, draws); // only tokens that are kept
     // Mean and spread of chi-square with n - 1 degrees are n - 1 and sqrt(2 (n - 1)).
     const auto degrees = static_cast<double>(kept.size() - 1);
     print_message("chi square of %.0f degrees: %.1f\n", degrees, chi_square);
@@ -469,7 +470,7 @@ void ties_go_to_the_lowest_id_and_survive_top_k(void **) {
     assert_int_equal(run({-infinity, -5, -5}, greedy).token, 1);
     SamplingParams params;
     params.temperature = 1;
-    params.top_k = 2; // the second largest is one of three
+    params.top_k = 2; // three tie for the second place
     std::vector<int32_t> seen(6);
     for (int32_t i = 0; i < 400; ++i) {
         Row row;
@@ -479,7 +480,7 @@ void ties_go_to_the_lowest_id_and_survive_top_k(void **) {
     assert_true(seen[0] > 0 && seen[2] > 0 && seen[3] > 0 && seen[4] > 0);
     assert_true(seen[1] == 0 && seen[5] == 0);
     params.top_k = 0;
-    params.top_p = 0.5F; // exactly two of four equals
+    params.top_p = 0.5F; // exactly two of four equal ones
     std::fill(seen.begin(), seen.end(), 0);
     for (int32_t i = 0; i < 400; ++i) {
         Row row;
@@ -535,7 +536,7 @@ void logits_that_are_not_finite_are_reported(void **) {
         assert_true(one.finite);
         assert_int_equal(one.token, 1);
         assert_true(one.logprob == 0);
-        assert_int_equal(one.top.size(), 1); // what cannot come up is not listed
+        assert_int_equal(one.top.size(), 1); // tokens of probability 0 are not listed
     }
     std::vector<float> out(1);
     const std::vector<int32_t> target{0};
@@ -602,7 +603,8 @@ void logprobs_are_the_models_own_whatever_the_parameters(void **) {
 }
 
 void small_logprobs_keep_their_digits(void **) {
-    // One token has nearly all the probability: its log-prob is nearly 0 and the others far below.
+    // One token has nearly all the probability: its log-probability is nearly 0 and the others are
+    // far below.
     std::vector<float> logits(100, -20);
     logits[3] = 0;
     std::vector<float> got(2);

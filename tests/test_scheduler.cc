@@ -1,5 +1,5 @@
 // The scheduler against a model that checks every batch: random jobs on random pools, many of them
-// as small as can be, with cancellation, scored rows, prefix forests and several plans.
+// as small as possible, with cancellation, scored rows, prefix forests and several plans.
 #include <algorithm>
 #include <csetjmp>
 #include <cstdarg>
@@ -23,7 +23,7 @@ namespace {
 
 struct Sweep {
     int32_t jobs = 3000;
-    int64_t most_extra_pages = 40; // beyond the fewest that hold the longest request
+    int64_t most_extra_pages = 40; // beyond the least that holds the longest request
     int32_t cancel_one_in = 0;
     Limits limits;
     bool planned = false;    // by make_plan, from the windows' rows
@@ -33,7 +33,8 @@ struct Sweep {
     int64_t most_states = 0; // slots, from 1 on; 0: a model without a state
 };
 
-// Of a request of so many tokens alone, one token a step: what each group's window spans, by the page.
+// The most pages of a single request with this many tokens, one token per step: the pages that each
+// group's window spans.
 int64_t most_pages(int64_t tokens, const SchedulerOptions &options) {
     int64_t most = 0;
     for (int64_t newest = 0; newest < tokens; ++newest) {
@@ -58,7 +59,7 @@ std::vector<int32_t> some_windows(Random &random) {
     return windows;
 }
 
-// Replaces the window's plan by one that the planner makes of its rows.
+// Replaces the window's plan by one that the planner makes from its rows.
 bool plan_again(Random *random, Window *window) {
     std::vector<TokenRow> rows;
     for (const CheckedRow &row : window->rows)
@@ -196,7 +197,7 @@ void plans_of_two_levels_with_windows_are_scheduled_like_any_other(void **) {
     assert_true(total.preemptions > 0);
 }
 
-// What is kept between the calls is neither lost nor left behind, and may be evicted.
+// Prefixes kept between the calls are neither lost nor leaked, and may be evicted.
 void groups_of_a_plan_may_come_in_parts(void **) {
     for (const bool planned : {false, true}) {
         Sweep parts;
@@ -276,7 +277,7 @@ void states_are_those_of_their_contexts_on_any_number_of_slots(void **) {
 
 void a_few_state_slots_finish_every_job(void **) {
     Sweep few;
-    few.most_states = 3; // fewer than a request with a prefix on two levels would need
+    few.most_states = 3; // fewer than a request with a two-level prefix would need
     few.limits.group_rows = 4;
     few.most_extra_pages = 10;
     JobResult total;
@@ -295,7 +296,7 @@ void states_of_planned_prefixes_with_windows_beside_them(void **) {
     assert_true(total.preemptions > 0);
 }
 
-// ---- Small jobs, each for one promise ----
+// ---- Small jobs, each for one property ----
 
 CheckedRow plain_row(const std::vector<int32_t> &prompt, int32_t max_tokens) {
     CheckedRow row;
@@ -305,7 +306,7 @@ CheckedRow plain_row(const std::vector<int32_t> &prompt, int32_t max_tokens) {
     return row;
 }
 
-// One group of rows with a prefix of so many tokens.
+// One group of rows with a prefix of this many tokens.
 Window one_group(int32_t prefix, int32_t own, int32_t rows, int32_t max_tokens) {
     Window window;
     for (int32_t i = 0; i < rows; ++i) {
@@ -433,12 +434,12 @@ void a_request_without_a_slot_for_its_prefix_is_not_shared(void **) {
     expect_good(run_one(one_group(40, 8, 3, 6), options, never, &result));
     assert_int_equal(result.peak_running, 1);
     assert_int_equal(result.peak_states, 1);
-    assert_int_equal(result.own_tokens, 3 * 48); // all for the first time: nothing is saved
+    assert_int_equal(result.own_tokens, 3 * 48); // all are computed: nothing is saved
     assert_int_equal(result.recomputed, 0);
 }
 
 void a_preempted_request_starts_again_from_its_prefix(void **) {
-    // Two rows that outgrow the pool together: what is computed again is own tokens alone.
+    // Two rows that outgrow the pool together: only own tokens are computed again.
     SchedulerOptions options{16, 4, 64, 0, 0, false};
     options.state_slots = 10;
     JobResult result;
@@ -448,19 +449,19 @@ void a_preempted_request_starts_again_from_its_prefix(void **) {
 }
 
 void looking_ahead_avoids_preemption(void **) {
-    // Prompts of 4 tokens that grow to 100: admitted by the pages free now, they outgrow the pool.
+    // Prompts of 4 tokens that grow to 100: if admitted by the pages that are free now, they
+    // outgrow the pool.
     JobResult ahead, by_free_pages;
     expect_good(run_one(one_group(16, 4, 100, 97), {100, 8, 64, 0, 0, true}, never, &ahead));
     expect_good(
         run_one(one_group(16, 4, 100, 97), {100, 8, 64, 0, 0, false}, never, &by_free_pages));
     assert_int_equal(ahead.preemptions, 0);
-    assert_true(ahead.peak_running >=
-                7); // 98 pages of at most 13 a request, with their starts spread
+    assert_true(ahead.peak_running >= 7); // 98 pages, at most 13 per request, with staggered starts
     assert_true(by_free_pages.preemptions > 0);
 }
 
 void arrival_order_follows_the_first_rows(void **) {
-    // Two groups; the plan puts that of row 1 first.
+    // Two groups; the plan puts the group of row 1 first.
     for (const int32_t order : {BATCHLLM_ORDER_DECODE_FIRST, BATCHLLM_ORDER_ARRIVAL}) {
         Plan plan;
         plan.rows = {1, 0};

@@ -1,4 +1,4 @@
-// The simulated backend: what it promises of tokens, lengths, scores and time; and large jobs.
+// The simulated backend: its promises about tokens, lengths, scores and time; and large jobs.
 #include <algorithm>
 #include <cmath>
 #include <csetjmp>
@@ -35,7 +35,7 @@ bool error_names(Extra extra, const char *text) {
            std::strstr(made.status().message().c_str(), text);
 }
 
-// What the backend gives for a batch of one token and one logits row.
+// The backend's sample for a batch of one token and one logits row.
 SampleOutput one_sample(Backend *backend, const SampleInput &input) {
     TokenBatch batch;
     batch.tokens = {1};
@@ -147,7 +147,7 @@ void eos_ends_a_row_unless_ignored(void **) {
     SamplingParams params, ignore;
     ignore.ignore_eos = true;
     const auto token = [&](const SamplingParams *p, size_t generated) {
-        const auto position = static_cast<int32_t>(2 + generated); // behind a prompt of 2
+        const auto position = static_cast<int32_t>(2 + generated); // after a prompt of 2
         return one_sample(made->get(), {p, {output, 2}, {}, 5, position}).token;
     };
     assert_int_not_equal(token(&params, 2), 2);
@@ -207,7 +207,7 @@ void time_is_weights_or_arithmetic_and_one_read_of_the_shared_prefix(void **) {
     auto made =
         make_sim_backend(nullptr, with({{"tokens_per_second", "1000"},
                                         {"step_floor_us", "10000"},
-                                        {"kv_bandwidth", "131072000"}, // 1000 slots a second
+                                        {"kv_bandwidth", "131072000"}, // 1000 slots per second
                                         {"step_overhead_us", "500"}}));
     TokenBatch batch; // a prefix of 100 slots, two decoding requests of 10 below it
     batch.nodes.push_back({-1, 0, 100, 0, 0, true});
@@ -227,7 +227,8 @@ void time_is_weights_or_arithmetic_and_one_read_of_the_shared_prefix(void **) {
     assert_true(std::abs(many - (0.0005 + 0.050 + 0.209)) < 1e-9);
 }
 
-// Rows with one random key each, and their plan: in groups of `group` under a prefix, or without one.
+// Rows with one random key each, and their plan: in groups of `group` with a prefix, or without
+// one.
 struct Job {
     std::vector<int32_t> tokens;
     std::unique_ptr<Request[]> requests;
@@ -252,7 +253,8 @@ struct Job {
     }
 };
 
-// Until all rows have ended. ended(request): with its newest token; after(batch): of each batch that has run.
+// Runs until all rows have ended. ended(request): called with its newest token; after(batch):
+// called for each batch that has run.
 template <typename Ended, typename After> bool run_job(Backend *backend, Scheduler *scheduler,
                                                        const Job &job, const Ended &ended,
                                                        const After &after) {
@@ -273,7 +275,7 @@ template <typename Ended, typename After> bool run_job(Backend *backend, Schedul
     return scheduler->pages_used() == 0 && scheduler->waiting() + scheduler->running() == 0;
 }
 
-// 100,000 rows in groups of 16, scheduled to the end.
+// 100,000 rows in groups of 16, scheduled to their ends.
 void a_job_of_100000_rows_is_scheduled_in_seconds(void **) {
     BackendOptions options =
         with({{"eos_token", "2"}, {"min_length", "8"}, {"max_length", "40"}, {"pages", "20000"}});
@@ -303,11 +305,11 @@ void a_job_of_100000_rows_is_scheduled_in_seconds(void **) {
     assert_true(good);
     assert_true(lengths);
     assert_true(prefix_tokens - recomputed <= rows / group * prefix);
-    // The budget is what limits this job, and the steps are nearly full.
+    // The budget limits this job, and the steps are nearly full.
     assert_true(steps < (rows / group * prefix + rows * own + generated) / 2048 * 110 / 100);
 }
 
-// As Gemma 3 12B: five layers with a window, then one without.
+// Like Gemma 3 12B: five layers with a window, then one without.
 Model gemma_shape(int32_t window) {
     Model model;
     model.layers.resize(48);
@@ -383,7 +385,7 @@ void windowed_layers_take_a_third_of_the_memory_and_more_rows_at_once(void **) {
     assert_true(job.seconds < full_job.seconds);
 }
 
-// As Qwen3.5-9B: three layers with a gated delta net, then one that attends.
+// Like Qwen3.5-9B: three layers with a gated delta net, then one with attention.
 Model hybrid_shape() {
     Model model;
     model.layers.resize(32);
@@ -458,13 +460,13 @@ void as_many_rows_run_at_once_as_their_states_fit(void **) {
                   static_cast<long long>(large.slots), static_cast<long long>(slot),
                   static_cast<long long>(large.rows_at_once));
     assert_true(large.good && large.finished == 4000);
-    // A slot, and 512 tokens of 32 KiB, of each; a prefix takes one of 21.
+    // Each row takes a slot and 512 tokens of 32 KiB; a prefix takes one of 21 slots.
     const int64_t slots = options.kv_memory_bytes / (slot + 512 * 32768);
     assert_int_equal(large.slots, slots);
     assert_true(large.rows_at_once <= slots && 100 * large.rows_at_once >= 95 * slots * 20 / 21);
-    // In bf16 a state has half the bytes, but for the convolutions' inputs.
+    // In bf16 a state takes half the bytes, except for the convolutions' inputs.
     options.extra = {{"state_type", "bf16"}};
-    options.step_tokens = 8192; // or the rows that decode fill a step, and no more are admitted
+    options.step_tokens = 8192; // otherwise decoding rows fill a step, and no more are admitted
     constexpr int64_t half = 24 * (32 * 128 * 128 * 2 + 3 * 8192 * 4);
     const StateUse narrow = run_states(model, 4000, 100, options);
     const int64_t more = options.kv_memory_bytes / (half + 512 * 32768);
@@ -474,7 +476,7 @@ void as_many_rows_run_at_once_as_their_states_fit(void **) {
     assert_true(narrow.rows_at_once <= more && 100 * narrow.rows_at_once >= 95 * more * 20 / 21);
     options.extra.clear();
     options.step_tokens = 0;
-    // 20,000 rows with room for 100 at once.
+    // 20,000 rows with room for 100 at a time.
     options.kv_memory_bytes = int64_t{105} * (slot + 512 * 32768);
     const StateUse small = run_states(model, 20000, 20, options);
     assert_int_equal(small.slots, 105);
@@ -495,7 +497,7 @@ void state_slots_are_checked_and_as_many_as_asked_for(void **) {
     const auto none = make_sim_backend(&model, little);
     assert_false(none.ok());
     assert_non_null(std::strstr(none.status().message().c_str(), "too few for 1 state slots"));
-    // A batch that names no slot, one beyond the last, and one twice.
+    // A batch without a slot, with one beyond the last, and with one twice.
     TokenBatch batch;
     batch.nodes = {{-1, 0, 1, 0, 1, false}, {-1, 0, 1, 1, 1, false}};
     batch.tokens = batch.positions = {0, 0};

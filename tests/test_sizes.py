@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""No function of src/, cuda/ and the C++ of bindings/ is longer than 100 lines, and no file than 400.
+"""No function of src/, cuda/ and the C++ of bindings/ is longer than 100 lines, and no file is longer than 400.
 
-A function runs from the line on which its head begins to its closing brace; what is defined inside it counts with it.
+A function extends from the line on which its head begins to its closing brace, including everything defined inside it.
 Generated tables (*.inc) are left out. Standard library only.
 """
 import re
@@ -14,10 +14,10 @@ FOLDERS = ["src", "cuda", "bindings"]
 ENDINGS = {".h", ".cc", ".c", ".cu", ".cuh"}
 FUNCTION_LINES, FILE_LINES = 100, 400
 
-# Comments, strings and directives, with the lines that continue them: blanked, line ends kept.
+# Comments, strings and directives with their continuation lines are blanked; line ends are kept.
 BLANKED = re.compile(r'''//[^\n]*|/\*.*?\*/|R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'(?![\w])
                          |^[ \t]*\#(?:[^\n]*\\\n)*[^\n]*''', re.S | re.X | re.M)
-# A constructor's ": a_{..}": braces of a member, not yet the body's.
+# A constructor's ": a_{..}": the braces are those of a member, not of the body.
 INITIALIZED_MEMBER = re.compile(r"\)[\s\w]*:(?!:)(?:.*[\s,:>])?\w+$", re.S)
 SCOPE = re.compile(r"\b(?:namespace|struct|class|union|enum|extern)\b[^()]*$|\bextern\b\s*$")
 TYPE = re.compile(r"^(?:template\b.*)?\s*(?:typedef\s+)?(?:struct|class|union|enum)\b(?!.*\)\s*(?:const|noexcept|override|->.*)?\s*$)", re.S)
@@ -69,7 +69,7 @@ class Sizes(unittest.TestCase):
 
 
 class Checks(unittest.TestCase):
-    """The functions are found, whatever they stand in and look like."""
+    """Functions are found, whatever they look like and wherever they are."""
 
     def test_functions_of_namespaces_classes_and_templates_are_measured(self):
         text = """namespace a {

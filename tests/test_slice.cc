@@ -1,4 +1,4 @@
-// Which prefixes the requests of some of a plan's rows have.
+// The prefixes of requests for some of a plan's rows.
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -31,7 +31,7 @@ std::unique_ptr<Job> job_of(int32_t samples) {
     return job;
 }
 
-// Where another device has the rest of its group.
+// If another device has the rest of its group.
 void a_row_of_several_samples_that_is_left_alone_drops_its_prefix(void **) {
     const Plan plan = plan_of_two();
     const auto job = job_of(3);
@@ -43,7 +43,7 @@ void a_row_of_several_samples_that_is_left_alone_drops_its_prefix(void **) {
     assert_int_equal(slice.plan().prefixes[0].parent, -1);
 }
 
-// Its keys would be added in another order without, on the tensor cores.
+// Without the prefix, tensor cores would add its keys in another order.
 void it_keeps_the_prefix_where_results_are_to_be_reproducible(void **) {
     const Plan plan = plan_of_two();
     const auto job = job_of(3);

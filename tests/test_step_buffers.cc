@@ -1,5 +1,5 @@
-// What a step's buffers take by a model's shape: against sizes written down by hand, against the pages that they left on
-// an H200, and the sizes of steps that follow.
+// The memory of a step's buffers for a model's shape: compared with sizes computed by hand and with
+// the pages that were left on an H200; and the resulting sizes of steps.
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,11 +31,12 @@ void is_bytes(const char *what, int64_t is, int64_t wanted) {
     }
 }
 
-// Bytes of a token in all that grows; rest: of 8,192 tokens together, beside those.
+// Checks the bytes per token in everything that grows; rest: further bytes for 8,192 tokens in
+// total.
 void takes(const char *name, const StepForm &form, int64_t wanted, int64_t rest = 0) {
     const Model model = named(name);
     const StepBuffers of = step_buffers(model, form, 8192);
-    // Beside tokens: the queues of attention, and a tile for each expert and their count.
+    // In addition: the queues of attention, and a tile for each expert and their count.
     int64_t fixed = form.element == DType::f32 ? 0 : 16;
     for (const Layer &layer : model.layers) {
         if (layer.experts) fixed = 16 + 16 * static_cast<int64_t>(layer.experts.each.size()) + 4;
@@ -43,8 +44,8 @@ void takes(const char *name, const StepForm &form, int64_t wanted, int64_t rest 
     is_bytes(name, of.growing(), 8192 * wanted + rest + fixed);
 }
 
-// Input: four sections of 16 bytes, a slot in each KV group, twice 1,024 staged. Of each shape of attention four lists of
-// 128. Samples 12, angles 8 for two dimensions of each rope.
+// Input: four sections of 16 bytes, a slot in each KV group, twice 1,024 staged. For each shape of
+// attention, four lists of 128. Samples 12, angles 8 for two dimensions of each rope.
 void a_token_takes_what_its_models_layers_are_wide(void **) {
     const int64_t input = 64 + 2048 + 12;
     // [hidden] three times; Q, K, V; attention's result; gate and up; activated. Partials with their LSE, counters.
@@ -63,23 +64,24 @@ void a_token_takes_what_its_models_layers_are_wide(void **) {
     takes("Mistral-7B", form, mistral + 2 * 2 * 4096 + input);
     form.element = DType::f32;
     takes("Mistral-7B", form, 4 * (3 * 4096 + 6144 + 4096 + 28672 + 14336) + 64 * 8 + 4 + input);
-    // Layers with delta nets: Q, K, V, Z and two gates of a head; attention's Q with gates, K, V.
+    // Layers with delta nets: Q, K, V, Z and two gates per head; attention's Q with gates, K, V.
     const int64_t delta = 2 * (8192 + 4096 + 32 * 64) + 32 * 8 + 20 + 8;
     takes("qwen3.5-9b", {},
           2 * (3 * 4096 + (8192 + 4096 + 64) + 4096 + 24576 + 12288) + delta + 6 * 4 * (4096 + 16) +
               4 * 4 + 512 + 32 * 8 + 4 + input);
-    // Mamba-2: q, k, v, z and a; q, k and v again; decay and step of a head in f32. No rope.
+    // Mamba-2: q, k, v, z and a; q, k and v again; decay and step per head in f32. No rope.
     const Model granite = named("granite-4.0-h-micro");
     const int64_t attention = 6 * 4 * (2048 + 32) + 4 * 8 + 512;
     takes("granite-4.0-h-micro", {},
           2 * (3 * 2048 + (4352 + 4096 + 64) + 4096 + 16384 + 8192) + 2 * 4352 + 64 * 8 + 20 + 8 +
               attention + 4 * static_cast<int64_t>(granite.kv_groups.size()) + input);
-    // Layers of one thing each: as wide as the widest, without a gate. Here k and q are of eight groups.
+    // Layers with one sublayer each: as wide as the widest, without a gate. Here k and q have eight
+    // groups.
     const int64_t mamba = 2 * (8192 + 2 * 1024) + 128 * 8 + 20 + 8;
     takes("nemotron-h-8b", {},
           2 * (3 * 4096 + (8192 + 2 * 1024 + 8192 + 128) + 8192 + 2 * 21504) + mamba +
               6 * 4 * (4096 + 32) + 4 * 8 + 512 + 4 + input);
-    // Experts, six a token, and a delta for the shared one, which is twice as wide.
+    // Experts, six per token, and a delta for the shared one, which is twice as wide.
     takes("nemotron-3-nano", {},
           2 * (4 * 2688 + (4096 + 2 * 1024 + 4096 + 64) + 4096 + 2 * 3712) + 2 * (4096 + 2 * 1024) +
               64 * 8 + 20 + 8 + 4 * 128 + 4 * 6 * 4 + 128 * 4 / 32 + 6 * 2 * (1856 + 2688) +
@@ -90,8 +92,8 @@ void a_token_takes_what_its_models_layers_are_wide(void **) {
     takes("lfm2-1.2b", {},
           2 * (3 * 2048 + 3 * 2048 + 2048 + 16384 + 8192) + 20 + 8 + attention + 32 * 8 +
               4 * static_cast<int64_t>(lfm.kv_groups.size()) + input);
-    // Experts: logits of 128, eight turns with four numbers, counts of blocks of 32 tokens, a tile of 16 bytes for 128
-    // turns, what the turns make.
+    // Experts: logits of 128, eight turns with four numbers, counts of blocks of 32 tokens, a tile
+    // of 16 bytes for 128 turns, and the results of turns.
     takes("qwen3-30b-a3b", {},
           2 * (4 * 2048 + 5120 + 4096) + 4 * 128 + 4 * 8 * 4 + 128 * 4 / 32 + 8 * 16 / 128 +
               8 * 2 * (768 + 2048) + 6 * 4 * (4096 + 32) + 4 * 4 + 512 + 64 * 8 + 4 + input);
@@ -134,14 +136,14 @@ void heads_are_padded_and_what_has_a_state_has_a_multiple_of_sixteen_rows(void *
     assert_int_equal(last_columns(layer), 6 * 128);
     layer.attention.gated = true;
     assert_int_equal(first_rows(layer), 16 * 128);
-    layer.attention.kv_layer = 0; // another's keys and values
+    layer.attention.kv_layer = 0; // uses another layer's keys and values
     assert_int_equal(first_rows(layer), 12 * 128);
     layer.attention = {};
     layer.linear_attention.key_heads = layer.linear_attention.value_heads = 3;
     layer.linear_attention.key_dim = layer.linear_attention.value_dim = 8;
     assert_int_equal(first_rows(layer), 112); // 4 * 24 + 6
     assert_int_equal(last_columns(layer), 24);
-    layer.linear_attention.rule = StateRule::state_space; // one gate of a head
+    layer.linear_attention.rule = StateRule::state_space; // one gate per head
     layer.linear_attention.value_heads = 6;
     assert_int_equal(first_rows(layer), 160); // 2 * 24 + 2 * 48 + 6
     assert_int_equal(last_columns(layer), 48);
@@ -152,7 +154,7 @@ void heads_are_padded_and_what_has_a_state_has_a_multiple_of_sixteen_rows(void *
     assert_int_equal(last_columns(layer), 24);
 }
 
-// 35886e2, whose input was staged in 8 MiB whatever a step's size was: docs/lab/engine.md.
+// At 35886e2, where input was staged in 8 MiB whatever the size of a step: docs/lab/engine.md.
 void pages_are_predicted_as_they_were_left_on_an_h200(void **) {
     const Model model = named("Mistral-7B");
     for (const auto &[tokens, measured] : {std::pair(4096, 14351), {16384, 14046}}) {
@@ -200,7 +202,7 @@ void steps_of_the_benches_models_have_the_documented_size(void **) {
     }
 }
 
-// What the simulated device takes follows the backend there.
+// The simulated device's memory follows that of the backend.
 void a_described_gpu_has_the_steps_that_its_backend_chooses(void **) {
     DeviceCosts costs = named_device_costs("h200").value();
     const auto tokens = [&](const char *name, const char *type) {
@@ -215,7 +217,7 @@ void a_described_gpu_has_the_steps_that_its_backend_chooses(void **) {
     costs.memory_bytes = kMemories[3];
     assert_int_equal(tokens("Mistral-7B", "auto"), 4096);
     assert_int_equal(tokens("Llama-3.2-1B", "auto"), 8192);
-    costs.step_tokens = 2048; // as the description says
+    costs.step_tokens = 2048; // as in the description
     assert_int_equal(tokens("Llama-3.2-1B", "auto"), 2048);
     costs.step_tokens = 16384;
     costs.batches_in_flight = 1; // a processor
@@ -231,7 +233,7 @@ Model with_heads_of(int32_t head_dim) {
         "torch_dtype": "bfloat16", "tie_word_embeddings": false, "eos_token_id": null})");
 }
 
-// On a GPU a head of 96 is one of 128, but for its rope.
+// On a GPU a head of 96 is treated as one of 128, except for its rope.
 void heads_take_their_padding_in_pages_weights_and_time(void **) {
     BackendOptions options;
     const auto read = [&](int32_t head_dim) {
@@ -279,7 +281,7 @@ void what_does_not_fit_says_what_there_is(void **) {
     options.kv_memory_bytes = left;
     assert_true(read_sim_options(&model, options, costs).ok());
     options.kv_memory_bytes =
-        left / 9 * 10 + 100; // more than all, where the default is nine tenths
+        left / 9 * 10 + 100; // more than all, since the default is nine tenths
     fails("NVIDIA H200 has 150754820096 bytes of memory");
     options.kv_memory_bytes = 0;
     costs.memory_bytes = int64_t{15} << 30;
@@ -335,7 +337,7 @@ void reproducible_steps_have_larger_buffers_in_predictions_too(void **) {
     }
 }
 
-// The kernel's own conditions and a feed-forward's, whatever its shape.
+// The kernel's own conditions and those of a feed-forward, whatever its shape.
 void gate_and_up_are_one_product_where_the_kernel_has_it(void **) {
     std::mt19937_64 random(seed_of_run());
     const auto one_of = [&](auto... values) {

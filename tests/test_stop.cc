@@ -1,4 +1,4 @@
-// Stop strings in streamed text, against a search of the whole text.
+// Stop strings in streamed text, compared with a search of the whole text.
 #include <algorithm>
 #include <chrono>
 #include <random>
@@ -90,7 +90,7 @@ void no_stop_strings_hold_nothing_back(void **) {
 }
 
 void characters_are_not_split(void **) {
-    // Two characters that share their first two bytes: what is shown ends between characters.
+    // Two characters that share their first two bytes: the text shown ends between characters.
     const StopStrings strings(std::vector<std::string>{"\xe2\x82\xac"});
     StopScanner scanner(strings);
     std::string text;
@@ -135,8 +135,8 @@ void streaming_equals_searching_the_whole_text(void **) {
 }
 
 void long_stop_strings_take_linear_time(void **) {
-    // Every byte of the text is held back as far as it goes; a scanner that copies or searches again
-    // what is held would take 20,000 times as many steps here as this one.
+    // The whole text is held back to its end. A scanner that copies or searches the held text again
+    // would take 20,000 times as many steps here.
     const size_t length = 20000;
     const std::vector<std::string> stops{std::string(length, 'a') + "b",
                                          std::string(length / 2, 'a') + "c"};

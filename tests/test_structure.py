@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The modules of src/ and cuda/ include only what stands before them, in no cycle, and docs/structure.svg shows them.
+"""The modules of src/ and cuda/ only include modules before them, without cycles, and docs/structure.svg shows them.
 
 Standard library only.
 """
@@ -28,7 +28,7 @@ class Structure(unittest.TestCase):
 
 
 class Checks(unittest.TestCase):
-    """What the tests above go by finds what it is for."""
+    """The checks used above detect what they are for."""
 
     ORDER = ["include", "src/base", "src/text", "src/backend", "src/runtime", "src/cli", "cuda/device", "cuda"]
 

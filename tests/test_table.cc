@@ -16,7 +16,7 @@ using namespace batchllm;
 
 namespace {
 
-// A column of cells; "\1" stands for a null.
+// A column of cells; "\1" is a null.
 struct Cells {
     table_jobs::Column column;
     std::vector<uint8_t> validity;
@@ -64,7 +64,7 @@ void values_take_the_place_of_fields(void **) {
         {"a", {"x", "y\nz"}}, {"b c", {"", "{a}"}}, {"d", {"1", "2"}}};
     const Table table = make(columns, "{{{a}}} {b c}{a}!").value();
     assert_prompt(table, 0, "{x} x!");
-    assert_prompt(table, 1, "{y\nz} {a}y\nz!"); // what a value holds is no template
+    assert_prompt(table, 1, "{y\nz} {a}y\nz!"); // a value is not a template
     assert_int_equal(table.moved, 2);
     assert_int_equal(table.field_orders[1], 1);
 }
@@ -117,7 +117,7 @@ void lines_that_cannot_be_moved_are_refused(void **) {
 }
 
 void lines_move_with_their_text_and_a_bare_field_gets_its_name(void **) {
-    // Columns by what rows share: c is the same in all, b in two, a in none.
+    // Columns by how much rows share: c is the same in all, b in two, a in none.
     const std::vector<Cells> columns = {
         {"a", {"1", "2", "3"}}, {"b", {"y", "x", "y"}}, {"c", {"same", "same", "same"}}};
     const Table table = make(columns, "Head {{\n{a}\n B={b};\n{c}?\nTail", true).value();
@@ -128,13 +128,13 @@ void lines_move_with_their_text_and_a_bare_field_gets_its_name(void **) {
     assert_int_equal(table.field_orders[0], 2);
     assert_int_equal(table.field_orders[1], 1);
     assert_int_equal(table.field_orders[2], 0);
-    // Neighbours share: rows 0 and 2 stand side by side.
+    // Neighbours share: rows 0 and 2 are adjacent.
     const auto at = [&](int64_t row) {
         return std::find(table.row_order.begin(), table.row_order.end(), row) -
                table.row_order.begin();
     };
     assert_int_equal(std::abs(at(0) - at(2)), 1);
-    const Table last = make(columns, "{a}\n{c}", true).value(); // nothing before or behind
+    const Table last = make(columns, "{a}\n{c}", true).value(); // nothing before or after
     assert_prompt(last, 1, "c: same\na: 2");
 }
 
@@ -154,7 +154,7 @@ std::vector<CellColumn> random_cells(std::mt19937_64 &random, int32_t rows, size
     return cells;
 }
 
-// Rows once each, and in each row every column once.
+// Checks that each row occurs once, and in each row every column once.
 void assert_permutations(const FieldOrder &order, size_t rows, size_t columns) {
     std::vector<int32_t> sorted = order.rows;
     std::sort(sorted.begin(), sorted.end());
@@ -168,7 +168,8 @@ void assert_permutations(const FieldOrder &order, size_t rows, size_t columns) {
     }
 }
 
-// By trying every order of rows and, in each row, every order of fields.
+// The most that can be shared, by trying every order of rows and, in each row, every order of
+// fields.
 int64_t most_of_all_orders(std::span<const CellColumn> cells) {
     const size_t rows = cells[0].codes.size();
     std::vector<std::vector<int32_t>> orders;
@@ -208,7 +209,7 @@ void the_exact_order_is_the_best_of_all_orders(void **) {
     }
 }
 
-// Rows that are nearly equal have the most subsets to look at.
+// Nearly equal rows have the most subsets to examine.
 void a_small_table_takes_no_time(void **) {
     std::mt19937_64 random(seed_of_run());
     const std::clock_t start = std::clock();
@@ -242,7 +243,7 @@ void every_search_gives_each_row_and_field_once(void **) {
         const FieldOrder sorted = fixed_order(cells, fields);
         assert_permutations(sorted, static_cast<size_t>(rows), columns);
         assert_true(shared_bytes(cells, best).shared >= shared_bytes(cells, sorted).shared);
-        assert_true(best_order(cells).fields == best.fields); // the same each time
+        assert_true(best_order(cells).fields == best.fields); // the same every time
     }
 }
 
@@ -283,7 +284,7 @@ void reordering_shares_more_than_the_given_order(void **) {
     assert_true(planned >= 1.5 * sorted);
 }
 
-// 100,000 rows of six columns with loose ties: a search of some seconds.
+// 100,000 rows of six loosely related columns: a search of some seconds.
 void a_search_ends_soon_after_it_is_told_to_stop(void **) {
     std::mt19937_64 random(seed_of_run());
     std::vector<CellColumn> cells(6);
@@ -305,7 +306,7 @@ void a_search_ends_soon_after_it_is_told_to_stop(void **) {
     const auto again = std::clock();
     best_order(cells, [&] { return ++asked > 3; });
     const auto stopped_later = std::clock() - again;
-    assert_int_equal(asked, 4); // not asked again once it has said so
+    assert_int_equal(asked, 4); // not asked again once it has returned true
     const auto whole_start = std::clock();
     assert_permutations(best_order(cells), 100000, 6);
     const auto whole = std::clock() - whole_start;
@@ -316,7 +317,7 @@ void a_search_ends_soon_after_it_is_told_to_stop(void **) {
     }
 }
 
-// Plans and jobs that go on rely on it: the order depends on rows and template alone, not on the
+// Plans and resumed jobs rely on this: the order depends only on rows and template, not on the
 // machine, the compiler or the seed of the hashes. A change of the search changes this number, and
 // the prompts of users.
 void the_order_is_the_same_everywhere(void **) {
@@ -345,7 +346,7 @@ void the_order_is_the_same_everywhere(void **) {
     assert_true(table.planned.shared > table.sorted.shared);
     const uint64_t text = XXH3_64bits(table.text.data(), table.text.size());
     assert_true(text == 0xb579ebae1660bd8a);
-    uint64_t rows = 0; // of numbers rather than bytes: the order of bytes is the machine's
+    uint64_t rows = 0; // a hash of numbers, not of bytes, whose order depends on the machine
     for (const int64_t row : table.row_order) rows = rows * 31 + static_cast<uint64_t>(row);
     if (rows != 0x1dbab421fed0ca7e) fail_msg("%llx", static_cast<unsigned long long>(rows));
 }
@@ -366,7 +367,8 @@ void a_table_that_is_stopped_says_so(void **) {
     assert_true(make_table(100, views, options).ok());
 }
 
-// Values whose hashes meet where the hash has no seed: each would be compared with all before it.
+// Values whose hashes collide if the hash has no seed: each would be compared with all previous
+// ones.
 void values_made_to_meet_take_no_longer_than_others(void **) {
     constexpr size_t count = 12000;
     constexpr uint64_t places = (1u << 15) - 1;

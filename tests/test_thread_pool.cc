@@ -1,4 +1,4 @@
-// The thread pool: each index once, on threads in range, whoever comes late.
+// The thread pool: each index once, on threads in range, even if threads come late.
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -26,8 +26,8 @@ using namespace batchllm;
 
 namespace {
 
-// Runs loops of changing length; true when each index was seen once, by a thread in range, before
-// the call returned. The counts are plain integers: the pool alone orders their use.
+// Runs loops of changing length; true if each index was seen once, by a thread in range, before the
+// call returned. The counts are plain integers: only the pool synchronizes their use.
 bool loops_are_right(int32_t threads, int rounds, bool pauses) {
     ThreadPool pool(threads);
     if (pool.size() != threads) return false;
@@ -50,7 +50,7 @@ bool loops_are_right(int32_t threads, int rounds, bool pauses) {
             if (times != 1) return false;
         }
         if (!in_range || sum != count * (count - 1) / 2) return false;
-        // Longer than a thread looks out for the next loop, so that it has gone to sleep.
+        // Longer than a thread spins for the next loop, so that it has gone to sleep.
         if (pauses) std::this_thread::sleep_for(std::chrono::microseconds(300));
     }
     return true;
@@ -90,12 +90,12 @@ struct Fault {
     int64_t index;
 };
 
-// A loop whose tasks throw at the indices that `throws` names: true when the caller got one of them, and
-// no task was running any more by then.
+// A loop whose tasks throw at the indices given by `throws`: true if the caller got one of the
+// exceptions, and no task was still running by then.
 template <typename Throws> bool the_fault_reaches_the_caller(ThreadPool *pool, Throws throws) {
     std::atomic<int> running{0};
     try {
-        // Larger than a std::function holds in place, and gone after the loop.
+        // Larger than a std::function stores in place, and destroyed after the loop.
         std::array<int64_t, 16> lent{};
         pool->parallel_for(200, [&running, lent, throws](int64_t i, int32_t thread) {
             struct Inside {
@@ -120,7 +120,7 @@ void what_a_task_throws_reaches_the_caller_and_no_thread_outlives_the_loop(void 
             assert_true(the_fault_reaches_the_caller(&pool, [](int64_t, int32_t) { return true; }));
             assert_true(the_fault_reaches_the_caller(
                 &pool, [](int64_t i, int32_t thread) { return thread == 0 && i > 0; }));
-            // The pool is as good as new.
+            // The pool is still usable.
             std::atomic<int64_t> sum{0};
             pool.parallel_for(100, [&](int64_t i, int32_t) { sum += i; });
             assert_int_equal(sum.load(), 4950);
@@ -149,7 +149,7 @@ void a_throw_on_a_worker_alone_reaches_the_caller(void **) {
     assert_true(thrown);
 }
 
-// Under a limit on the user's processes; root has none, so that another user runs it.
+// Under a limit on the user's processes; root has none, so another user runs it.
 void where_the_system_starts_no_more_threads_the_pool_has_fewer(void **) {
     const pid_t child = fork();
     if (child == 0) {

@@ -1,4 +1,4 @@
-// What bench/throughput's floor counts of a batch, beside sums by hand.
+// The floor that bench/throughput counts for a batch, compared with sums by hand.
 #include <cmath>
 #include <vector>
 
@@ -9,8 +9,9 @@ using namespace batchllm;
 
 namespace {
 
-// Of 8 query heads and 2 of keys, of dimension 64. A query and a key: 2,048 flops; a key and its value in two
-// bytes each: 512 bytes. So 33.3 queries a key take as long in arithmetic as the key takes to read.
+// 8 query heads and 2 KV heads of dimension 64. A query and a key: 2,048 flops; a key and its value
+// with two-byte elements: 512 bytes. So the arithmetic of 33.3 queries per key takes as long as
+// reading the key.
 Model model_of(const std::vector<int32_t> &windows) {
     Model model;
     for (const int32_t window : windows) {
@@ -25,7 +26,7 @@ Model model_of(const std::vector<int32_t> &windows) {
 }
 constexpr double kPair = 2048, kKey = 512;
 
-// A prefix of so many tokens, below which so many rows decode their own `own`-th token.
+// A prefix with `prefix` tokens, below which `rows` rows decode their own `own`-th token.
 TokenBatch decoding(int32_t prefix, int32_t rows, int32_t own) {
     TokenBatch batch;
     batch.nodes.push_back({-1, 0, prefix, 0, 0, true});
@@ -67,7 +68,7 @@ void rows_that_decode_behind_a_prefix_read_it_once(void **) {
     must_be(floor.flops, 0);
     must_be(floor.bytes, (1000 + 20 * 10) * kKey);
     must_be(floor.seconds(), floor.bytes / 4.5e12);
-    must_be(floor.decode_excess, 0); // 20 queries a key are bound by its bytes
+    must_be(floor.decode_excess, 0); // 20 queries per key are bound by its bytes
 }
 
 void a_prefix_under_many_rows_is_bound_by_its_arithmetic(void **) {
@@ -80,7 +81,7 @@ void a_prefix_under_many_rows_is_bound_by_its_arithmetic(void **) {
     must_be(floor.decode_excess, 2 * excess);
 }
 
-// In each step and of each prefix: what one leaves idle is no help to another.
+// For each step and each prefix separately: idle time of one does not help another.
 void the_greater_is_taken_prefix_by_prefix(void **) {
     AttentionFloor both(model_of({0}), 2), wide(model_of({0}), 2);
     TokenBatch batch = decoding(1000, 100, 10);

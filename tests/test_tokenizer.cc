@@ -1,4 +1,5 @@
-// The tokenizer against golden data of the reference (tests/text/make_golden.py), and by itself.
+// The tokenizer compared with golden data of the reference (tests/text/make_golden.py), and on its
+// own.
 #include <algorithm>
 #include <ctime>
 #include <map>
@@ -119,7 +120,7 @@ void a_word_of_a_megabyte_takes_no_more_than_seconds(void **) {
     assert_true(seconds < 60); // of processor time: quadratic code takes hours
 }
 
-// What merging means, without any cleverness.
+// The definition of merging, without optimisations.
 void merge_plainly(const MergeTable &merges, std::vector<int32_t> *symbols) {
     while (true) {
         size_t best = 0;
@@ -225,7 +226,7 @@ void a_stream_of_random_tokens_equals_the_whole_and_never_cuts_a_character(void 
 }
 
 void bytes_that_are_no_character_become_one_mark_for_each_longest_start(void **) {
-    // As Python decodes them with errors="replace"; ? stands for U+FFFD.
+    // As decoded by Python with errors="replace"; ? stands for U+FFFD.
     const std::pair<const char *, const char *> cases[] = {
         {"\xE0\x80\x80", "???"},
         {"\xF0\x80\x80\x80", "????"},

@@ -40,8 +40,8 @@ std::string added(const std::string &id, const std::string &content,
 
 std::string pre(const std::string &part) { return R"("pre_tokenizer":)" + part; }
 
-// Whether the file is refused with this code and an error that starts with the file's name and has
-// this text.
+// Whether the file is rejected with this code and an error that starts with the file's name and
+// contains this text.
 bool refused(const std::string &json, int32_t code, const std::string &text) {
     const auto result = Tokenizer::parse("FILE", json);
     if (result.ok()) {
@@ -175,7 +175,7 @@ void an_unknown_token_may_be_absent_when_no_text_can_need_it(void **) {
     assert_true(malformed(byte_level_file(255), "model.unk_token"));
 }
 
-// As transformers' encode does: it switches both off unless the call asks for them.
+// Like transformers' encode, which switches both off unless the call requests them.
 void truncation_and_padding_are_left_aside(void **) {
     const std::string both =
         R"("truncation":{"direction":"Right","max_length":2,"strategy":"LongestFirst","stride":0},)"
@@ -194,7 +194,7 @@ void truncation_and_padding_are_left_aside(void **) {
         assert_true((*given)->encode(text, {}, &got).ok());
         assert_true(got == wanted);
     }
-    // A plan that was made with the one serves the other.
+    // A plan made with one works with the other.
     assert_true((*plain)->fingerprint() == (*given)->fingerprint());
     assert_true(malformed(file_of(kModel, R"("truncation":5)"), "\"truncation\" is 5"));
 }
@@ -275,7 +275,7 @@ void a_file_that_blows_texts_up_is_refused_by_its_key(void **) {
         assert_true(Tokenizer::parse("FILE", with(list_of(2, by_16))).ok());
         assert_true(unsupported(with(list_of(2, by_16) + "," + replace_by("aa")), "[2]"));
         assert_true(unsupported(with(replace_by(std::string(257, 'a'))), "256 times as long"));
-        // At once, not after looking at all steps again at each of them.
+        // Immediately, not after checking all steps again for each of them.
         assert_true(unsupported(with(list_of(1 << 18, replace_by("b"))), " steps"));
     }
     assert_true(unsupported(

@@ -1,4 +1,4 @@
-// cuda/tuning_cache.h: choices survive a run, and no file does harm.
+// cuda/tuning_cache.h: choices survive a run, and no file can do harm.
 #include "linear/tuning_cache.h"
 
 #include <map>
@@ -113,7 +113,7 @@ void torn_and_changed_files_are_not_believed(void **) {
     assert_true(warning.empty());
 }
 
-// A file with a right sum may still hold anything.
+// A file with a correct checksum may still contain anything.
 std::string with_sum(const std::string &lines) {
     std::string text = "batchllm tuning 1\n" + std::string(kStamp) + "\n" + lines;
     uint64_t hash = 0xcbf29ce484222325u;

@@ -1,4 +1,4 @@
-// What the C++ tests share: cmocka with its headers in their order, and a directory for files.
+// Shared by the C++ tests: cmocka with its headers in the right order, and a directory for files.
 // cmocka defines macros with everyday names (fail, skip): include this last.
 #pragma once
 
@@ -19,7 +19,7 @@ extern "C" {
 #include <cmocka.h>
 }
 
-// A fresh directory that goes with the object.
+// A fresh directory, removed with the object.
 class TemporaryDirectory {
   public:
     TemporaryDirectory() {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Makes a model directory with a tokenizer for the tests: one of the golden models, and a byte-level
-tokenizer of 256 bytes and added tokens up to one beyond the model's. Of a model with a vision tower, a chat template that has a place for images. Usage: text_model.py GOLDEN_MODEL OUTPUT_DIRECTORY STAMP"""
+"""Makes a model directory with a tokenizer for the tests: one of the golden models, and a byte-level tokenizer with 256
+bytes and added tokens up to one beyond the model's vocabulary. For a model with a vision tower, the chat template has a
+place for images. Usage: text_model.py GOLDEN_MODEL OUTPUT_DIRECTORY STAMP"""
 import json
 import pathlib
 import shutil
@@ -25,7 +26,7 @@ CHAT_TEMPLATE = """{{ bos_token }}
 {%- if add_generation_prompt %}a:{% endif %}"""
 
 
-# As those of Gemma 3, Mistral 3 and Qwen-VL: an image becomes a token that its tower's states replace.
+# Like those of Gemma 3, Mistral 3 and Qwen-VL: an image becomes a token that the vision tower's states replace.
 VISION_TEMPLATE = """{{ bos_token }}
 {%- for message in messages %}
     {{- message.role[0] ~ ':' }}
@@ -55,7 +56,7 @@ def tokenizer(vocabulary):
         "added_tokens": [
             added(256, "<s>", True), added(257, "</s>", True), added(258, "<tool>", False),
             *[added(token_id, f"<unused-{token_id}>", True) for token_id in range(259, vocabulary)],
-            # Outside the model's vocabulary: a row that has it cannot be computed.
+            # Outside the model's vocabulary: a row with this token cannot be computed.
             added(vocabulary, "<beyond>", True)],
         "normalizer": None,
         "pre_tokenizer": byte_level,

@@ -2,10 +2,10 @@
 """The steps of the Java build that Meson has no rules for. Every output is the same for the same input.
 
 build.py swig FOLDER WRAP.c SWIG [FLAG...] INTERFACE.i    Java sources into FOLDER, C into WRAP.c
-build.py classes OUT.jar JAVAC FOLDER FLAG... -- SOURCE...  compiles sources and FOLDER's into a JAR
-build.py jar OUT.jar CLASSES.jar VERSION PLATFORM LIBRARY...  the classes, the libraries and what those need
-build.py javadoc OUT.jar JAVADOC FLAG... -- SOURCE...         pages of what is public
-build.py sources OUT.jar FOLDER -- SOURCE...                  sources and FOLDER's
+build.py classes OUT.jar JAVAC FOLDER FLAG... -- SOURCE...  compiles sources and those in FOLDER into a JAR
+build.py jar OUT.jar CLASSES.jar VERSION PLATFORM LIBRARY...  the classes, the libraries and their dependencies
+build.py javadoc OUT.jar JAVADOC FLAG... -- SOURCE...         pages of the public API
+build.py sources OUT.jar FOLDER -- SOURCE...                  sources and those in FOLDER
 build.py install FOLDER FILE... [NAME:TARGET]                 copies files as they are, when Meson installs; NAME is a link
 """
 import hashlib
@@ -18,15 +18,15 @@ import sys
 import tempfile
 import zipfile
 
-# What a host with a JVM has, or what only a host with a GPU needs.
+# Libraries that every host with a JVM has, or that only a host with a GPU needs.
 SYSTEM = re.compile(r"(linux-vdso|ld-linux.*|libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s|"
                     r"libcuda|libcudart|libcublas|libcublasLt|libnvidia.*)\.so")
-# Lies in the JAR for libbatchllm.so, which opens it when a GPU is wanted.
+# Is in the JAR for libbatchllm.so, which opens it when a GPU is used.
 OPENED_LATER = "libbatchllm_cuda.so"
 
 
 def run(*command):
-    """What a tool has to say it has said by itself."""
+    """Runs a tool, which prints its own errors."""
     code = subprocess.run(command).returncode
     if code:
         sys.exit(code)
@@ -41,7 +41,7 @@ def fresh(folder):
 def swig(folder, wrap, *command):
     folder = fresh(folder)
     run(*command[:-1], "-outdir", folder, "-o", wrap, command[-1])
-    # SWIG has no setting for this one's visibility.
+    # SWIG has no option for the visibility of this class.
     constants = folder / "NativeConstants.java"
     constants.write_text(constants.read_text().replace("public interface", "interface"))
 
@@ -72,10 +72,10 @@ def classes(out, javac, folder, *arguments):
 
 
 def dependencies(library):
-    """Paths of what a library needs and a host may lack, needed ones first."""
+    """Paths of the libraries that a library needs and a host may lack, each after those that it needs itself."""
     listed = subprocess.run(["ldd", library], check=True, capture_output=True, text=True).stdout
     found = re.findall(r"^\s*(\S+) => (/\S+)", listed, re.MULTILINE)
-    # ldd lists breadth first: what something needs comes after it.
+    # ldd lists breadth first, so the dependencies of a library come after it.
     return [(name, path) for name, path in reversed(found) if not SYSTEM.match(name)]
 
 
@@ -86,7 +86,7 @@ def jar(out, class_jar, version, platform, *libraries):
     def add(name, path, how):
         if folder + name in files:
             return
-        # Paths of the build folder, and what is only for a debugger, stay out.
+        # Leaves out paths of the build folder and debug information.
         with tempfile.NamedTemporaryFile() as stripped:
             run("strip", "--strip-unneeded", "-o", stripped.name, path)
             files[folder + name] = pathlib.Path(stripped.name).read_bytes()
@@ -130,7 +130,7 @@ def sources(out, folder, *arguments):
 
 
 def install(folder, *files):
-    """Meson's own install rewrites the manifest of a JAR, and its bytes with it."""
+    """Meson's own install would rewrite the JAR's manifest and so change its bytes."""
     into = pathlib.Path(os.environ["MESON_INSTALL_DESTDIR_PREFIX"], folder)
     into.mkdir(parents=True, exist_ok=True)
     for given in files:

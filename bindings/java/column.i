@@ -1,20 +1,20 @@
-/* Columns. In: a direct buffer, borrowed for the call (all of it, so the caller slices), or a
- * primitive array, copied for the call: a JVM may stop collecting garbage while an array is lent, and
- * these calls are long and may log. Out: a direct ByteBuffer over the library's memory, whose lifetime
- * is the Java side's care (NativeMemory). */
+/* Columns. In: a direct buffer, borrowed for the call (the whole buffer: callers pass a slice), or
+ * a primitive array, copied for the call, because a JVM may stop collecting garbage while native
+ * code has access to an array, and these calls are long and may log. Out: a direct ByteBuffer over
+ * the library's memory; the Java side (NativeMemory) manages its lifetime. */
 %{
 #include <sys/mman.h>
 
 static const int64_t batchllm_java_nothing[1];
 
-/* What a call shall not read: every function refuses a count of -1. */
+/* A column that makes the call fail: every function rejects a count of -1. */
 static const void *batchllm_java_refuse(int64_t *count) {
     *count = -1;
     return batchllm_java_nothing;
 }
 
-/* Memory for a copy. Large ones in huge pages where the system has them: their first touch is what
- * copying costs most. */
+/* Memory for a copy. Large copies use huge pages where available, since most of a copy's cost is
+ * touching its pages for the first time. */
 static void *batchllm_java_room(size_t size) {
     enum { huge = 1 << 21 };
     void *room = NULL;
@@ -26,8 +26,8 @@ static void *batchllm_java_room(size_t size) {
     return room;
 }
 
-/* type: the array's class. *copy is to be freed. An exception may be on its way afterwards; the count
- * is -1 then, so that the call fails and frees what was copied for its other columns. */
+/* type: the array's class. The caller frees *copy. On return an exception may be pending; then the
+ * count is -1, so that the call fails and frees the copies of its other columns. */
 static const void *batchllm_java_borrow(JNIEnv *env, jobject object, const char *type,
                                         int64_t *count, void **copy) {
     *count = 0;

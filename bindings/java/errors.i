@@ -14,13 +14,13 @@ static jbyteArray batchllm_java_bytes(JNIEnv *env, const char *text) {
     return bytes;
 }
 
-/* Leaves an exception that is on its way alone: it is what made the call fail. */
+/* Keeps an exception that is already pending: it is why the call failed. */
 static void batchllm_java_throw(JNIEnv *env, batchllm_status status) {
     char text[4096];
     batchllm_failure_text(text, sizeof text);
     if ((*env)->ExceptionCheck(env)) return;
     jbyteArray bytes = batchllm_java_bytes(env, text);
-    if (!bytes) return; /* out of memory, which NewByteArray has thrown */
+    if (!bytes) return; /* NewByteArray has thrown OutOfMemoryError */
     jobject made = (*env)->CallStaticObjectMethod(env, batchllm_java_exception_class,
                                                   batchllm_java_exception_of, (jint)status, bytes);
     if (!(*env)->ExceptionCheck(env)) (*env)->Throw(env, (jthrowable)made);

@@ -1,6 +1,6 @@
-/* What Java makes of the types of bindings/swig: see batchllm.i there. Everything generated is seen by
- * package org.batchllm alone; its classes are the interface. A native call is no safepoint of the
- * JVM's, so nothing has to be released around long ones. */
+/* How the types of bindings/swig map to Java: see batchllm.i there. Generated classes are visible
+ * only to package org.batchllm, whose own classes are the interface. A native call does not hold up
+ * the JVM's safepoints, so long calls need not release anything. */
 %define %batchllm_blocking(FUNCTION)
 %enddef
 
@@ -18,7 +18,7 @@
 %typemap(javafinalize) SWIGTYPE ""
 %typemap(javainterfaces) SWIGTYPE "NativeObject"
 
-/* Java has no unsigned numbers: the same bits. */
+/* Java has no unsigned integers, so these keep their bits. */
 %apply long long { int64_t, uint64_t };
 %apply int { int32_t, uint32_t };
 
@@ -27,7 +27,7 @@
 %include "column.i"
 %include "log.i"
 
-/* Of which version this layer is: classes and layer are made together and must not be mixed. */
+/* The version of this layer. Classes and layer are built together and must not be mixed. */
 %inline %{
 static uint32_t batchllm_java_version(void) {
     return BATCHLLM_VERSION_MAJOR << 16 | BATCHLLM_VERSION_MINOR << 8 | BATCHLLM_VERSION_PATCH;

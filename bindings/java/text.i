@@ -1,7 +1,8 @@
-/* Strings cross as UTF-8 in byte arrays: JNI's own strings are in a modified UTF-8 that writes what
- * lies beyond U+FFFF, and U+0000, otherwise. */
+/* Strings are passed as UTF-8 in byte arrays: JNI's own strings use a modified UTF-8, which encodes
+ * U+0000 and everything above U+FFFF differently. */
 %{
-/* A zero-terminated copy, to be freed; NULL for null, and with an exception when memory is short. */
+/* A zero-terminated copy, which the caller frees. NULL for null, or with an exception if memory has
+ * run out. */
 static char *batchllm_java_text(JNIEnv *env, jbyteArray bytes) {
     if (!bytes) return NULL;
     const jsize size = (*env)->GetArrayLength(env, bytes);

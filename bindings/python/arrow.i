@@ -1,7 +1,7 @@
 /* Arrow columns in, through the C data interface and its PyCapsules
  * (https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html), without an Arrow library.
- * Texts and lists of int32 are lent as they are, but for 32-bit offsets, which become 64-bit ones; views,
- * dictionaries, other whole numbers and columns with nulls are copied. */
+ * Texts and lists of int32 are borrowed as they are, except that 32-bit offsets become 64-bit ones.
+ * Views, dictionaries, other integers and columns with nulls are copied. */
 %{
 struct ArrowSchema {
     const char *format, *name, *metadata;
@@ -31,7 +31,8 @@ struct ArrowArrayStream {
 %{
 /* A capsule that owns a moved array or stream. */
 #define ARROW_OWNED "batchllm_arrow"
-/* A producer's release may be Python, which must not run while an exception of ours is on its way. */
+/* A producer's release may run Python code, which must not run while an exception of ours is
+ * pending. */
 static void batchllm_arrow_drop_array(PyObject *capsule) {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
@@ -55,7 +56,7 @@ static void batchllm_arrow_drop_stream(PyObject *capsule) {
     PyErr_Restore(type, value, trace);
 }
 
-/* Whether a column can be lent as it is: nothing in it is null or of another type. */
+/* Whether a column can be borrowed as it is: it has no nulls, and its items have the right type. */
 static int batchllm_arrow_lendable(const batchllm_arrow_cells *cells) {
     if (cells->type.layout == 'v' || cells->type.layout == '0' || cells->values != cells->column) return 0;
     if (cells->table && batchllm_arrow_any_null(cells->table, cells->table->offset, cells->rows)) return 0;
@@ -63,7 +64,7 @@ static int batchllm_arrow_lendable(const batchllm_arrow_cells *cells) {
     return cells->type.kind == 't' || strcmp(cells->type.column->children[0]->format, "i") == 0;
 }
 
-/* What the offsets say, [0, rows]: 0 with an exception when that cannot be. */
+/* Checks offsets [0, rows]; 0 with an exception if they are not valid. */
 static int batchllm_arrow_check_ends(const batchllm_arrow_cells *cells, const int64_t *ends) {
     const struct ArrowArray *array = cells->column;
     const struct ArrowArray *items = cells->type.kind == 'l' ? array->children[0] : NULL;
@@ -81,7 +82,7 @@ static int batchllm_arrow_check_ends(const batchllm_arrow_cells *cells, const in
     return !problem;
 }
 
-/* Offsets as int64, [rows + 1]: the array's own, or wider ones. */
+/* Offsets as int64, [rows + 1]: the array's own, or widened ones. */
 static PyObject *batchllm_arrow_ends(PyObject *owner, const batchllm_arrow_cells *cells) {
     static const int64_t zero = 0;
     const void *offsets = cells->column->buffers[1];
@@ -98,8 +99,8 @@ static PyObject *batchllm_arrow_ends(PyObject *owner, const batchllm_arrow_cells
     return ends;
 }
 
-/* (kind, data, offsets, None) of memory that `owner` keeps alive. *lent is 0 where an item of a list is
- * null, which only a copy can leave out. */
+/* (kind, data, offsets, None) of memory that `owner` keeps alive. *lent is 0 if an item of a list
+ * is null; such a list needs a copy without the item. */
 static PyObject *batchllm_arrow_lend(PyObject *owner, const batchllm_arrow_cells *cells, int *lent) {
     const struct ArrowArray *items = cells->type.kind == 'l' ? cells->column->children[0] : NULL;
     PyObject *offsets = batchllm_arrow_ends(owner, cells);
@@ -128,7 +129,7 @@ static PyObject *batchllm_arrow_lend(PyObject *owner, const batchllm_arrow_cells
     return NULL;
 }
 
-/* Room for `rows` rows that are copied, of which some are null. */
+/* Room for copies of `rows` rows, some of which are null. */
 typedef struct {
     PyObject *data, *offsets, *nulls; /* bytes */
     int64_t *ends, *places;
@@ -152,7 +153,7 @@ static int batchllm_arrow_copy_make(batchllm_arrow_copy *copy, int64_t bytes, in
     return 0;
 }
 
-/* (kind, data, offsets, rows that are null or None); the copy is used up. */
+/* (kind, data, offsets, numbers of null rows or None); consumes the copy. */
 static PyObject *batchllm_arrow_copy_end(batchllm_arrow_copy *copy, char kind) {
     PyObject *data = kind == 't' ? batchllm_python_lend(copy->data, PyBytes_AS_STRING(copy->data),
                                                         PyBytes_GET_SIZE(copy->data), 1, "B")
@@ -198,7 +199,7 @@ static PyObject *batchllm_arrow_copy_texts(const batchllm_arrow_cells *cells) {
     return batchllm_arrow_copy_end(&copy, 't');
 }
 
-/* `before`: rows before these, for what is said of one. */
+/* `before`: how many rows come before these, for row numbers in errors. */
 static PyObject *batchllm_arrow_copy_lists(const batchllm_arrow_cells *cells, int64_t before) {
     const struct ArrowArray *items = cells->column->children[0];
     const char *format = cells->type.column->children[0]->format;
@@ -236,8 +237,9 @@ static PyObject *batchllm_arrow_copy_lists(const batchllm_arrow_cells *cells, in
     return batchllm_arrow_copy_end(&copy, 'l');
 }
 
-/* (kind, data, offsets, nulls) of an array that `owner` keeps alive: the rows that have a value, and the
- * numbers of those that have none (None where all have one). `before`: rows before it. */
+/* (kind, data, offsets, nulls) of an array that `owner` keeps alive: the rows that have a value,
+ * and the numbers of those that have none (None if all have one). `before`: how many rows come
+ * before it. */
 static PyObject *batchllm_arrow_columns(PyObject *owner, const struct ArrowSchema *schema,
                                         const struct ArrowArray *array, int64_t before) {
     batchllm_arrow_type type;
@@ -264,7 +266,7 @@ static PyObject *batchllm_arrow_own(struct ArrowArray *array) {
 %}
 
 %inline %{
-/* What an object's __arrow_c_array__() gives -> ("text" or "tokens", data, offsets, nulls). */
+/* The result of an object's __arrow_c_array__() -> ("text" or "tokens", data, offsets, nulls). */
 static PyObject *batchllm_arrow_read(PyObject *schema_capsule, PyObject *array_capsule) {
     struct ArrowSchema *schema = PyCapsule_GetPointer(schema_capsule, "arrow_schema");
     struct ArrowArray *array = schema ? PyCapsule_GetPointer(array_capsule, "arrow_array") : NULL;
@@ -281,7 +283,7 @@ static PyObject *batchllm_arrow_read(PyObject *schema_capsule, PyObject *array_c
     return columns;
 }
 
-/* What __arrow_c_stream__() gives -> a stream for batchllm_arrow_next. */
+/* The result of __arrow_c_stream__() -> a stream for batchllm_arrow_next. */
 static PyObject *batchllm_arrow_open(PyObject *stream_capsule) {
     struct ArrowArrayStream *stream = PyCapsule_GetPointer(stream_capsule, "arrow_array_stream");
     if (!stream) return NULL;
@@ -313,14 +315,14 @@ static PyObject *batchllm_arrow_open(PyObject *stream_capsule) {
     return NULL;
 }
 
-/* The next chunk as batchllm_arrow_read gives it, or None. */
+/* The next chunk, as batchllm_arrow_read returns it, or None. */
 static PyObject *batchllm_arrow_next(PyObject *stream) {
     batchllm_arrow_stream *self = PyCapsule_GetPointer(stream, ARROW_OWNED);
     if (!self) return NULL;
     struct ArrowArray array;
     memset(&array, 0, sizeof array);
     int code;
-    /* What makes the chunks may have threads that want Python's lock. */
+    /* The producer of the chunks may have threads that need Python's lock. */
     Py_BEGIN_ALLOW_THREADS
     code = self->stream.get_next(&self->stream, &array);
     Py_END_ALLOW_THREADS
@@ -337,7 +339,7 @@ static PyObject *batchllm_arrow_next(PyObject *stream) {
     }
     const struct ArrowArray *chunk = PyCapsule_GetPointer(owner, ARROW_OWNED);
     PyObject *columns = batchllm_arrow_columns(owner, &self->schema, chunk, self->rows);
-    if (columns) self->rows += chunk->length; /* else it may be any number */
+    if (columns) self->rows += chunk->length; /* otherwise the length may be any number */
     Py_DECREF(owner);
     return columns;
 }

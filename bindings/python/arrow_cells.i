@@ -1,10 +1,10 @@
-/* What the cells of an Arrow column are: of texts in any layout, of dictionaries of them, of lists of
- * whole numbers, of tables with one such column. A producer is trusted with the sizes of its buffers,
- * and with no number that it writes into them. */
+/* The cells of an Arrow column: texts in any layout, dictionaries of texts, lists of integers, or
+ * tables with one such column. The producer is trusted about the sizes of its buffers, but not
+ * about any number in them. */
 %{
 typedef struct {
-    char kind;                         /* 't' text, 'l' lists of whole numbers */
-    char layout;                       /* 'n' 32-bit offsets, 'w' 64-bit offsets, 'v' views, '0' nothing but nulls */
+    char kind;                         /* 't' text, 'l' lists of integers */
+    char layout;                       /* 'n' 32-bit offsets, 'w' 64-bit offsets, 'v' views, '0' only nulls */
     int is_table;                      /* a struct with the column as its only child */
     const struct ArrowSchema *column;  /* its dictionary's indices, if it has one */
     const struct ArrowSchema *values;  /* the dictionary's values; else the column */
@@ -31,7 +31,7 @@ static int batchllm_arrow_any_null(const struct ArrowArray *array, int64_t first
     return 0;
 }
 
-/* What a format letter is called, for what is refused. */
+/* The name of a type, for errors about types that are not supported. */
 static const char *batchllm_arrow_name(const struct ArrowSchema *schema) {
     static const char *const names[][2] = {
         {"n", "null"},   {"b", "boolean"}, {"c", "int8"},  {"C", "uint8"},      {"s", "int16"},
@@ -52,7 +52,7 @@ static char batchllm_arrow_text_layout(const char *format) {
     return strcmp(format, "vu") == 0 || strcmp(format, "vz") == 0 ? 'v' : 0;
 }
 
-/* 0 when the format is no whole number's; a uint64 comes by its bits. */
+/* 0 if the format is not an integer's; a uint64 is returned by its bits. */
 static int batchllm_arrow_integer(const char *format, const void *items, int64_t at, int64_t *value,
                                   int *is_unsigned) {
     *is_unsigned = 0;
@@ -83,7 +83,7 @@ static int batchllm_arrow_refuse(const struct ArrowSchema *schema) {
     return 0;
 }
 
-/* 0 with an exception when rows cannot be of this type. */
+/* 0 with an exception if rows cannot have this type. */
 static int batchllm_arrow_type_of(const struct ArrowSchema *schema, batchllm_arrow_type *type) {
     memset(type, 0, sizeof *type);
     if (schema->format && strcmp(schema->format, "+s") == 0 && !schema->dictionary) {
@@ -135,7 +135,7 @@ static int batchllm_arrow_bad(const struct ArrowSchema *schema, const char *prob
     return !problem;
 }
 
-/* Texts or lists: 0 with an exception when their parts are not those of their layout. */
+/* Texts or lists: 0 with an exception if their parts do not match their layout. */
 static int batchllm_arrow_check(const struct ArrowSchema *schema, const struct ArrowArray *array,
                                 const batchllm_arrow_type *type) {
     const char *problem = NULL;
@@ -157,7 +157,7 @@ static int batchllm_arrow_check(const struct ArrowSchema *schema, const struct A
     return batchllm_arrow_bad(schema, problem);
 }
 
-/* The rows of an array: 0 with an exception. The type's schemas outlive the cells. */
+/* The rows of an array; 0 with an exception. The type's schemas must outlive the cells. */
 static int batchllm_arrow_cells_of(const batchllm_arrow_type *type, const struct ArrowArray *array,
                                    batchllm_arrow_cells *cells) {
     memset(cells, 0, sizeof *cells);
@@ -190,7 +190,7 @@ static int batchllm_arrow_cells_of(const batchllm_arrow_type *type, const struct
     return 1;
 }
 
-/* Where a text lies: 0 with an exception. */
+/* Finds a text in memory; 0 with an exception. */
 static int batchllm_arrow_text(const struct ArrowArray *array, char layout, int64_t at, const char **text,
                                int64_t *bytes) {
     static const char empty[] = "";
@@ -198,7 +198,7 @@ static int batchllm_arrow_text(const struct ArrowArray *array, char layout, int6
     const char *block = NULL;
     if (layout == 'v') {
         const char *view = (const char *)array->buffers[1] + 16 * at;
-        int32_t words[4]; /* length, then its text or: first four bytes, buffer, offset */
+        int32_t words[4]; /* length, then the text itself or: first four bytes, buffer, offset */
         memcpy(words, view, sizeof words);
         if (words[0] >= 0 && words[0] <= 12) {
             *text = view + 4;
@@ -231,7 +231,7 @@ static int batchllm_arrow_text(const struct ArrowArray *array, char layout, int6
     return 1;
 }
 
-/* Row i of texts: 1, 0 for a null, -1 with an exception. */
+/* Row i of texts: returns 1, 0 for a null, -1 with an exception. */
 static int batchllm_arrow_text_cell(const batchllm_arrow_cells *cells, int64_t i, const char **text, int64_t *bytes) {
     int64_t at = cells->first + i;
     int is_unsigned;
@@ -251,8 +251,8 @@ static int batchllm_arrow_text_cell(const batchllm_arrow_cells *cells, int64_t i
     return batchllm_arrow_text(cells->values, cells->type.layout, at, text, bytes) ? 1 : -1;
 }
 
-/* Row i of lists, [begin, end) of its child's items: 1, 0 for a null and for a list that holds one, -1
- * with an exception. */
+/* Row i of lists, as [begin, end) of the child's items: returns 1, 0 for a null or for a list that
+ * contains one, -1 with an exception. */
 static int batchllm_arrow_list_cell(const batchllm_arrow_cells *cells, int64_t i, int64_t *begin, int64_t *end) {
     const int64_t at = cells->first + i;
     const struct ArrowArray *items = cells->column->children[0];

@@ -1,7 +1,8 @@
-/* Results out as an Arrow struct array, through the C data interface: the library's own memory, which the
- * array keeps alive. Only finish reasons (as a dictionary's indices) and error texts are made for it. */
+/* Exports results as an Arrow struct array through the C data interface. The array uses the
+ * library's own memory and keeps it alive; only finish reasons (as indices into a dictionary) and
+ * error texts are created for it. */
 %{
-/* A column, or what is in one. */
+/* A column, or a child of one. */
 typedef struct batchllm_arrow_field {
     const char *name, *format;
     int64_t count;
@@ -52,7 +53,7 @@ static void batchllm_arrow_release_schema(struct ArrowSchema *schema) {
     schema->release = NULL;
 }
 
-/* Room for children, all released. 0: no memory. */
+/* Makes room for children, all marked as released. 0: out of memory. */
 static int batchllm_arrow_make_children(struct ArrowArray *array, struct ArrowSchema *schema, int64_t children) {
     batchllm_arrow_node *node = array->private_data;
     if (children == 0) return 1;
@@ -113,16 +114,16 @@ static void batchllm_arrow_drop_exported_schema(PyObject *capsule) {
     batchllm_arrow_drop_schema_part(PyCapsule_GetPointer(capsule, "arrow_schema"));
 }
 
-/* By BATCHLLM_FINISH_, less 1. */
+/* Indexed by BATCHLLM_FINISH_ - 1. */
 static const char batchllm_finish_names[] = "stoplengthcancellederrorscoredembeddedclassified";
 static const int64_t batchllm_finish_offsets[] = {0, 4, 10, 19, 24, 30, 38, 48};
 enum { batchllm_finish_count = 7 };
 
-/* What results have not in Arrow's form, in one block of bytes. */
+/* The parts of results that need another form in Arrow, in one block of bytes. */
 typedef struct {
     PyObject *block;
     int64_t *error_offsets;
-    uint8_t *failed; /* bits */
+    uint8_t *failed; /* a bitmap */
     int8_t *finish;
     char *errors;
     int64_t failures;
@@ -162,7 +163,7 @@ static int batchllm_arrow_make(const batchllm_results *r, batchllm_arrow_made *m
     return 1;
 }
 
-/* The struct of every column that has something in it, as a pair of capsules. */
+/* The struct of all columns that are not empty, as a pair of capsules. */
 static PyObject *batchllm_arrow_export(const batchllm_results *r, const batchllm_arrow_made *made, PyObject *owner) {
     const int64_t n = r->count, tokens = r->logprob_offsets[n], tops = r->top_offsets[tokens];
     const int64_t prompts = r->prompt_logprob_offsets[n], prompt_tops = r->prompt_top_offsets[prompts];
@@ -234,7 +235,7 @@ static PyObject *batchllm_arrow_export(const batchllm_results *r, const batchllm
 }
 %}
 
-/* These hold the results for as long as the array lives. */
+/* The exported array keeps the results alive. */
 %typemap(in) (const batchllm_results *OWNED, PyObject *owner) {
     void *pointer = NULL;
     if (!SWIG_IsOK(SWIG_ConvertPtr($input, &pointer, $descriptor(batchllm_results *), 0)) ||

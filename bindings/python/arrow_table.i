@@ -1,13 +1,13 @@
-/* Arrow tables into frames: a stream of struct arrays (pyarrow, Polars, pandas, DuckDB), of which the
- * named columns are taken as text. */
+/* Reads Arrow tables into frames: from a stream of struct arrays (pyarrow, Polars, pandas, DuckDB),
+ * it reads the named columns as text. */
 %{
-/* The child's item that stands for the struct's. */
+/* The child's item that belongs to an item of the struct. */
 static int64_t batchllm_arrow_place(const struct ArrowArray *parent, const struct ArrowArray *child,
                                     int64_t i) {
     return parent->offset + child->offset + i;
 }
 
-/* The column's item as text behind `column`: 0 with an exception. */
+/* Appends the column's item to `column` as text; 0 with an exception. */
 static int batchllm_arrow_append(batchllm_frame_column *column, const struct ArrowSchema *schema,
                                  const struct ArrowArray *array, int64_t at) {
     const char *format = schema->format;
@@ -65,7 +65,7 @@ static int batchllm_arrow_append(batchllm_frame_column *column, const struct Arr
     return done;
 }
 
-/* Whether items can be read as text, by type and by what the array brings: 0 with an exception. */
+/* Checks by its type and buffers whether a column can be read as text; 0 with an exception. */
 static int batchllm_arrow_check_cells(const char *name, const struct ArrowSchema *schema,
                                       const struct ArrowArray *array) {
     const char *format = schema->format;
@@ -117,7 +117,7 @@ static int batchllm_arrow_append_chunk(batchllm_frame *frame, const struct Arrow
     return 1;
 }
 
-/* Which of the struct's children have the frame's names: 0 with an exception. */
+/* Finds the struct's children that have the frame's column names; 0 with an exception. */
 static int batchllm_arrow_find(const batchllm_frame *frame, const struct ArrowSchema *schema,
                                int64_t *children) {
     if (!schema->format || strcmp(schema->format, "+s") != 0 || schema->dictionary) {
@@ -164,14 +164,14 @@ static int batchllm_arrow_read_frame(batchllm_frame *frame, struct ArrowArrayStr
             return 0;
         }
         const int done = batchllm_arrow_append_chunk(frame, schema, PyCapsule_GetPointer(owner, ARROW_OWNED), children);
-        Py_DECREF(owner); /* keeps the exception, if there is one */
+        Py_DECREF(owner); /* keeps a pending exception */
         if (!done) return 0;
     }
 }
 %}
 
 %inline %{
-/* Fills a frame, whose columns have names and no rows, from what __arrow_c_stream__() gives. -> None */
+/* Fills a frame, whose columns have names but no rows, from the result of __arrow_c_stream__(). */
 static PyObject *batchllm_arrow_fill_frame(batchllm_frame *frame, PyObject *stream_capsule) {
     struct ArrowArrayStream *stream = PyCapsule_GetPointer(stream_capsule, "arrow_array_stream");
     if (!stream) return NULL;

@@ -1,5 +1,5 @@
 /* Columns and Python's buffer protocol. In: any contiguous buffer whose items have the type, borrowed
- * for the call. Out: a read-only memoryview that keeps alive what the memory belongs to. */
+ * for the call. Out: a read-only memoryview that keeps the memory's owner alive. */
 %{
 /* Exports memory that `owner` keeps alive. */
 typedef struct {

@@ -1,4 +1,4 @@
-/* What Python makes of the types of bindings/swig: see batchllm.i there. */
+/* How the types of bindings/swig map to Python: see batchllm.i there. */
 %nothread;
 %define %batchllm_blocking(FUNCTION)
 %thread FUNCTION;
@@ -13,8 +13,8 @@
 #include <time.h>
 %}
 
-/* None where these are read would be read through. (An engine, a plan and a tokenizer are the library's to
- * check, and parameters may be None.) */
+/* Rejects None, which would be dereferenced. (The library checks an engine, a plan and a tokenizer,
+ * and parameters may be None.) */
 %typemap(check) const batchllm_results *, batchllm_progress *, const batchllm_column *,
                 const batchllm_plan_groups *, const batchllm_frame *, batchllm_frame *,
                 const batchllm_table *, batchllm_params_column *column, const char *field,

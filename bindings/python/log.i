@@ -1,10 +1,10 @@
-/* The library's log lines, from whichever of its threads, to one Python function:
+/* Passes the library's log lines, from any thread, to one Python function:
  * on_log(engine number, level, message). */
 %{
 static PyObject *batchllm_python_log_function; /* for the life of the process */
 
-/* An interpreter that ends makes whoever asks for its lock end his thread, which must not happen below
- * the library's frames: once batchllm_end_log has been called nobody asks. */
+/* While an interpreter shuts down, it ends any thread that requests its lock. That must not happen
+ * inside the library, so no thread requests it after batchllm_end_log. */
 static int32_t batchllm_python_log_ended;
 static int32_t batchllm_python_logging; /* threads within batchllm_python_log_line */
 
@@ -16,7 +16,7 @@ static void batchllm_python_log_line(void *user, int32_t level, const char *mess
         PyObject *done = PyObject_CallFunction(
             batchllm_python_log_function, "LiN", (long long)(intptr_t)user, (int)level,
             PyUnicode_DecodeUTF8(message, (Py_ssize_t)strlen(message), "replace"));
-        /* The function keeps its own errors for the engine's next call; this is the last resort. */
+        /* The function keeps its own errors for the engine's next call. This is the last resort. */
         if (!done) PyErr_WriteUnraisable(batchllm_python_log_function);
         Py_XDECREF(done);
         PyErr_Restore(type, value, trace);
@@ -37,20 +37,22 @@ static void batchllm_python_log_restart(void) {
 %}
 
 %init %{
-    /* In a child of fork() nobody is there who could leave. */
+    /* In the child of a fork() those threads no longer exist, so none would ever leave. */
     pthread_atfork(NULL, NULL, batchllm_python_log_restart);
 %}
 
 %batchllm_blocking(batchllm_end_log)
 %inline %{
-/* The interpreter is about to end: no line is passed on any more, and none is on its way on return. */
+/* Called before the interpreter ends: no further lines are forwarded, and on return no call is in
+ * progress. */
 static void batchllm_end_log(void) {
     const struct timespec moment = {0, 1000000};
     __atomic_store_n(&batchllm_python_log_ended, 1, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(&batchllm_python_logging, __ATOMIC_SEQ_CST) > 0) nanosleep(&moment, NULL);
 }
 
-/* PyGILState_Ensure knows the main interpreter alone: no other one's function can be called. */
+/* PyGILState_Ensure only supports the main interpreter, so functions of other interpreters cannot
+ * be called. */
 static PyObject *batchllm_on_log(PyObject *function) {
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
         PyErr_SetString(PyExc_ImportError, "batchllm cannot be used in a subinterpreter");
@@ -61,7 +63,7 @@ static PyObject *batchllm_on_log(PyObject *function) {
     Py_RETURN_NONE;
 }
 
-/* Passes the lines of the engine made with these options on, as those of engine `number`. */
+/* Forwards the log lines of the engine created with these options as those of engine `number`. */
 static void batchllm_set_log(batchllm_engine_options *options, int64_t number) {
     options->log = batchllm_python_log;
     options->log_user = (void *)(intptr_t)number;

@@ -1,19 +1,19 @@
-/* The C interface for other languages: one file a concept, over include/batchllm.h alone.
+/* The C interface for other languages, with one file per concept. It uses only include/batchllm.h.
  *
- * Nothing here knows a language. A language's folder (bindings/python, bindings/java) is on SWIG's
- * include path and holds language.i, which defines
+ * Nothing here depends on a language. The folder of a language (bindings/python, bindings/java) is
+ * on SWIG's include path and contains language.i, which defines
  *
- *     %batchllm_blocking(function)    the call may take long: release the language's lock around it
- *     typemaps, out:  batchllm_status           0 is nothing, else the language's exception
+ *     %batchllm_blocking(function)    a long call: release the language's lock around it
+ *     typemaps, out:  batchllm_status           0: no result, else an exception
  *     typemaps, in:   batchllm_status *FAILURE  (numinputs=0) with argout: the same, for functions
  *                                               that return a handle
- *     typemaps, in:   batchllm_view_*           a column of the caller's, borrowed for the call; null
- *                                               is the empty column with data NULL
- *     typemaps, out:  batchllm_view_*           a column of the first argument's, which it keeps alive
+ *     typemaps, in:   batchllm_view_*           the caller's column, borrowed for the call; null is
+ *                                               the empty column with data NULL
+ *     typemaps, out:  batchllm_view_*           a column of the first argument, which it keeps alive
  *
- * and what only that language needs (a log function, Arrow's capsules). What always holds: no function
- * is called once a row; columns are never copied; every length is checked here before the library
- * reads through a pointer; handles come with a destructor.
+ * and whatever only that language needs (a log function, Arrow's capsules). Always: no function is
+ * called once per row; columns are never copied; every length is checked here before the library
+ * reads through a pointer; every handle has a destructor.
  */
 %module(package="batchllm") native
 

@@ -1,4 +1,4 @@
-/* What the output of rows must look like. */
+/* Constraints on the output of rows. */
 %ignore batchllm_constraint_options;
 %ignore batchllm_constraint_options_init;
 %ignore batchllm_constraint_create;
@@ -13,8 +13,8 @@ struct batchllm_constraint {};
 %batchllm_blocking(batchllm_constraint_create_from)
 %newobject batchllm_constraint_create_from;
 %inline %{
-/* text: of a kind that has one. choices: every choice followed by a zero byte; starts: [choices] where
- * each begins. */
+/* text: for the kinds that have one. choices: every choice followed by a zero byte; starts:
+ * [choices], where each one begins. */
 static batchllm_constraint *
 batchllm_constraint_create_from(batchllm_engine *engine, int32_t kind, batchllm_view_bytes text,
                                 batchllm_view_bytes choices, batchllm_view_i64 starts,
@@ -58,8 +58,8 @@ batchllm_constraint_create_from(batchllm_engine *engine, int32_t kind, batchllm_
     return constraint;
 }
 
-/* Of these rows, or with none of all. The column keeps no constraint alive: the caller does until the
- * rows have been added. */
+/* Sets the constraint of these rows, or of all rows if none are given. The column does not keep the
+ * constraint alive: the caller must, until the rows have been added. */
 static batchllm_status batchllm_params_set_constraint(batchllm_params_column *column,
                                                       batchllm_view_i64 rows,
                                                       const batchllm_constraint *constraint) {

@@ -1,4 +1,4 @@
-/* The engine: made, planned, stepped, stopped. */
+/* The engine: creating, planning, stepping, stopping. */
 %ignore batchllm_engine_create;
 %ignore batchllm_engine_destroy;
 %ignore batchllm_progress_function;
@@ -13,7 +13,7 @@ struct batchllm_engine {};
     ~batchllm_engine() { batchllm_engine_destroy($self); }
 }
 
-/* Structs that the library fills: made empty, with their size. */
+/* Structs that the library fills, created empty with their size set. */
 %define %batchllm_filled(NAME)
 %ignore NAME::struct_size;
 %ignore NAME::reserved;
@@ -77,9 +77,9 @@ static batchllm_engine *batchllm_engine_create_from(const batchllm_engine_option
     return engine;
 }
 
-/* Steps for so many seconds (0: one step), or until nothing is left to do, or until
- * batchllm_interrupt. An interruption is no failure here: the caller, who looks at what it wants
- * between two calls, has a flag of its own for it. */
+/* Runs steps for `seconds` (0: one step), or until nothing is left to do, or until
+ * batchllm_interrupt. An interruption is not a failure here: the caller has its own flag for it,
+ * which it checks between calls. */
 static batchllm_status batchllm_advance(batchllm_engine *engine, double seconds,
                                         batchllm_progress *progress) {
     batchllm_slice slice = {batchllm_seconds() + seconds, progress};

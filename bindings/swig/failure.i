@@ -1,5 +1,5 @@
-/* The text of a failure, whether the library's or one that this layer found by itself; and the
- * count of calls from the language. */
+/* The text of a failure, whether from the library or from this layer's own checks, and the count of
+ * calls from the language. */
 %{
 static __thread char batchllm_layer_error[256];
 
@@ -12,7 +12,7 @@ static batchllm_status batchllm_layer_fail(batchllm_status status, const char *f
     return status;
 }
 
-/* To be called once for a failure, on the thread that has it. */
+/* Call this once per failure, on the thread where it occurred. */
 static const char *batchllm_failure_text(char *copy, size_t size) {
     snprintf(copy, size, "%s",
              batchllm_layer_error[0] ? batchllm_layer_error : batchllm_last_error());
@@ -23,7 +23,8 @@ static const char *batchllm_failure_text(char *copy, size_t size) {
 static int64_t batchllm_calls_made;
 %}
 
-/* Every wrapped function, getters and destructors too. Tests hold it against the number of rows. */
+/* Counts calls of every wrapped function, including getters and destructors. Tests check that the
+ * count does not grow with the number of rows. */
 %exception {
     __atomic_fetch_add(&batchllm_calls_made, 1, __ATOMIC_RELAXED);
     $action

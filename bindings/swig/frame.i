@@ -1,10 +1,11 @@
-/* A table's columns while they are collected: what languages fill and table.i makes a table of. */
+/* A table's columns while they are collected: languages fill them, and table.i makes a table from
+ * them. */
 %{
 typedef struct {
     char *name, *text;
     int64_t *offsets; /* [rows + 1] */
     uint8_t *validity;
-    int64_t rows, room_rows; /* offsets and validity have room for so many */
+    int64_t rows, room_rows; /* room_rows: the capacity of offsets and validity */
     int64_t room_bytes;
 } batchllm_frame_column;
 
@@ -26,7 +27,7 @@ static void batchllm_frame_free(batchllm_frame *frame) {
     free(frame);
 }
 
-/* text NULL: a null. 0 for want of memory. */
+/* text NULL: a null. Returns 0 if out of memory. */
 static int batchllm_frame_append(batchllm_frame_column *column, const char *text, int64_t bytes) {
     if (column->rows == column->room_rows || !column->offsets) {
         const int64_t room = column->room_rows ? 2 * column->room_rows : 1024;

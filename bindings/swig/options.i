@@ -1,14 +1,14 @@
-/* batchllm_engine_options and batchllm_plan_options: objects with a field each, made with the
- * library's defaults. Texts are copied and freed with the object. */
+/* batchllm_engine_options and batchllm_plan_options: objects whose fields start with the library's
+ * defaults. Texts are copied and freed with the object. */
 %ignore batchllm_engine_options_init;
 %ignore batchllm_engine_options::struct_size;
-%ignore batchllm_engine_options::log;      /* the language's own, in language.i */
+%ignore batchllm_engine_options::log;      /* each language has its own, in language.i */
 %ignore batchllm_engine_options::log_user;
 %ignore batchllm_log_function;
 %ignore batchllm_plan_options_init;
 %ignore batchllm_plan_options::struct_size;
 
-/* An object's text field owns its text. */
+/* A text field owns its text. */
 %typemap(memberin) const char * {
     char *copy = $input ? strdup($input) : NULL;
     free((void *)$1);

@@ -1,5 +1,5 @@
-/* Sampling parameters of one row, of all, or of each: a column of batchllm_params that is filled a
- * field at a time, so that parameters of n rows cost as many calls as they have fields. */
+/* Sampling parameters for one row, for all rows, or for each row: a column of batchllm_params that
+ * is filled one field at a time, so that the parameters of n rows take one call per field. */
 %ignore batchllm_params;
 %ignore batchllm_params_init;
 
@@ -19,14 +19,14 @@ static batchllm_status batchllm_params_memory(void) {
     return batchllm_layer_fail(BATCHLLM_ERROR_OUT_OF_MEMORY, "no memory for sampling parameters");
 }
 
-/* A copy of count items that is never NULL for want of items; NULL for want of memory. */
+/* A copy of count items; not NULL if there are none. NULL: out of memory. */
 static void *batchllm_params_copy(const void *items, int64_t count, size_t size) {
     void *copy = malloc((size_t)count * size + 1);
     if (copy && count) memcpy(copy, items, (size_t)count * size);
     return copy;
 }
 
-/* Offsets of one list for all rows or one for each, over `items` items. */
+/* Checks offsets into `items` items, of one list for all rows or of one for each. */
 static batchllm_status batchllm_params_lists(const batchllm_params_column *column, const char *name,
                                              batchllm_view_i64 offsets, int64_t items) {
     if (offsets.count != 2 && offsets.count != column->count + 1)
@@ -64,7 +64,7 @@ struct batchllm_params_column {};
 
 %newobject batchllm_params_column_create;
 %inline %{
-/* `count` rows with the library's defaults; 1 for what holds for all rows. */
+/* `count` rows with the library's defaults; 1: the same parameters for all rows. */
 static batchllm_params_column *batchllm_params_column_create(int64_t count,
                                                              batchllm_status *FAILURE) {
     *FAILURE = BATCHLLM_OK;
@@ -81,7 +81,7 @@ static batchllm_params_column *batchllm_params_column_create(int64_t count,
     return column;
 }
 
-/* A whole-number field of batchllm_params by its name; values: one for all rows or one for each.
+/* Sets an integer field of batchllm_params by name; values: one for all rows or one for each.
  * "seed" takes the bits of a uint64. */
 static batchllm_status batchllm_params_set_integers(batchllm_params_column *column,
                                                     const char *field, batchllm_view_i64 values) {
@@ -124,7 +124,7 @@ static batchllm_status batchllm_params_set_integers(batchllm_params_column *colu
     return BATCHLLM_OK;
 }
 
-/* The same for a field that is a float. */
+/* The same for a float field. */
 static batchllm_status batchllm_params_set_numbers(batchllm_params_column *column,
                                                    const char *field, batchllm_view_f64 values) {
     static const struct { const char *name; size_t at; } fields[] = {
@@ -149,7 +149,7 @@ static batchllm_status batchllm_params_set_numbers(batchllm_params_column *colum
     return BATCHLLM_OK;
 }
 
-/* offsets: [2] one list for all rows, or [count + 1]. What is given is copied. */
+/* offsets: [2] one list for all rows, or [count + 1]. All input is copied. */
 static batchllm_status batchllm_params_set_stop_tokens(batchllm_params_column *column,
                                                        batchllm_view_i32 tokens,
                                                        batchllm_view_i64 offsets) {
@@ -170,7 +170,7 @@ static batchllm_status batchllm_params_set_stop_tokens(batchllm_params_column *c
 
 %}
 %{
-/* Texts, each followed by a zero byte, with a pointer to each. What was there before is freed. */
+/* Texts, each followed by a zero byte, with a pointer to each. Frees what was there before. */
 static batchllm_status batchllm_params_texts(const char *name, batchllm_view_bytes text,
                                              batchllm_view_i64 starts, char **kept_text,
                                              const char ***kept) {
@@ -196,7 +196,7 @@ static batchllm_status batchllm_params_texts(const char *name, batchllm_view_byt
 }
 %}
 %inline %{
-/* text: every stop string followed by a zero byte; starts: [strings] where each begins in text;
+/* text: every stop string followed by a zero byte; starts: [strings], where each begins in text;
  * offsets count strings. */
 static batchllm_status batchllm_params_set_stop_strings(batchllm_params_column *column,
                                                         batchllm_view_bytes text,
@@ -214,7 +214,7 @@ static batchllm_status batchllm_params_set_stop_strings(batchllm_params_column *
     return status;
 }
 
-/* The same of bad words. */
+/* The same for bad words. */
 static batchllm_status batchllm_params_set_bad_words(batchllm_params_column *column,
                                                      batchllm_view_bytes text,
                                                      batchllm_view_i64 starts,

@@ -29,7 +29,7 @@ struct batchllm_plan {};
 %newobject batchllm_plan_load_from;
 %newobject batchllm_engine_take_plan;
 %inline %{
-/* decode_lengths: empty, or one a row. options and previous may be NULL. */
+/* decode_lengths: empty, or one per row. options and previous may be NULL. */
 static batchllm_plan *batchllm_plan_create_from(batchllm_view_i32 tokens, batchllm_view_i64 offsets,
                                                 batchllm_view_i32 decode_lengths,
                                                 const batchllm_plan_options *options,
@@ -56,7 +56,7 @@ static batchllm_plan *batchllm_plan_load_from(const char *path, batchllm_status 
     return plan;
 }
 
-/* "" for a plan that shares what it can. */
+/* "" if the plan shares all that it can. */
 static const char *batchllm_plan_advice_text(const batchllm_plan *plan, batchllm_status *FAILURE) {
     batchllm_plan_advice advice;
     memset(&advice, 0, sizeof advice);
@@ -65,7 +65,8 @@ static const char *batchllm_plan_advice_text(const batchllm_plan *plan, batchllm
     return advice.text;
 }
 
-/* tokens and offsets: of the plan's rows; both None for a plan that keeps them. device: "" as NULL. */
+/* tokens and offsets: the plan's rows; both None for a plan that contains them. device: "" means
+ * NULL. */
 static batchllm_status batchllm_plan_predict_rows(const batchllm_plan *plan, batchllm_view_i32 tokens,
                                                   batchllm_view_i64 offsets,
                                                   int32_t max_tokens, int32_t samples,

@@ -38,13 +38,13 @@ static batchllm_report *batchllm_report_create_empty(batchllm_status *FAILURE) {
     return report;
 }
 
-/* Prefixes have words where the plan keeps its rows' tokens and there is a tokenizer. */
+/* Prefixes are shown as words if the plan contains its rows' tokens and there is a tokenizer. */
 static batchllm_status batchllm_report_add_plan_of(batchllm_report *report, const batchllm_plan *plan,
                                                    const batchllm_tokenizer *tokenizer) {
     return batchllm_report_add_plan(report, plan, NULL, NULL, tokenizer);
 }
 
-/* seconds: that the job took; 0: those in steps. */
+/* seconds: how long the job took; 0: the time spent in steps. */
 static const char *batchllm_report_html_of(batchllm_report *report, const char *title, double seconds,
                                            batchllm_status *FAILURE) {
     const batchllm_report_options options = batchllm_report_options_of(title, seconds);

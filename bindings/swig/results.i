@@ -6,8 +6,8 @@
 %immutable batchllm_results::count;
 
 %{
-/* Results that this layer has put together lie in one block and have struct_size 0, which the
- * library's never have. */
+/* Results that this layer assembles are in one block and have struct_size 0, which the library's
+ * results never have. */
 static void batchllm_results_release(batchllm_results *results) {
     if (results && results->struct_size == 0) free(results);
     else batchllm_results_free(results);
@@ -76,7 +76,7 @@ static batchllm_results *batchllm_poll_results(batchllm_engine *engine, int64_t 
 %{
 /* Memory for copied columns, one after the other. */
 typedef struct {
-    char *next;   /* NULL: only the size is wanted */
+    char *next;   /* NULL: only compute the size */
     int64_t size; /* bytes taken */
 } batchllm_block;
 
@@ -107,7 +107,7 @@ static const int64_t *batchllm_pick_offsets(batchllm_block *block, const int64_t
     return out;
 }
 
-/* Items of a range of each picked result: `offsets` of them. */
+/* Copies the items of each picked result; `offsets` says where they are. */
 static const void *batchllm_pick_ranges(batchllm_block *block, const void *items, size_t item_size,
                                         const int64_t *offsets, const int64_t *picked,
                                         int64_t count) {
@@ -130,7 +130,7 @@ typedef struct {
     int64_t *items, count;
 } batchllm_picked;
 
-/* The numbers of the items in the ranges of picked results. items NULL: no memory. */
+/* The numbers of the items in the ranges of picked results. items NULL: out of memory. */
 static batchllm_picked batchllm_pick_expand(const int64_t *offsets, const int64_t *picked, int64_t count) {
     int64_t total = 0;
     for (int64_t i = 0; i < count; ++i) total += offsets[picked[i] + 1] - offsets[picked[i]];
@@ -208,7 +208,7 @@ static const int64_t *batchllm_join_offsets(batchllm_block *block, const int64_t
     return out;
 }
 
-/* Called twice, as batchllm_pick is. All columns begin at offset 0, as the library's do. */
+/* Called twice, like batchllm_pick. All columns begin at offset 0, as in the library. */
 static void batchllm_join(const batchllm_results *a, const batchllm_results *b, batchllm_block *block,
                           batchllm_results *to) {
     const int64_t a_tokens = a->logprob_offsets[a->count], b_tokens = b->logprob_offsets[b->count];
@@ -256,7 +256,7 @@ static void batchllm_join(const batchllm_results *a, const batchllm_results *b, 
 #undef OFFSETS
 }
 
-/* Copies of the results `picked`, in that order. */
+/* Copies the results `picked`, in that order. */
 static batchllm_results *batchllm_results_gather(const batchllm_results *results,
                                                  const int64_t *picked, int64_t count) {
     const batchllm_picked tokens = batchllm_pick_expand(results->logprob_offsets, picked, count);
@@ -288,8 +288,8 @@ static batchllm_results *batchllm_results_gather(const batchllm_results *results
 %newobject batchllm_results_none;
 %newobject batchllm_results_of_rows;
 %inline %{
-/* Of some results those with tags in [first_tag, first_tag + rows), by tag and, of equal tags, as
- * they stand, with first_tag taken off their tags; with inside = 0 the others, as they are. */
+/* With inside = 1, the results with tags in [first_tag, first_tag + rows), sorted by tag (stable),
+ * with first_tag subtracted from their tags. With inside = 0, the other results, unchanged. */
 static batchllm_results *batchllm_results_of_rows(const batchllm_results *results,
                                                   uint64_t first_tag, int64_t rows, int32_t inside,
                                                   batchllm_status *FAILURE) {
@@ -323,7 +323,7 @@ static batchllm_results *batchllm_results_of_rows(const batchllm_results *result
     return made;
 }
 
-/* How many rows they are of: a row's samples stand together and count once. */
+/* How many rows the results belong to: a row's samples are adjacent and count once. */
 static int64_t batchllm_results_rows(const batchllm_results *results) {
     int64_t rows = 0;
     for (int64_t i = 0; i < results->count; ++i)
@@ -331,8 +331,8 @@ static int64_t batchllm_results_rows(const batchllm_results *results) {
     return rows;
 }
 
-/* A copy of those from number `first` on: up to max_results (0: all), but a row's samples are not
- * split, as batchllm_poll has it. */
+/* A copy of up to max_results results (0: all), starting with number `first`. The samples of a row
+ * are not split, as in batchllm_poll. */
 static batchllm_results *batchllm_results_take(const batchllm_results *results, int64_t first,
                                                int64_t max_results, batchllm_status *FAILURE) {
     const int64_t count = results->count;
@@ -374,7 +374,7 @@ static batchllm_results *batchllm_results_none(batchllm_status *FAILURE) {
     return made;
 }
 
-/* A copy of the results of `a`, then those of `b`. */
+/* A copy of the results of `a` followed by those of `b`. */
 static batchllm_results *batchllm_results_join(const batchllm_results *a, const batchllm_results *b,
                                                batchllm_status *FAILURE) {
     batchllm_results *made = NULL;

@@ -1,4 +1,4 @@
-/* Rows in, whole columns at a call. */
+/* Adding rows, whole columns at a time. */
 %ignore batchllm_add_prompt;
 %ignore batchllm_add_tokens;
 %ignore batchllm_add_text;
@@ -13,8 +13,8 @@
 %batchllm_blocking(batchllm_add_score_text_columns)
 
 %{
-/* Rows of a column, its buffer being `items` long; -1, with the failure noted, when its last offset
- * points beyond. That offsets never fall is the library's check. */
+/* The number of rows of a column whose buffer has `items` items; -1, with the failure recorded, if
+ * its last offset points beyond the buffer. The library checks that offsets never decrease. */
 static int64_t batchllm_rows_of(const char *name, batchllm_view_i64 offsets, int64_t items) {
     if (offsets.count < 1) {
         batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
@@ -31,7 +31,7 @@ static int64_t batchllm_rows_of(const char *name, batchllm_view_i64 offsets, int
     return offsets.count - 1;
 }
 
-/* -1 unless there is no tag column or one tag a row. */
+/* -1 unless there is no tag column, or one tag per row. */
 static int64_t batchllm_check_tags(batchllm_view_u64 tags, int64_t rows) {
     if (rows < 0 || tags.data == NULL || tags.count == rows) return rows;
     batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT, "%lld tags for %lld rows",
@@ -41,7 +41,7 @@ static int64_t batchllm_check_tags(batchllm_view_u64 tags, int64_t rows) {
 %}
 
 %inline %{
-/* tags: empty, or one a row. params: NULL, of one row for all, or of each. */
+/* tags: empty, or one per row. params: NULL, one for all rows, or one per row. */
 static batchllm_status batchllm_add_token_column(batchllm_engine *engine, batchllm_view_i32 tokens,
                                                  batchllm_view_i64 offsets, batchllm_view_u64 tags,
                                                  const batchllm_params_column *params) {
@@ -60,7 +60,7 @@ static batchllm_status batchllm_add_text_column(batchllm_engine *engine, batchll
                              params ? params->items : NULL, params ? params->count : 0);
 }
 
-/* Items of JSON: conversations. */
+/* Rows are conversations as JSON. */
 static batchllm_status batchllm_add_chat_column(batchllm_engine *engine,
                                                 batchllm_view_bytes conversations,
                                                 batchllm_view_i64 offsets, batchllm_view_u64 tags,

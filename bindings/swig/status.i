@@ -1,5 +1,5 @@
 /* Versions, status numbers (constants, from the header) and their names. */
-%ignore batchllm_last_error; /* comes with the exception */
+%ignore batchllm_last_error; /* part of the exception */
 
 /* Calls from the language into this layer since it was loaded. */
 %inline %{

@@ -1,5 +1,5 @@
-/* Tables: columns are collected into a frame, a frame and a template make a table, and an engine takes
- * its rows. */
+/* Tables: columns are collected into a frame, a frame and a template make a table, and its rows are
+ * added to an engine. */
 %ignore batchllm_table_column;
 %ignore batchllm_table_options;
 %ignore batchllm_table_options_init;
@@ -26,7 +26,7 @@ struct batchllm_table {};
 %newobject batchllm_frame_create;
 %newobject batchllm_table_create_from;
 %inline %{
-/* A frame of so many columns without names or rows. */
+/* A frame with this many columns, without names or rows. */
 static batchllm_frame *batchllm_frame_create(int64_t columns, batchllm_status *FAILURE) {
     batchllm_frame *frame = calloc(1, sizeof *frame);
     if (frame) frame->columns = calloc((size_t)(columns > 0 ? columns : 0) + 1, sizeof *frame->columns);
@@ -56,7 +56,7 @@ static batchllm_status batchllm_frame_name(batchllm_frame *frame, int64_t column
     return BATCHLLM_OK;
 }
 
-/* Cells of a column, behind those it has; valid: a byte each, 0 for a null. */
+/* Appends cells to a column. valid: one byte per cell, 0 for a null. */
 static batchllm_status batchllm_frame_extend(batchllm_frame *frame, int64_t column,
                                              batchllm_view_bytes text, batchllm_view_i64 offsets,
                                              batchllm_view_bytes valid) {
@@ -172,7 +172,7 @@ static batchllm_view_i32 batchllm_table_column_field_orders(const batchllm_table
     const batchllm_view_i32 view = {info.field_orders, info.rows * info.fields};
     return view;
 }
-/* 0: as given, 1: rows sorted, 2: as planned. */
+/* which: 0: as given, 1: rows sorted, 2: as planned. */
 static double batchllm_table_hit_rate(const batchllm_table *table, int32_t which) {
     const batchllm_table_info info = batchllm_table_info_of(table);
     return which == 0 ? info.given_hit_rate : which == 1 ? info.sorted_hit_rate : info.hit_rate;

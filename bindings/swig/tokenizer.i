@@ -1,4 +1,4 @@
-/* The tokenizer, and the columns that it makes. */
+/* The tokenizer, and the columns that it returns. */
 %ignore batchllm_tokenizer_create;
 %ignore batchllm_tokenizer_destroy;
 %ignore batchllm_tokenizer_encode;
@@ -65,7 +65,7 @@ static batchllm_column *batchllm_decode_column(const batchllm_tokenizer *tokeniz
     return column;
 }
 
-/* Conversations, as batchllm_add_chat_column has them, to text. */
+/* Conversations, as in batchllm_add_chat_column, to text. */
 static batchllm_column *batchllm_chat_column(const batchllm_tokenizer *tokenizer,
                                              batchllm_view_bytes conversations,
                                              batchllm_view_i64 offsets, uint32_t flags,

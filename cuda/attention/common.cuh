@@ -1,5 +1,5 @@
-// What the attention kernels of every device share: the online softmax of a tile of scores in mma's
-// accumulator layout, masks, and where a row's result goes.
+// Shared by the attention kernels of all devices: the online softmax of a tile of scores in mma's
+// accumulator layout, masks, and the destination of a row's result.
 #pragma once
 
 #include <cmath>
@@ -14,13 +14,15 @@ __device__ __forceinline__ int tiles(int keys, int per_tile) {
 }
 
 // Online softmax of one tile of scores: s holds row 0 at 4 j, 4 j + 1 and row 1 at 4 j + 2, 4 j + 3.
-// True if what was summed so far is to be multiplied by factor: the maximum that scores are taken
-// against follows the scores' own in steps of at least 8 (in base 2), so that most tiles need not. It
-// does so for all of a warp's rows at once, or by_row for each row that needs it.
+// True if the sums so far must be multiplied by factor: the maximum that is subtracted from scores
+// follows their true maximum in steps of at least 8 (in base 2), so that most tiles need no
+// rescaling. It does so for all of a warp's rows at once, or with by_row for each row that needs
+// it.
 template <int Count, int kChains = (Count / 4 < 4 ? Count / 4 : 4)>
 __device__ __forceinline__ bool softmax(float (&s)[Count], float (&maximum)[2], float (&sum)[2],
                                         float (&factor)[2], float c, bool by_row = false) {
-    // Several chains at once, if registers allow: one row's alone would wait for each of its steps.
+    // Several chains at once, if registers allow: with a single chain, each step would wait for the
+    // previous one.
     float top[2][kChains], base[2], total[2][2 * kChains] = {};
 #pragma unroll
     for (int j = 0; j < Count / 4; ++j) {
@@ -74,7 +76,8 @@ __device__ __forceinline__ bool softmax(float (&s)[Count], float (&maximum)[2], 
     return grow;
 }
 
-// Scores of keys that the row must not see become -inf. key: index in the stretch of s[0]'s column.
+// Scores of keys that the row must not see become -inf. key: index in the stretch of the key of
+// s[0]'s column.
 template <int Count> __device__ __forceinline__ void
 mask(float (&s)[Count], const int (&position)[2], const KeyStretch &stretch, int key, int window) {
 #pragma unroll
@@ -93,23 +96,23 @@ mask(float (&s)[Count], const int (&position)[2], const KeyStretch &stretch, int
     }
 }
 
-// How a launch makes logits of scores. Launches with a softcap or with sinks have kernels of their own
-// (Special), so that the others' have nothing of it.
+// How a launch turns scores into logits. Launches with a softcap or with sinks have separate
+// kernels (Special), so that the other kernels contain nothing of either.
 template <bool Special> struct Logits {
-    float c; // of a score, to a logit in base 2
-    // key_factor: of the KV head's keys.
+    float c; // factor from a score to a logit in base 2
+    // key_factor: the scale of the KV head's keys.
     __device__ __forceinline__ explicit Logits(const AttentionArguments &a, float key_factor = 1)
         : c(a.scale * kLog2e * key_factor) {}
-    // Scores to what c is to be multiplied by.
+    // Turns scores into what c is multiplied by.
     template <int Count> __device__ __forceinline__ void cap(float (&)[Count]) const {}
-    // A row's sum against `maximum`, with the head's sink, if the row is written to the output: the merge
-    // adds it to a row of partials, so that it counts once.
+    // A row's sum relative to `maximum`, with the head's sink if the row is written to the output.
+    // The merge adds the sink to a row of partials, so that it counts once.
     __device__ __forceinline__ float with_sink(float sum, float, int, int) const { return sum; }
 };
 
 template <> struct Logits<true> {
     float c;
-    float inner = 0; // of a score, to twice the argument of tanh, in base 2; 0: no cap
+    float inner = 0; // factor from a score to twice tanh's argument, in base 2; 0: no cap
     const float *sinks;
     __device__ __forceinline__ explicit Logits(const AttentionArguments &a, float key_factor = 1)
         : c(a.scale * kLog2e * key_factor), sinks(a.sinks) {
@@ -118,8 +121,8 @@ template <> struct Logits<true> {
             c = a.softcap * kLog2e;
         }
     }
-    // tanh x = 1 - 2 / (1 + 2^(2 x log2 e)), to 5e-7 whatever x is: tanh.approx is wrong by up to 2^-11,
-    // which a cap of 50 would make 0.02 of a logit.
+    // tanh x = 1 - 2 / (1 + 2^(2 x log2 e)), accurate to 5e-7 for any x: tanh.approx is wrong by up
+    // to 2^-11, which with a cap of 50 is 0.02 of a logit.
     template <int Count> __device__ __forceinline__ void cap(float (&s)[Count]) const {
         if (inner == 0) return;
 #pragma unroll
@@ -133,12 +136,12 @@ template <> struct Logits<true> {
     }
 };
 
-// What of the keys at hand some query of an item may not see.
+// Which of the current keys some query of an item must not see.
 struct Bounds {
     int first, last; // positions that every query sees
     __device__ Bounds(const AttentionItem &item, int window)
         : first(window > 0 ? item.max_position - window + 1 : 0), last(item.min_position) {}
-    // Of [key, key + count) of the stretch.
+    // Whether keys [key, key + count) of the stretch need a mask.
     __device__ bool hide(const KeyStretch &stretch, int key, int count) const {
         return key + count > stretch.keys || stretch.start + key + count - 1 > last ||
                stretch.start + key < first;
@@ -156,7 +159,7 @@ template <typename T> struct Destination {
                      : reinterpret_cast<char *>(static_cast<T *>(a.out) + token * a.out_stride +
                                                 head * head_dim);
     }
-    // Two neighbouring columns.
+    // Writes two neighbouring columns.
     __device__ __forceinline__ void write(int column, float x, float y) const {
         if (partial) {
             *reinterpret_cast<float2 *>(at + column * 4) = make_float2(x, y);

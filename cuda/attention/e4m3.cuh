@@ -1,9 +1,10 @@
-// Keys and values stored in e4m3, on their way into products: bytes to f16, exactly.
+// Keys and values stored in e4m3, converted for products: bytes to f16, exactly.
 //
-// Products with them are in f16 whatever the model's type: every number of e4m3 is exact there, and from 8.9 on
-// one instruction away. Queries in bf16 become f16 then: more digits, and less of a range. Where one exceeds
-// f16's, it is cut to 65504, beyond which softmax sees one key alone; below 2^-24 it is zero beside the others.
-// Before 8.9 the bits are moved to where they mean 2^-8 of the number, NaN included.
+// Products with them are in f16 whatever the model's type: f16 represents every e4m3 number
+// exactly, and from 8.9 on the conversion is one instruction. Queries in bf16 then become f16, with
+// more digits and a smaller range. Values beyond f16's range are clamped to 65504, where softmax
+// sees a single key anyway; values below 2^-24 become zero, which is negligible beside the others.
+// Before 8.9 the bits are shifted to where they represent 2^-8 of the number, including NaN.
 #pragma once
 
 #include <type_traits>
@@ -13,17 +14,18 @@
 
 namespace batchllm::cuda {
 
-struct E4m3 { // as a kernel's Stored; else that is the model's type
+struct E4m3 { // as a kernel's Stored, which otherwise is the model's type
     unsigned char bits;
 };
 template <typename Stored> inline constexpr bool kInBytes = std::is_same_v<Stored, E4m3>;
-// What a kernel for elements T multiplies in, where keys and values are stored so and not widened before it.
+// The type that a kernel for elements T multiplies in if keys and values are stored like this and
+// not widened before the launch.
 template <typename T, typename Stored> using Factor =
     std::conditional_t<kInBytes<Stored>, __half, T>;
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-inline constexpr float kWidenedUnit = 1; // what a widened number is to be multiplied by
-// Elements 0 and 1 of the four, and 2 and 3.
+inline constexpr float kWidenedUnit = 1; // factor from a widened number to the number itself
+// Widens four elements: 0 and 1 into low, 2 and 3 into high.
 __device__ __forceinline__ void widen(uint32_t bytes, uint32_t &low, uint32_t &high) {
     asm("{\n"
         ".reg .b16 low, high;\n"
@@ -39,7 +41,7 @@ inline constexpr float kWidenedUnit = 256;
 // x: two elements, each in the high byte of a half.
 __device__ __forceinline__ uint32_t widen_pair(uint32_t x) {
     const uint32_t size = x >> 1 & 0x3f803f80;
-    const uint32_t nan = size + 0x00800080 & 0x40004000; // with it the exponent is f16's greatest
+    const uint32_t nan = size + 0x00800080 & 0x40004000; // sets the exponent to f16's greatest
     return size | nan | (x & 0x80008000);
 }
 __device__ __forceinline__ void widen(uint32_t bytes, uint32_t &low, uint32_t &high) {
@@ -56,19 +58,19 @@ __device__ __forceinline__ void widen(const uint4 &bytes, uint4 (&chunks)[2]) {
     widen(bytes.w, chunks[1].z, chunks[1].w);
 }
 
-// Of 16-byte chunk `chunk` of a block of e4m3, [half][Keys keys][64]: where its two chunks of 2-byte elements stand
-// in the block of those, in bytes.
+// For 16-byte chunk `chunk` of a block of e4m3, [half][Keys keys][64]: the byte offsets of its two
+// chunks of 2-byte elements in the block of those.
 __device__ __forceinline__ void widened_places(int chunk, uint32_t (&place)[2]) {
     const int row = chunk / 4, logical = chunk % 4 ^ row / 2 % 4;
 #pragma unroll
     for (int e = 0; e < 2; ++e) place[e] = row * 128 + ((logical * 2 + e ^ row % 8) << 4);
 }
 
-// Two elements of a query.
+// Converts two elements of a query.
 __device__ __forceinline__ uint32_t to_half(uint32_t pair, __half) { return pair; }
 __device__ __forceinline__ uint32_t to_half(uint32_t pair, __nv_bfloat16) {
     uint32_t halves;
-    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" // to 65504 at most; NaN stays
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" // clamps to 65504; NaN stays NaN
         : "=r"(halves)
         : "f"(__uint_as_float(pair & 0xffff0000)), "f"(__uint_as_float(pair << 16)));
     return halves;
@@ -78,7 +80,7 @@ template <typename T> __device__ __forceinline__ uint4 to_half(const uint4 &chun
                       to_half(chunk.w, T()));
 }
 
-// What scores, and O, are to be multiplied by for their KV head's scale.
+// The factors for scores and for O that apply the scales of the KV head.
 template <typename Stored>
 __device__ __forceinline__ float key_factor(const AttentionArguments &a, int kv_head) {
     if constexpr (!kInBytes<Stored>) return 1;
@@ -92,17 +94,19 @@ __device__ __forceinline__ float value_factor(const AttentionArguments &a, int k
 
 // ---- Products of up to 16 query rows with 16 keys, one warp ----
 //
-// Both fragments of mma are read with the same lanes' addresses, chunk by chunk of 16 elements. Of K a lane gets four
-// neighbouring elements of a key where mma wants two and two: Q is read in that order too. Of V it gets two
-// neighbouring columns of two keys: they go to two products, of the even and of the odd columns.
+// Both mma fragments are read with the same addresses per lane, in chunks of 16 elements. From K a
+// lane gets four neighbouring elements of a key where mma expects two pairs; Q is read in the same
+// order. From V it gets two neighbouring columns of two keys, which go to two products: one of the
+// even and one of the odd columns.
 
-// Where a lane reads, from the 16 keys' first row on; exclusive-or'd with 32 for chunks 2 and 3.
+// Where a lane reads, relative to the first row of the 16 keys; XORed with 32 for chunks 2 and 3.
 __device__ __forceinline__ uint32_t lane_in_bytes(int lane) {
     return lane % 16 * 64 + ((lane / 16 ^ lane % 8 / 2) << 4);
 }
-// Where in a query's row a lane's elements of step k begin: four, q[k][row] and q[k][row + 2].
+// Where a lane's four elements of step k begin in a query's row: q[k][row] and q[k][row + 2].
 __device__ __forceinline__ int query_column(int k, int lane) { return k * 16 + lane % 4 * 4; }
-// Where four of a lane's columns of O are, o[2 d] the first and the third: d of HeadDim / 16.
+// Where four of a lane's columns of O are, for d below HeadDim / 16; o[2 d] has the first and the
+// third.
 __device__ __forceinline__ int output_column(int d, int lane) { return d * 16 + lane % 4 * 4; }
 
 // s[row, key] += Q K^T. keys: the 16 keys' first row; half: bytes from 64 elements to the next.

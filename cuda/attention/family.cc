@@ -5,13 +5,15 @@
 namespace batchllm::cuda {
 namespace {
 
-// Its tiles of O do not hold heads of 512, and rows of one token are more than its items that widen e4m3 have:
-// those are left to sm80's kernels, by the same worklist.
+// Cases that sm90's kernels do not support: heads of 512, which do not fit their tiles of O, and
+// e4m3 if one token has more rows than an item that widens keys. sm80's kernels run them, with the
+// same worklist.
 bool left_to_sm80(int32_t heads, int32_t kv_heads, int32_t head_dim, bool e4m3) {
     return head_dim > 256 || (e4m3 && heads > kNarrowRows * kv_heads);
 }
 
-// As WorklistOptions has them, but for e4m3: predicted; an H200 was no faster with others near them.
+// The defaults of WorklistOptions, except for e4m3. Those are predicted; other values near them
+// were no faster on an H200.
 void costs_sm90(WorklistOptions *options) {
     const bool e4m3 = options->kv_bytes == 1;
     options->wide_from_scratch =
@@ -22,8 +24,9 @@ void costs_sm90(WorklistOptions *options) {
     options->decode_share = 1;
 }
 
-// mma.sync computes at about half the rate, an item of few rows takes as long as one of many, two CTAs
-// share an SM, and whoever arrives last merges while others have nothing left to do.
+// mma.sync computes at about half the rate, an item with few rows takes as long as one with many,
+// two CTAs share an SM, and the CTA that finishes last merges while the others have nothing left to
+// do.
 void costs_sm80(WorklistOptions *options) {
     options->wide_us = 3.2;
     options->narrow_us = 1.6;
@@ -36,7 +39,7 @@ void costs_sm80(WorklistOptions *options) {
     options->item_rows = kMatrixRows;
     options->wide_from_scratch = false;
     if (options->kv_bytes != 1) return;
-    options->wide_us = 3.6; // predicted, as the others of e4m3
+    options->wide_us = 3.6; // predicted, like the other e4m3 costs
     options->narrow_us = 1.8;
     options->stream_us = 0.35;
 }
@@ -47,9 +50,9 @@ cudaError_t launch_sm90(const AttentionArguments &a, int sms, cudaStream_t strea
                : launch_attention_sm90(a, sms, stream);
 }
 
-// The best first.
+// Best first.
 constexpr AttentionFamily kFamilies[] = {
-    {"sm90", 90, 90, launch_sm90, costs_sm90}, // sm_90a's code runs nowhere else
+    {"sm90", 90, 90, launch_sm90, costs_sm90}, // sm_90a code runs nowhere else
     {"sm80", 80, INT32_MAX, launch_attention_sm80, costs_sm80},
     {"sm80_small", 80, INT32_MAX, launch_attention_sm80_small, costs_sm80},
 };

@@ -1,4 +1,4 @@
-// A device's compute capability -> the attention kernels that it runs, and what they cost there.
+// A device's compute capability -> the attention kernels that it runs, and their costs there.
 #pragma once
 
 #include <string_view>
@@ -12,11 +12,11 @@ struct AttentionFamily {
     const char *name;
     int32_t least, most; // compute capabilities that run it, major * 10 + minor
     cudaError_t (*launch)(const AttentionArguments &arguments, int sms, cudaStream_t stream);
-    void (*set_costs)(WorklistOptions *options); // the shape and kv_bytes are set
+    void (*set_costs)(WorklistOptions *options); // the shape and kv_bytes are already set
 };
 
-// "auto": the device's best; "sm80", "sm90", "sm80_small" (sm80 as where shared memory is small; for
-// checks): that one. Null where it does not run, or has no such name.
+// name: "auto", the device's best; or "sm80", "sm90" or "sm80_small" (sm80 as on devices with
+// little shared memory; for checks). Null if the name is unknown, or if the device does not run it.
 const AttentionFamily *find_attention(std::string_view name, int32_t major, int32_t minor);
 
 } // namespace batchllm::cuda

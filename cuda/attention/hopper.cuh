@@ -1,6 +1,6 @@
-// The few instructions of sm_90a that the kernels use, one wrapper each: mbarrier, bulk copies, and
+// The instructions of sm_90a that the kernels use, one wrapper each: mbarrier, bulk copies, and
 // wgmma with its shared-memory descriptors
-// (its products of two operands from there: device/wgmma.cuh). PTX ISA 8.x names.
+// (products of two shared-memory operands: device/wgmma.cuh). PTX ISA 8.x names.
 #pragma once
 
 #include "attention/mma.cuh"
@@ -19,7 +19,7 @@ __device__ __forceinline__ void barrier_init_fence() {
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// One arrival that also announces `bytes` of bulk copies.
+// Arrives once, and adds `bytes` of bulk copies to the expected count.
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
@@ -36,7 +36,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
                  "r"(parity)
                  : "memory");
 }
-// Whether that phase is over, without waiting for it.
+// Whether the phase is complete; does not wait.
 __device__ __forceinline__ bool barrier_test(uint32_t barrier, uint32_t parity) {
     uint32_t over;
     asm volatile("{\n"
@@ -49,7 +49,7 @@ __device__ __forceinline__ bool barrier_test(uint32_t barrier, uint32_t parity) 
                  : "memory");
     return over != 0;
 }
-// Barrier `id` among `threads` threads of the CTA (bar.sync); id 0 is __syncthreads'.
+// Barrier `id` among `threads` threads of the CTA (bar.sync); __syncthreads uses id 0.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -58,8 +58,9 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// True in one lane of a warp that is all here. ptxas knows that it is one: what must come from uniform
-// registers, as a bulk copy's operands, it would else issue in a loop over the lanes, of 150 cycles.
+// True in one lane of a converged warp. This tells ptxas that it is a single lane: otherwise it
+// would issue instructions with operands in uniform registers, such as bulk copies, in a loop over
+// the lanes, which takes 150 cycles.
 __device__ __forceinline__ bool elect_one() {
     uint32_t chosen;
     asm volatile("{\n"
@@ -73,7 +74,7 @@ __device__ __forceinline__ bool elect_one() {
 
 // ---- Bulk copy, global to shared; stores of matrices --------------------------------------------
 
-// Both addresses and the size are multiples of 16 bytes; completes on the barrier.
+// Both addresses and the size must be multiples of 16 bytes; completes on the barrier.
 __device__ __forceinline__ void bulk_copy(uint32_t destination, const void *source, uint32_t bytes,
                                           uint32_t barrier) {
     asm volatile(
@@ -82,7 +83,7 @@ __device__ __forceinline__ void bulk_copy(uint32_t destination, const void *sour
         "l"(source), "r"(bytes), "r"(barrier)
         : "memory");
 }
-// The same, with what L2 is to do with the bytes: policy.
+// The same with an L2 cache policy.
 __device__ __forceinline__ void bulk_copy(uint32_t destination, const void *source, uint32_t bytes,
                                           uint32_t barrier, uint64_t policy) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
@@ -90,7 +91,7 @@ __device__ __forceinline__ void bulk_copy(uint32_t destination, const void *sour
                  "l"(source), "r"(bytes), "r"(barrier), "l"(policy)
                  : "memory");
 }
-__device__ __forceinline__ uint64_t evict_first() { // nobody else will read them soon
+__device__ __forceinline__ uint64_t evict_first() { // for data that nobody else reads soon
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
@@ -100,17 +101,17 @@ __device__ __forceinline__ uint64_t evict_normal() {
     asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
-// The 128 bytes around it are fetched to L2.
+// Fetches the 128 bytes around the address to L2.
 __device__ __forceinline__ void prefetch(const void *address) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
-// Ordinary stores to shared memory before it are seen by wgmma and bulk copies after it.
+// Makes earlier ordinary stores to shared memory visible to later wgmma and bulk copies.
 __device__ __forceinline__ void async_proxy_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Four 8 x 8 matrices of 2-byte elements, in mma's accumulator layout; lane l has the address of row
-// l % 8 of matrix l / 8.
+// Stores four 8 x 8 matrices of 2-byte elements, in mma's accumulator layout; lane l has the
+// address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void store_matrix(uint32_t address, const uint32_t (&r)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
                  "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
@@ -119,17 +120,19 @@ __device__ __forceinline__ void store_matrix(uint32_t address, const uint32_t (&
 
 // ---- wgmma --------------------------------------------------------------------------------------
 
-// Operand in shared memory in rows of 128 bytes (64 elements), 128-byte swizzle, 8 rows (1024 bytes)
-// after 8 rows: 16-byte chunk c of row r lies at chunk c ^ (r % 8). The base is aligned to 1024 bytes
-// up to the advance along the row. The same descriptor serves a K-major operand (row = M or N index,
-// 64 elements of K) and an MN-major one (row = K index), whose next 64 columns lie `columns` bytes on.
-// It is kept as its low word, the same in all lanes and known to be: wgmma takes it from uniform
-// registers, and what the compiler must move there for each instruction costs as much as the product.
+// Operand in shared memory in rows of 128 bytes (64 elements), 128-byte swizzle, groups of 8 rows
+// (1024 bytes) one after another: 16-byte chunk c of row r is at chunk c ^ (r % 8). The base is
+// aligned to 1024 bytes, apart from the advance along the row. The same descriptor works for a
+// K-major operand (row = M or N index, 64 elements of K) and for an MN-major one (row = K index),
+// whose next 64 columns are `columns` bytes further on. Only its low word is kept, in a form that
+// the compiler knows to be the same in all lanes: wgmma takes it from uniform registers, and moving
+// it there for each instruction would cost as much as the product.
 struct Operand {
     uint32_t low;
     __device__ __forceinline__ explicit Operand(uint32_t address, uint32_t columns = 16)
         : low(__shfl_sync(~0u, (address & 0x3ffff) >> 4 | columns >> 4 << 16, 0)) {}
-    // `bytes` further on. High word: 1024 bytes from 8 rows to the next, 128-byte swizzle.
+    // The descriptor `bytes` further on. High word: 1024 bytes from one group of 8 rows to the
+    // next, 128-byte swizzle.
     __device__ __forceinline__ uint64_t at(uint32_t bytes) const {
         return uint64_t(1024 >> 4 | 1u << 30) << 32 | (low + (bytes >> 4));
     }

@@ -1,6 +1,6 @@
-// A query head's result out of its partials (O normalised, log-sum-exp in base 2): what the merges of both
-// families of kernels share. One warp; each lane has HeadDim / 32 neighbouring columns. The order in which
-// partials are added decides the result's last bits: it is the slots'.
+// Merges the partials of a query head (normalised O, log-sum-exp in base 2) into its result; shared
+// by both families of kernels. Run by one warp; each lane has HeadDim / 32 neighbouring columns.
+// Partials are added in slot order, since the order determines the last bits of the result.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@ template <int HeadDim> struct HeadResult {
     static constexpr int kEach = HeadDim / 32;
     float top = -INFINITY, sum = 0, o[kEach] = {};
 
-    // lse -inf: an absent part. Absent: what there is of one is not looked at; otherwise it must be finite.
+    // lse -inf: an absent part. With Absent its values are ignored; otherwise they must be finite.
     template <bool Absent, int Count> __device__ __forceinline__ void
     add(const float (&lse)[Count], const float (&part)[Count][kEach]) {
         float higher = top;

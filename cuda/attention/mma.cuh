@@ -1,5 +1,5 @@
-// The instructions of sm_80 and later that the kernels use, one wrapper each: cp.async, ldmatrix and
-// mma.sync. PTX ISA 8.x names.
+// The instructions of sm_80 and later that the kernels use, one wrapper each: cp.async, ldmatrix
+// and mma.sync. PTX ISA 8.x names.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
 
 // ---- cp.async -----------------------------------------------------------------------------------
 
-// 16 bytes, global to shared, past L1; zeros when not `valid` (the source is not read then).
+// 16 bytes, global to shared, bypassing L1. Writes zeros, without reading the source, if not
+// `valid`.
 __device__ __forceinline__ void copy_async(uint32_t destination, const void *source, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source),
                  "r"(valid ? 16 : 0)
@@ -23,7 +24,7 @@ __device__ __forceinline__ void copy_async(uint32_t destination, const void *sou
 __device__ __forceinline__ void copy_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Waits until at most `Pending` of this thread's groups are under way.
+// Waits until at most `Pending` of this thread's groups are in flight.
 template <int Pending> __device__ __forceinline__ void copy_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }

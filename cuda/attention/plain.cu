@@ -1,6 +1,7 @@
-// O = softmax(scale Q K^T) V, f32. Each of a block's four warps takes every fourth key and keeps its
-// own running maximum (natural base); the warps merge at the end in a fixed order. A warp's keys are every fourth
-// of each node, from the token's own node up; by position, every fourth of all from the first on.
+// O = softmax(scale Q K^T) V, f32. Each of a block's four warps takes every fourth key and keeps
+// its own running maximum (natural base); the warps merge at the end in a fixed order. A warp takes
+// every fourth key of each node, from the token's own node up; by position, every fourth of all
+// keys from the first on.
 #include "attention/plain.h"
 
 namespace batchllm::cuda {
@@ -8,7 +9,8 @@ namespace {
 
 constexpr int kWarps = 4;
 
-// A warp's part of a token's head: the keys that it has taken. Elements: of a head in a lane.
+// A warp's part of a token's head, over the keys that it has taken. Elements: elements of a head
+// per lane.
 template <int Elements> struct Part {
     float query[Elements], sum[Elements] = {};
     float largest = -INFINITY, total = 0;
@@ -25,7 +27,7 @@ template <int Elements> struct Part {
     }
 };
 
-// The keys of a node that the token sees, from `first` on every fourth.
+// Adds every fourth key of a node, from `first` on, that the token sees.
 template <int Elements> __device__ void read_node(const PlainAttentionArguments &a,
                                                   const AttentionNode &node, int first,
                                                   int position, int kv_head, Part<Elements> *part) {

@@ -1,4 +1,4 @@
-// Attention in f32, one token and head a block: for checks, not for speed. Reads the nodes' pages
+// Attention in f32, one token and head per block: for checks, not for speed. Reads the nodes' pages
 // directly, without a worklist.
 #pragma once
 
@@ -24,10 +24,9 @@ struct PlainAttentionArguments {
     const AttentionNode *nodes;
     const int32_t *node_of;   // [tokens]
     const int32_t *positions; // [tokens]
-    float softcap;            // as AttentionArguments'
-    const float *sinks;       // the same
-    bool by_position =
-        false; // keys are added in the order of positions, whichever nodes they are in
+    float softcap;            // as in AttentionArguments
+    const float *sinks;       // as in AttentionArguments
+    bool by_position = false; // keys are added in the order of positions, independent of nodes
 };
 
 cudaError_t launch_plain_attention(const PlainAttentionArguments &arguments, cudaStream_t stream);

@@ -1,5 +1,5 @@
-// Fused attention for every device from sm_80 on: the kernels of launches without a cap and sinks, and the
-// launchers.
+// Fused attention for every device from sm_80 on: the kernels of launches without a cap or sinks,
+// and the launchers.
 #include "attention/sm80_kernel.cuh"
 
 namespace batchllm::cuda {

@@ -1,18 +1,20 @@
 // Fused attention for every device from sm_80 on, part by part: O = softmax(scale Q K^T) V over paged keys and
 // values, by mma.sync m16n8k16 and cp.async.
 //
-// Persistent: one or two CTAs an SM take jobs from the two queues until both are empty. Keys and
-// values go through a ring of slots in shared memory, four or, where there is less room, two, each filled
-// while those before it are computed on:
+// Persistent: one or two CTAs per SM take jobs from the two queues until both are empty. Keys and
+// values go through a ring of slots in shared memory, four of them, or two if there is less room.
+// Each is filled while the previous ones are computed on:
 //   matrix job  a slot is kKeys keys of K or of V: K0 V0 K1 V1 ... The warps share it; each has
 //               16 kRowTiles of the 128 query rows, its scores and its part of O in registers.
-//   stream job  each of four warps has every page's 16 keys of its own, a ring of its own for them (a
-//               slot is their K or V), all (up to 16) query rows and a running maximum of its own.
-//               The warps do not wait for one another before they merge at the end.
-// Of heads of 512 no warp holds O's row: two share 16 rows, each with half of the columns, both with all the
-// scores, in two passes of 64 rows; stream jobs take the same way, most of their warps with copies alone.
-// Of e4m3 (Stored) products are in f16: stream jobs widen keys in registers; a matrix job's slot comes as bytes in its
-// second half, which the threads widen in place, each what it has copied itself.
+//   stream job  each of four warps has its own 16 keys of every page, its own ring for them (a slot
+//               is their K or V), all (up to 16) query rows, and its own running maximum. The warps
+//               do not wait for one another until they merge at the end.
+// For heads of 512, no warp can hold a row of O: two warps share 16 rows, each with half of the
+// columns and both with all the scores, in two passes of 64 rows. Stream jobs work in the same way,
+// with most of their warps only copying.
+// For e4m3 (Stored), products are in f16: stream jobs widen keys in registers; a matrix job's slot
+// arrives as bytes in its second half, which the threads widen in place, each thread what it has
+// copied.
 // Softmax in base 2: p = 2^((s - max) scale log2 e), log-sum-exp = max scale log2 e + log2 sum p.
 //
 // On an H200, 32/8 heads of 128 (bench/attention --family sm80): 8192 causal 326 TFLOP/s, decode 3.7 to
@@ -27,17 +29,19 @@ namespace batchllm::cuda::sm80 {
 constexpr int kStreamWarps = 4;
 
 template <int HeadDim> struct Shape {
-    // Registers decide: a thread has kColumns / 2 kRowTiles floats of O, kKeys / 2 kRowTiles scores.
+    // Registers are the limit: a thread has kColumns / 2 kRowTiles floats of O, kKeys / 2 kRowTiles
+    // scores.
     static constexpr int kWarps = HeadDim <= 128 ? 4 : 8;
     static constexpr int kThreads = 32 * kWarps;
-    // Of heads of 512 a warp has half of O's columns, and two warps the same rows' scores; a matrix job's
-    // rows go in two passes over its keys.
+    // For heads of 512 a warp has half of O's columns, and two warps have the scores of the same
+    // rows; a matrix job's rows take two passes over its keys.
     static constexpr int kParts = HeadDim <= 256 ? 1 : 2;                        // of O's columns
     static constexpr int kColumns = HeadDim / kParts;                            // that a warp has
     static constexpr int kRows = HeadDim <= 256 ? kMatrixRows : kMatrixRows / 2; // of a pass
     static constexpr int kRowTiles = kRows * kParts / (16 * kWarps);
     static constexpr int kKeys = HeadDim <= 128 ? 64 : HeadDim <= 256 ? 32 : 16;
-    // Stream jobs have a form of their own; else they are matrix jobs of which most warps have no rows.
+    // Whether stream jobs have their own form; otherwise they run as matrix jobs in which most
+    // warps have no rows.
     static constexpr bool kStreams = HeadDim <= 256;
     static constexpr int kMostCtas = HeadDim <= 128 ? 2 : 1;
     static constexpr int kSlotBytes = kKeys * HeadDim * 2;
@@ -53,19 +57,19 @@ template <int HeadDim> struct Shape {
 };
 
 struct Rest {
-    int number; // of the job; -1: no more
+    int number; // number of the job; -1: no more
     AttentionItem item;
     alignas(16) AttentionRow rows[kMatrixRows]; // its query tokens
     float max_sum[kStreamWarps][kStreamRows][2];
-    uint8_t merge_list[kMatrixRows]; // of rows
+    uint8_t merge_list[kMatrixRows]; // indices of rows
     int merge_count;
 };
-constexpr int kRestBytes = 3072; // with the alignment of what follows
+constexpr int kRestBytes = 3072; // including the alignment of what follows
 static_assert(sizeof(Rest) <= kRestBytes);
 
-// Draws jobs from the queue that this CTA prefers, then from the other. The next stream job is drawn
-// while the caller works on the last; matrix jobs are long, and one drawn early would be missed
-// elsewhere.
+// Draws jobs from the queue that this CTA prefers, then from the other. The next stream job is
+// drawn while the caller works on the current one. Matrix jobs are long, so one drawn early would
+// be missing elsewhere.
 struct JobSource {
     const AttentionArguments &a;
     int queue;
@@ -88,7 +92,8 @@ struct JobSource {
     }
 };
 
-// Once by each CTA that found the queues empty: the last resets them for the next launch.
+// Called once by each CTA that found the queues empty; the last one resets them for the next
+// launch.
 __device__ __forceinline__ void leave_queues(const AttentionArguments &a) {
     if (atomicAdd(&a.queues[2], 1) != static_cast<int>(gridDim.x) - 1) return;
     a.queues[0] = 0;

@@ -1,4 +1,5 @@
-// Fused attention for every device from sm_80 on: the kernels for keys and values in e4m3, without a cap and sinks.
+// Fused attention for every device from sm_80 on: the kernels for keys and values in e4m3, without
+// a cap or sinks.
 #include "attention/sm80_kernel.cuh"
 
 namespace batchllm::cuda::sm80 {

@@ -1,5 +1,5 @@
-// Fused attention for every device from sm_80 on. The kernel and how it is launched; attention/sm80.cuh
-// says how it is put together.
+// Fused attention for every device from sm_80 on. The kernel and its launch; attention/sm80.cuh
+// describes the design.
 #pragma once
 
 #include "attention/sm80_matrix.cuh"
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(Shape<HeadDim>::kThreads, Shape<HeadDim>::kMos
     const int lane = threadIdx.x % 32;
     JobSource source{a, blockIdx.x < gridDim.x / 2 ? 0 : 1};
     while (true) {
-        if (threadIdx.x < 32) { // warp 0 fetches the job; lane 0 alone draws
+        if (threadIdx.x < 32) { // warp 0 fetches the job; only lane 0 draws
             int number = 0;
             if (lane == 0) number = source.take();
             number = __shfl_sync(~0u, number, 0);
@@ -69,10 +69,10 @@ cudaError_t launch_kernel(const AttentionArguments &a, int ctas, cudaStream_t st
 // Shared memory of the device.
 struct Memory {
     int of_sm = 0, of_block = 0, reserved = 0;
-    bool few_slots = false; // even where there is room for more
+    bool few_slots = false; // even if there is room for more
 };
 
-// As many CTAs an SM as registers and memory allow, then as many slots.
+// As many CTAs per SM as registers and memory allow, then as many slots.
 template <int HeadDim, bool Special, typename T, typename Stored> cudaError_t
 launch_slots(const AttentionArguments &a, int sms, const Memory &memory, cudaStream_t stream) {
     using S = Shape<HeadDim>;
@@ -104,7 +104,7 @@ launch_type(const AttentionArguments &a, int sms, const Memory &memory, cudaStre
     }
 }
 
-// InBytes: keys and values in e4m3.
+// InBytes: keys and values are in e4m3.
 template <bool Special, bool InBytes>
 cudaError_t launch(const AttentionArguments &a, int sms, bool few_slots, cudaStream_t stream) {
     int device = 0;
@@ -126,7 +126,7 @@ cudaError_t launch(const AttentionArguments &a, int sms, bool few_slots, cudaStr
     return a.type == AttentionType::bf16 ? of_type(__nv_bfloat16()) : of_type(__half());
 }
 
-// Stream results fit in the least that a launch has, and a warp has two slots there.
+// Stream results fit in the smallest ring of a launch, in which a warp has two slots.
 template <int HeadDim> constexpr bool fits() {
     using S = Shape<HeadDim>;
     return kStreamWarps * kStreamRows * S::kResultStride * 4 <= S::bytes(2) &&

@@ -5,7 +5,8 @@
 
 namespace batchllm::cuda::sm80 {
 
-// Queries, from row `first` of the job on, into shared memory: [half][kRows][64], swizzled as the keys are. In the first slot's group.
+// Copies queries, from row `first` of the job on, into shared memory: [half][kRows][64], swizzled
+// like the keys. Part of the first slot's group of copies.
 template <int HeadDim, typename T, typename Stored>
 __device__ __forceinline__ void copy_queries(const AttentionArguments &a, int kv_head, int ratio,
                                              uint32_t queries, const Rest &rest, int first) {
@@ -29,19 +30,19 @@ __device__ __forceinline__ void copy_queries(const AttentionArguments &a, int kv
     }
 }
 
-// A job's tiles of keys, both stretches in a row, on their way through the ring: K and V of each tile
-// in turn, a slot each.
+// A job's tiles of keys, both stretches in sequence, passing through the ring: K and V of each tile
+// in turn, one slot each.
 template <int HeadDim, int Slots, typename Stored> struct TileRing {
     using S = Shape<HeadDim>;
-    // Of e4m3, chunks of 16 bytes of a slot that a thread copies and widens.
+    // For e4m3: 16-byte chunks of a slot that a thread copies and widens.
     static constexpr int kByteChunks = S::kSlotBytes / 2 / 16 / S::kThreads;
     const AttentionArguments &a;
     const Rest &rest;
     const int kv_head;
     const uint32_t ring;
-    const int n0, n; // tiles of the first stretch, and of both
+    const int n0, n; // tiles of the first stretch, of both
     int issued = 0;  // slots filled
-    uint32_t into;   // the next to be filled
+    uint32_t into;   // the next one to fill
     uint32_t slot;   // the one computed on
     int page, next_page = 0;
 
@@ -55,7 +56,7 @@ template <int HeadDim, int Slots, typename Stored> struct TileRing {
     __device__ __forceinline__ const KeyStretch &stretch(int tile) const {
         return rest.item.stretch[tile < n0 ? 0 : 1];
     }
-    __device__ __forceinline__ int first_key(int tile) const { // in its stretch
+    __device__ __forceinline__ int first_key(int tile) const { // index in its stretch
         return (tile < n0 ? tile : tile - n0) * S::kKeys;
     }
     __device__ __forceinline__ int page_of(int tile) const {
@@ -64,7 +65,7 @@ template <int HeadDim, int Slots, typename Stored> struct TileRing {
     __device__ __forceinline__ uint32_t after(uint32_t at) const {
         return at + S::kSlotBytes == ring + Slots * S::kSlotBytes ? ring : at + S::kSlotBytes;
     }
-    // The next slot's copies, if there are more.
+    // Issues the next slot's copies, if there are more.
     __device__ __forceinline__ void issue() {
         if (issued < 2 * n) {
             const int tile = issued / 2, which = issued % 2;
@@ -81,7 +82,7 @@ template <int HeadDim, int Slots, typename Stored> struct TileRing {
             into = after(into);
         }
         ++issued;
-        copy_async_commit(); // an empty group too: the waits count them
+        copy_async_commit(); // also an empty group, since the waits count groups
     }
     __device__ __forceinline__ void issue_elements(int which, int key, int keys) const {
         const auto *from =
@@ -93,7 +94,7 @@ template <int HeadDim, int Slots, typename Stored> struct TileRing {
             constexpr int kHalfChunks = S::kKeys * 8;
             int half = i * S::kThreads / kHalfChunks;
             int chunk = threadIdx.x + i * S::kThreads % kHalfChunks;
-            if constexpr (S::kThreads > kHalfChunks) { // of several halves at once
+            if constexpr (S::kThreads > kHalfChunks) { // several halves at once
                 half += threadIdx.x / kHalfChunks;
                 chunk = threadIdx.x % kHalfChunks;
             }
@@ -101,7 +102,7 @@ template <int HeadDim, int Slots, typename Stored> struct TileRing {
                        from + half * S::kHalfBlock + chunk * 16, key + chunk / 8 < keys);
         }
     }
-    // Into the slot's second half.
+    // Copies into the slot's second half.
     __device__ __forceinline__ void issue_bytes(int which, int key, int keys) const {
         const auto *from = static_cast<const unsigned char *>(a.kv) +
                            ((static_cast<int64_t>(page) * a.kv_heads + kv_head) * 2 + which) *
@@ -116,14 +117,14 @@ template <int HeadDim, int Slots, typename Stored> struct TileRing {
                        from + half * (S::kHalfBlock / 2) + chunk * 16, key + chunk / 4 < keys);
         }
     }
-    // Until `slot` is full.
+    // Waits until `slot` is full.
     __device__ __forceinline__ void wait() {
         copy_async_wait<Slots - 2>();
         if constexpr (kInBytes<Stored>) return widen_slot();
-        __syncthreads(); // the slot is full; all are done with the one before, which is filled anew
+        __syncthreads(); // the slot is full; all are done with the previous one, which is refilled
         issue();
     }
-    // What a thread has copied it sees without meeting the others.
+    // A thread sees what it has copied itself without a barrier.
     __device__ __forceinline__ void widen_slot() {
         uint4 bytes[kByteChunks];
 #pragma unroll
@@ -131,7 +132,7 @@ template <int HeadDim, int Slots, typename Stored> struct TileRing {
             bytes[i] = load_shared(slot + S::kSlotBytes / 2 +
                                    (i * S::kThreads + static_cast<int>(threadIdx.x)) * 16);
         }
-        __syncthreads(); // all have read theirs; and are done with the slot before
+        __syncthreads(); // all have read theirs, and are done with the previous slot
         issue();
 #pragma unroll
         for (int i = 0; i < kByteChunks; ++i) {
@@ -147,15 +148,15 @@ template <int HeadDim, int Slots, typename Stored> struct TileRing {
     __device__ __forceinline__ void leave() { slot = after(slot); }
 };
 
-// What a warp has of a job: 16 kRowTiles query rows, its part of O, and where its lanes read.
+// A warp's part of a job: 16 kRowTiles query rows, its part of O, and where its lanes read.
 template <int HeadDim, bool Special, typename T, typename Stored> struct WarpRows {
     using S = Shape<HeadDim>;
     using M = Factor<T, Stored>;
     float o[S::kRowTiles][S::kColumns / 2];
     float maximum[S::kRowTiles][2], sum[S::kRowTiles][2];
     int lane, part, first_row; // part: of the columns
-    // Lanes' rows and chunks of ldmatrix's 8 x 8 matrices; the chunk within 128 bytes is exclusive-or'd
-    // with the row and with the step's own.
+    // Each lane's row and chunk of ldmatrix's 8 x 8 matrices; the chunk within 128 bytes is XORed
+    // with the row and with the step's chunk.
     uint32_t q_lane, k_lane, v_lane;
 
     __device__ __forceinline__ explicit WarpRows(uint32_t queries)
@@ -178,7 +179,7 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct WarpRow
         }
     }
 
-    // S = Q K^T of the slot's keys. Fragments are loaded a step of 16 elements early.
+    // S = Q K^T for the slot's keys. Fragments are loaded one step of 16 elements ahead.
     __device__ __forceinline__ void scores(uint32_t slot,
                                            float (&s)[S::kRowTiles][S::kKeys / 2]) const {
 #pragma unroll
@@ -213,7 +214,8 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct WarpRow
         }
     }
 
-    // Scores of keys that a row must not see. key: the tile's first in the stretch; first: row of the pass.
+    // Masks scores of keys that a row must not see. key: the tile's first key in the stretch;
+    // first: the pass's first row.
     __device__ __forceinline__ void hide(const Rest &rest, const KeyStretch &stretch, int key,
                                          int first, int ratio, int window,
                                          float (&s)[S::kRowTiles][S::kKeys / 2]) const {
@@ -229,7 +231,7 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct WarpRow
         }
     }
 
-    // P of the scores, as mma's operand; what was summed so far follows the rows' maxima.
+    // Turns scores into P, as mma's operand; rescales the sums so far when the rows' maxima grow.
     __device__ __forceinline__ void weigh(float (&s)[S::kRowTiles][S::kKeys / 2],
                                           uint32_t (&p)[S::kRowTiles][S::kKeys / 4], float c,
                                           bool by_row) {
@@ -253,7 +255,7 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct WarpRow
         }
     }
 
-    // O += P V of the slot's values. Fragments of V are loaded kAhead products early.
+    // O += P V for the slot's values. Fragments of V are loaded kAhead products ahead.
     __device__ __forceinline__ void accumulate(uint32_t slot,
                                                const uint32_t (&p)[S::kRowTiles][S::kKeys / 4]) {
         constexpr int kAhead = 4, kEach = S::kColumns / 16, kSteps = S::kKeys / 16 * kEach;
@@ -278,7 +280,7 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct WarpRow
         }
     }
 
-    // The rows' results to where they belong.
+    // Writes the rows' results to their destinations.
     __device__ __forceinline__ void write(const AttentionArguments &a, int kv_head, Rest &rest,
                                           int ratio, const Logits<Special> &logits, int first) {
 #pragma unroll
@@ -292,8 +294,9 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct WarpRow
                 if (r / ratio >= rest.item.row_count) continue;
                 const AttentionRow row = rest.rows[r / ratio];
                 const int head = kv_head * ratio + r % ratio;
-                // By row the product is rounded before anything is added to it: left to the compiler, some
-                // of a thread's rows would have it rounded and some not.
+                // By row, the product is rounded before anything is added to it. If this were left
+                // to the compiler, it would be rounded for some of a thread's rows and not for
+                // others.
                 const float top = __fmul_rn(maximum[t][i], logits.c);
                 total = a.by_row
                             ? logits.with_sink(total, top, row.slot, head)
@@ -315,7 +318,7 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct WarpRow
     }
 };
 
-// The job's rows from `first` on, as many as a pass has.
+// Computes the job's rows from `first` on, as many as a pass has.
 template <int HeadDim, int Slots, bool Special, typename T, typename Stored> __device__ void
 matrix_rows(const AttentionArguments &a, int kv_head, uint32_t queries, Rest &rest, int first) {
     using S = Shape<HeadDim>;
@@ -326,7 +329,7 @@ matrix_rows(const AttentionArguments &a, int kv_head, uint32_t queries, Rest &re
 #pragma unroll 1
     for (int i = 0; i + 1 < Slots; ++i) ring.issue();
     WarpRows<HeadDim, Special, T, Stored> rows(queries);
-    // Where stream jobs come here, most warps have nothing but copies to do.
+    // If stream jobs run here, most warps only copy.
     const bool works = S::kStreams || first + rows.first_row < rest.item.row_count * ratio;
     const Bounds bounds(rest.item, a.window);
     for (int tile = 0; tile < ring.n; ++tile) {

@@ -7,7 +7,7 @@
 
 namespace batchllm::cuda::sm80 {
 
-// True when this was the token's last partial; the count is left zero for the next launch.
+// True if this was the token's last partial; leaves the count at zero for the next launch.
 __device__ __forceinline__ bool last_partial(const AttentionArguments &a, int token, int kv_head) {
     int *arrivals = a.arrivals + static_cast<int64_t>(token) * a.kv_heads + kv_head;
     if (atomicAdd(arrivals, 1) != a.partials[token].count - 1) return false;
@@ -15,11 +15,11 @@ __device__ __forceinline__ bool last_partial(const AttentionArguments &a, int to
     return true;
 }
 
-// Rows that a warp merges at once.
+// How many rows a warp merges at once.
 template <int HeadDim> constexpr int kTogether = HeadDim <= 256 ? 4 : 2;
 
-// A warp merges the partials of Rows tokens' heads, in slot order, with two partials of each in
-// flight.
+// Merges the partials of Rows rows (a token's head each) in slot order, with two partials of each
+// in flight. Run by one warp.
 template <int HeadDim, bool Special, typename T, int Rows>
 __device__ void merge_rows(const AttentionArguments &a, const int (&token)[Rows],
                            const int (&head)[Rows], int lane) {
@@ -51,7 +51,7 @@ __device__ void merge_rows(const AttentionArguments &a, const int (&token)[Rows]
     }
 }
 
-// After all rows of a job are written: merges what this job completed.
+// Called after all rows of a job are written: merges what this job completed.
 template <int HeadDim, bool Special, typename T>
 __device__ void merge_partials(const AttentionArguments &a, int kv_head, int ratio, Rest &rest) {
     using S = Shape<HeadDim>;

@@ -5,24 +5,24 @@
 
 namespace batchllm::cuda::sm80 {
 
-// A warp's keys of a job, both stretches in a row, on their way through the warp's ring: its 16 of every
-// page, K and V in turn, a slot each.
+// A warp's keys of a job, both stretches in sequence, passing through the warp's ring: its 16 keys
+// of every page, K and V in turn, one slot each.
 template <int HeadDim, int Slots, typename Stored> struct WarpRing {
     using S = Shape<HeadDim>;
     static constexpr int kShrink =
-        kInBytes<Stored> ? 2 : 1; // times as many bytes have 2-byte elements
+        kInBytes<Stored> ? 2 : 1; // 2-byte elements take this many times as many bytes
     static constexpr int kSlotBytes = S::kStreamSlotBytes / kShrink;
     static constexpr int kSlots = S::stream_slots(Slots, kSlotBytes);
-    static constexpr int kRowBytes = 128 / kShrink;          // of a key's 64 elements
-    static constexpr int kHalfCopies = 16 * kRowBytes / 512; // of 64 elements, 16 bytes a lane
+    static constexpr int kRowBytes = 128 / kShrink;          // for 64 elements of a key
+    static constexpr int kHalfCopies = 16 * kRowBytes / 512; // for 64 elements, 16 bytes per lane
     const AttentionArguments &a;
     const Rest &rest;
     const int kv_head, lane, warp;
     const uint32_t ring;
-    const int n0, n;       // pages in which this warp has keys: of the first stretch, of both
-    int pages, next_pages; // their numbers in the lanes, 32 at once, one batch early
+    const int n0, n;       // pages in which this warp has keys: in the first stretch, in both
+    int pages, next_pages; // their numbers, one per lane, 32 at a time, one batch ahead
     int issued = 0;        // slots filled
-    uint32_t into;         // the next to be filled
+    uint32_t into;         // the next one to fill
     uint32_t slot;         // the one computed on
 
     __device__ __forceinline__ WarpRing(const AttentionArguments &a, const Rest &rest, int kv_head,
@@ -40,7 +40,7 @@ template <int HeadDim, int Slots, typename Stored> struct WarpRing {
     __device__ __forceinline__ uint32_t after(uint32_t at) const {
         return at + kSlotBytes == ring + kSlots * kSlotBytes ? ring : at + kSlotBytes;
     }
-    // The next slot's copies, if there are more.
+    // Issues the next slot's copies, if there are more.
     __device__ __forceinline__ void issue() {
         const int at = issued / 2;
         if (at < n) {
@@ -56,7 +56,7 @@ template <int HeadDim, int Slots, typename Stored> struct WarpRing {
                 ((static_cast<int64_t>(page) * a.kv_heads + kv_head) * 2 + issued % 2) *
                     (S::kBlockBytes / kShrink) +
                 warp * (16 * kRowBytes) + lane * 16;
-            constexpr int kRows = 512 / kRowBytes; // of a copy
+            constexpr int kRows = 512 / kRowBytes; // rows of a copy
 #pragma unroll
             for (int i = 0; i < kSlotBytes / 512; ++i) {
                 copy_async(into + i * 512 + lane * 16,
@@ -69,10 +69,10 @@ template <int HeadDim, int Slots, typename Stored> struct WarpRing {
         ++issued;
         copy_async_commit();
     }
-    // Until `slot` is full.
+    // Waits until `slot` is full.
     __device__ __forceinline__ void wait() {
         copy_async_wait<kSlots - 2>();
-        __syncwarp(); // the slot is full; all lanes are done with the one before
+        __syncwarp(); // the slot is full; all lanes are done with the previous one
         issue();
     }
     __device__ __forceinline__ void leave() { slot = after(slot); }
@@ -118,8 +118,8 @@ __device__ __forceinline__ void read_queries(const AttentionArguments &a, const 
     }
 }
 
-// One of a stream job's warps: its keys of every page against all query rows; the result, not
-// normalised, in o.
+// Runs one of a stream job's warps: its keys of every page against all query rows. The result is in
+// o, not normalised.
 template <int HeadDim, int Slots, bool Special, typename T, typename Stored>
 __device__ void stream_keys(const AttentionArguments &a, int kv_head, uint32_t slots,
                             const Rest &rest, float (&o)[HeadDim / 2], float (&maximum)[2],

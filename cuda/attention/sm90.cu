@@ -1,4 +1,4 @@
-// Fused attention for Hopper: the kernels of launches without a cap and sinks, and the launcher.
+// Fused attention for Hopper: the kernels of launches without a cap or sinks, and the launcher.
 #include "attention/sm90_kernel.cuh"
 
 namespace batchllm::cuda {

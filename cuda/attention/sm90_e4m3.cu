@@ -1,4 +1,4 @@
-// Fused attention for Hopper: the kernels for keys and values in e4m3, without a cap and sinks.
+// Fused attention for Hopper: the kernels for keys and values in e4m3, without a cap or sinks.
 #include "attention/sm90_kernel.cuh"
 
 namespace batchllm::cuda::sm90 {

@@ -5,9 +5,9 @@
 
 namespace batchllm::cuda::sm90 {
 
-// A job's page numbers, in the order of its stretches, 32 in the warp's lanes and the next 32 on
-// their way: a page number loaded just before its copy would cost the copy a third of its rate. Widened
-// pages have no list: they follow one another.
+// A job's page numbers, in the order of its stretches: 32 in the warp's lanes and the next 32 in
+// flight. Loading a page number just before its copy would cost a third of the copy rate. Widened
+// pages are consecutive and need no list.
 template <typename Stored> class PageReader {
   public:
     __device__ PageReader(const int32_t *pages, const Job &job, bool widened, int lane)
@@ -17,8 +17,8 @@ template <typename Stored> class PageReader {
         current_ = job.pages[batches0_ == 0][lane];
         next_ = second ? job.pages[1][lane] : load(1);
     }
-    // Number of page `index` of stretch `which`; all lanes ask. Pages of one batch or of the one
-    // before it, the newest ever asked for included.
+    // Number of page `index` of stretch `which`; called by all lanes. The page must be in the
+    // newest batch requested so far or in the one before it.
     __device__ int at(int which, int index) {
         const int batch = (which == 0 ? 0 : batches0_) + index / 32;
         if (batch > batch_) {
@@ -49,10 +49,10 @@ template <typename Stored> class PageReader {
     int previous_ = 0, current_, next_;
 };
 
-// Times so many bytes do widened elements take.
+// Widened elements take this many times as many bytes.
 template <typename Stored> inline constexpr int kShrink = kInBytes<Stored> ? 2 : 1;
 
-// Slots of a job's keys.
+// The number of slots for a job's keys.
 template <int HeadDim, typename Stored>
 __device__ __forceinline__ int slots_of(Form form, const KeyStretch &s0, const KeyStretch &s1) {
     using S = Shape<HeadDim>;
@@ -61,8 +61,9 @@ __device__ __forceinline__ int slots_of(Form form, const KeyStretch &s0, const K
     return tiles(s0.keys, each) + tiles(s1.keys, each);
 }
 
-// The slots of a stream job of e4m3, each of which may hold two pages. block(page, 0): its keys and values;
-// wait_empty(): the ring's next slot may be written; reader: of Rest::full.
+// Feeds the slots of a stream job in e4m3, which hold up to two pages each. block(page, 0): a
+// page's keys and values; wait_empty(): waits until the ring's next slot may be written; reader:
+// index in Rest::full.
 template <int HeadDim, typename Stored, typename Block, typename Wait>
 __device__ __forceinline__ void
 feed_bytes(const KeyStretch &s0, const KeyStretch &s1, int once, PageReader<Stored> &pages,
@@ -70,7 +71,7 @@ feed_bytes(const KeyStretch &s0, const KeyStretch &s1, int once, PageReader<Stor
            Ring<Shape<HeadDim>::kSlots> &ring, uint64_t normal, uint64_t first) {
     using S = Shape<HeadDim>;
     using Stream = StreamShape<HeadDim, Stored>;
-    constexpr int kPages = Stream::kKeys / kPageKeys; // a slot
+    constexpr int kPages = Stream::kKeys / kPageKeys; // pages per slot
     constexpr uint32_t kBytes = S::kSlotBytes / kPages;
     for (int which = 0; which < 2; ++which) {
         const int all = tiles(which ? s1.keys : s0.keys, kPageKeys);
@@ -98,19 +99,20 @@ feed_bytes(const KeyStretch &s0, const KeyStretch &s1, int once, PageReader<Stor
     }
 }
 
-// The slots of a narrow job, or of a stream job of 2-byte elements, with the keys of a page or a part of it.
+// Feeds the slots of a narrow job, or of a stream job with 2-byte elements; each holds the keys of
+// a page or a part of it.
 template <int HeadDim, typename Stored, typename Block, typename Wait>
 __device__ __forceinline__ void
 feed_pairs(const KeyStretch &s0, const KeyStretch &s1, int once, PageReader<Stored> &pages,
            const Block &block, const Wait &wait_empty, uint32_t slots, Rest *rest, int reader,
            Ring<Shape<HeadDim>::kSlots> &ring, uint64_t normal, uint64_t first) {
     using S = Shape<HeadDim>;
-    constexpr int kPieces = kPageKeys / S::kPairKeys; // slots a page
-    // Bytes to be widened go to the slot's second half.
+    constexpr int kPieces = kPageKeys / S::kPairKeys; // slots per page
+    // Bytes that will be widened go to the slot's second half.
     constexpr uint32_t kSlotBytes = S::kSlotBytes / kShrink<Stored>;
     constexpr uint32_t kFirst = S::kSlotBytes - kSlotBytes;
-    // A whole page's K and V lie one after another, in memory as in the slot; of a piece, the
-    // parts of K's halves and of V's.
+    // K and V of a whole page are adjacent, both in memory and in the slot. For a piece, each half
+    // of K and of V has its own part.
     constexpr int kCopies = kPieces == 1 ? 1 : 2 * S::kHalves;
     constexpr uint32_t kBytes = kSlotBytes / kCopies;
     for (int which = 0; which < 2; ++which) {
@@ -143,7 +145,7 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
     constexpr int kHalfBlock = kPageKeys * 128;
     Ring<S::kSlots> ring;
     Ring<kJobs> job_ring;
-    int next_alone = 0; // the same as Consumer's
+    int next_alone = 0; // the same as in Consumer
     const auto *kv = static_cast<const unsigned char *>(a.kv);
     const uint64_t normal = evict_normal(), first = evict_first();
 
@@ -167,7 +169,7 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
         int left = slots_of<HeadDim, Stored>(form, s0, s1);
         const int lead = min(left, form == Form::stream ? kStreamLead : kLead);
         if (left == 0 && lane == 0) barrier_arrive(shared_address(&rest->draw));
-        int reader = 0; // of Rest::full
+        int reader = 0; // index in Rest::full
         if (form == Form::stream && is_alone<HeadDim, Stored>(s0, s1)) {
             reader = 1 + next_alone;
             next_alone ^= 1;

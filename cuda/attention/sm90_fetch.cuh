@@ -1,25 +1,27 @@
-// Fused attention, sm_90a: the warp that draws jobs and fetches what they need beside their keys and values.
+// Fused attention, sm_90a: the warp that draws jobs and fetches what they need apart from keys and
+// values.
 //
-// It fetches a short stream job in a microsecond or two, so its waiting decides how fast an SM does such jobs:
-// an item, its rows and its page numbers come from L2 one after another, each in a microsecond while memory is
-// busy. So the next item is loaded while this job is fetched, and the next draw is in flight beside the loads.
+// It fetches a short stream job in a microsecond or two, so its latency determines how fast an SM
+// does such jobs: an item, its rows and its page numbers come from L2 one after another, each in a
+// microsecond while memory is busy. So the next item is loaded while this job is fetched, and the
+// next draw is in flight during the loads.
 #pragma once
 
 #include "attention/sm90.cuh"
 
 namespace batchllm::cuda::sm90 {
 
-// Draws jobs from the queue that this CTA prefers, then from the other. Every job is drawn, even the
-// first: CTAs wait for one another's partials, so a job that belonged to a CTA that has not started could
-// be waited for by the very CTAs whose place it needs. The next is drawn late, when the last one's keys
-// are nearly fed: a job drawn early waits here while CTAs elsewhere have nothing left. Only short
-// stream jobs leave no time for that.
+// Draws jobs from the queue that this CTA prefers, then from the other. Every job is drawn, even
+// the first: CTAs wait for one another's partials, so if a job belonged to a CTA that has not
+// started, it could be waited for by the very CTAs whose place that CTA needs. The next job is
+// drawn late, when the keys of the last one are nearly fed: a job drawn early would wait here while
+// CTAs elsewhere have nothing left. Only short stream jobs leave no time for that.
 class JobSource {
   public:
     __device__ explicit JobSource(const AttentionArguments &a)
         : a_(a), matrix_jobs_(a.matrix_items * a.kv_heads),
           stream_jobs_(a.stream_items * a.kv_heads) {
-        // The CTAs of each kind lie evenly among the others.
+        // The CTAs of each kind are spread evenly.
         const int cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
         const int before = cta * a.matrix_ctas / ctas;
         queue_ = before == (cta + 1) * a.matrix_ctas / ctas;
@@ -39,16 +41,16 @@ class JobSource {
         return job;
     }
 
-    // After a stream job: the next.
+    // After a stream job: draws the next.
     __device__ void draw_ahead() { draw(); }
-    // It, or -1.
+    // The job drawn ahead, or -1.
     __device__ int next() const {
         return ticket_ >= 0 && ticket_ < stream_jobs_ ? matrix_jobs_ + ticket_ : -1;
     }
 
   private:
     __device__ void draw() {
-        // Volatile: nvcc would move it behind the loads that it is to be in flight with.
+        // Volatile: otherwise nvcc would move it behind the loads that it should overlap with.
         asm volatile("atom.relaxed.gpu.global.add.s32 %0, [%1], 1;"
                      : "=r"(ticket_)
                      : "l"(&a_.queues[queue_])
@@ -62,12 +64,12 @@ class JobSource {
     int exhausted_ = 0;
 };
 
-// What a lane holds of an item: its first page numbers and, up to 32, its rows.
+// A lane's part of an item: its first page numbers and, if there are up to 32, its rows.
 struct ItemRows {
     int page[2];
     int4 row;
 
-    // All in flight together.
+    // All loads are in flight together.
     __device__ __forceinline__ void load(const AttentionArguments &a, const AttentionItem &item,
                                          bool widened, int lane) {
 #pragma unroll
@@ -96,7 +98,7 @@ struct ItemRows {
     }
 };
 
-// Which item and KV head a job is.
+// A job's item and KV head.
 struct JobPlace {
     int item, kv_head;
     __device__ JobPlace(const AttentionArguments &a, int number) {
@@ -109,7 +111,7 @@ struct JobPlace {
     }
 };
 
-// The queries of a stream job into their place. token: of the item's row `lane`.
+// Copies the queries of a stream job to their place. token: that of the item's row `lane`.
 template <int HeadDim, typename T>
 __device__ __forceinline__ void fetch_queries(const AttentionArguments &a, const Ratio &ratio,
                                               int rows, int kv_head, int token, uint32_t to,
@@ -135,8 +137,8 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
     auto item_word = [&](int item) {
         return lane < kWords ? __ldg(reinterpret_cast<const int *>(&a.items[item]) + lane) : 0;
     };
-    JobSource source(a);      // lane 0 alone draws
-    int ahead = -1, word = 0; // the next stream job, its item's words on their way
+    JobSource source(a);      // only lane 0 draws
+    int ahead = -1, word = 0; // the next stream job, and its item's words, in flight
     Ring<kJobs> ring;
     Ring<kQueries> queries;
     for (uint32_t count = 0;; ++count) {

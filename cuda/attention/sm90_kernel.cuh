@@ -1,5 +1,5 @@
-// Fused attention for Hopper: O = softmax(scale Q K^T) V over paged keys and values. The kernel and how it
-// is launched; attention/sm90.cuh says how it is put together.
+// Fused attention for Hopper: O = softmax(scale Q K^T) V over paged keys and values. The kernel and
+// its launch; attention/sm90.cuh describes the design.
 #pragma once
 
 #include "attention/sm90_feed.cuh"
@@ -108,7 +108,7 @@ cudaError_t launch_type(const AttentionArguments &a, int sms, cudaStream_t strea
     }
 }
 
-// InBytes: keys and values in e4m3.
+// InBytes: keys and values are in e4m3.
 template <bool Special, bool InBytes>
 cudaError_t launch(const AttentionArguments &a, int sms, cudaStream_t stream) {
     const auto of_type = [&](auto type) {

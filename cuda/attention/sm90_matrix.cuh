@@ -1,22 +1,22 @@
-// Fused attention, sm_90a: what the jobs of the matrix queue have in common: their rows, tiles of their
-// keys, and the products on wgmma.
+// Fused attention, sm_90a: what all jobs of the matrix queue share: rows, tiles of keys, and the
+// products on wgmma.
 #pragma once
 
 #include "attention/sm90_merge.cuh"
 
 namespace batchllm::cuda::sm90 {
 
-// What a consumer thread keeps from job to job.
+// The state that a consumer thread keeps from job to job.
 template <int HeadDim> struct Consumer {
     Ratio ratio;
     Ring<Shape<HeadDim>::kSlots> ring;
     Ring<kQueries> queries;
     uint32_t region_phase = 0; // jobs that have used the region, modulo 2
-    bool after_wide = false;   // the last of them was a wide one
-    int next_alone = 0;        // the warpgroup that does the next job done alone
-    bool apart = false;        // the other warpgroup may still be at a job alone
+    bool after_wide = false;   // whether the last of them was wide
+    int next_alone = 0;        // the warpgroup that does the next single-warpgroup job
+    bool apart = false;        // the other warpgroup may still be doing a job alone
 
-    // Before a job of both warpgroups: waits until neither is still at a job alone.
+    // Before a job for both warpgroups: waits until neither is doing a job alone.
     __device__ __forceinline__ void meet() {
         if (apart) named_barrier(kAllConsumers, kConsumers);
         apart = false;
@@ -42,23 +42,23 @@ __device__ __forceinline__ Row read_row(const Job &job, const Ratio &ratio, int 
     return row;
 }
 
-// Of a thread's two rows of mma's accumulators: `first` and the eighth after it.
+// For a thread's two rows of mma's accumulators: `first` and `first` + 8.
 __device__ __forceinline__ void read_positions(const Job &job, const Ratio &ratio, int first,
                                                int (&position)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) position[i] = read_row(job, ratio, first + 8 * i).position;
 }
 
-// A tile of a job's keys: whichever stretch it is of.
+// A tile of a job's keys, in either stretch.
 struct Tile {
     KeyStretch stretch;
-    int key; // its first, in the stretch
+    int key; // its first key, in the stretch
     __device__ Tile(const KeyStretch &s0, const KeyStretch &s1, int n0, int tile, int keys)
         : stretch{0, tile < n0 ? s0.keys : s1.keys, tile < n0 ? s0.start : s1.start},
           key((tile < n0 ? tile : tile - n0) * keys) {}
 };
 
-// Scores of a tile's keys that a row must not see.
+// Masks scores of a tile's keys that a row must not see.
 template <int Keys, int Count>
 __device__ __forceinline__ void hide_keys(const Tile &at, const Bounds &bounds,
                                           const int (&position)[2], int lane, int window,
@@ -68,8 +68,8 @@ __device__ __forceinline__ void hide_keys(const Tile &at, const Bounds &bounds,
     }
 }
 
-// How many tiles a job has, and where they end. The same in every lane, and the compiler is to know it:
-// wgmma in a loop that may diverge is serialised (C7520).
+// How many tiles a job has, and where they end. The same in every lane, in a form that the compiler
+// can see: it serialises wgmma in a loop that may diverge (C7520).
 template <int Keys> struct Tiles {
     int n0, n; // of the first stretch, of both
     __device__ __forceinline__ Tiles(const KeyStretch &s0, const KeyStretch &s1)
@@ -81,11 +81,11 @@ template <int Keys> struct Tiles {
     }
 };
 
-// The ring of slots as a thread of a matrix job's consumers sees it.
+// The ring of slots, as used by a consumer thread of a matrix job.
 template <int HeadDim> struct Slots {
     using S = Shape<HeadDim>;
     using Place = Ring<S::kSlots>;
-    uint32_t first; // slot
+    uint32_t first; // address of the first slot
     Rest *rest;
     int lane;
 
@@ -103,11 +103,12 @@ template <int HeadDim> struct Slots {
     }
 };
 
-// Values past the stretch's end are whatever the page held before, and 0 x NaN would poison O: rows
-// [from, count) of a block of `rows` of V become zero. Then wgmma may read them once the threads have met.
+// Clears rows [from, count) of a block of `rows` rows of V: values past the stretch's end are stale
+// data of the page, and 0 x NaN would poison O. wgmma may read the block after a barrier of these
+// threads.
 template <int Halves> __device__ __forceinline__ void
 clear_rows(unsigned char *values, int rows, int from, int count, int thread, int threads) {
-    constexpr int kChunks = 8 * Halves; // a row
+    constexpr int kChunks = 8 * Halves; // per row
     for (int i = from * kChunks + thread; i < count * kChunks; i += threads) {
         const int row = i / kChunks, chunk = i % kChunks;
         *reinterpret_cast<uint4 *>(values + chunk / 8 * rows * 128 + row * 128 + chunk % 8 * 16) =
@@ -116,8 +117,8 @@ clear_rows(unsigned char *values, int rows, int from, int count, int thread, int
     async_proxy_fence();
 }
 
-// 64 query rows, from row `first` of the job, by `Threads` threads: read, and laid into shared memory as
-// [half][64 rows][64], swizzled as the keys are.
+// 64 query rows, from row `first` of the job, handled by `Threads` threads: read, and stored in
+// shared memory as [half][64 rows][64], swizzled like the keys.
 template <int HeadDim, typename T, int Threads, int Count>
 __device__ __forceinline__ void read_queries(const AttentionArguments &a, const Job &job,
                                              const Ratio &ratio, int first, int thread,
@@ -147,7 +148,7 @@ store_queries(const uint4 (&value)[Count], unsigned char *queries, int thread) {
     async_proxy_fence();
 }
 
-// S = Q K^T of a tile of Keys keys, one group of wgmma.
+// S = Q K^T for a tile of Keys keys, one wgmma group.
 template <int HeadDim, int Keys, typename T, int Count> __device__ __forceinline__ void
 scores(float (&s)[Count], const Operand &queries, const Operand &keys, T type) {
     static_assert(Count == Keys / 2);
@@ -158,7 +159,7 @@ scores(float (&s)[Count], const Operand &queries, const Operand &keys, T type) {
     }
     wgmma_commit();
 }
-// O += P V of a tile's first 16 `steps` keys, one group of wgmma.
+// O += P V for a tile's first 16 `steps` keys, one wgmma group.
 template <int HeadDim, int Keys, typename T, int Parts, int Outputs>
 __device__ __forceinline__ void accumulate(float (&o)[Parts][Outputs], const uint32_t *p,
                                            const Operand &values, T type, int steps = Keys / 16) {

@@ -1,7 +1,7 @@
-// Fused attention, sm_90a: partials. Jobs write theirs, and one warp a CTA announces them. Every CTA has
-// a share of the rows that are to be merged: one warp merges them as they become complete, and when
-// both queues are empty the consumers help. A row is merged by one warp, in slot order, when the count
-// of its token and KV head shows that all its partials are there.
+// Fused attention, sm_90a: partials. Jobs write theirs, and one warp per CTA announces them. Every
+// CTA has a share of the rows to merge: one warp merges them as they become complete, and once both
+// queues are empty the consumers help. A row is merged by one warp, in slot order, once the count
+// for its token and KV head shows that all its partials have been written.
 #pragma once
 
 #include "attention/merge.cuh"
@@ -16,8 +16,8 @@ __device__ __forceinline__ int load_acquire(const int *p) {
     return value;
 }
 
-// Waits for the consumers to be done with each job, announces its partials, gives its place back. One fence, of a
-// microsecond or more, serves all jobs that are done by then.
+// Waits until the consumers are done with each job, announces its partials, and releases its place.
+// One fence, which takes a microsecond or more, serves all jobs that are done by then.
 __device__ inline void signal_jobs(const AttentionArguments &a, Rest *rest) {
     const int lane = threadIdx.x % 32;
     Ring<kJobs> ring;
@@ -51,8 +51,8 @@ __device__ inline void signal_jobs(const AttentionArguments &a, Rest *rest) {
     }
 }
 
-// A row that this lane has counted as merged. The head merged last leaves its token's count zero for the
-// next launch; the count comes back while the warp is at its next rows.
+// A row that this lane has counted as merged. The head merged last resets its token's count to zero
+// for the next launch; the count arrives while the warp works on its next rows.
 struct Merged {
     int *arrivals = nullptr;
     int before, last;
@@ -74,7 +74,7 @@ struct MergeUnit {
     PartialRange range;
 };
 
-// Waits until all partials of the unit's heads are there.
+// Waits until all partials of the unit's heads have been written.
 __device__ __forceinline__ void wait_partials(const AttentionArguments &a, const MergeUnit &unit,
                                               int ratio) {
     const int *arrivals = a.arrivals + static_cast<int64_t>(unit.token) * a.kv_heads;
@@ -84,11 +84,11 @@ __device__ __forceinline__ void wait_partials(const AttentionArguments &a, const
     }
 }
 
-// Merges them, the loads of Rows * Batch partials in flight together.
+// Merges them, with loads of Rows * Batch partials in flight together.
 template <int HeadDim, bool Special, typename T, int Rows, int Batch> __device__ void
 merge_heads(const AttentionArguments &a, const MergeUnit &unit, int ratio, int lane, Merged &last) {
     for (int first = unit.first; first < unit.end; first += Rows) {
-        int64_t index[Rows]; // of the head's first partial
+        int64_t index[Rows]; // of each head's first partial
 #pragma unroll
         for (int r = 0; r < Rows; ++r) {
             index[r] =
@@ -130,19 +130,21 @@ merge_heads(const AttentionArguments &a, const MergeUnit &unit, int ratio, int l
     }
 }
 
-// Takes units of the CTA's share until there are none. Background: the warp with few registers. It takes a unit
-// ahead, so that what it needs first is loaded meanwhile; the consumers come at the end and share what is left.
+// Takes units of the CTA's share until none are left. Background: the warp with few registers. It
+// takes its units one ahead, so that what it needs first is loaded in the meantime. The consumers
+// join at the end and share what is left.
 template <int HeadDim, bool Special, typename T, bool Background>
 __device__ void merge_partials(const AttentionArguments &a, Rest *rest, int lane) {
-    constexpr int kUnit = 4;                          // heads, if there are many rows
-    constexpr int kTogether = HeadDim == 256 ? 1 : 2; // heads that few registers hold
+    constexpr int kUnit = 4;                          // heads per unit, if there are many rows
+    constexpr int kTogether = HeadDim == 256 ? 1 : 2; // heads that fit in few registers
     const int rows = a.merged_count * a.heads; // 32 bits: a 64-bit division is a function call
-    // Few rows are merged with more loads at a time; by row that must not depend on how many there are.
+    // If there are few rows, more loads are in flight; by row this must not depend on the number of
+    // rows.
     const bool many = a.by_row || rows > 2 * kConsumers / 32 * static_cast<int>(gridDim.x);
-    if (Background && !many) return; // few rows wait for the last jobs, and many warps are quicker
+    if (Background && !many) return; // few rows wait for the last jobs, where many warps are faster
     const int each = many ? kUnit : 1, of_token = (a.heads + each - 1) / each;
     const int ratio = a.heads / a.kv_heads;
-    auto take = [&](MergeUnit *unit) { // false: there are none
+    auto take = [&](MergeUnit *unit) { // false: none are left
         int next = 0;
         if (lane == 0) next = atomicAdd(&rest->merge_next, 1);
         next =

@@ -11,7 +11,7 @@ struct Sums {
     float maximum[2], sum[2];
 };
 
-// Of the thread's rows; the other group reads them too.
+// The sums of the thread's rows, also written for the other group.
 __device__ __forceinline__ Sums give_sums(Rest *rest, const RowSoftmax &softmax, int group,
                                           int row_in_tile, int lane) {
     Sums own;
@@ -28,8 +28,9 @@ __device__ __forceinline__ Sums give_sums(Rest *rest, const RowSoftmax &softmax,
     return own;
 }
 
-// The end of a narrow job: the groups exchange halves of O, each thread with its like in the other group,
-// and each writes its half: group g the floats [g, g + 1) * kHalf of each thread's O.
+// The end of a narrow job: the groups exchange halves of O, each thread with its counterpart in the
+// other group, and each group writes its half: group g the floats [g, g + 1) * kHalf of each
+// thread's O.
 template <int HeadDim, typename T> struct NarrowMerge {
     using S = Shape<HeadDim>;
     static constexpr int kHalf = HeadDim / 4, kOutputs = S::kColumns / 2;
@@ -40,7 +41,7 @@ template <int HeadDim, typename T> struct NarrowMerge {
     static __device__ __forceinline__ float &value(Output &o, int i) {
         return o[i / kOutputs][i % kOutputs];
     }
-    // Of O, from `first` on, for the other group.
+    // Stores floats of O, from `first` on, for the other group.
     __device__ __forceinline__ void give(Output &o, int first) const {
 #pragma unroll
         for (int i = 0; i < kHalf; i += 4) {
@@ -49,7 +50,7 @@ template <int HeadDim, typename T> struct NarrowMerge {
                             value(o, first + i + 3));
         }
     }
-    // Of O, from `first` on, with what the other group gave: the rows' results.
+    // Adds the other group's part to floats of O, from `first` on, and writes the rows' results.
     __device__ __forceinline__ void take(Output &o, int first, const Row (&row)[2],
                                          const Destination<T> (&out)[2], const float (&mine)[2],
                                          const float (&theirs)[2]) const {
@@ -69,7 +70,7 @@ template <int HeadDim, typename T> struct NarrowMerge {
     }
 };
 
-// What each group's part of a row counts in the row's result.
+// The weight of each group's part in a row's result.
 template <bool Special> __device__ __forceinline__ void
 weigh_groups(const AttentionArguments &a, const Logits<Special> &logits, const Rest *rest,
              const Sums &own, const Row (&row)[2], int group, int row_in_tile, int lane,
@@ -92,13 +93,14 @@ weigh_groups(const AttentionArguments &a, const Logits<Special> &logits, const R
     }
 }
 
-// A slot of e4m3 as a warpgroup widens it in place: its second half has the bytes of K and then those of V, and is to
-// have the wide V, the first half the wide K. A thread has every 128th chunk.
+// Widens a slot of e4m3 in place, by one warpgroup. At first the second half has the bytes of K and
+// then those of V; at the end the first half has the wide K and the second half the wide V. A
+// thread has every 128th chunk.
 template <int HeadDim> struct SlotWidener {
     using S = Shape<HeadDim>;
-    static constexpr int kChunks = S::kSlotBytes / 4 / 16 / 128; // of K, and of V
+    static constexpr int kChunks = S::kSlotBytes / 4 / 16 / 128; // each of K and of V
     unsigned char *wide_keys, *wide_values;
-    int row; // of the thread's first chunk
+    int row; // row of the thread's first chunk
     uint32_t place[2];
     uint4 values[kChunks]; // bytes
 
@@ -112,7 +114,7 @@ template <int HeadDim> struct SlotWidener {
         for (int i = 0; i < kChunks; ++i) values[i] = bytes[(kChunks + i) * 128];
         async_proxy_fence();
     }
-    // Once all threads are here. Values from row `keys` on become zero: clear_rows says why.
+    // Called after a barrier of all threads. Values from row `keys` on become zero; see clear_rows.
     __device__ __forceinline__ void write_values(int keys) {
 #pragma unroll
         for (int i = 0; i < kChunks; ++i) {
@@ -133,7 +135,7 @@ template <int HeadDim> struct SlotWidener {
     }
 };
 
-// Scores of a tile's keys to weights P, and O to what they are added to.
+// Turns the scores of a tile's keys into weights P, and rescales O for them.
 template <int HeadDim, typename M, bool Special, int Parts, int Outputs, int Scores, int Weights>
 __device__ __forceinline__ void
 narrow_weights(const AttentionArguments &a, const Logits<Special> &logits, const Bounds &bounds,
@@ -149,7 +151,7 @@ narrow_weights(const AttentionArguments &a, const Logits<Special> &logits, const
     softmax.exponentials(s, p, M());
 }
 
-// Queries as products with keys of this type take them.
+// Converts queries to the type for products with these keys.
 template <typename T, typename Stored, int Count>
 __device__ __forceinline__ void as_factors(uint4 (&chunks)[Count]) {
     if constexpr (kInBytes<Stored>) {
@@ -158,8 +160,8 @@ __device__ __forceinline__ void as_factors(uint4 (&chunks)[Count]) {
     }
 }
 
-// A group's slots of e4m3, from `slot` on, its own and the other's in turn: each of its own is widened while P V of
-// the one before is under way.
+// A group's slots of e4m3, from `slot` on; its own and the other group's alternate. Each of its own
+// is widened during P V of the previous one.
 template <int HeadDim, bool Special, int Parts, int Outputs> __device__ __forceinline__ void
 narrow_bytes(const AttentionArguments &a, const Logits<Special> &logits, const Bounds &bounds,
              const KeyStretch &s0, const KeyStretch &s1, int own, const Operand &q,
@@ -169,7 +171,7 @@ narrow_bytes(const AttentionArguments &a, const Logits<Special> &logits, const B
     using S = Shape<HeadDim>;
     const Tiles<S::kPairKeys> count(s0, s1);
     const int barrier = kGroup + __shfl_sync(~0u, thread / 128, 0);
-    // Until the threads have met again, others' chunks are not there.
+    // Chunks of other threads are only visible after another barrier.
     auto widen_slot = [&](int tile) {
         const Tile at(s0, s1, count.n0, tile, S::kPairKeys);
         ring.wait(slot);
@@ -209,8 +211,8 @@ narrow_bytes(const AttentionArguments &a, const Logits<Special> &logits, const B
     }
 }
 
-// Up to 64 query rows: both warpgroups have all of them, and the slots in turn. Each is at its softmax
-// while the other multiplies.
+// Up to 64 query rows: both warpgroups have all of them, and take the slots in turn. One computes
+// its softmax while the other multiplies.
 template <int HeadDim, bool Special, typename T, typename Stored>
 __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned char *shared,
                            uint32_t slots, Rest *rest, Consumer<HeadDim> &self, int thread) {
@@ -249,7 +251,7 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
         ring.wait(slot);
         release();
     };
-    // Pages of odd numbers are group 1's, wherever the item begins.
+    // Pages with odd indices belong to group 1, wherever the item begins.
     constexpr bool page_a_slot = S::kPairKeys == kPageKeys;
     const int odd = page_a_slot ? __shfl_sync(~0u, job.item.once >> 2 & 1, 0) : 0;
     const int own = group ^ odd;
@@ -284,7 +286,7 @@ __device__ void narrow_job(const AttentionArguments &a, const Job &job, unsigned
     const Sums sums = give_sums(rest, softmax, group, row_in_tile, lane);
     named_barrier(kAllConsumers, kConsumers); // the queries are no longer read
     const NarrowMerge<HeadDim, T> merge{reinterpret_cast<float4 *>(shared), group, lane, thread};
-    // In branches, so that O's registers have constant numbers.
+    // In branches, so that O's registers have constant indices.
     if (group == 0) {
         merge.give(o, merge.kHalf);
     } else {

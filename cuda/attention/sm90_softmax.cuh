@@ -1,7 +1,7 @@
 // Fused attention, sm_90a: the online softmax of a thread's two rows over tile after tile of scores, in
-// wgmma's accumulator layout: p = 2^(c s - base); O and the sum are taken against base. Most tiles leave
-// base as it is: it follows the scores in steps of at least 8, and whether they grew so much a warp
-// knows from its threads' own maxima, without exchanging any.
+// wgmma's accumulator layout: p = 2^(c s - base); O and the sum are relative to base. Most tiles
+// leave base unchanged: it follows the scores in steps of at least 8, and a warp can tell from its
+// threads' own maxima whether they have grown that much, without exchanging them.
 #pragma once
 
 #include "attention/common.cuh"
@@ -10,12 +10,12 @@ namespace batchllm::cuda::sm90 {
 
 struct RowSoftmax {
     float c;
-    bool by_row = false;                     // a row's base follows its own scores alone
+    bool by_row = false;                     // a row's base depends only on its own scores
     float base[2] = {0, 0};                  // a row's four threads have the same
-    float limit[2] = {-INFINITY, -INFINITY}; // scores up to it need no other base; -inf: none yet
+    float limit[2] = {-INFINITY, -INFINITY}; // scores up to this need no other base; -inf: none yet
     float sum[2] = {0, 0};                   // of this thread's columns
 
-    // The greatest of the thread's scores in each row; true if the warp must raise().
+    // Finds the maximum of the thread's scores in each row; true if the warp must raise().
     template <int Count>
     __device__ __forceinline__ bool grew(const float (&s)[Count], float (&top)[2]) const {
         constexpr int kChains = Count / 4 < 4 ? Count / 4 : 4;
@@ -36,7 +36,7 @@ struct RowSoftmax {
         }
         return __any_sync(~0u, top[0] > limit[0] || top[1] > limit[1]);
     }
-    // Bases that hold for those scores too; what was summed is to be multiplied by factor.
+    // Raises the bases for those scores; sums so far must be multiplied by factor.
     __device__ __forceinline__ void raise(const float (&top)[2], float (&factor)[2]) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -55,7 +55,7 @@ struct RowSoftmax {
             sum[i] *= factor[i];
         }
     }
-    // P of a tile, as wgmma's operand.
+    // Computes P of a tile, as wgmma's operand.
     template <typename T, int Count> __device__ __forceinline__ void
     exponentials(const float (&s)[2 * Count], uint32_t (&p)[Count], T) {
         constexpr int kChains = Count / 2 < 2 ? Count / 2 : 2;
@@ -79,7 +79,7 @@ struct RowSoftmax {
             sum[i] += total[i][0];
         }
     }
-    __device__ __forceinline__ float maximum(int i) const { // what base stands for
+    __device__ __forceinline__ float maximum(int i) const { // the maximum that base represents
         return limit[i] > -INFINITY ? base[i] : -INFINITY;
     }
 };

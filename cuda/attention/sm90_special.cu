@@ -1,5 +1,5 @@
-// Fused attention for Hopper: the kernels of launches with a cap or sinks. A file of their own, for they
-// take long to compile.
+// Fused attention for Hopper: the kernels of launches with a cap or sinks, in a separate file
+// because they take long to compile.
 #include "attention/sm90_kernel.cuh"
 
 namespace batchllm::cuda::sm90 {

@@ -6,14 +6,14 @@
 
 namespace batchllm::cuda::sm90 {
 
-// A stream job as one of its warps has it: which rows its lanes have, Q as mma's operand, and the warp's
-// part of O, not normalised.
+// A stream job in one of its warps: the rows of its lanes, Q as mma's operand, and the warp's part
+// of O, not normalised.
 template <int HeadDim, bool Special, typename T, typename Stored> struct StreamWarp {
     using S = Shape<HeadDim>;
     using M = Factor<T, Stored>;
-    static constexpr int kHalfBytes = kPageKeys * 64; // e4m3: 64 elements of a page's keys
+    static constexpr int kHalfBytes = kPageKeys * 64; // e4m3: 64 elements of each of a page's keys
     static constexpr bool kRegistersLeft = HeadDim <= 128;
-    int lane, part = 0; // of a slot
+    int lane, part = 0; // part of a slot
     Logits<Special> logits;
     bool valid[2];
     int position[2];
@@ -62,9 +62,10 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
             }
     }
 
-    // Values past the stretch's end: see clear_rows. The rows are this warp's alone. from: of its 16.
+    // Clears values past the stretch's end; see clear_rows. The rows belong to this warp alone.
+    // from: index among its 16.
     __device__ __forceinline__ void clear_values(unsigned char *values, int from) const {
-        constexpr int kChunks = 8 * S::kHalves; // a row
+        constexpr int kChunks = 8 * S::kHalves; // per row
         for (int i = from * kChunks + lane; i < 16 * kChunks; i += 32) {
             const int row = part * 16 + i / kChunks, chunk = i % kChunks;
             *reinterpret_cast<uint4 *>(values + chunk / 8 * S::kPairKeys * 128 + row * 128 +
@@ -75,7 +76,7 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
     }
 
     __device__ __forceinline__ void scores(uint32_t keys, float (&s)[8]) const {
-        float odd[8] = {}; // a second chain of products: in one, each waits for the one before
+        float odd[8] = {}; // a second chain of products, since each waits for the previous one
 #pragma unroll
         for (int k = 0; k < HeadDim / 16; ++k) {
             uint32_t b[4];
@@ -89,7 +90,7 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
 #pragma unroll
         for (int i = 0; i < 8 && kRegistersLeft; ++i) s[i] += odd[i];
     }
-    // 16 columns of the values, as mma's operand.
+    // Loads 16 columns of the values, as mma's operand.
     __device__ __forceinline__ void load_values(uint32_t values, int d, uint32_t (&b)[4]) const {
         const int r = part * 16 + lane / 8 % 2 * 8 + lane % 8;
         const int chunk = d % 4 * 2 + lane / 16;
@@ -97,9 +98,9 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
                                       ((chunk ^ r % 8) << 4));
     }
 
-    // The same of e4m3. values: of the warp's 16 keys.
+    // The same for e4m3. values: those of the warp's 16 keys.
     __device__ __forceinline__ void clear_bytes(unsigned char *values, int from) const {
-        constexpr int kChunks = 4 * S::kHalves; // a row
+        constexpr int kChunks = 4 * S::kHalves; // per row
         for (int i = from * kChunks + lane; i < 16 * kChunks; i += 32) {
             const int row = i / kChunks, chunk = i % kChunks;
             *reinterpret_cast<uint4 *>(values + chunk / 4 * kHalfBytes + row * 64 +
@@ -109,7 +110,7 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
         __syncwarp();
     }
 
-    // The warp's 16 keys of a slot of e4m3, from `key` of the stretch on; there may be none.
+    // Adds the warp's 16 keys of a slot of e4m3, from `key` of the stretch on; there may be none.
     __device__ __forceinline__ void take_bytes(const AttentionArguments &a, const Bounds &bounds,
                                                const KeyStretch &stretch, int key, uint32_t slot,
                                                unsigned char *slot_bytes) {
@@ -126,7 +127,7 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
         __syncwarp();
     }
 
-    // P of the scores; what was summed so far follows the maxima.
+    // Turns scores into P; rescales the sums so far when the maxima grow.
     __device__ __forceinline__ void weigh(const AttentionArguments &a, const Bounds &bounds,
                                           const KeyStretch &stretch, int key, float (&s)[8],
                                           float (&factor)[2], uint32_t (&p)[4]) {
@@ -143,8 +144,8 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
         to_operand(p, s, M());
     }
 
-    // The warp's 16 keys of a slot, from `key` of the stretch on; there may be none. pair: the slot's K, V half
-    // a slot on.
+    // Adds the warp's 16 keys of a slot, from `key` of the stretch on; there may be none. pair: the
+    // slot's K; V is half a slot further on.
     __device__ __forceinline__ void take(const AttentionArguments &a, const Bounds &bounds,
                                          const KeyStretch &stretch, int key, uint32_t pair,
                                          unsigned char *values) {
@@ -169,13 +170,13 @@ template <int HeadDim, bool Special, typename T, typename Stored> struct StreamW
     }
 };
 
-// Where a row's column is in the row of the merge's buffer: in neighbouring rows it lies in different banks.
+// Where a column is in its row of the merge buffer; in neighbouring rows it is in different banks.
 __device__ __forceinline__ int merge_place(int row, int column) {
     return column ^ (row % 2 * 16 + row / 2 % 2 * 8);
 }
 
-// The end of a stream job: the parts of its Warps, from the CTA's warp `first` on, are merged, eight query
-// rows at a time.
+// The end of a stream job: the parts of its Warps, from the CTA's warp `first` on, are merged,
+// eight query rows at a time.
 template <int HeadDim, int Warps, typename T, typename Stored> struct StreamMerge {
     static constexpr int kThreads = Warps * 32;
     const AttentionArguments &a;
@@ -185,7 +186,7 @@ template <int HeadDim, int Warps, typename T, typename Stored> struct StreamMerg
     float *buffer; // [warp][8 rows][HeadDim], not normalised
     int first, thread;
 
-    // This warp's rows [8 i, 8 i + 8).
+    // Stores this warp's rows [8 i, 8 i + 8).
     template <typename Warp> __device__ __forceinline__ void give(const Warp &mine, int i) const {
         const int lane = mine.lane, warp = thread / 32 + first, row = lane / 4;
         if (!mine.valid[i]) return;
@@ -210,7 +211,7 @@ template <int HeadDim, int Warps, typename T, typename Stored> struct StreamMerg
         }
     }
 
-    // Rows [8 i, 8 i + here) to where they belong.
+    // Writes rows [8 i, 8 i + here) to their destinations.
     template <bool Special>
     __device__ __forceinline__ void write(const Logits<Special> &logits, int i, int here) const {
         for (int e = thread; e < here * HeadDim / 4; e += kThreads) {
@@ -243,12 +244,12 @@ template <int HeadDim, int Warps, typename T, typename Stored> struct StreamMerg
         }
     }
 
-    // barrier: the named barrier of these threads.
+    // barrier: a named barrier for these threads.
     template <typename Warp>
     __device__ __forceinline__ void merge(Warp *mine, int rows, int barrier) const {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const int here = min(8, rows - 8 * i); // rows of this pass
+            const int here = min(8, rows - 8 * i); // rows in this pass
             if (here <= 0) break;
             float &sum = mine->sum[i];
             sum += __shfl_xor_sync(~0u, sum, 1);
@@ -261,8 +262,8 @@ template <int HeadDim, int Warps, typename T, typename Stored> struct StreamMerg
     }
 };
 
-// The slots of a stream job, by one warpgroup or by both. Each has a loop of its own: in a shared one a part's
-// addresses would be found anew for each slot.
+// Computes the slots of a stream job, by one warpgroup or by both. The two cases have separate
+// loops: in a common one, the addresses of a part would be recomputed for each slot.
 template <bool Alone, int HeadDim, typename T, typename Stored, typename Warp>
 __device__ __forceinline__ void
 take_slots(const AttentionArguments &a, const Job &job, const Bounds &bounds, unsigned char *shared,
@@ -271,10 +272,10 @@ take_slots(const AttentionArguments &a, const Job &job, const Bounds &bounds, un
     using Stream = StreamShape<HeadDim, Stored>;
     constexpr int kWarps = Alone ? 4 : 8;
     constexpr int kGroups =
-        kWarps > Stream::kParts ? kWarps / Stream::kParts : 1; // that take turns
-    constexpr int kTimes = Stream::kParts * kGroups / kWarps;  // parts of a slot that a warp takes
+        kWarps > Stream::kParts ? kWarps / Stream::kParts : 1; // groups that take turns
+    constexpr int kTimes = Stream::kParts * kGroups / kWarps;  // parts of a slot per warp
     const int warp = thread / 32 % kWarps, group = warp / Stream::kParts;
-    const int reader = Alone ? 1 + thread / 128 : 0; // of Rest::full
+    const int reader = Alone ? 1 + thread / 128 : 0; // index in Rest::full
     int turn = 0;
     for (int which = 0; which < 2; ++which) {
         const KeyStretch stretch = job.item.stretch[which];
@@ -303,7 +304,7 @@ take_slots(const AttentionArguments &a, const Job &job, const Bounds &bounds, un
     }
 }
 
-// place: of the job.
+// place: the job's place.
 template <int HeadDim, bool Special, typename T, typename Stored>
 __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned char *shared,
                            uint32_t slots, Rest *rest, Consumer<HeadDim> &self,
@@ -317,7 +318,7 @@ __device__ void stream_job(const AttentionArguments &a, const Job &job, unsigned
         self.apart = true;
         const bool own = self.next_alone == group;
         self.next_alone ^= 1;
-        if (!own) { // parity tells a phase only from its neighbours: those skipped must be over first
+        if (!own) { // parity only tells neighbouring phases apart: skipped ones must be over first
             barrier_wait(shared_address(&rest->job_fed[place.slot]), place.phase);
             self.ring.advance(tiles(s0.keys, Stream::kKeys) + tiles(s1.keys, Stream::kKeys));
             self.queries.advance();

@@ -6,8 +6,8 @@
 
 namespace batchllm::cuda::sm90 {
 
-// A warp's 16 rows of O to the output: through its rows of the queries' place, `staging`, so that it
-// writes whole rows. `row`: the first, in the job.
+// Writes a warp's 16 rows of O to the output, through `staging`, its rows of the space for queries,
+// so that it writes whole rows. `row`: the first one's index in the job.
 template <int HeadDim, typename T, int Parts, int Outputs> __device__ __forceinline__ void
 write_rows(const AttentionArguments &a, const Job &job, const Ratio &ratio, int row,
            const float (&o)[Parts][Outputs], const float (&inverse)[2], unsigned char *staging,
@@ -26,7 +26,7 @@ write_rows(const AttentionArguments &a, const Job &job, const Ratio &ratio, int 
         store_matrix(to + k / 4 * 8192 + ((k % 4 * 2 + lane / 16 ^ r % 8) << 4), v);
     }
     __syncwarp();
-    constexpr int kLanes = HeadDim / 8; // that write a row
+    constexpr int kLanes = HeadDim / 8; // lanes that write a row
 #pragma unroll
     for (int i = 0; i < 16 / (32 / kLanes); ++i) {
         const int at = i * (32 / kLanes) + lane / kLanes, chunk = lane % kLanes;
@@ -39,7 +39,7 @@ write_rows(const AttentionArguments &a, const Job &job, const Ratio &ratio, int 
     }
 }
 
-// This thread's two rows of O to their partials, where they have any.
+// Writes this thread's two rows of O to their partials, if they have any.
 template <int HeadDim, typename T, int Parts, int Outputs> __device__ __forceinline__ void
 write_partials(const AttentionArguments &a, const Job &job, const Ratio &ratio, int first_row,
                const float (&o)[Parts][Outputs], const float (&inverse)[2],
@@ -62,7 +62,7 @@ write_partials(const AttentionArguments &a, const Job &job, const Ratio &ratio, 
     }
 }
 
-// The group's queries of the job after this one, if it is known: on their way to L2.
+// Prefetches the group's queries of the job after this one, if it is known, to L2.
 template <int HeadDim, typename T>
 __device__ __forceinline__ void prefetch_queries(const AttentionArguments &a, const Rest *rest,
                                                  const Ring<kJobs> &next, const Ratio &ratio,
@@ -77,14 +77,15 @@ __device__ __forceinline__ void prefetch_queries(const AttentionArguments &a, co
     }
 }
 
-// Lays the group's 64 query rows into its half of the region.
+// Stores the group's 64 query rows in its half of the region.
 template <int HeadDim, typename T>
 __device__ __forceinline__ void place_queries(const AttentionArguments &a, const Job &job,
                                               const Consumer<HeadDim> &self, unsigned char *queries,
                                               uint32_t region_free, int group, int thread) {
     uint4 chunks[HeadDim / 16];
     read_queries<HeadDim, T, 128>(a, job, self.ratio, group * 64, thread % 128, chunks);
-    // Of the region a group touches its own half: after a wide job it need not wait for the other.
+    // A group only touches its own half of the region: after a wide job it need not wait for the
+    // other.
     if (self.after_wide) {
         named_barrier(kGroup + group, 128);
     } else {
@@ -94,7 +95,7 @@ __device__ __forceinline__ void place_queries(const AttentionArguments &a, const
     named_barrier(kGroup + group, 128);
 }
 
-// Rows [keys, all) of V in the slot become zero. Each group for itself: zeros over the other's zeros.
+// Clears rows [keys, all) of V in the slot. Each group does so itself; both write the same zeros.
 template <int HeadDim> __device__ __forceinline__ void
 clear_wide(unsigned char *shared, int slot, int keys, int all, int group, int thread) {
     using S = Shape<HeadDim>;
@@ -103,7 +104,7 @@ clear_wide(unsigned char *shared, int slot, int keys, int all, int group, int th
     named_barrier(kGroup + group, 128);
 }
 
-// The sums of whole rows out of those of the thread's columns, and what O is to be multiplied by.
+// The sums of whole rows from those of the thread's columns, and the factor for O.
 template <bool Special>
 __device__ __forceinline__ void sum_rows(const Logits<Special> &logits, const Job &job,
                                          const Ratio &ratio, int first, float value_factor,
@@ -122,7 +123,7 @@ __device__ __forceinline__ void sum_rows(const Logits<Special> &logits, const Jo
     }
 }
 
-// The end of a wide job: its rows to where they belong.
+// The end of a wide job: writes its rows to their destinations.
 template <int HeadDim, typename T, int Parts, int Outputs> __device__ __forceinline__ void
 write_wide(const AttentionArguments &a, const Job &job, Consumer<HeadDim> &self,
            const float (&o)[Parts][Outputs], const float (&inverse)[2], const RowSoftmax &softmax,
@@ -135,7 +136,7 @@ write_wide(const AttentionArguments &a, const Job &job, Consumer<HeadDim> &self,
     }
     named_barrier(kGroup + group, 128); // the queries are no longer read
     write_rows<HeadDim, T>(a, job, ratio, first_row, o, inverse, queries + warp * 16 * 128, lane);
-    // The other group may still be at its last job: nobody is to arrive twice in a phase.
+    // The other group may still be in its last job; no group may arrive twice in a phase.
     if (self.after_wide) barrier_wait(region_free, self.region_phase ^ 1);
     __syncwarp();
     if (lane == 0) barrier_arrive(region_free);
@@ -143,7 +144,8 @@ write_wide(const AttentionArguments &a, const Job &job, Consumer<HeadDim> &self,
 }
 
 // 65 to 128 query rows: each warpgroup has 64. S = Q K^T of tile j + 1 and O += P V of tile j are in
-// flight together; a warpgroup's softmax is under the other's products. `next`: the job after this one.
+// flight together; a warpgroup's softmax overlaps with the other's products. `next`: the job after
+// this one.
 template <int HeadDim, bool Special, typename T, typename Stored>
 __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned char *shared,
                          uint32_t slots, Rest *rest, Consumer<HeadDim> &self, Ring<kJobs> next,
@@ -191,7 +193,7 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     softmax.grew(s, top);
     softmax.raise(top, factor);
     softmax.exponentials(s, p, T());
-    bool there = false; // both slots of the next tile are full
+    bool there = false; // whether both slots of the next tile are full
     Operand keys = keys_in(key_slot), values = values_in(value_slot);
     for (int tile = 1; tile < count.n; ++tile) {
         if (!there) {
@@ -201,7 +203,7 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
         if (tile == count.n0) {
             clear_values(s0.keys - (count.n0 - 1) * S::kKeys, S::kKeys, value_slot);
         }
-        // The warpgroups take turns: one issues its products while the other is at its softmax.
+        // The warpgroups take turns: one issues its products while the other computes its softmax.
         named_barrier(kTurn + group, kConsumers);
         wgmma_fence();
         scores<HeadDim, S::kKeys>(s, q, keys, T());
@@ -219,7 +221,7 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
         ring.release(old_keys);
         logits.cap(s);
         if (hidden) mask(s, position, at.stretch, at.key + lane % 4 * 2, a.window);
-        // In each branch, or ptxas moves the wait up over the maxima.
+        // In each branch, since ptxas would otherwise move the wait above the maxima.
         if (softmax.grew(s, top)) {
             softmax.raise(top, factor);
             wgmma_wait<0>();
@@ -229,7 +231,7 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
         ring.release(old_values);
         softmax.exponentials(s, p, T());
     }
-    // The last V is in the slot where the next K would have been.
+    // The last V is in the slot where the next K would be.
     ring.wait(key_slot);
     clear_values(last_keys, (last_keys + 15) / 16 * 16, key_slot);
     wgmma_fence();

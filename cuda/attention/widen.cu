@@ -1,5 +1,6 @@
 // Pages of e4m3 -> pages of 2-byte elements, for the wide jobs of attention on 9.0: bound by memory, one byte read
-// and two written. A thread has the 16-byte chunks of what is written; a block's unit is a page of one KV head.
+// and two written. A thread handles 16-byte chunks of the output; a block's unit is a page of one
+// KV head.
 #include <cuda_runtime.h>
 
 #include "attention/e4m3.cuh"
@@ -7,7 +8,7 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr int kThreads = 256, kTogether = 4, kBlocks = 6; // blocks an SM
+constexpr int kThreads = 256, kTogether = 4, kBlocks = 6; // blocks per SM
 
 // Two e4m3 as two elements.
 __device__ __forceinline__ uint32_t as(uint32_t pair, __half) { return pair; }
@@ -19,7 +20,7 @@ __device__ __forceinline__ uint32_t as(uint32_t pair, __nv_bfloat16) {
 template <typename T> __global__ void __launch_bounds__(kThreads, kBlocks)
     widen_pages(const __grid_constant__ AttentionArguments a) {
     const int chunks =
-        2 * kPageKeys * a.head_dim / 8; // a unit's, a multiple of kThreads * kTogether
+        2 * kPageKeys * a.head_dim / 8; // per unit; a multiple of kThreads * kTogether
     const int units = a.widened_count * a.kv_heads;
     for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
         const int page = __ldg(a.pages + __ldg(a.widened + unit / a.kv_heads));
@@ -31,7 +32,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads, kBlocks)
 #pragma unroll
             for (int i = 0; i < kTogether; ++i) {
                 const int chunk = first + i * kThreads, row = chunk / 8;
-                const int eight = chunk % 8 ^ row % 8; // of the row's eights, as they follow
+                const int eight = chunk % 8 ^ row % 8; // the row's group of eight, in order
                 bytes[i] = __ldg(reinterpret_cast<const uint2 *>(
                     from + row * 64 + ((eight / 2 ^ row / 2 % 4) << 4) + eight % 2 * 8));
             }

@@ -59,7 +59,7 @@ void WorklistBuilder::share_prefixes() {
             ++readers_[static_cast<size_t>(up)];
         }
     }
-    double saved = 0; // SM time
+    double saved = 0; // in SM time
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (readers_[i] < 2) continue;
         const size_t tokens = below[i].size();
@@ -68,7 +68,7 @@ void WorklistBuilder::share_prefixes() {
         const KeyStretch prefix = stretch_of(static_cast<int32_t>(i));
         const int32_t keys = prefix.keys - unseen_keys(prefix, range_of(below[i]).first);
         double together = 2 * static_cast<double>(tokens) * ratio_ * options_.merge_us;
-        // A stream item merges its warps eight rows at a time.
+        // A stream item merges its warps' parts eight rows at a time.
         if (!matrix && static_cast<int32_t>(tokens) * ratio_ > 8) together += options_.item_us;
         for (size_t first = 0; first < tokens; first += each) {
             together += time_of(matrix, std::min(each, tokens - first), keys) + options_.item_us;

@@ -1,5 +1,6 @@
-// How a worklist is made: drafts of items from the nodes (worklist.cc), which of them read pages that are widened
-// before (worklist_widen.cc), then items of about equal length in two queues (worklist_items.cc).
+// Builds a worklist in three steps: drafts of items from the nodes (worklist.cc); which drafts read
+// pages that are widened before the launch (worklist_widen.cc); items of about equal length in two
+// queues (worklist_items.cc).
 #pragma once
 
 #include <cstdint>
@@ -39,46 +40,48 @@ class WorklistBuilder {
         return {node.page_begin, node.keys, node.start};
     }
     void read(Draft *draft, int32_t node, int32_t keys);
-    // SM time of an item of `tokens` query tokens.
+    // SM time of an item with `tokens` query tokens.
     double time_of(bool matrix, size_t tokens, int64_t keys) const;
     bool is_wide(const Draft &draft) const {
         return draft.matrix && static_cast<int32_t>(draft.tokens.size()) * ratio_ > kNarrowRows;
     }
-    int32_t first_page_of(const Draft::Read &read) const { // in its node
+    int32_t first_page_of(const Draft::Read &read) const { // index in its node
         return read.stretch.page_begin - nodes_[static_cast<size_t>(read.node)].page_begin;
     }
     // The positions of the first and the last of some tokens.
     std::pair<int32_t, int32_t> range_of(std::span<const int32_t> tokens) const;
-    // Keys of a stretch that lie before the windows of all queries, the first of which is at `position`:
-    // whole pages, or the whole stretch.
+    // Keys of a stretch that are before the windows of all queries, if the first query is at
+    // `position`: whole pages, or the whole stretch.
     int32_t unseen_keys(const KeyStretch &stretch, int32_t position) const;
 
-    // For each node with several decoding descendants: do they read it together?
+    // Decides for each node with several decoding descendants whether they read it together.
     void share_prefixes();
-    // The items of a prefix that `tokens` read together. Each of them stands after the whole prefix, so
-    // that windows alone hide anything of it.
+    // Adds the items of a prefix that `tokens` read together. All tokens come after the whole
+    // prefix, so only windows can hide parts of it.
     void stack(int32_t index, const std::vector<int32_t> &tokens);
     void own_items(int32_t index);
-    // Leaves out what lies before every query's window.
+    // Leaves out what is before every query's window.
     void clip(Draft *draft) const;
 
-    // ---- Items of many rows, where they read widened pages ----
+    // ---- Items of many rows that read widened pages ----
 
-    // A node's pages, as far as drafts of many rows read them.
+    // The pages of a node that drafts of many rows read.
     struct Wanted {
-        int32_t first = INT32_MAX, end = 0; // of its pages
-        double saved = 0;   // SM time of one KV head, by not widening them on the way
-        int32_t place = -1; // of page `first` among the widened
+        int32_t first = INT32_MAX, end = 0; // range of its pages
+        double saved = 0;                   // SM time per KV head if items need not widen them
+        int32_t place = -1;                 // index of page `first` among the widened pages
         int32_t pages() const { return end - first; }
     };
-    // Decides which pages are widened before the launch. Drafts that read any others are cut to kNarrowRows; what
-    // they alone would have had widened is then not.
+    // Decides which pages are widened before the launch. Drafts that read any other page are cut to
+    // kNarrowRows; pages that only they read are then not widened.
     void widen(Worklist *out);
-    // wide: [drafts] those that count.
+    // wide: [drafts] whether a draft counts.
     std::vector<Wanted> wanted_by(const std::vector<bool> &wide) const;
-    // The nodes whose pages are worth it, as long as there is room; none if a launch more does not pay.
+    // Chooses the nodes whose pages are worth widening, as long as there is room; none if the extra
+    // launch does not pay off.
     void place_widened(std::vector<Wanted> *wanted, Worklist *out) const;
-    // A draft of too many rows as drafts of up to kNarrowRows, each of what its own tokens see.
+    // Splits a draft with too many rows into drafts of up to kNarrowRows, each with what its own
+    // tokens see.
     void halve(const Draft &draft);
 
     // ---- Items ----
@@ -88,15 +91,16 @@ class WorklistBuilder {
         double time;
     };
     void emit(Worklist *out);
-    // The tokens to be merged, in the order in which their last items come if both queues end together: the warps
-    // that merge wait for one token after another.
+    // Orders the tokens to merge by when their last items come if both queues end together, because
+    // the merging warps wait for one token after another.
     void order_merges(Worklist *out) const;
-    // Of an item: shorter ones are not worth a job.
+    // The least time of an item: shorter ones are not worth a job.
     double least_time(const Draft &draft) const;
     // Cuts the draft's stretches into items of at most two stretches and about part_keys keys.
     void cut(const Draft &draft, int32_t part_keys, Worklist *out, std::vector<Timed> *queue);
-    // Wide items are bound by their products and take as long beside others as alone; the rest slows
-    // down until the whole is read. Whole rounds of wide jobs, since they are long.
+    // Divides the SMs between the queues. Wide items are bound by their products and take the same
+    // time beside others as alone; the others slow down until everything is read. Wide jobs get
+    // whole rounds, since they are long.
     void divide_sms(Worklist *out) const;
 
     std::span<const AttentionNode> nodes_;

@@ -15,7 +15,7 @@ class Builder {
               std::max(1, options.item_rows / (options.heads / options.kv_heads)))),
           counts_(static_cast<size_t>(tokens)), positions_(static_cast<size_t>(tokens)) {}
 
-    // Items come in the order of positions, and so do a token's slots.
+    // Items are in the order of positions, and so are a token's slots.
     void build() {
         out_->items.clear();
         out_->rows.clear();
@@ -41,12 +41,13 @@ class Builder {
         out_->stream_items = 0;
         out_->matrix_ctas = out_->matrix_items > 0 ? options_.sms : 0;
         out_->matrix_by_head = 0;
-        out_->widened.clear(); // items have kNarrowRows where they would read such
+        out_->widened.clear(); // items that could read such pages have kNarrowRows
     }
 
   private:
-    // readers_[n]: the batch's tokens of node n and of those below it. ends_[n]: where one node's end and
-    // another's begin, if they are not to read together; else the end.
+    // readers_[n]: the batch's tokens in node n and in those below it. ends_[n]: where the tokens
+    // of one node end and those of another begin, if they must not read together; otherwise only
+    // the end.
     void find_readers() {
         readers_.resize(nodes_.size());
         ends_.resize(nodes_.size());
@@ -77,7 +78,7 @@ class Builder {
             const int32_t end = std::min(segment_end(begin), node.keys);
             seeing_.clear();
             for (const int32_t token : tokens) {
-                const int32_t last = position(token) - node.start; // key that it sees
+                const int32_t last = position(token) - node.start; // the last key that it sees
                 const bool gone = options_.window > 0 && last - options_.window + 1 >= end;
                 if (last >= begin && !gone) seeing_.push_back(token);
             }
@@ -89,7 +90,7 @@ class Builder {
         }
     }
 
-    // tokens, each of which sees some of the node's keys [begin, end), against them.
+    // Adds an item for tokens that each see some of the node's keys [begin, end).
     void add_item(const AttentionNode &node, int32_t begin, int32_t end,
                   std::span<const int32_t> tokens, bool once) {
         AttentionItem item{};
@@ -102,7 +103,7 @@ class Builder {
             ++counts_[static_cast<size_t>(token)];
             out_->rows.push_back({token, -1, position(token), 0});
         }
-        // Whole pages before all windows are left out: they would add nothing.
+        // Leaves out whole pages before all windows, since they would add nothing.
         int32_t first = begin;
         if (options_.window > 0) {
             const int32_t unseen = item.min_position - options_.window + 1 - node.start;
@@ -119,7 +120,7 @@ class Builder {
     std::span<const AttentionNode> nodes_;
     const WorklistOptions &options_;
     Worklist *out_;
-    size_t together_;             // most tokens of an item
+    size_t together_;             // maximum tokens of an item
     std::vector<int32_t> counts_; // [tokens] items that cover each
     std::vector<int32_t> positions_;
     std::vector<std::vector<int32_t>> readers_; // [nodes]

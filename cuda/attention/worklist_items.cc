@@ -7,8 +7,8 @@ namespace batchllm::cuda {
 
 namespace {
 
-// So much longer do wide jobs take beside streams once the device lowers its clock to stay within its
-// power. Its memory is as fast as before.
+// Wide jobs take this much longer beside streams, because the device lowers its clock to stay
+// within its power limit. Its memory stays as fast.
 constexpr double kPowerLimit = 1.17;
 
 } // namespace
@@ -58,7 +58,7 @@ void WorklistBuilder::emit(Worklist *out) {
 }
 
 void WorklistBuilder::order_merges(Worklist *out) const {
-    std::vector<int32_t> left = counts_; // of each token's items
+    std::vector<int32_t> left = counts_; // items left of each token
     const int64_t matrix = out->matrix_items, stream = out->stream_items;
     out->merged.clear();
     for (int64_t m = 0, s = 0; m < matrix || s < stream;) {
@@ -80,7 +80,7 @@ double WorklistBuilder::least_time(const Draft &draft) const {
 void WorklistBuilder::cut(const Draft &draft, int32_t part_keys, Worklist *out,
                           std::vector<Timed> *queue) {
     size_t at = 0;
-    int32_t used = 0; // keys of stretch `at` already given out
+    int32_t used = 0; // keys of stretch `at` already used
     while (at < draft.stretches.size()) {
         AttentionItem item{};
         item.min_position = draft.min_position;
@@ -90,7 +90,7 @@ void WorklistBuilder::cut(const Draft &draft, int32_t part_keys, Worklist *out,
         for (int32_t k = 0; k < 2 && at < draft.stretches.size() && room > 0; ++k) {
             const KeyStretch &s = draft.stretches[at].stretch;
             int32_t take = std::min(room, s.keys - used);
-            // Never cut inside a tile, nor leave a rest of less than one.
+            // Never cuts inside a tile, nor leaves less than one tile.
             if (take < s.keys - used) take = ceil_div(take, 128) * 128;
             if (s.keys - used - take < 128) take = s.keys - used;
             take = std::min(take, s.keys - used);
@@ -116,7 +116,7 @@ void WorklistBuilder::cut(const Draft &draft, int32_t part_keys, Worklist *out,
 }
 
 void WorklistBuilder::divide_sms(Worklist *out) const {
-    out->matrix_by_head = 0; // a worklist is built again and again
+    out->matrix_by_head = 0; // because a worklist is reused
     if (out->matrix_items == 0 || out->stream_items == 0) {
         out->matrix_ctas = out->matrix_items > 0 ? options_.sms : 0;
         return;
@@ -137,7 +137,7 @@ void WorklistBuilder::divide_sms(Worklist *out) const {
             narrow += time;
         }
     }
-    double keys = 0; // that must come from memory
+    double keys = 0; // keys that must come from memory
     bool prompts = false;
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (reads_[i] > 0) keys += nodes_[i].keys;
@@ -147,8 +147,9 @@ void WorklistBuilder::divide_sms(Worklist *out) const {
     const double heads = options_.kv_heads, sms = options_.sms;
     const double bytes = keys * heads * 2 * options_.head_dim * options_.kv_bytes;
     const double time = std::max(bytes / options_.bytes_us, (wide + narrow + stream) * heads / sms);
-    // At least half for narrow jobs, so that a decode step's long ones are not its last. Those that widen their keys
-    // are bound by that more than by memory: four fifths were the fastest (docs/lab/attention.md).
+    // At least half for narrow jobs, so that a decode step's long jobs are not its last. Jobs that
+    // widen their keys are bound by that more than by memory: four fifths was the fastest
+    // (docs/lab/attention.md).
     const double of_narrow = options_.kv_bytes == 1 ? 0.8 : 0.5;
     double ctas = narrow > 0 ? of_narrow * sms : sms / 4;
     if (wide_items > 0) {
@@ -159,7 +160,7 @@ void WorklistBuilder::divide_sms(Worklist *out) const {
     }
     out->matrix_ctas =
         std::max(1, std::min(options_.sms - 1, static_cast<int32_t>(std::lround(ctas))));
-    // Long wide jobs of all heads would find their keys driven from L2 by those of the streams.
+    // With long wide jobs of all heads at once, the keys of the streams would evict theirs from L2.
     out->matrix_by_head =
         wide > wide_items * time_of(true, static_cast<size_t>(matrix_tokens_), 4096);
 }

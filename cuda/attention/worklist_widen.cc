@@ -58,7 +58,7 @@ WorklistBuilder::wanted_by(const std::vector<bool> &wide) const {
 
 void WorklistBuilder::place_widened(std::vector<Wanted> *wanted, Worklist *out) const {
     out->widened.clear();
-    double gain = 0; // of all, SM time of one KV head
+    double gain = 0; // in total, in SM time per KV head
     for (size_t n = 0; n < nodes_.size(); ++n) {
         Wanted &of_node = (*wanted)[n];
         const int32_t pages = of_node.pages();

@@ -1,4 +1,5 @@
-// What the CTAs of a cluster (sm_90) do with one another's shared memory, one wrapper each. PTX ISA 8.x names.
+// How the CTAs of a cluster (sm_90) use one another's shared memory, one wrapper per instruction.
+// PTX ISA 8.x names.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +11,21 @@ __device__ __forceinline__ uint32_t cluster_rank() {
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-// All threads of all its CTAs have come here, and see what the others did before.
+// Waits for all threads of all CTAs of the cluster, and makes their earlier writes visible.
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
                  "barrier.cluster.wait.acquire.aligned;" ::
                      : "memory");
 }
-// Where what is at that address here is in the CTA of that rank.
+// The address in the CTA with this rank that corresponds to a local address.
 __device__ __forceinline__ uint32_t address_in(uint32_t address, uint32_t rank) {
     uint32_t there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
 }
-// Arrives at a barrier of that CTA. It publishes no earlier writes: a release at cluster scope would wait until all of
-// them have reached global memory, 1,000 cycles and more.
+// Arrives at a barrier of the CTA with this rank. It does not publish earlier writes: a release at
+// cluster scope would wait until all of them have reached global memory, which takes 1,000 cycles
+// or more.
 __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
     asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(
                      address_in(barrier, rank))

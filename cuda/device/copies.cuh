@@ -1,4 +1,5 @@
-// Copies that attention/mma.cuh and attention/hopper.cuh have not, one wrapper each. PTX ISA 8.x names.
+// Copies that are not in attention/mma.cuh and attention/hopper.cuh, one wrapper each. PTX ISA 8.x
+// names.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +11,13 @@ __device__ __forceinline__ void copy_async_pair(uint32_t destination, const floa
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(destination), "l"(source)
                  : "memory");
 }
-// The barrier gets an arrival of this thread, which init counted, once its copies so far have come. sm_90.
+// Arrives at the barrier once this thread's copies so far have completed; init must have counted
+// the arrival. sm_90.
 __device__ __forceinline__ void copy_async_arrive(uint32_t barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
-// 8 x 8 matrices of 2-byte elements in mma's accumulator layout, stored with their columns as rows; lane l has the
-// address of column l % 8 of matrix l / 8. sm_90.
+// Stores 8 x 8 matrices of 2-byte elements in mma's accumulator layout, with their columns as rows;
+// lane l has the address of column l % 8 of matrix l / 8. sm_90.
 __device__ __forceinline__ void store_matrix_transposed(uint32_t address, const uint32_t (&r)[4]) {
     asm volatile(
         "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),

@@ -19,7 +19,7 @@ Result<Memory<place>> Memory<place>::create(int64_t bytes, const char *what) {
                                  ? cudaMalloc(&data, size)
                                  : cudaHostAlloc(&data, size, cudaHostAllocDefault);
     if (code != cudaSuccess) {
-        cudaGetLastError(); // an allocation's failure is not the context's end
+        cudaGetLastError(); // a failed allocation does not break the context
         return error(code == cudaErrorMemoryAllocation ? BATCHLLM_ERROR_OUT_OF_MEMORY
                                                        : BATCHLLM_ERROR_DEVICE,
                      "cuda: %lld bytes of %s memory for %s: %s", static_cast<long long>(bytes),

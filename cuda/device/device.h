@@ -1,4 +1,5 @@
-// CUDA's handles as values: memory, streams and events that go with their owner, and errors as Status.
+// CUDA handles as values: memory, streams and events that are freed with their owner, and errors as
+// Status.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +15,13 @@ namespace batchllm::cuda {
 // BATCHLLM_ERROR_OUT_OF_MEMORY for a failed allocation, else BATCHLLM_ERROR_DEVICE.
 Status check_cuda(cudaError_t code, const char *what);
 
-// Bytes on the device, or of the host's memory that the device reads directly (pinned).
+// Bytes on the device, or in host memory that the device reads directly (pinned).
 enum class Place : uint8_t { device, pinned };
 
 template <Place place> class Memory {
   public:
     Memory() = default;
-    // what: named by an error. bytes 0: no memory.
+    // what: its name in errors. bytes 0: no memory.
     static Result<Memory> create(int64_t bytes, const char *what);
     Memory(Memory &&other) noexcept
         : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -84,6 +85,6 @@ class Event {
 
 } // namespace batchllm::cuda
 
-// Returns from the enclosing function when the CUDA call is an error.
+// Returns from the enclosing function if the CUDA call fails.
 #define RETURN_IF_CUDA(expression)                                                                 \
     RETURN_IF_ERROR(::batchllm::cuda::check_cuda((expression), #expression))

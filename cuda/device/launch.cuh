@@ -1,11 +1,11 @@
-// A launch with more shared memory than a kernel gets unasked.
+// A launch with more shared memory than the default limit.
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace batchllm::cuda {
 
-// shared: bytes a block.
+// shared: bytes per block.
 template <typename Kernel, typename... Arguments>
 cudaError_t launch_with_shared(Kernel kernel, dim3 blocks, int threads, int shared,
                                cudaStream_t stream, const Arguments &...arguments) {

@@ -12,7 +12,7 @@
 namespace batchllm::cuda {
 
 enum class Part : uint8_t {
-    begin, // of a step: nothing before it counts
+    begin, // of a step: nothing before this counts
     input,
     norm,
     qkv,
@@ -42,7 +42,7 @@ class Profile {
     bool on = false;
     std::array<double, static_cast<size_t>(Part::count)> seconds{};
 
-    // The time since the last mark was spent on this part.
+    // Assigns the time since the last mark to this part.
     Status mark(Part part, cudaStream_t stream) {
         if (!on) return {};
         if (used_ == events_.size()) {
@@ -53,7 +53,7 @@ class Profile {
         parts_[used_] = part;
         return check_cuda(cudaEventRecord(events_[used_++], stream), "a profile's event");
     }
-    // After the stream has come to its end.
+    // Must be called after the stream has reached the step's end.
     Status collect() {
         for (size_t i = 1; i < used_; ++i) {
             if (parts_[i] == Part::begin) continue;

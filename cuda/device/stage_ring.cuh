@@ -6,8 +6,8 @@
 
 namespace batchllm::cuda {
 
-// A place in it. The stages come first, StageBytes each; at Barriers, in bytes from the base too, first each stage's
-// barrier that it is full, then each one's that it is empty.
+// A position in the ring. The stages come first, StageBytes each. At Barriers, also in bytes from
+// the base, are the "full" barriers of all stages, followed by the "empty" ones.
 template <int Stages, int StageBytes, int Barriers> struct StageRing {
     int slot = 0;
     uint32_t phase = 0;

@@ -1,6 +1,6 @@
-// What a step sends to the device: sections of one pinned buffer, copied together. Grows when a step
-// needs more than any before it; a step's copy must have ended before the next one fills it. Sections
-// begin at multiples of 16 bytes.
+// A step's input for the device: sections of one pinned buffer, copied together. The buffer grows
+// if a step needs more than any before it. A step's copy must have ended before the next step fills
+// the buffer. Sections begin at multiples of 16 bytes.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,8 @@ class Staging {
         return {};
     }
 
-    // A section's place; its bytes are written through at<T>(), which later calls of add may move.
+    // Adds a section and returns its place. Its bytes are written through at<T>(), which later
+    // calls of add may move.
     template <typename T> Result<int64_t> add(int64_t count) {
         const int64_t place = used_;
         // The device copies whole 16 bytes.
@@ -47,7 +48,7 @@ class Staging {
         return reinterpret_cast<T *>(host_.data() + place);
     }
 
-    // Enqueues the copy; afterwards on_device gives the sections' addresses.
+    // Enqueues the copy; after this, on_device returns the sections' addresses.
     Status send(cudaStream_t stream) {
         if (device_.bytes() < used_) {
             device_ = DeviceMemory();

@@ -7,7 +7,7 @@ namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-// The driver's function: this library is not linked with the driver.
+// Looks up the driver's function, since this library is not linked with the driver.
 cudaError_t find_encode(Encode *encode) {
     static std::atomic<Encode> found = nullptr;
     *encode = found.load(std::memory_order_relaxed);

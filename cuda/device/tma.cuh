@@ -1,5 +1,6 @@
-// Copies of boxes of a matrix by TMA, for sm_90a: one wrapper an instruction, PTX ISA 8.x names. A map
-// (device/tensor_map.h) says where the matrix is; a box whose part lies outside is zero there, and is not stored there.
+// Copies boxes of a matrix by TMA, for sm_90a: one wrapper per instruction, PTX ISA 8.x names. A
+// map (device/tensor_map.h) describes the matrix. The part of a box outside the matrix is loaded as
+// zeros and is not stored.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ __device__ __forceinline__ void load_box(uint32_t destination, const CUtensorMap
                  "l"(&map), "r"(column), "r"(row), "r"(barrier)
                  : "memory");
 }
-// The same of matrix number `matrix` of a map of several.
+// The same for matrix number `matrix` of a map of several.
 __device__ __forceinline__ void load_box(uint32_t destination, const CUtensorMap &map,
                                          int32_t column, int32_t row, int32_t matrix,
                                          uint32_t barrier) {
@@ -25,7 +26,8 @@ __device__ __forceinline__ void load_box(uint32_t destination, const CUtensorMap
                  "l"(&map), "r"(column), "r"(row), "r"(matrix), "r"(barrier)
                  : "memory");
 }
-// A matrix's box to each CTA of the cluster whose bit in `ctas` is set, at the same places in its shared memory.
+// Loads a matrix's box to each CTA of the cluster whose bit in `ctas` is set, at the same place in
+// its shared memory.
 __device__ __forceinline__ void load_box_to(uint16_t ctas, uint32_t destination,
                                             const CUtensorMap &map, int32_t column, int32_t row,
                                             uint32_t barrier) {
@@ -45,11 +47,11 @@ __device__ __forceinline__ void store_box(const CUtensorMap &map, int32_t column
 __device__ __forceinline__ void store_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// This thread's stores have read what they store.
+// Waits until this thread's stores have read their data.
 __device__ __forceinline__ void store_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
-// This thread's stores are done.
+// Waits until this thread's stores are complete.
 __device__ __forceinline__ void store_wait() {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }

@@ -1,6 +1,7 @@
-// wgmma of 64 x N: d (+)= A[64 x K] B[K x N], both from shared memory, K-major; accumulate 0 overwrites. A thread has
-// N / 2 sums. WGMMA_SS makes one function, WGMMA_SS_ALL those of a type: K is 32 bytes of it; MAJOR says that
-// neither operand is transposed, for types that may be.
+// wgmma of 64 x N: d (+)= A[64 x K] B[K x N], both from shared memory, K-major; accumulate 0
+// overwrites. A thread has N / 2 sums. WGMMA_SS defines one function, WGMMA_SS_ALL all functions of
+// a type: K is 32 bytes of it; MAJOR says that neither operand is transposed, for types that
+// support transposition.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,7 @@ namespace batchllm::cuda {
 #define LIST120 LIST112 ",%112,%113,%114,%115,%116,%117,%118,%119"
 #define LIST128 LIST120 ",%120,%121,%122,%123,%124,%125,%126,%127"
 
-// A, B and P: the numbers of the operands after the sums, which the last arguments name.
+// A, B and P: the numbers of the operands after the sums; the last arguments name these operands.
 #define WGMMA_SS(TYPE, CPP, K, MAJOR, N, LIST, A, B, P, ...)                                       \
     __device__ __forceinline__ void wgmma_ss(float(&d)[N / 2], uint64_t a, uint64_t b,             \
                                              int accumulate, CPP) {                                \
@@ -52,7 +53,7 @@ namespace batchllm::cuda {
              R8(d, 48))                                                                            \
     WGMMA_SS(TYPE, CPP, K, MAJOR, 128, LIST64, 64, 65, 66, R32(d, 0), R32(d, 32))
 
-// Of 256 columns: for types of two bytes.
+// 256 columns, for 2-byte types.
 #define WGMMA_SS_256(TYPE, CPP)                                                                    \
     WGMMA_SS(TYPE, CPP, 16, ", 0, 0", 256, LIST128, 128, 129, 130, R32(d, 0), R32(d, 32),          \
              R32(d, 64), R32(d, 96))

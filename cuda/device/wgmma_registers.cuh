@@ -1,6 +1,6 @@
-// wgmma of 64 x N: d (+)= A[64 x 16] B[16 x N] of 2-byte elements, A from registers, as mma.sync has it; B from shared
-// memory, K-major. accumulate 0 overwrites. A thread has N / 2 sums; d: the first of them, so that it may be part of
-// an array. wgmma_rs_minus: d (-)= A B.
+// wgmma of 64 x N: d (+)= A[64 x 16] B[16 x N] of 2-byte elements, A from registers, as for
+// mma.sync; B from shared memory, K-major. accumulate 0 overwrites. A thread has N / 2 sums; d
+// points to the first, so that they may be part of an array. wgmma_rs_minus: d (-)= A B.
 #pragma once
 
 #include <type_traits>
@@ -9,7 +9,8 @@
 
 namespace batchllm::cuda {
 
-// A, B and P: the numbers of the operands after the sums, which the last arguments name: A's are four.
+// A, B and P: the numbers of the operands after the sums, four for A; the last arguments name these
+// operands.
 #define WGMMA_RS(NAME, SIGN, TYPE, CPP, N, LIST, A0, A1, A2, A3, B, P, ...)                        \
     __device__ __forceinline__ void NAME(float *d, const uint32_t *a, uint64_t b, int accumulate,  \
                                          std::integral_constant<int, N>, CPP) {                    \

@@ -1,7 +1,7 @@
-// The product of gate and up with the activation in its epilogue: y = activation(x G^T) * (x U^T). What the product
-// of both would write and the activation read, [rows, 2 width], is never in memory. Sums are f32, and neither is
-// rounded before the activation. A row of y does not depend on the other rows, nor on their number. For steps of
-// many tokens on devices of compute capability 9.0.
+// The product of gate and up with the activation in its epilogue: y = activation(x G^T) * (x U^T).
+// The intermediate result of both products, [rows, 2 width], is never in memory. Sums are f32 and
+// are not rounded before the activation. A row of y does not depend on the other rows, nor on their
+// number. For steps of many tokens on devices of compute capability 9.0.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct GatedArguments {
     int32_t rows, columns, width;
 };
 
-// Of what takes_gated() allows (backend/gated_product.h).
+// Shapes and types must pass takes_gated() (backend/gated_product.h).
 cudaError_t launch_gated_sm90(const GatedArguments &arguments, int sms, cudaStream_t stream);
 
 } // namespace batchllm::cuda

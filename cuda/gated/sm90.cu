@@ -1,10 +1,13 @@
-// The gated product for Hopper, by persistent CTAs. A CTA's tile is 128 rows of x by 128 columns of y, that is 128 rows
-// of G and 128 of U; a stage has 128 bytes of each of these rows. The two CTAs of a cluster have the same columns, and
-// each loads half of W's rows for both: one G's, the other U's. One thread of a CTA loads; two warpgroups multiply, 64
-// rows of x each. One thread has the gate and the up of an element of y. Results leave by TMA while the next tile begins.
-// The two warpgroups drift apart as far as the stages let them, so that one multiplies while the other activates.
+// The gated product for Hopper, by persistent CTAs. A CTA's tile is 128 rows of x by 128 columns of
+// y, that is, 128 rows of G and 128 of U; a stage has 128 bytes of each of these rows. The two CTAs
+// of a cluster have the same columns, and each loads half of W's rows for both: one loads G's, the
+// other U's. One thread of a CTA loads; two warpgroups multiply, 64 rows of x each. The same thread
+// has the gate and the up value of an element of y. Results are stored by TMA while the next tile
+// begins. The two warpgroups drift apart as far as the stages allow, so that one multiplies while
+// the other computes activations.
 //
-// Where the last turn has tiles for half of the clusters or fewer, these tiles are cut in halves: 64 rows a CTA.
+// If the last turn has tiles for half of the clusters or fewer, these tiles are cut in half: 64
+// rows per CTA.
 #include "attention/hopper.cuh"
 #include "device/cluster.cuh"
 #include "device/launch.cuh"
@@ -17,9 +20,9 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr int kRows = 128, kColumns = 128; // of y, a tile's
+constexpr int kRows = 128, kColumns = 128; // of a tile of y
 constexpr int kOfStep = 64;                // elements of a row in a stage
-constexpr int kTogether = 8; // pairs of tiles of rows, with the same columns one after the other
+constexpr int kTogether = 8; // pairs of row tiles computed in sequence for the same columns
 constexpr int kStages = 4, kConsumers = 256, kThreads = kConsumers + 128;
 constexpr int kX = kRows * 128, kHalfOfW = kColumns * 128, kStage = kX + 2 * kHalfOfW; // bytes
 constexpr int kOut = kStages * kStage, kHalfOut = 64 * 128; // results of 64 rows, 64 columns
@@ -27,22 +30,22 @@ constexpr int kBarriers = kOut + 4 * kHalfOut;
 constexpr int kShared = kBarriers + 2 * kStages * 8;
 static_assert(kShared <= 232448);
 
-// What the kernel knows besides the maps.
+// The kernel's parameters apart from the maps.
 struct Shape {
-    int32_t pairs;  // of tiles of rows
-    int32_t across; // tiles of columns
+    int32_t pairs;  // pairs of row tiles
+    int32_t across; // column tiles
     int32_t whole;  // tiles that are not cut
-    int32_t turns;  // those, and the halves of the others
-    int32_t steps;  // stages a tile
+    int32_t turns;  // those plus the halves of the others
+    int32_t steps;  // stages per tile
     int32_t width;  // of y
 };
 
 struct Tile {
-    int32_t row, column; // of y: this CTA's first
+    int32_t row, column; // in y: this CTA's first
     bool half;           // the second warpgroup has no rows
 };
 
-// Calls act with each of this CTA's tiles.
+// Calls act for each of this CTA's tiles.
 template <typename Act>
 __device__ __forceinline__ void for_each_tile(const Shape &s, const Act &act) {
     const auto rank = static_cast<int32_t>(cluster_rank());
@@ -61,7 +64,7 @@ __device__ __forceinline__ void for_each_tile(const Shape &s, const Act &act) {
 
 using Ring = StageRing<kStages, kStage, kBarriers>;
 
-// By one thread. The stage is free in both CTAs before its half of W is loaded to both.
+// Run by one thread. A stage must be free in both CTAs before its half of W is loaded to both.
 __device__ void feed(const CUtensorMap &x, const CUtensorMap &w, const Shape &s, Ring place) {
     const auto rank = static_cast<int32_t>(cluster_rank());
     for_each_tile(s, [&](const Tile &tile) {
@@ -77,14 +80,14 @@ __device__ void feed(const CUtensorMap &x, const CUtensorMap &w, const Shape &s,
     });
 }
 
-// A warp is done with the stage, which the next loads of both CTAs write.
+// A warp is done with the stage, which the next loads of both CTAs will overwrite.
 __device__ __forceinline__ void release(uint32_t barrier) {
     __syncwarp();
     const uint32_t lane = threadIdx.x % 32;
     if (lane < 2) barrier_arrive_at(barrier, lane);
 }
 
-// A tile's stages without using them.
+// Passes over a tile's stages without using them.
 __device__ __forceinline__ void pass(Ring *place, int steps) {
     for (int s = 0; s < steps; ++s) {
         barrier_wait(place->full(), place->phase);
@@ -93,7 +96,7 @@ __device__ __forceinline__ void pass(Ring *place, int steps) {
     }
 }
 
-// sums: of the warpgroup's 64 rows, 128 columns of gate, then of up.
+// sums: for the warpgroup's 64 rows, 128 columns of gate, then 128 of up.
 template <typename T> __device__ __forceinline__ void multiply(Ring *place, int steps, int group,
                                                                float (&sums)[kColumns]) {
     uint32_t before = 0;
@@ -123,7 +126,7 @@ __device__ __forceinline__ void store(const CUtensorMap &y, const Tile &tile, in
     const int thread = threadIdx.x % 128, lane = thread % 32;
     const bool stores = thread < 32 && elect_one();
     if (stores) store_wait_read();
-    named_barrier(1 + group, 128); // what was there has been read
+    named_barrier(1 + group, 128); // the previous contents have been read
     const uint32_t row = thread / 32 * 16 + lane / 8 % 2 * 8 + lane % 8;
 #pragma unroll
     for (int i = 0; i < kColumns / 8; i += 2) { // eight columns each
@@ -156,7 +159,7 @@ __device__ void compute(const CUtensorMap &y, const Shape &s, Ring place) {
         multiply<T>(&place, s.steps, group, sums);
         store<T, F>(y, tile, group, out, sums);
     });
-    store_wait(); // of the thread that stored
+    store_wait(); // by the thread that stored
 }
 
 template <typename T, Activation F> __global__ void __cluster_dims__(2)
@@ -169,7 +172,7 @@ template <typename T, Activation F> __global__ void __cluster_dims__(2)
         Ring each = place;
         for (int i = 0; i < kStages; ++i) {
             barrier_init(each.full(), 1);
-            barrier_init(each.empty(), 2 * kConsumers / 32); // the warps of both CTAs
+            barrier_init(each.empty(), 2 * kConsumers / 32); // one arrival per warp of both CTAs
             each.advance();
         }
         barrier_init_fence();
@@ -183,10 +186,10 @@ template <typename T, Activation F> __global__ void __cluster_dims__(2)
         registers_more<232>();
         compute<T, F>(y, shape, place);
     }
-    cluster_sync(); // the other CTA writes to this one's memory until it is done
+    cluster_sync(); // until it is done, the other CTA writes to this one's memory
 }
 
-// Of so many, for so many clusters.
+// How many of the tiles are not cut, with this many clusters.
 int32_t whole_tiles(int32_t tiles, int32_t clusters) {
     const int32_t last = tiles % clusters;
     return 2 * last <= clusters ? tiles - last : tiles;
@@ -219,7 +222,7 @@ template <typename T> cudaError_t launch_of(const GatedArguments &a, int sms, cu
         return launch<T, Activation::gelu>(a, sms, stream);
     case Activation::gelu_tanh:
         return launch<T, Activation::gelu_tanh>(a, sms, stream);
-    case Activation::clamped_swiglu: // takes_gated() has neither
+    case Activation::clamped_swiglu: // takes_gated() allows neither
     case Activation::relu_squared:
         break;
     }

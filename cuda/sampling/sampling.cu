@@ -1,5 +1,6 @@
-// A block a row (sampling/select.cuh). A mask costs a row that has one another pass. Bound by reading the row: twice for greedy with a log-probability,
-// twice more for the likeliest, about eight times with top-k and top-p, from L2.
+// One block per row (sampling/select.cuh). A mask costs its row another pass. Bound by reading the
+// row: twice for greedy with a log-probability, twice more for the likeliest tokens, about eight
+// times with top-k and top-p, from L2.
 #include "sampling/sampling.h"
 
 #include "sampling/select.cuh"
@@ -14,13 +15,13 @@ constexpr double kUnit = 1099511627776.0; // 2^40
 __device__ unsigned long long weight_units(float logit, float largest, float temperature) {
     const float x = (logit - largest) / temperature;
     if (x < -28) return 0; // less than a unit
-    // As double: the argument's rounding would be seen in the last bits.
+    // In double, because rounding the argument would change the last bits.
     return static_cast<unsigned long long>(exp(static_cast<double>(x)) * kUnit);
 }
 
 struct Extent {
     float largest;
-    int index; // the lowest of equals
+    int index; // the lowest of equal ones
     bool finite;
 };
 
@@ -52,7 +53,7 @@ __device__ Extent find_extent(const float *logits, int n, Shared &s) {
         const int i = __shfl_xor_sync(~0u, index, offset);
         merge(x, i);
     }
-    __syncthreads(); // shared memory of an earlier use
+    __syncthreads(); // an earlier use of the shared memory has ended
     if (threadIdx.x == 0) s.flags = 0;
     if (threadIdx.x % 32 == 0) {
         s.values[threadIdx.x / 32] = best;
@@ -73,7 +74,8 @@ __device__ double log_sum_exp(const float *logits, int n, float largest, Shared 
     return static_cast<double>(largest) + log(block_sum(sum, s.sums));
 }
 
-// Leaves the mask's tokens alone. `from`: the row as the model gave it, which may be `logits` itself.
+// Excludes all tokens except the mask's. `from`: the row from the model, which may be `logits`
+// itself.
 __device__ void apply_mask(float *logits, const float *from, int n, const uint32_t *mask) {
     for (int i = threadIdx.x; i < n; i += kThreads) {
         const bool allowed = (mask[i / 32] >> (i % 32) & 1) != 0;
@@ -104,7 +106,7 @@ __device__ void apply_edits(float *logits, const SampleTask &task, LogitEdit *ed
     __syncthreads();
 }
 
-// The logits as they were, for the row's other tasks.
+// Restores the logits for the row's other tasks.
 __device__ void undo_edits(float *logits, const SampleTask &task, const LogitEdit *edits) {
     __syncthreads(); // all have read
     for (int i = threadIdx.x; i < task.edit_count; i += kThreads) {
@@ -114,7 +116,7 @@ __device__ void undo_edits(float *logits, const SampleTask &task, const LogitEdi
     __syncthreads();
 }
 
-// A token's logit as the model gave it.
+// A token's logit from the model, before any edit.
 __device__ float logit_before(const float *logits, int token, const SampleTask &task,
                               const LogitEdit *edits, Shared &s) {
     __syncthreads();
@@ -128,7 +130,7 @@ __device__ float logit_before(const float *logits, int token, const SampleTask &
     return s.values[0];
 }
 
-// The likeliest tokens in order, the lower id of equals first.
+// Lists the likeliest tokens in order; of equal ones, the lower id comes first.
 __device__ void list_likeliest(const float *logits, int n, const SampleTask &task, double log_total,
                                Likely *out, Shared &s) {
     const int k = min(task.likely_count, n);
@@ -156,12 +158,12 @@ __device__ void list_likeliest(const float *logits, int n, const SampleTask &tas
 __device__ int draw(const float *logits, int n, float largest, int likeliest,
                     const SampleTask &task, Shared &s) {
     const auto units = [&](float x) { return weight_units(x, largest, task.temperature); };
-    uint32_t floor = 0; // values of lower order are left out
+    uint32_t floor = 0; // values of a lower order are excluded
     unsigned long long before = 0;
     if (task.top_k > 0 && task.top_k < n) {
         floor = kth_largest(logits, n, task.top_k, &before, s);
     }
-    int last_equal = INT_MAX; // of the values that equal the floor, those up to this id are kept
+    int last_equal = INT_MAX; // of the values equal to the floor, those up to this id are kept
     if (task.top_p < 1) {
         unsigned long long total = 0;
         for (int i = threadIdx.x; i < n; i += kThreads) {
@@ -171,7 +173,7 @@ __device__ int draw(const float *logits, int n, float largest, int likeliest,
         const auto wanted = static_cast<unsigned long long>(
             ceil(static_cast<double>(task.top_p) * static_cast<double>(total)));
         floor = radix_select(logits, n, floor, wanted < 1 ? 1 : wanted, units, &before, s);
-        // How many of the equal ones, by rising id.
+        // How many of the equal ones are kept, by increasing id.
         const unsigned long long each = units(value_of(floor));
         const unsigned long long kept =
             wanted <= before || each == 0 ? 1 : (wanted - before + each - 1) / each;
@@ -183,7 +185,7 @@ __device__ int draw(const float *logits, int n, float largest, int likeliest,
         if (task.min_p > 0 && expf((logits[i] - largest) / task.temperature) < task.min_p) return 0;
         return units(logits[i]);
     };
-    // A warp has a stretch of ids; the warp in whose stretch the target falls walks it.
+    // Each warp has a range of ids; the warp whose range contains the target walks it.
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const auto [begin, end] = Stretch(n, warp);
     unsigned long long sum = 0;
@@ -201,7 +203,7 @@ __device__ int draw(const float *logits, int n, float largest, int likeliest,
     auto target = static_cast<unsigned long long>(task.uniform * static_cast<double>(total));
     if (target >= total) target = total - 1; // total > 0: the likeliest is always kept
     if (reached <= target && target < reached + s.counts[warp]) {
-        constexpr int kEach = 4; // ids of a lane, next to one another
+        constexpr int kEach = 4; // adjacent ids per lane
         for (int base = begin; base < end; base += 32 * kEach) {
             unsigned long long own[kEach], upto = 0;
 #pragma unroll
@@ -250,7 +252,7 @@ __device__ SampleResult do_task(const SampleArguments &a, const SampleTask &task
         const float *from = logits;
         if (task.spare >= 0) {
             logits = a.spare + int64_t{task.spare} * a.stride;
-            __syncthreads(); // an earlier task's
+            __syncthreads(); // an earlier task is done with it
         }
         apply_mask(logits, from, n, a.masks + int64_t{mask} * ((n + 31) / 32));
     }
@@ -289,7 +291,7 @@ __device__ SampleResult do_task(const SampleArguments &a, const SampleTask &task
         result.finite = 0;
         nothing();
     }
-    if (task.logprob && result.token >= 0) { // of the model's own distribution
+    if (task.logprob && result.token >= 0) { // in the model's own distribution
         const float logit = logit_before(logits, result.token, task, a.edits, s);
         result.logprob = static_cast<float>(static_cast<double>(logit) - log_total);
     }

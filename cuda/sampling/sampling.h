@@ -1,6 +1,7 @@
-// Logits -> tokens and log-probabilities on the device, by sample/sampling.h's definition. Weights are
-// summed as whole numbers of 2^-40 of the likeliest token's: the same sum in any order. So a drawn
-// token is the reference's but where its u falls within that rounding of a boundary.
+// Logits -> tokens and log-probabilities on the device, by sample/sampling.h's definition. Weights
+// are summed as integers, in units of 2^-40 of the likeliest token's weight, so that the sum is the
+// same in any order. A drawn token is that of the reference unless u falls within this rounding of
+// a boundary.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +14,16 @@ namespace batchllm::cuda {
 struct LogitEdit {
     int32_t token;
     float bias;       // added first
-    int32_t repeated; // nonzero: in the prompt or the output
-    int32_t times;    // in the output
-    float before;     // written by the device: what the logit was
+    int32_t repeated; // nonzero: is in the prompt or the output
+    int32_t times;    // occurrences in the output
+    float before;     // written by the device: the original logit
 };
 
 inline constexpr int kMostLikely = 20;
 
 // One of the likeliest tokens, by the model's own distribution.
 struct Likely {
-    int32_t token; // -1: this and the rest are of probability 0, or nothing was sampled
+    int32_t token; // -1: this and the rest have probability 0, or nothing was sampled
     float logprob;
 };
 
@@ -32,12 +33,13 @@ struct SampleTask {
     int32_t logprob;                    // nonzero: the chosen token's log-probability is wanted
     int32_t target_begin, target_count; // count > 0: score these; nothing is sampled
     int32_t edit_begin, edit_count;     // distinct tokens
-    int32_t likely_begin, likely_count; // the likeliest wanted, at most kMostLikely; scored or not
-    // Tasks from this one on, in a row, that one block does one after the other; 0: a task before this
-    // one has it among its own. More than 1 where tasks share a row that one of them edits.
+    int32_t likely_begin, likely_count; // likeliest to return, at most kMostLikely; scored or not
+    // How many consecutive tasks, from this one on, one block does one after the other; 0: this
+    // task belongs to those of an earlier one. More than 1 if tasks share a row that one of them
+    // edits.
     int32_t together;
-    // A row of SampleArguments::spare that the task works on when it has a mask, since others read its
-    // row of logits; -1: none do.
+    // The row of SampleArguments::spare that the task works on if it has a mask and others read its
+    // row of logits; -1: no others do.
     int32_t spare;
     float temperature, top_p, min_p;
     int32_t top_k;
@@ -52,7 +54,7 @@ struct SampleResult {
 };
 
 struct SampleArguments {
-    float *logits; // [rows, stride]; a row with edits or a mask and one task is left changed
+    float *logits; // [rows, stride]; a row with a single task and edits or a mask stays changed
     int64_t stride;
     int32_t vocabulary;
     const SampleTask *tasks;
@@ -60,11 +62,11 @@ struct SampleArguments {
     LogitEdit *edits;
     const int32_t *targets;
     SampleResult *results;  // at each task's output
-    SampleResult *answers;  // the same, for the host: memory that it shares; or null
-    float *target_logprobs; // as targets; may be the host's too
-    Likely *likely;         // likewise
-    // The tokens that tasks may choose; null: any, for all of them.
-    const int32_t *mask_of = nullptr; // [outputs] which mask a task's output has; -1: any token
+    SampleResult *answers;  // the same, in memory shared with the host; or null
+    float *target_logprobs; // parallel to targets; may be host memory too
+    Likely *likely;         // may be host memory too
+    // The tokens that tasks may choose; null: any token, for all tasks.
+    const int32_t *mask_of = nullptr; // [outputs] the mask of a task's output; -1: any token
     const uint32_t *masks = nullptr; // [masks, (vocabulary + 31) / 32] bit i % 32 of word i / 32: i
     float *spare = nullptr;          // [rows, stride]
 };

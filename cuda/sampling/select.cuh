@@ -1,9 +1,11 @@
-// A row of logits -> the order of its k-th largest, or of the value where a running sum reaches a bound,
-// and the tokens that are not below it. A block a row; all of its threads call, and have the same answer.
+// A row of logits -> the order of its k-th largest value, or of the value where a running sum
+// reaches a bound, and the tokens that are not below it. One block per row; all of its threads
+// call, and get the same answer.
 //
-// No sort. The k-th largest is at least the k-th largest of the threads' own largest: what is not below
-// that is few, and is ranked in shared memory. Where it is many (equal logits, a large k), and for sums,
-// the threshold is searched by radix, eight bits of the order a pass, over counts or summed weights.
+// There is no sort. The k-th largest value is at least the k-th largest of the threads' own maxima.
+// Few values are not below that, and they are ranked in shared memory. If there are many (equal
+// logits, a large k), and for sums, the threshold is found by a radix search, eight bits of the
+// order per pass, over counts or summed weights.
 #pragma once
 
 #include <climits>
@@ -26,13 +28,13 @@ struct Shared {
     uint32_t prefix;
     int chosen;
     uint32_t largest[kThreads];
-    // What gather() found.
+    // The values that gather() found.
     uint32_t orders[kCandidates];
     int ids[kCandidates];
     int found;
 };
 
-// Whole numbers in the order of the floats; equal for 0 and -0.
+// Maps floats to integers in the same order; equal for 0 and -0.
 __device__ __forceinline__ uint32_t order_of(float x) {
     const uint32_t bits = __float_as_uint(x + 0.0f);
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -52,7 +54,7 @@ template <typename T> __device__ T block_sum(T x, T *of_warps) {
     return total;
 }
 
-// A warp's share of the ids, where they are to be walked in their order.
+// A warp's share of the ids, for walking them in order.
 struct Stretch {
     int begin, end;
     __device__ Stretch(int n, int warp) {
@@ -85,14 +87,14 @@ __device__ uint32_t radix_select(const float *logits, int n, uint32_t floor,
         if (threadIdx.x == 0) {
             unsigned long long sum = larger;
             int bucket = 255;
-            int last = -1; // the lowest that is not empty
+            int last = -1; // the lowest bucket that is not empty
             for (; bucket >= 0; --bucket) {
                 if (s.histogram[bucket] == 0) continue;
                 last = bucket;
                 if (sum + s.histogram[bucket] >= wanted) break;
                 sum += s.histogram[bucket];
             }
-            if (bucket < 0) { // less than wanted in all: the lowest there is
+            if (bucket < 0) { // the total is less than wanted: take the lowest
                 bucket = last < 0 ? 0 : last;
                 if (last >= 0) sum -= s.histogram[last];
             }
@@ -107,13 +109,14 @@ __device__ uint32_t radix_select(const float *logits, int n, uint32_t floor,
     return prefix;
 }
 
-// The id of the k-th (from 1), by rising id, of the values of that order; INT_MAX: there are fewer.
+// The id of the k-th value (from 1), by increasing id, that has this order; INT_MAX: there are
+// fewer.
 __device__ inline int kth_equal(const float *logits, int n, uint32_t order, unsigned long long k,
                                 Shared &s) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const auto [begin, end] = Stretch(n, warp);
     unsigned long long count = 0;
-    int last = 0; // that this lane saw
+    int last = 0; // the last id that this lane saw
     for (int i = begin + lane; i < end; i += 32) {
         if (order_of(logits[i]) != order) continue;
         ++count;
@@ -149,7 +152,8 @@ __device__ inline int kth_equal(const float *logits, int n, uint32_t order, unsi
     return s.indices[0];
 }
 
-// Puts into s what is above the order, and what equals it up to an id. False: there is no room.
+// Collects in s the values above the order, and those equal to it up to an id. False: not enough
+// room.
 __device__ inline bool gather(const float *logits, int n, uint32_t order, int last_equal,
                               Shared &s) {
     __syncthreads();
@@ -169,11 +173,11 @@ __device__ inline bool gather(const float *logits, int n, uint32_t order, int la
     return s.found <= kCandidates;
 }
 
-// The same with the k largest and some more: what is not below the k-th largest of the threads' own
-// largest.
+// The same for the k largest and some more: all values not below the k-th largest of the threads'
+// own maxima.
 __device__ inline bool gather_largest(const float *logits, int n, int k, Shared &s) {
     if (k > kThreads || k > n) return false;
-    uint32_t own = 0; // below every number's
+    uint32_t own = 0; // below the order of every number
 #pragma unroll 4
     for (int i = threadIdx.x; i < n; i += kThreads) own = max(own, order_of(logits[i]));
     __syncthreads();
@@ -203,7 +207,7 @@ __device__ inline uint32_t kth_largest(const float *logits, int n, int k,
             larger += s.orders[i] > s.orders[c];
             equal += s.orders[i] == s.orders[c];
         }
-        if (larger < k && k <= larger + equal) { // of equals, each writes the same
+        if (larger < k && k <= larger + equal) { // equal values write the same result
             s.prefix = s.orders[c];
             s.before = static_cast<unsigned long long>(larger);
         }

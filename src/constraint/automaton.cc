@@ -155,8 +155,8 @@ bool Automaton::matches(std::string_view bytes) const {
     return accepting(state);
 }
 
-// The length of the longest way from each state to the end of a string, found backwards from the last states.
-// A state on a cycle never has all its successors done.
+// The length of the longest path from each state to the end of a string, found backwards from the
+// last states. A state on a cycle never has all its successors done.
 int64_t Automaton::greatest_bytes() const {
     const int32_t n = states();
     std::vector<int32_t> open(at(n), 0); // edges to states that are not done
@@ -185,7 +185,7 @@ int64_t Automaton::greatest_bytes() const {
 bool Automaton::finite() const { return empty() || greatest_bytes() != kUnbounded; }
 
 std::string Automaton::shortest() const {
-    // Breadth first; states are numbered so that a state's first way to it is the shortest.
+    // Breadth first; the first path that reaches a state is the shortest.
     std::vector<std::pair<int32_t, char>> came(at(states()), {kDead, 0});
     std::vector<int32_t> queue(1, 0);
     for (size_t i = 0; i < queue.size(); ++i) {
@@ -216,7 +216,7 @@ Result<std::vector<std::string>> Automaton::enumerate(int64_t limit) const {
                      static_cast<long long>(limit));
     };
     if (!finite()) return too_many();
-    // Depth first; every state leads to a string, so the work is bounded by the strings' lengths.
+    // Depth first. Every state leads to a string, so the lengths of the strings bound the work.
     std::string text;
     std::vector<std::pair<int32_t, int32_t>> path{{0, 0}}; // state, next byte to try
     while (!path.empty()) {

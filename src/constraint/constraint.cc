@@ -21,7 +21,7 @@ Status too_ambiguous() {
         "the constraint is too ambiguous: there are too many ways to read the text so far");
 }
 
-// The number of bytes at the end that begin a character without completing it.
+// How many bytes at the end begin a character without completing it.
 size_t cut_character(std::string_view text) {
     for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
         const char c = text[text.size() - back];
@@ -57,7 +57,7 @@ Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> 
     if (!made->graph_->row(made->graph_->start()))
         return error(BATCHLLM_ERROR_UNSUPPORTED,
                      "the constraint is too ambiguous: there are too many ways to begin its text");
-    // The longest start of the marker that ends where a byte did not fit (Knuth, Morris, Pratt).
+    // The longest prefix of the marker that ends where a byte did not match (Knuth, Morris, Pratt).
     std::vector<int32_t> &back = made->marker_back_;
     back.assign(made->marker_.size(), 0);
     for (size_t i = 1; i < made->marker_.size(); ++i) {
@@ -201,7 +201,7 @@ Result<AllowedTokens> ConstraintState::allowed() {
     follow_graph(&place_);
     const StateMask *mask;
     if (ended_) {
-        // Nothing more may come; the tokens that end a text do no harm.
+        // Nothing more may follow; tokens that end a text are harmless.
         return error(BATCHLLM_ERROR_STATE, "the constrained text has ended");
     }
     if (at_first_)
@@ -225,8 +225,9 @@ const uint32_t *ConstraintState::OwnWords::show(const std::vector<int32_t> &toke
     return words_.data();
 }
 
-// The transitions of `state`, which is where the text leads whose byte `i` comes next. Looks now and then
-// whether the graph is full: then the state becomes that of another graph, and *moved has that.
+// The transitions of `state`, which the text before byte `i` leads to. Checks now and then whether
+// the graph is full; if so, the state is replaced by that of another graph, which *moved then
+// refers to.
 GraphState *const *ConstraintState::next_row(size_t i, GraphState **state, Place *moved) const {
     if (i > 0 && i % kBytesBetweenLooks == 0) {
         if (!moved->graph) *moved = place_;
@@ -303,7 +304,7 @@ bool ConstraintState::exhausted() {
     if (!complete()) return false;
     follow_graph(&place_);
     GraphState *const *row = place_.graph->row(place_.state);
-    if (!row) return false; // allowed() will say so
+    if (!row) return false; // allowed() will report it
     return std::all_of(row, row + constraint_->code_->classes(),
                        [](const GraphState *next) { return next == nullptr; });
 }

@@ -72,7 +72,7 @@ class GbnfParser {
             ASSIGN_OR_RETURN(const NodeId one, sequence(depth));
             found.push_back(one);
             if (depth == 0) {
-                // A next line that begins with | belongs to the rule.
+                // If the next line begins with |, it belongs to the rule.
                 const GrammarReader end = reader_;
                 skip(true);
                 if (reader_.peek() != '|') reader_ = end;
@@ -96,7 +96,7 @@ class GbnfParser {
         return grammar_.sequence(std::move(parts));
     }
 
-    // kNoNode: none begins here.
+    // kNoNode: no item begins here.
     Result<NodeId> item(int32_t depth) {
         const GrammarReader start = reader_;
         switch (reader_.peek()) {

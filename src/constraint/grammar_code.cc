@@ -14,7 +14,7 @@ constexpr int64_t kMostCounted = int64_t{1} << 30; // no text reaches larger cou
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
-// The automaton without the bytes that no text may have.
+// The automaton without the bytes that must not occur in a text.
 Automaton restricted(const Automaton &automaton, const bool (&usable)[256]) {
     if (automaton.empty()) return automaton;
     DfaTable table;
@@ -41,7 +41,7 @@ Automaton restricted(const Automaton &automaton, const bool (&usable)[256]) {
     return changed ? AutomatonMaker::minimal(table) : automaton;
 }
 
-// The same for every terminal and literal of a grammar.
+// The same for every terminal and literal in a grammar.
 Grammar restricted(Grammar grammar, const bool (&usable)[256]) {
     if (std::all_of(std::begin(usable), std::end(usable), [](bool b) { return b; })) return grammar;
     for (NodeId id = 0; id < grammar.size(); ++id) {
@@ -74,7 +74,8 @@ class GrammarCompiler {
             const auto [id, place] = pending_.back();
             pending_.pop_back();
             ASSIGN_OR_RETURN(const int32_t body, emit_inline(id, GrammarCode::kLeave, 0));
-            // The place of a shared body is needed before the body is known: a call that leaves.
+            // The place of a shared body is needed before the body is known, so it holds a call of
+            // the body and then leaves.
             code_.operations_[at(place)] = {.kind = Op::call, .argument = body};
         }
         number_classes();
@@ -92,7 +93,7 @@ class GrammarCompiler {
     bool productive(NodeId id) const { return facts_.productive[at(id)] != 0; }
     bool empty(NodeId id) const { return facts_.empty[at(id)] != 0; }
 
-    // The place where the node's text begins; after it comes `next`.
+    // The place where the node's text begins; `next` follows the text.
     Result<int32_t> emit(NodeId id, int32_t next, int32_t depth) {
         const Grammar::Node &node = grammar_.node(id);
         RETURN_IF_ERROR(budget_->spend_states(1));
@@ -142,7 +143,7 @@ class GrammarCompiler {
         if (fresh) {
             RETURN_IF_ERROR(budget_->spend_states(static_cast<int64_t>(literal.size())));
             for (const char c : literal) {
-                // The byte; replaced by its class once classes are numbered.
+                // Holds the byte until classes are numbered, then its class.
                 code_.texts_.push_back({-1, static_cast<uint8_t>(c), false, true});
                 splits_[static_cast<uint8_t>(c)] = true;
             }
@@ -238,7 +239,7 @@ class GrammarCompiler {
                     .argument = static_cast<int32_t>(code_.choice_ranges_.size()) - 1});
     }
 
-    // A body of its own: separator, then node.
+    // A separate body: separator, then node.
     Result<int32_t> emit_after_separator(NodeId separator, NodeId id, int32_t depth) {
         ASSIGN_OR_RETURN(const int32_t place, emit(id, GrammarCode::kLeave, depth + 1));
         if (separator == kNoNode) return place;

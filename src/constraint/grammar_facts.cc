@@ -64,7 +64,8 @@ class FactFinder {
         return error(BATCHLLM_ERROR_INTERNAL, "a grammar with a node that does not exist");
     }
 
-    // The least set of nodes for which holds(node) is true given the set so far.
+    // The smallest set that contains every node for which holds(node) is true, given the set so
+    // far.
     template <typename Holds> void spread(std::vector<uint8_t> *set, Holds holds) {
         set->assign(n_, 0);
         std::vector<NodeId> queue;

@@ -89,13 +89,13 @@ Result<ValueSet> SchemaMeaning::any_of_these(const std::vector<SchemaId> &schema
         unite(&set, *part);
     }
     if (!track || schemas.size() < 2) return set;
-    // For a value of several branches, what each of them evaluates counts.
+    // If several branches hold for a value, what each of them evaluates counts.
     if (schemas.size() > kMostTrackedBranches) {
         RETURN_IF_ERROR(refuse({id, keyword}, "too many schemas below one of unevaluated.."));
         return anything(track);
     }
     for (uint32_t chosen = 1; chosen < uint32_t{1} << schemas.size(); ++chosen) {
-        if ((chosen & (chosen - 1)) == 0) continue; // one alone, from above
+        if ((chosen & (chosen - 1)) == 0) continue; // a single one was added above
         std::vector<SchemaId> several;
         for (size_t i = 0; i < schemas.size(); ++i) {
             if ((chosen >> i & 1) != 0) several.push_back(schemas[i]);

@@ -182,7 +182,7 @@ Status SchemaMeaning::apply_unevaluated_items(SchemaId id, ValueSet *set) {
                         break;
                     }
                     if (match == kNothing) continue;
-                    // A requirement of `contains` is of one schema that must hold.
+                    // A requirement from `contains` consists of one schema that must hold.
                     alternatives.push_back(numbers_.literals(match)[0] / 2);
                 }
                 if (!alternatives.empty()) {

@@ -83,7 +83,7 @@ Result<SchemaId> SchemaDocument::add(const JsonTree *json, SchemaId parent, std:
 Status SchemaDocument::choose_dialect(Schema *schema) const {
     const JsonTree *named = schema->json->find("$schema");
     if (named == nullptr || !named->is_string()) return Status();
-    // Below the root it counts only if an identifier begins a resource.
+    // Below the root it counts only where an identifier begins a resource.
     if (schema->parent >= 0 && schema->json->find("$id") == nullptr) return Status();
     std::string_view uri = named->text;
     if (!uri.empty() && uri.back() == '#') uri.remove_suffix(1);
@@ -153,7 +153,7 @@ Status SchemaDocument::add_names(SchemaId id) {
     return Status();
 }
 
-// In the order of the text, so that numbers are in that order too.
+// Visits schemas in the order of the text, so that their numbers are in that order too.
 Status SchemaDocument::walk(SchemaId id) {
     for (const auto &[name, json] : at(id).json->members) {
         const std::optional<Keyword> keyword = keyword_of(name);
@@ -222,7 +222,7 @@ Result<SchemaId> SchemaDocument::follow_pointer(const Resource &resource, std::s
                                                 const std::string &reference) {
     const std::string decoded = percent_decoded(pointer);
     const JsonTree *place = resource.json;
-    SchemaId nearest = resource.id; // the last schema on the way
+    SchemaId nearest = resource.id; // the last schema on the path
     std::string step;               // from there
     size_t at_byte = 0;
     while (at_byte < decoded.size()) {
@@ -251,7 +251,7 @@ Result<SchemaId> SchemaDocument::follow_pointer(const Resource &resource, std::s
     }
     if (step.empty()) return nearest;
     if (!is_schema(*place)) return unresolved(reference);
-    // It is in an unknown keyword, but is a schema because a reference names it.
+    // It is inside an unknown keyword, but a reference names it, so it is a schema.
     ASSIGN_OR_RETURN(const SchemaId id, add(place, nearest, step));
     RETURN_IF_ERROR(walk(id));
     return id;
@@ -263,7 +263,7 @@ bool SchemaDocument::one_dynamic_anchor(const std::string &name) const {
 }
 
 SchemaId SchemaDocument::make_value(const JsonTree *value, SchemaId parent) {
-    // Not entered in by_place_: a reference may make a schema of the same place.
+    // Not added to by_place_: a reference may make a schema at the same place.
     const SchemaId id = static_cast<SchemaId>(schemas_.size());
     static const JsonTree nothing{JsonTree::Kind::object, false, {}, {}, {}};
     Schema &schema = schemas_.emplace_back();

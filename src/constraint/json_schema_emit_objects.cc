@@ -48,7 +48,7 @@ Result<NodeId> SchemaEmitter::free_member(const ObjectPlan &plan) {
     return grammar_.choice(std::move(choices));
 }
 
-// With its quotation marks and the colon.
+// Includes the quotation marks and the colon.
 Result<NodeId> SchemaEmitter::free_name(LanguageId names, const std::vector<std::string> &taken) {
     const auto known = free_names_.find({names, taken});
     if (known != free_names_.end()) return known->second;

@@ -12,7 +12,7 @@ namespace batchllm {
 
 namespace {
 
-// Expressions are ECMA's and match whole texts: language() adds ^(?: and )$.
+// Expressions are ECMAScript's and match whole texts: language() adds ^(?: and )$.
 
 // RFC 3339, 5.6, with the days that a month has. A leap second is written in UTC alone.
 constexpr const char *kDate =
@@ -60,7 +60,8 @@ std::string ipv6() {
     return "(?:" + out + ")";
 }
 
-// RFC 3986, appendix A. `more`: characters that IRIs have besides (RFC 3987), for a class.
+// RFC 3986, appendix A. `more`: the further characters that IRIs allow (RFC 3987), as part of a
+// character class.
 struct UriParts {
     std::string unreserved, path_character, query, host, authority, scheme;
 };
@@ -109,8 +110,9 @@ constexpr const char *kIri =
 constexpr const char *kIriPrivate =
     "\\u{e000}-\\u{f8ff}\\u{f0000}-\\u{ffffd}\\u{100000}-\\u{10fffd}";
 
-// RFC 1123: labels of up to 63 characters, the whole of up to 253. Labels of internationalised names
-// (xn--..) are left out: an automaton cannot decide which of them decode to a name.
+// RFC 1123: labels of up to 63 characters, and up to 253 characters in all. Labels of
+// internationalised names (xn--..) are left out: an automaton cannot decide which of them decode to
+// a name.
 std::string hostname() {
     const std::string any = "[a-zA-Z0-9]", inner = "[a-zA-Z0-9-]";
     const std::string third = "(?:-[a-zA-Z0-9]|[a-zA-Z0-9]" + inner + ")"; // and fourth
@@ -166,7 +168,7 @@ std::string expression(std::string_view name) {
 }
 
 Result<FormatAutomata> make(std::string_view name) {
-    Budget budget; // of a fixed size, whatever the schema
+    Budget budget; // the size is fixed, whatever the schema
     const RegexOptions options{.dialect = RegexDialect::ecma};
     FormatAutomata out;
     ASSIGN_OR_RETURN(out.language,
@@ -184,7 +186,8 @@ Result<FormatAutomata> make(std::string_view name) {
 template <size_t index> const FormatAutomata &kept() {
     static const FormatAutomata automata = [] {
         auto made = make(kNames[index]);
-        return made.ok() ? std::move(*made) : FormatAutomata(); // never: tests cover each format
+        return made.ok() ? std::move(*made) : FormatAutomata(); // never fails: tests cover each
+                                                                // format
     }();
     return automata;
 }

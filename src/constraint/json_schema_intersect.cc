@@ -97,7 +97,7 @@ bool SchemaMeaning::implies(RequirementId narrow, RequirementId wide) const {
     return std::includes(more.begin(), more.end(), fewer.begin(), fewer.end());
 }
 
-// Whether all of `narrow` is certain to be in `wide`.
+// Whether `wide` is certain to contain all of `narrow`.
 bool SchemaMeaning::covers(const ObjectSet &wide, const ObjectSet &narrow) const {
     const auto has_wish = [&](const ObjectSet::Exists &wish) {
         return std::any_of(narrow.exists.begin(), narrow.exists.end(), [&](const auto &other) {
@@ -235,7 +235,7 @@ Result<std::optional<ObjectSet>> SchemaMeaning::intersect(const ObjectSet &a, co
     if (unconstrained(a)) return std::optional<ObjectSet>(b);
     if (unconstrained(b)) return std::optional<ObjectSet>(a);
     ObjectSet out;
-    // What b alone names comes after all that a names.
+    // Names that only b has come after all of a's names.
     int32_t after = 0;
     for (const ObjectSet::Named &named : a.named) after = std::max(after, named.place + 1);
     // Both are sorted by name.

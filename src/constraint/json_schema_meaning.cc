@@ -12,9 +12,8 @@ using Keyword = SchemaKeyword;
 
 constexpr int64_t kMostSimpleSets = 200000; // made for one constraint
 constexpr size_t kMostWarnings = 100;
-constexpr size_t kMostDepth = 200; // schemas within schemas that are being made
-constexpr size_t kMostLookahead =
-    40; // requirements within requirements, to see whether one is empty
+constexpr size_t kMostDepth = 200;    // nesting of the schemas that are being converted
+constexpr size_t kMostLookahead = 40; // nesting of requirements when checking whether one is empty
 
 bool only_reference(const Schema &schema) {
     for (size_t i = 0; i < schema.keywords.size(); ++i) {

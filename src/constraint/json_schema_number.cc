@@ -12,9 +12,11 @@ constexpr int64_t kMostUnits = 1'000'000'000'000'000;
 
 bool multiple(const Decimal &number, const Divisor &by) {
     if (number.zero()) return true;
-    // number = digits * 10^shift / 10^places; the remainder of its digits and zeros.
+    // number = digits * 10^shift / 10^places; the remainder is that of its digits and zeros.
     const int64_t shift = number.exponent - static_cast<int64_t>(number.digits.size()) + by.places;
-    if (shift < 0) return false; // digits end in no zero, so it has more places than any multiple
+    if (shift < 0)
+        return false; // digits do not end in a zero, so it has more decimal places than
+                      // any multiple
     __int128 remainder = 0;
     for (const char digit : number.digits) remainder = (remainder * 10 + (digit - '0')) % by.units;
     for (int64_t i = 0; i < shift && remainder != 0; ++i) remainder = remainder * 10 % by.units;
@@ -155,7 +157,7 @@ bool NumberSet::seen_empty() const {
             if (first && last && *first > *last) return true;
         }
     }
-    // All are multiples of a number of which they must not be multiples.
+    // Empty if all are multiples of a number that they must not be multiples of.
     for (const Divisor &by : not_multiple_of) {
         if (multiple_of && common_multiple(*multiple_of, by) == multiple_of) return true;
     }
@@ -185,7 +187,7 @@ std::optional<NumberSet> intersect(const NumberSet &a, const NumberSet &b) {
         out.multiple_of = common_multiple(*a.multiple_of, *b.multiple_of);
         if (!out.multiple_of && !out.one()) return std::nullopt;
         if (!out.multiple_of && !(a.contains(out.least->value) && b.contains(out.least->value))) {
-            out.least->inclusive = false; // one number, and not of both: none
+            out.least->inclusive = false; // a single number that is not in both: none
         }
     }
     out.not_multiple_of = a.not_multiple_of;

@@ -10,9 +10,10 @@ namespace batchllm {
 namespace {
 
 constexpr size_t kMostStates = 60000;
-constexpr int64_t kLargestPlain = 16; // exponents up to it are not written
+constexpr int64_t kLargestPlain = 16; // up to this exponent, numbers are written without one
 
-// Adds the machine's states to the automaton; from `start` on, texts that it accepts.
+// Adds the machine's states to the automaton: from `start`, it reads the texts that the machine
+// accepts.
 Status add_machine(const NumberMachine &machine, bool negative, Nfa *nfa, int32_t start,
                    std::vector<int32_t> *accepting, Budget *budget) {
     std::map<NumberState, int32_t> seen;

@@ -37,13 +37,13 @@ void sort_names(ObjectSet *set) {
 
 } // namespace
 
-// properties, patternProperties, additionalProperties and required, read.
+// The parsed properties, patternProperties, additionalProperties and required.
 struct SchemaMeaning::MemberKeywords {
     std::vector<std::pair<NameId, SchemaId>> properties;
     std::vector<std::pair<LanguageId, SchemaId>> patterns;
     std::optional<SchemaId> additional;
     std::vector<NameId> required;
-    bool unknown_names = false; // a pattern was dropped, and may match any name
+    bool unknown_names = false; // a pattern was dropped that may match any name
 };
 
 Status SchemaMeaning::read_members(SchemaId id, MemberKeywords *out) {
@@ -269,7 +269,7 @@ ValueSet SchemaMeaning::with_member(const std::string &name, RequirementId what,
     return only_objects({set});
 }
 
-// `needed`: names, or a schema, that go with the member.
+// `needed`: names or a schema that the member requires.
 Result<ValueSet> SchemaMeaning::depends(SchemaId id, Keyword keyword, const std::string &name,
                                         const JsonTree &needed, bool negated, bool track) {
     const ValueSet present = with_member(name, kAnything, true);
@@ -315,7 +315,7 @@ Result<ValueSet> SchemaMeaning::dependents(SchemaId id, Keyword own, bool negate
         const bool both = keyword == Keyword::dependencies; // lists of names and schemas
         for (const auto &[name, needed] : json->members) {
             if (names && !needed.is_array()) {
-                // Draft 3 had one name alone here.
+                // Draft 3 allowed a single name here.
                 if (both && !needed.is_string()) continue;
                 return invalid(id, keyword, "not a list of names");
             }

@@ -25,7 +25,7 @@ Status SchemaPlanner::plan(RequirementId root) {
         }
         RETURN_IF_ERROR(add(order_[i]));
     }
-    // Finds what can be met, from the leaves up; endless recursion cannot.
+    // Finds what can be met, from the leaves up; endless recursion cannot be met.
     for (bool changed = true; changed;) {
         changed = false;
         for (size_t i = order_.size(); i > 0; --i) {
@@ -63,8 +63,8 @@ Status SchemaPlanner::add(RequirementId id) {
     return Status();
 }
 
-// Each requirement of "some member that .." is met by one of the named members, or by a free one: one set
-// for each way.
+// Each requirement of "some member that .." is met by one of the named members or by a free one.
+// There is one set for each way.
 Result<std::vector<SchemaPlanner::Way>> SchemaPlanner::without_exists(ObjectSet set) {
     SchemaNumbers &numbers = meaning_.numbers();
     std::vector<Way> sets = {{std::move(set), false}};
@@ -138,7 +138,7 @@ bool SchemaPlanner::spread(LanguageId names, RequirementId what, ObjectSet *set)
     return true;
 }
 
-// So that they can be counted.
+// Turns them into named members, so that they can be counted.
 void SchemaPlanner::spread_finite_regions(ObjectSet *set) {
     for (ObjectSet::Region &region : set->regions) {
         if (region.what == kNothing || region.names == kAllNames) continue;
@@ -157,7 +157,7 @@ Status SchemaPlanner::spread_all_but(LanguageId names, ObjectSet *set) {
     return Status();
 }
 
-// Free names are those of each region that are not named.
+// The free names are those of each region that are not named.
 void SchemaPlanner::add_free(const ObjectSet &set, ObjectPlan *plan) {
     SchemaNumbers &numbers = meaning_.numbers();
     for (const ObjectSet::Region &region : set.regions) {

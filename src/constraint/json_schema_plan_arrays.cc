@@ -55,7 +55,7 @@ Status SchemaPlanner::add_array(const ArraySet &set, std::vector<ArrayPlan> *out
     return Status();
 }
 
-// Whether `uniqueItems` can be enforced: because the items differ anyway, or by a plan of its own.
+// Whether `uniqueItems` can be enforced: because the items differ anyway, or with a separate plan.
 Result<bool> SchemaPlanner::plan_distinct(const ArraySet &set, ArrayPlan *plan) {
     const int64_t prefix = static_cast<int64_t>(set.prefix.size());
     if (set.greatest != kUnbounded && set.greatest <= std::min<int64_t>(prefix + 1, 32)) {
@@ -137,7 +137,7 @@ Result<bool> SchemaPlanner::plan_contains(const ArraySet &set, ArrayPlan *plan) 
             if (here.index < entry.from || (!counted && here.counts[i] >= entry.least)) continue;
             std::vector<std::pair<RequirementId, Place>> next;
             for (const auto &[item, place] : ways) {
-                // One that matches and one that need not, or must not where matches are limited.
+                // One item matches; the other need not, or must not if matches are limited.
                 next.emplace_back(counted ? numbers.both(item, negated(entry.what)) : item, place);
                 if (counted && here.counts[i] >= entry.greatest) continue;
                 next.emplace_back(numbers.both(item, entry.what), place);
@@ -165,7 +165,8 @@ bool SchemaPlanner::possible_array(const ArrayPlan &plan) const {
         }
         return plan.least <= prefix || possible(plan.rest);
     }
-    // Edges lead on, or to their own state: later states first, until nothing changes.
+    // Edges lead to later states or back to their own, so this goes from the last state to the
+    // first, until nothing changes.
     std::vector<char> ends(plan.states.size(), 0);
     for (bool changed = true; changed;) {
         changed = false;

@@ -1,4 +1,4 @@
-// type, enum, const, and keywords for numbers and strings.
+// Reads type, enum, const, and keywords for numbers and strings.
 #include <algorithm>
 
 #include "base/printable.h"
@@ -294,7 +294,7 @@ Result<ValueSet> SchemaMeaning::of_scalars(const std::vector<const JsonTree *> &
     return set;
 }
 
-// Members and items of a value are schemas of their own: exactly that value.
+// Members and items of a value become separate schemas that allow exactly that value.
 ValueSet SchemaMeaning::of_array_value(const JsonTree &value, SchemaId origin, bool negated) {
     const auto literal = [&](const JsonTree &item) {
         const auto [place, fresh] = value_schemas_.try_emplace(&item, -1);

@@ -124,7 +124,7 @@ RequirementId SchemaNumbers::requirement(std::vector<Literal> literals) {
     std::sort(literals.begin(), literals.end());
     literals.erase(std::unique(literals.begin(), literals.end()), literals.end());
     for (size_t i = 1; i < literals.size(); ++i) {
-        // A schema that both must and must not hold.
+        // A schema must both hold and not hold.
         if ((literals[i] ^ literals[i - 1]) == 1 && literals[i - 1] % 2 == 0) return kNothing;
     }
     const auto [place, fresh] =

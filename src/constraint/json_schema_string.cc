@@ -21,7 +21,7 @@ int64_t smaller_bound(int64_t a, int64_t b) {
     return std::min(a, b);
 }
 
-// The fewest code points of a text of the language, which is not empty.
+// The number of code points in the shortest text of the language, which must not be empty.
 int64_t least_code_points(const Automaton &language) {
     std::vector<int64_t> distance(static_cast<size_t>(language.states()), -1);
     std::deque<int32_t> waiting = {0};
@@ -47,7 +47,7 @@ int64_t least_code_points(const Automaton &language) {
     return 0;
 }
 
-// Texts of the language with that many code points.
+// The texts of the language with a number of code points in this range.
 Result<Automaton> of_length(const Automaton &language, int64_t least, int64_t greatest,
                             Budget *budget) {
     if (language.empty()) return language;

@@ -9,7 +9,7 @@ namespace batchllm {
 
 namespace {
 
-constexpr size_t kMostNameBytes = 200000; // of names that a language is without
+constexpr size_t kMostNameBytes = 200000; // of names that are excluded from a language
 
 // The letter of a control character's short escape, or 0.
 char short_escape(int byte) {
@@ -66,7 +66,7 @@ void add_any_character(Nfa *nfa, int32_t from, int32_t to) {
     add_hex(nfa, four, 0x0, 0xf, to);
     add_hex(nfa, one, 0xd, 0xd, d);
     add_hex(nfa, d, 0x0, 0x7, three);
-    // A pair of halves: d8..db and then dc..df.
+    // A surrogate pair: d8..db and then dc..df.
     int32_t high[6];
     for (int32_t &state : high) state = nfa->add_state();
     add_hex(nfa, d, 0x8, 0xb, high[0]);
@@ -80,7 +80,7 @@ void add_any_character(Nfa *nfa, int32_t from, int32_t to) {
     add_hex(nfa, low, 0x0, 0xf, four);
 }
 
-Automaton made(const Result<Automaton> &automaton) { // of a fixed size, below any budget
+Automaton made(const Result<Automaton> &automaton) { // the size is fixed, below any budget
     return automaton.ok() ? automaton.value() : Automaton();
 }
 
@@ -106,8 +106,8 @@ std::string json_escaped(std::string_view text) {
 
 namespace {
 
-// The automaton of the escaped texts of a language, not yet made deterministic: states of the language
-// keep their numbers, those inside escapes come after them.
+// The automaton of the escaped texts of a language, not yet deterministic. States of the language
+// keep their numbers; states inside escapes come after them.
 class EscapedNfa {
   public:
     explicit EscapedNfa(const Automaton &language) : language_(language) {
@@ -175,13 +175,13 @@ class EscapedNfa {
         }
         return escape;
     }
-    // The same once more, from another place.
+    // Adds the same escapes from another place.
     void share_escapes(int32_t state, int32_t from) {
         const int32_t escape = escapes_[static_cast<size_t>(state)];
         if (escape >= 0) nfa_.add_bytes(from, '\\', '\\', escape);
     }
 
-    // A path for the byte from `from` to a state that is made for it.
+    // Adds an edge for the byte from `from` to a new state.
     int32_t add_step(int32_t from, unsigned char byte) {
         int32_t to = from;
         for (const char read : json_escaped(std::string_view(reinterpret_cast<char *>(&byte), 1))) {
@@ -198,8 +198,8 @@ class EscapedNfa {
     std::vector<int32_t> escapes_; // [states of the language] -1: none
 };
 
-// Adds, from `first` on, the language without the words: a trie of the words, where every other way leads
-// to the language's own states. Adds accepting states.
+// Adds, from `first` on, the language without the words: a trie of the words whose every other edge
+// leads to the language's own states. Adds accepting states.
 void add_without(EscapedNfa *nfa, const Automaton &language, int32_t first,
                  std::vector<std::string_view> words, std::vector<int32_t> *accepting) {
     std::sort(words.begin(), words.end());

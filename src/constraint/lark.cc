@@ -47,7 +47,7 @@ class LarkParser {
         NodeId node;
         GrammarReader first_use;
         bool defined = false;
-        NodeId body = kNoNode; // terminals, as written
+        NodeId body = kNoNode; // for terminals, as written
         enum : uint8_t { fresh, open, done } state = fresh;
         Automaton automaton = {};
     };
@@ -69,7 +69,7 @@ class LarkParser {
             .first->second;
     }
 
-    // A terminal as it occurs in a rule: followed by what may be ignored.
+    // A terminal as it occurs in a rule, followed by what may be ignored.
     NodeId in_rule(NodeId terminal) {
         return ignores_ ? grammar_.sequence({terminal, ignored_}) : terminal;
     }
@@ -157,7 +157,7 @@ class LarkParser {
         for (;;) {
             ASSIGN_OR_RETURN(const NodeId one, sequence(depth));
             found.push_back(one);
-            // A next line that begins with | belongs to the rule.
+            // If the next line begins with |, it belongs to the rule.
             const GrammarReader end = reader_;
             skip(true);
             if (reader_.take("|")) continue;
@@ -184,7 +184,7 @@ class LarkParser {
         return grammar_.sequence(std::move(parts));
     }
 
-    // kNoNode: none begins here.
+    // kNoNode: no item begins here.
     Result<NodeId> item(int32_t depth) {
         const GrammarReader start = reader_;
         switch (reader_.peek()) {
@@ -302,7 +302,7 @@ class LarkParser {
         }
     }
 
-    // The automaton of a terminal's body. Terminals may name others, but not in a circle.
+    // The automaton of a terminal's body. Terminals may name others, but not in a cycle.
     Result<Automaton> automaton_of(NodeId id) {
         RETURN_IF_ERROR(budget_->spend_states(1));
         const Grammar::Node node = grammar_.node(id);
@@ -363,7 +363,7 @@ class LarkParser {
     GrammarReader reader_;
     Budget *budget_;
     bool ignores_;
-    bool terminal_ = false; // inside the definition of one
+    bool terminal_ = false; // inside the definition of a terminal
     Grammar grammar_;
     NodeId ignored_ = kNoNode;
     std::vector<NodeId> ignored_bodies_;

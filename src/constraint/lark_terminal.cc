@@ -38,7 +38,7 @@ constexpr CommonTerminal common_terminals[] = {
     {"C_COMMENT", "/\\*([^*]|\\*+[^*/])*\\*+/"},
 };
 
-// Nothing unless the text is one character.
+// The text's character; nothing unless it has exactly one.
 std::optional<uint32_t> only_character(const std::string &text) {
     if (text.empty()) return std::nullopt;
     int32_t length = 0;

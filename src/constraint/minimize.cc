@@ -1,6 +1,6 @@
 // Minimisation by refining a partition of the states and one of the transitions in turn (Valmari and
-// Lehtinen, "Efficient minimization of DFAs with partial transition functions", STACS 2008): time
-// m log n for m transitions, dead ones left out.
+// Lehtinen, "Efficient minimization of DFAs with partial transition functions", STACS 2008): takes
+// O(m log n) for m transitions, not counting dead ones.
 #include "constraint/minimize.h"
 
 #include <algorithm>
@@ -129,8 +129,8 @@ Transitions transitions_of(const DfaTable &table) {
     return found;
 }
 
-// The states that can be reached and completed, renumbered, the start first. It has no state if the start
-// cannot be completed.
+// The table reduced to states that can be reached and that lead to an accepting state, renumbered
+// with the start first. It is empty if the start leads to none.
 DfaTable trimmed(const DfaTable &table) {
     const int32_t n = table.states();
     std::vector<uint8_t> live(at(n), 0);

@@ -47,12 +47,13 @@ void Nfa::add_empty(int32_t from, int32_t to, Assertion assertion) {
 }
 
 void Nfa::add_code_points(int32_t from, uint32_t first, uint32_t last, int32_t to) {
-    // Pieces whose ends have encodings of one length, and no surrogate in between.
+    // Pieces whose ends have encodings of equal length, without surrogates in between.
     constexpr uint32_t ends[] = {0x7F, 0x7FF, 0xD7FF, 0xFFFF, 0x10FFFF};
     constexpr uint32_t starts[] = {0, 0x80, 0x800, 0xE000, 0x10000};
     constexpr int32_t more_bytes[] = {0, 1, 2, 2, 3};
     constexpr uint32_t leads[] = {0, 0xC0, 0xE0, 0xE0, 0xF0};
-    // Leads low .. high from `state` to target: a byte with the bits of `lead`, then `more` further bytes.
+    // Adds paths for low .. high from `state` to target: a byte with the bits of `lead`, then
+    // `more` further bytes.
     const auto add_tail = [this](auto &&self, int32_t state, uint32_t lead, int32_t more,
                                  uint32_t low, uint32_t high, int32_t target) -> void {
         const auto byte = [&](uint32_t point) {
@@ -245,7 +246,7 @@ class NfaDeterminizer {
             Set &targets = targets_[at(c)];
             if (targets.empty()) continue;
             const Side side = is_word(first_byte_[at(c)]) ? Side::word : Side::other;
-            // Neighbours often go to the same place.
+            // Neighbouring classes often lead to the same set.
             const bool repeats = last_set && *last_set == targets && !nfa_.assertions_;
             if (!repeats) {
                 Set unique = targets;

@@ -42,7 +42,7 @@ class RegexCompiler {
         nfa->add_code_points(state, 0, 0x10FFFF, state);
     }
 
-    // The node between two states. It has no lookahead.
+    // Adds the node between two states. The node has no lookahead.
     Status add(Nfa *nfa, int32_t id, int32_t from, int32_t to) {
         const RegexNode &here = node(id);
         RETURN_IF_ERROR(budget_->spend_states(1));
@@ -64,7 +64,7 @@ class RegexCompiler {
         }
         case Kind::alternate:
             for (const int32_t child : here.children) {
-                // States of its own, since a loop on a shared state would affect the other branches.
+                // Uses new states, since a loop on a shared state would affect the other branches.
                 const int32_t first = nfa->add_state();
                 nfa->add_empty(from, first);
                 RETURN_IF_ERROR(add(nfa, child, first, to));
@@ -143,7 +143,7 @@ class RegexCompiler {
             }
             return unite(branches, budget_);
         }
-        case Kind::repeat: { // at most once: the parser refuses the rest
+        case Kind::repeat: { // at most once: the parser rejects anything else
             ASSIGN_OR_RETURN(const Automaton once, tail(here.children[0], after, where));
             if (here.least == 1) return once;
             return unite(once, after, budget_);
@@ -186,7 +186,7 @@ class RegexCompiler {
         return rest;
     }
 
-    // The same for children in a row without a lookahead.
+    // The same for consecutive children without a lookahead.
     Result<Automaton> plain_tail(std::span<const int32_t> children, const Automaton &after,
                                  Where where) {
         Nfa nfa;

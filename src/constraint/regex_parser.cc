@@ -91,7 +91,7 @@ class RegexParser {
             flags->dot_all = on;
             break;
         case 'a':
-            break; // \w, \d and \s are ASCII's anyway
+            break; // \w, \d and \s are always ASCII
         case 'u':
             return reader_.unsupported("the flag u (\\w, \\d and \\s are ASCII's)");
         case 'm':
@@ -123,7 +123,7 @@ class RegexParser {
     Result<int32_t> sequence(int32_t depth) {
         std::vector<int32_t> parts;
         while (!reader_.at_end() && reader_.peek() != '|' && reader_.peek() != ')') {
-            const RegexReader start = reader_; // its position is counted only for an error
+            const RegexReader start = reader_; // line and column are only counted for an error
             ASSIGN_OR_RETURN(int32_t part, item(depth));
             if (part < 0) continue; // a comment
             ASSIGN_OR_RETURN(part, repeated(part, start));
@@ -320,7 +320,7 @@ class RegexParser {
             if (reader_.peek() == ']' && !(first && python())) break;
             ASSIGN_OR_RETURN(const RegexReader::Escape low, class_item());
             if (low.is_set) {
-                // In ECMAScript's lenient form the - of [\w-.] stands for itself.
+                // In ECMAScript's lenient form, the - in [\w-.] is a literal.
                 if (range_follows() && python()) return reader_.invalid("a range from a class");
                 set.add(low.set);
                 continue;

@@ -27,7 +27,7 @@ void StateGraph::Closure::leave(int32_t stack) {
     for (const Frame &frame : frames) expand(frame.place, frame.count, frame.rest, false);
 }
 
-// False if it was there. A list while they are few.
+// False if it was already present. Uses a list while there are few items.
 bool StateGraph::Closure::add(const Item &item) {
     if (met_list_.size() < kFew) {
         if (std::find(met_list_.begin(), met_list_.end(), item) != met_list_.end()) return false;
@@ -123,7 +123,7 @@ void StateGraph::Closure::visit_members(const Item &item, const GrammarCode::Ope
         return set.any_order ? (seen.seen[at(i / 64)] >> (i % 64) & 1) != 0
                              : static_cast<uint64_t>(i) < seen.seen[0];
     };
-    int64_t required = 0; // left
+    int64_t required = 0; // still to come
     int64_t available = 0;
     for (int32_t i = 0; i < n; ++i) {
         if (is_seen(i)) continue;
@@ -132,7 +132,7 @@ void StateGraph::Closure::visit_members(const Item &item, const GrammarCode::Ope
     }
     const bool rest = set.rest.first != GrammarCode::kNone;
     if (required == 0 && seen.count >= set.least) add({operation.next, 0, item.stack, item.fresh});
-    // Whether a member may come, given how many are then required and available.
+    // Whether a member may come here, given how many are required and available after it.
     const auto fits = [&](int64_t required_after, int64_t available_after) {
         const int64_t count = seen.count + 1;
         if (!unbounded && count + required_after > set.greatest) return false;

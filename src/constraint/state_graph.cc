@@ -16,7 +16,7 @@ size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 std::atomic<int64_t> bytes_of_all = 0;
 std::atomic<int64_t> count_of_all = 0;
-constexpr int64_t kUntold = 16 << 10; // bytes of a graph that are not in bytes_of_all, at most
+constexpr int64_t kUntold = 16 << 10; // how many bytes of a graph bytes_of_all may lack
 
 } // namespace
 
@@ -86,8 +86,8 @@ void StateGraph::add_bytes(int64_t bytes) {
 int64_t StateGraph::free_some(int64_t wanted) {
     const std::lock_guard lock(mutex_);
     int64_t freed = 0;
-    // Frees members of a kind from the last to the first, until enough is freed. Those with pointers go before
-    // those that they point to.
+    // Frees members of one kind from the last to the first, until enough is freed. Members with
+    // pointers are freed before those that they point to.
     const auto from_back = [&](auto *members, const auto &bytes_of) {
         for (; freed < wanted && !members->empty(); members->pop_back())
             freed += bytes_of(members->back());
@@ -217,7 +217,7 @@ GraphState *const *StateGraph::make_row(GraphState *state, int64_t *work_left) {
     }
     if (work_left) *work_left -= most - work_left_;
     if (too_ambiguous_) {
-        // Not if only the caller's budget is spent.
+        // Not set if only the caller's budget has run out.
         if (most == kMostWork) state->too_ambiguous.store(true, std::memory_order_relaxed);
         return nullptr;
     }

@@ -34,8 +34,8 @@ int32_t StateGraph::push(int32_t place, int32_t count, int32_t rest) {
     return intern_stack({{place, count, rest}});
 }
 
-// Joins frames that differ only in the rest below, if those rests are merged already. False: some are not; they
-// are added to *open, and the frames are unchanged.
+// Joins frames that differ only in the rest below, if those rests are already merged. Otherwise
+// adds those that are not to *open, leaves the frames unchanged, and returns false.
 bool StateGraph::join_frames(Stack *frames, std::vector<Stacks> *open) const {
     std::sort(frames->begin(), frames->end());
     Stack joined;
@@ -64,7 +64,8 @@ bool StateGraph::join_frames(Stack *frames, std::vector<Stacks> *open) const {
     return true;
 }
 
-// Works from the bottom up, as stacks may be deep. Stops when all are in merged_, or the work is spent.
+// Works from the bottom up, as stacks may be deep. Stops when all are in merged_, or when the
+// budget has run out.
 void StateGraph::merge_all(std::vector<Stacks> *open) {
     while (!open->empty()) {
         if (merged_.contains(open->back())) {
@@ -129,7 +130,8 @@ int32_t StateGraph::near_count(const Frame &frame, int64_t horizon) const {
 
 int32_t StateGraph::near_stack(int32_t stack, Horizon horizon) {
     std::vector<int32_t> &known = near_[horizon];
-    // Works from the bottom up, as stacks may be deep. A stack's rests have smaller numbers.
+    // Works from the bottom up, as stacks may be deep. The rests of a stack have smaller numbers
+    // than the stack.
     std::vector<int32_t> open{stack};
     while (!open.empty()) {
         const int32_t top = open.back();

@@ -13,7 +13,7 @@ void set_bit(std::vector<uint32_t> *words, int32_t token) {
     (*words)[at(token / 32)] |= uint32_t{1} << (token % 32);
 }
 
-// A state of the class, and one of the grammar after the same bytes.
+// A state of the class and the grammar's state after the same bytes.
 struct Pair {
     int32_t in_class;
     GraphState *state;
@@ -58,7 +58,7 @@ StateMaskMaker::StateMaskMaker(const TokenVocabulary &vocabulary, const GrammarC
     for (const TokenSlice &slice : vocabulary.slices()) {
         std::vector<uint8_t> samples;
         std::vector<uint8_t> met(256 * 256, 0);
-        // Letters first: if no text may come, the first letter usually shows it.
+        // Letters first: if no text is allowed, the first letter usually shows it.
         for (int32_t i = 0; i < 256; ++i) {
             const auto byte = static_cast<uint8_t>('a' + i);
             uint8_t &here = met[at(code.class_of(byte)) * 256 + slice.characters.class_of(byte)];
@@ -126,15 +126,15 @@ StateMaskMaker::Reach StateMaskMaker::reach(Steps *steps, GraphState *state, siz
     return {TokenSlice::kMostCharacters, false, false};
 }
 
-// The same for pairs of states, level by level: those of level n are reached after n characters and up to
-// three bytes of the next. The first level with a failure is the nearest.
+// The same for pairs of states, level by level: those of level n are reached after n characters and
+// up to three bytes of the next one. The first level with a failure is the nearest.
 StateMaskMaker::Reach StateMaskMaker::reach_through_many(Steps *steps, GraphState *state,
                                                          size_t slice, int32_t most) const {
     const Automaton &in_class = vocabulary_.slices()[slice].characters;
     const uint8_t *class_of = code_.class_table();
     std::vector<Pair> pairs{{0, state}};
     size_t begin = 0;         // of the level
-    bool levels_apart = true; // no pair was reached again on a later level
+    bool levels_apart = true; // whether no pair was reached again on a later level
     for (int32_t level = 0; level < most; ++level) {
         std::vector<Pair> next_level;
         bool some = false;
@@ -148,7 +148,7 @@ StateMaskMaker::Reach StateMaskMaker::reach_through_many(Steps *steps, GraphStat
                 if (next_class == Automaton::kDead) continue;
                 GraphState *const next = row[class_of[byte]];
                 (next ? some : all) = next != nullptr;
-                // Neither all nor none: going on would give no more.
+                // Neither all nor none: continuing would not change that.
                 if (some && !all) return {level, false, false};
                 if (!next) continue;
                 const Pair found{next_class, next};
@@ -169,7 +169,7 @@ StateMaskMaker::Reach StateMaskMaker::reach_through_many(Steps *steps, GraphStat
             else
                 levels_apart = false;
         }
-        if (begin == pairs.size()) break; // all that may come was reached
+        if (begin == pairs.size()) break; // everything reachable has been reached
     }
     return {most, false, false};
 }
@@ -206,7 +206,8 @@ template <typename Sink> bool StateMaskMaker::walk(Steps *steps, GraphState *sta
     }
 }
 
-// Whether every string of the class, up to the length of a slice's tokens, may come, judging by single steps.
+// Whether every string of the class, up to the length of a slice's tokens, is allowed, judging by
+// single steps.
 bool StateMaskMaker::plainly_whole(Steps *steps, GraphState *state, size_t slice) const {
     for (int32_t level = 0; level < TokenSlice::kMostCharacters; ++level) {
         GraphState *const next = character_step(steps, state, slice);
@@ -217,8 +218,9 @@ bool StateMaskMaker::plainly_whole(Steps *steps, GraphState *state, size_t slice
     return true;
 }
 
-// walk() over a slice's trie. If the whole class may come, everything below is added at once. If most of it may,
-// for example after the quotation mark before a free name, tokens are removed instead of added.
+// walk() over a slice's trie. If the whole class is allowed, everything below is added at once. If
+// most of it is, for example after the quotation mark before a free name, tokens are removed
+// instead of added.
 bool StateMaskMaker::walk_slice(Steps *steps, GraphState *state, size_t slice_number,
                                 StateMask *mask) const {
     struct Level {
@@ -280,7 +282,7 @@ bool StateMaskMaker::fill(Steps *steps, GraphState *state, StateMask *mask) cons
         for (const int32_t id : vocabulary_.eos_ids()) allow(mask, id);
     // The largest class first: a state that accepts all of it accepts the smaller ones too.
     const auto slices = vocabulary_.slices();
-    bool whole = false; // accepts all of a larger class
+    bool whole = false; // whether the state accepts all of a larger class
     for (size_t i = slices.size(); i > 0; --i) {
         const TokenSlice &slice = slices[i - 1];
         Reach found{TokenSlice::kMostCharacters, false, false};

@@ -129,7 +129,7 @@ void TokenVocabulary::sort_tokens() {
     Tokens long_tokens;
     slices_.resize(slice_classes().size());
     for (size_t i = 0; i < slices_.size(); ++i) {
-        Budget budget; // three small classes
+        Budget budget; // enough for three small classes
         const auto one = Automaton::code_points(slice_classes()[i], &budget);
         slices_[i].characters = repeat(*one, 0, Automaton::kUnbounded, &budget).value();
         slices_[i].up_to.assign(TokenSlice::kMostCharacters + 1,

@@ -110,7 +110,7 @@ void AddedTokenFinder::find(std::string_view text, bool parse_special,
         }
         if (token.right_strip) end = spaces_after(classes_, text, end);
         if (done < begin) pieces->push_back({done, begin, -1});
-        // A token inside the spaces that the previous one has stripped does not count.
+        // A token inside the spaces that the previous token stripped does not count.
         if (begin < end) pieces->push_back({begin, end, token.id});
         done = end;
     }

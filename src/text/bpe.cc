@@ -64,8 +64,9 @@ void BpeModel::load_symbols() {
 }
 
 // Whether a word may be cut before each U+2581 that follows another character without changing its
-// tokens: no merge joins across such a place, the mark itself is known, so that it ends a run of
-// unknown characters as the end of a word does, and no character vanishes and lets marks meet.
+// tokens: no merge joins across such a place, the mark itself is in the vocabulary, so that it ends
+// a run of unknown characters as the end of a word does, and no character disappears, which would
+// make two marks adjacent.
 bool BpeModel::find_cuts() const {
     const TokenTable &vocabulary = settings_.vocabulary;
     if (vocabulary.find(kSpaceMark) < 0) return false;
@@ -83,7 +84,7 @@ int32_t BpeModel::whole_word(std::string_view word) const {
     return byte_level_ ? whole_words_.find(word) : settings_.vocabulary.find(word);
 }
 
-// The tokens of a character's bytes, when the vocabulary has all of them.
+// Appends the tokens of a character's bytes if the vocabulary has all of them.
 bool BpeModel::append_bytes(std::string_view character, std::vector<int32_t> *symbols) const {
     const auto token_of = [&](char byte) { return byte_tokens_[static_cast<unsigned char>(byte)]; };
     if (!std::all_of(character.begin(), character.end(),
@@ -103,7 +104,7 @@ void BpeModel::encode_merging(std::string_view word, BpeScratch *scratch) const 
             return;
         }
     }
-    bool unknown = false; // an unknown token is due, and may take in what follows it
+    bool unknown = false; // an unknown token is pending, and may absorb what follows it
     // As in the reference, tokens of bytes do not end a run of unknown characters.
     const auto take_in = [&](int32_t token, std::string_view character) {
         if (token >= 0) {

@@ -37,7 +37,7 @@ Status cut_at_mark(std::string_view final_text, size_t begin, std::string *out) 
             "continue_final_message: the template does not print the last message as it is");
     }
     std::string_view kept = rendered.substr(0, place);
-    // The template has trimmed the message: so is what was before its end.
+    // The template has trimmed the message, so the text before its end is trimmed as well.
     if (!rendered.substr(place).starts_with(continue_mark)) kept = jinja::right_strip(kept);
     out->resize(begin + kept.size());
     return {};
@@ -150,7 +150,7 @@ Status ChatTemplate::read_template(const JsonValue &value, const std::string &fi
     for (const JsonValue &entry : entries) {
         ASSIGN_OR_RETURN(std::string name, entry.string("name"));
         ASSIGN_OR_RETURN(std::string source, entry.string("template"));
-        // The others can only be chosen by name, for which there is no way here.
+        // The others can only be chosen by name, which is not supported here.
         if (name != "default" && name != "tool_use") continue;
         RETURN_IF_ERROR(add(std::move(name), file, std::move(source)));
     }
@@ -175,7 +175,7 @@ Status ChatTemplate::add(std::string name, std::string file, std::string source)
     return {};
 }
 
-// Members "..._token": text, or an object with its "content".
+// Members "..._token": a text, or an object with the text in "content".
 Status ChatTemplate::read_special_tokens(const JsonValue &config) {
     ASSIGN_OR_RETURN(const auto members, config.members());
     for (const auto &[key, member] : members) {

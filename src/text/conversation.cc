@@ -88,7 +88,7 @@ Result<Value> marked(const Value &text, Heap *heap) {
     return heap->string(std::string(text.text()) + std::string(continue_mark));
 }
 
-// The last of a content's parts that has text, with the mark after it.
+// The parts, with the mark appended to the last one that has text.
 Result<Value> mark_parts(const std::vector<Value> &parts, Conversation *conversation, Heap *heap) {
     std::vector<Value> marked_parts = parts;
     for (auto part = marked_parts.rbegin(); part != marked_parts.rend(); ++part) {

@@ -79,7 +79,7 @@ class ByteFallbackStage : public WholeTokenStage {
         if (!token.empty()) next_->fragment(token);
         next_->end_token();
     }
-    // A run of bytes is one token if it is UTF-8 as a whole, else as many as it has bytes.
+    // A run of bytes is one token if it is valid UTF-8 as a whole, else one token for each byte.
     void release() {
         if (bytes_.empty()) return;
         if (is_utf8(bytes_)) {
@@ -126,7 +126,7 @@ class ReplaceStage : public Stage {
     }
 
   private:
-    // Where, from `from` on, the longest end of the text begins that starts the pattern.
+    // Where the longest suffix of the text begins, from `from` on, that is a prefix of the pattern.
     size_t start_of_match(size_t from) const {
         const size_t longest = pattern_.size() - 1;
         if (held_.size() - from > longest) from = held_.size() - longest;
@@ -140,7 +140,7 @@ class ReplaceStage : public Stage {
     }
     std::string pattern_;
     std::string content_;
-    std::string held_; // may be the start of a match
+    std::string held_; // what may be the start of a match
 };
 
 class StripStage : public Stage {
@@ -183,9 +183,9 @@ class StripStage : public Stage {
     std::string content_;
     int64_t start_;
     int64_t stop_;
-    int64_t stripped_ = 0; // of this token's start
+    int64_t stripped_ = 0; // from the start of this token
     bool at_start_ = true;
-    int64_t held_ = 0; // contents at the token's end so far, to be dropped if it ends there
+    int64_t held_ = 0; // contents at the end of the token so far, dropped if the token ends here
 };
 
 class MetaspaceStage : public Stage {

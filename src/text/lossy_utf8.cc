@@ -7,7 +7,7 @@
 namespace batchllm {
 namespace {
 
-// Bytes in a character that starts with lead; 0: none does.
+// How many bytes a character that starts with lead has; 0: no character starts with it.
 size_t length_of(unsigned char lead) {
     if (lead < 0x80) return 1;
     if (lead < 0xC2) return 0;

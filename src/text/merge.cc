@@ -51,7 +51,8 @@ void merge_by_heap(const MergeTable &merges, MergeScratch *scratch, std::vector<
     previous.resize(count);
     next.resize(count);
     heap.clear();
-    // Sets the pair that starts at a place; an entry of the heap holds while its rank is the place's.
+    // Sets the pair that starts at a place. A heap entry is valid as long as its rank is that of
+    // the place.
     const auto look_up = [&](uint32_t place) {
         const Merge merge = merges.find(tokens[place], tokens[next[place]]);
         ranks[place] = merge.rank;

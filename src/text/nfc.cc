@@ -103,9 +103,10 @@ void order_marks(std::vector<Character> *characters) {
 
 void compose_all(std::vector<Character> *characters) {
     size_t kept = 0;
-    size_t starter = SIZE_MAX; // place of the last kept character of class 0
+    size_t starter = SIZE_MAX; // index of the last kept character of class 0
     for (const Character next : *characters) {
-        // Only characters of a smaller class may be between the starter and what joins it.
+        // Only characters of a lower class may be between the starter and a character that joins
+        // it.
         if (starter != SIZE_MAX &&
             (kept - 1 == starter || (*characters)[kept - 1].combining < next.combining)) {
             if (const uint32_t joined = compose((*characters)[starter].point, next.point)) {
@@ -126,7 +127,7 @@ bool is_nfc(std::string_view text) {
     const char *p = text.data();
     const char *const end = p + text.size();
     while (p < end) {
-        if (static_cast<unsigned char>(*p) < 0xCC) { // below U+0300 nothing is touched
+        if (static_cast<unsigned char>(*p) < 0xCC) { // below U+0300 nothing changes
             p += utf8_length(*p);
             continue;
         }

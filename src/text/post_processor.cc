@@ -5,7 +5,8 @@ namespace batchllm {
 namespace {
 
 constexpr size_t kMostPieces = 1024;
-constexpr size_t kMostIds = 1024; // of all pieces: each is looked up, and each row gets them all
+constexpr size_t kMostIds = 1024; // in all pieces together: each is looked up, and every row gets
+                                  // all of them
 constexpr int64_t kMostTexts = 8;
 
 Result<int32_t> read_id(const JsonValue &value, const TokenizerSpec &spec) {
@@ -18,7 +19,7 @@ Result<int32_t> read_id(const JsonValue &value, const TokenizerSpec &spec) {
     return value.fail("no token has the id " + std::to_string(token));
 }
 
-// "special_tokens" of a template: the tokens that a name stands for.
+// Reads "special_tokens" of a template: the tokens that a name stands for.
 Result<std::vector<int32_t>> read_special(const JsonValue &part, const std::string &name,
                                           const TokenizerSpec &spec) {
     ASSIGN_OR_RETURN(const JsonValue by_name, part.at("special_tokens"));

@@ -3,10 +3,10 @@
 namespace batchllm {
 namespace {
 
-// A separator, or what lies before the next one.
+// A separator, or the text before the next one.
 struct Segment {
     size_t end;
-    bool is_match; // with invert: what lies between
+    bool is_match; // with invert: the text between matches
 };
 
 Segment segment_at(const PreTokenizerStep &step, std::string_view piece, size_t from) {

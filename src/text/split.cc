@@ -37,7 +37,7 @@ constexpr Spelling kSpellings[] = {
      SplitPattern::tekken},
 };
 
-// Scans one text; every function takes and returns places in it.
+// Scans one text; every function takes and returns positions in it.
 class Scanner {
   public:
     Scanner(const UnicodeClasses &classes, const char *end) : classes_(classes), end_(end) {}
@@ -92,7 +92,7 @@ class Scanner {
         return p;
     }
 
-    // \s+(?!\S)|\s+ : the run of spaces, less its last one when something follows it.
+    // \s+(?!\S)|\s+ : the run of spaces, without its last one if something follows it.
     const char *spaces(const char *p, const char *run_end) const {
         if (run_end == end_) return run_end;
         const char *last = utf8_previous(run_end);
@@ -127,7 +127,7 @@ const char *next_gpt2(const Scanner &scan, const char *p) {
     return scan.run_without(start + length, kSpace | kLetter | kNumber);
 }
 
-// \p{N}{1,most} : p is at a number of this length.
+// \p{N}{1,most} : p is at a number character of this length.
 const char *numbers(const Scanner &scan, const char *p, int32_t length, int32_t most) {
     p += length;
     for (int32_t i = 1; i < most; ++i) {
@@ -146,7 +146,7 @@ const char *lines_or_spaces(const Scanner &scan, const char *p) {
     return scan.spaces(p, run_end);
 }
 
-// What follows other characters in their word.
+// What may follow other characters in their word.
 enum class Tail : uint8_t { none, newlines, newlines_and_slashes };
 
 // A space or not, characters with none of the bits `letters`, space or number, and their tail;
@@ -199,8 +199,8 @@ const char *small_run(const Scanner &scan, const char *p) {
     return p;
 }
 
-// The end of capitals*small+ from p on, capitals giving back no more than they must; p: no match.
-// *capitals_end: the end of the run of capitals from p.
+// The end of capitals*small+ from p on, where capitals give back no more than they must; p: no
+// match. *capitals_end: the end of the run of capitals from p.
 const char *capitals_then_small(const Scanner &scan, const char *p, const char **capitals_end) {
     const char *last_of_both = p;
     const char *q = p;

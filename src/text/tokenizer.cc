@@ -15,7 +15,7 @@ namespace {
 
 // Places in a word are 32 bits wide.
 constexpr size_t kMostTextBytes = size_t{1} << 31;
-// A scratch that a long text has grown beyond this releases its memory.
+// If a long text has made a scratch grow beyond this, its memory is released.
 constexpr size_t kMostKept = size_t{16} << 20;
 
 } // namespace
@@ -25,9 +25,9 @@ struct Tokenizer::Impl {
 
     // How an id is decoded.
     struct Spelling {
-        std::string_view text; // of the vocabulary or of an added token
+        std::string_view text; // from the vocabulary or of an added token
         bool known = false;
-        bool skipped = false; // with skip_special
+        bool skipped = false; // left out with skip_special
         bool special = false; // an added token that is special
     };
     void load_spellings();
@@ -64,8 +64,8 @@ Tokenizer::Impl::Impl(TokenizerSpec spec)
     load_spellings();
 }
 
-// As in the reference, an added token that is looked for in normalized text is decoded as it is spelled there,
-// and left out as special only if that spelling is a special token's.
+// As in the reference, an added token that is searched for in normalized text is decoded in its
+// normalized spelling, and is left out as special only if that is the spelling of a special token.
 void Tokenizer::Impl::load_spellings() {
     const TokenTable &vocabulary = model.settings().vocabulary;
     int32_t end = vocabulary.id_end();

@@ -46,7 +46,7 @@ Status read_vocabulary(const JsonValue &value, TokenTable *vocabulary) {
     return {};
 }
 
-// A merge in either spelling: "a b" or ["a", "b"].
+// A merge in either notation: "a b" or ["a", "b"].
 Result<std::pair<std::string_view, std::string_view>>
 read_merge(const JsonValue &merges, JsonView item, size_t index, bool legacy) {
     const auto malformed = [&](const char *what) {
@@ -85,7 +85,7 @@ Status read_merges(const JsonValue &value, BpeSettings *model) {
         if (index == kMostMerges) return value.fail("more than 16777216 merges");
         if (index == 0) legacy = item.is_string();
         if (legacy && item.string().value_or("").starts_with("#version")) {
-            ++index; // the first line of merges.txt, carried along
+            ++index; // skips the first line of merges.txt, which was copied too
             continue;
         }
         ASSIGN_OR_RETURN(const auto merge, read_merge(value, item, index, legacy));

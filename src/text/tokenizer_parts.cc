@@ -11,9 +11,10 @@ constexpr int64_t kMostStripped = 1 << 20;
 constexpr size_t kMostPatternBytes = 4096;
 // Checked at each step, since check_growth() goes through all of them.
 constexpr size_t kMostNormalizerSteps = 16, kMostDecoderSteps = 64;
-constexpr size_t kMostGrowth = 256; // more than any tokenizer needs, and no more than memory bears
+constexpr size_t kMostGrowth = 256; // more than any tokenizer needs, and little enough for memory
 
-// Replacements multiply: a few short ones would make gigabytes of a short text. `step` is the last one.
+// Replacements multiply: a few short ones would turn a short text into gigabytes. `step` is the
+// last one.
 template <typename Step>
 Status check_growth(const JsonValue &step, const std::vector<Step> &steps) {
     size_t growth = 1;

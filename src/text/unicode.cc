@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kCodePoints = 0x110000;
 
-// Characters that NFC changes by themselves, reorders, or joins to the one before.
+// Marks characters that NFC changes on their own, reorders, or joins to the previous one.
 void mark_nfc_maybe(std::vector<uint16_t> *classes) {
     for (const ClassRange &range : unicode_tables::combining_ranges) {
         for (uint32_t point = range.first; point <= range.last; ++point) {

@@ -2,8 +2,8 @@
 """The library's ABI against the committed dump, by libabigail: what a program compiled against an older header
 relies on must not change. Usage: abi.py LIBRARY HEADER_DIRECTORY DUMP [--update]
 
-Additions are compatible: they are shown, and want --update (tests/abi/README.md). Where abidw or abidiff is
-missing the test is skipped. Struct fields are checked by abidiff; macros' values are in header_values.c."""
+Additions are compatible: they are shown, and need --update (tests/abi/README.md). If abidw or abidiff is missing, the
+test is skipped. abidiff checks struct fields; header_values.c checks the values of macros."""
 import pathlib
 import re
 import shutil
@@ -21,7 +21,7 @@ def dump(library, headers, output):
                     "--no-comp-dir-path", "--no-show-locs", "--no-elf-needed", "--no-architecture",
                     "--type-id-style", "hash", "--out-file", output, library], check=True)
     text = pathlib.Path(output).read_text()
-    # What differs between compilers and says nothing of the interface.
+    # Differs between compilers, but is not part of the interface.
     text = re.sub(r" comp-dir-path='[^']*'", "", text)
     text = re.sub(r" path='[^']*(src/api/[^']*)'", r" path='\1'", text)
     pathlib.Path(output).write_text(text)

@@ -1,4 +1,5 @@
-/* What the header's macros mean for ever: a program compiled against an older header has these numbers in it. */
+/* The values of the header's macros never change: a program compiled against an older header
+ * contains these numbers. */
 #include <batchllm.h>
 
 #define SAME(name, value) typedef char same_##name[(name) == (value) ? 1 : -1]
@@ -72,7 +73,7 @@ SAME(BATCHLLM_MEMBERS_ANY, 1);
 SAME(BATCHLLM_NUMBERS_PLAIN, 0);
 SAME(BATCHLLM_NUMBERS_ANY, 1);
 
-/* Where a struct ends that callers were compiled with: fields are only added behind it. */
+/* The size of a struct that callers were compiled with: fields are only added after it. */
 #define AT_LEAST(type, bytes) typedef char at_least_##type[sizeof(type) >= (bytes) ? 1 : -1]
 
 AT_LEAST(batchllm_engine_options, 144);

@@ -22,7 +22,7 @@ def run(command, **options):
 
 
 def check_jars(root, build):
-    """JARs are installed as they were built, and Maven's layout names what it has."""
+    """JARs are installed unchanged, and the names in Maven's layout match its files."""
     built = {path.name: path.read_bytes() for path in (pathlib.Path(build) / "bindings" / "java").rglob("*.jar")}
     jars = [path for path in root.rglob("*.jar") if not path.is_symlink()]
     for path in jars:
@@ -40,7 +40,7 @@ def check_jars(root, build):
         for kind in ("", "-sources", "-javadoc"):
             with zipfile.ZipFile(folder / f"{pom.stem}{kind}.jar") as jar:
                 names[kind] = set(jar.namelist())
-        # Classes within others, and those of a file with several, are in their file.
+        # Nested classes, and those in a file with several, are in the file of that name.
         classes = {re.sub(r"(\$.*)?\.class$", ".java", name) for name in names[""] if name.endswith(".class")}
         if not classes or classes - names["-sources"] or "index.html" not in names["-javadoc"]:
             sys.exit(f"{pom}: no sources of {sorted(classes - names['-sources'])}, or no pages")

@@ -1,6 +1,6 @@
-/* A program built against the header of 0.1 as it was (batchllm-0.1.header, never changed), with the library of today:
- * with its own structs, with shorter ones and with longer ones. Each struct ends where a page ends that may not be
- * touched, so that what is read or written beyond struct_size is the end of the program. */
+/* A program built against the original header of 0.1 (batchllm-0.1.header, never changed), with
+ * today's library: with structs of its own size, with shorter ones and with longer ones. Each
+ * struct ends at a guard page, so that a read or write beyond struct_size crashes the program. */
 #define _GNU_SOURCE
 #include "batchllm-0.1.header"
 
@@ -16,7 +16,8 @@ static void need(int good, const char *what) {
     exit(1);
 }
 
-/* Room for `bytes` bytes that end at a guarded page, and begin at a multiple of 8 where `bytes` is one. */
+/* Room for `bytes` bytes that end at a guard page, and begin at a multiple of 8 if `bytes` is
+ * one. */
 static void *guarded(size_t bytes) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     const size_t room = (bytes + page - 1) / page * page;
@@ -27,7 +28,7 @@ static void *guarded(size_t bytes) {
     return pages + room - bytes;
 }
 
-/* A struct's size as a caller may have it: shorter by whole fields of 8 bytes, as it is, longer by zeros. */
+/* A struct's size in a caller: shorter by whole fields of 8 bytes, the same, or longer by zeros. */
 static size_t size_of(size_t own, size_t least, int32_t more) {
     const int64_t size = (int64_t)own + 8 * more;
     return size < (int64_t)least ? least : (size_t)size;
@@ -37,7 +38,7 @@ static int64_t job(int32_t more) {
     const size_t options_size = size_of(sizeof(batchllm_engine_options), 40, more);
     batchllm_engine_options *options = guarded(options_size);
     batchllm_engine_options_init(options, options_size);
-    options->backend = "sim"; /* within the 40 bytes; what is beyond them has its default */
+    options->backend = "sim"; /* within the 40 bytes; fields beyond them have their defaults */
     batchllm_engine *engine = NULL;
     need(batchllm_engine_create(options, &engine) == BATCHLLM_OK, "create");
 
@@ -99,7 +100,7 @@ static int64_t job(int32_t more) {
     return hash;
 }
 
-/* A field that the library of today has not and the caller sets is refused, not passed over. */
+/* A field that the caller sets and today's library does not have is rejected, not ignored. */
 static void unknown_fields_are_refused(void) {
     const size_t size = 4096;
     batchllm_engine_options *options = guarded(size);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The public functions are the same everywhere: declared in the header, listed in the version script and in
-symbols.txt (committed: a symbol is never removed), exported by the library and by nothing else of it, and
-called by a test. Usage: symbols.py HEADER VERSION_SCRIPT SYMBOLS_TXT LIBRARY TEST_SOURCE.."""
+symbols.txt (committed: a symbol is never removed), exported by the library, which exports nothing else, and called by a
+test. Usage: symbols.py HEADER VERSION_SCRIPT SYMBOLS_TXT LIBRARY TEST_SOURCE.."""
 import pathlib
 import re
 import subprocess
@@ -16,7 +16,7 @@ def main():
     for line in subprocess.run(["nm", "-D", "--defined-only", library], check=True,
                                capture_output=True, text=True).stdout.splitlines():
         name, _, version = line.split()[-1].partition("@@")
-        if line.split()[-2] != "A":  # the version's own symbol
+        if line.split()[-2] != "A":  # the symbol of the version itself
             exported.add((name, version))
     text = re.sub(r"/\*.*?\*/", "", pathlib.Path(header).read_text(), flags=re.S)
     others = {

@@ -2,10 +2,10 @@
 """Writes the job that every binding runs: rows of text with prefixes shared by a few, many and no rows, a fifth of them
 sampled, a ninth of them JSON of a schema. Usage: make_job.py ROWS OUTPUT.jsonl
 
-Lines have "id" (the line's number, from 1), "prompt", "max_tokens" and, where sampled, "temperature" and "seed"; last of
-all, in some, "json_schema". A runner
-takes MODEL_DIRECTORY, INPUT.jsonl and OUTPUT, and writes a line a row, in the order of the input: the generated token
-ids, parted by spaces. It gives rows their ids as tags, as the program does, since a row's tag is in its random numbers.
+Lines have "id" (the line's number, from 1), "prompt", "max_tokens" and, if sampled, "temperature" and "seed"; some have
+"json_schema" as the last key. A runner takes MODEL_DIRECTORY, INPUT.jsonl and OUTPUT, and writes a line for each row,
+in the order of the input: the generated token ids, separated by spaces. It uses ids as tags, like the program, since a
+row's tag determines its random numbers.
 """
 
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One job gives the same tokens through everything that can run it.
+"""A job gives the same tokens through every interface that can run it.
 
 Usage: test_same_tokens.py ROWS NAME=COMMAND.. with each command's words parted by '|'. It is called with a model
 directory (BATCHLLM_TEXT_MODEL), the job and a file for the tokens, as make_job.py says.
@@ -18,7 +18,7 @@ import make_job
 
 
 def check_structured(reference, rows):
-    """A token of this model is a byte: rows with a schema are JSON as it says. Returns how many there are."""
+    """Checks rows with a schema; a token of this model is a byte. Returns how many such rows there are."""
     found = 0
     for row, line in zip(make_job.job(rows), reference):
         if "json_schema" not in row:

@@ -42,7 +42,7 @@ Job read_job(const char *path) {
     return job;
 }
 
-// A constraint for each schema that differs, named by the rows that have it.
+// Makes a constraint for each distinct schema and sets it for its rows.
 int32_t constrain(batchllm_engine *engine, Job *job,
                   std::map<std::string, batchllm_constraint *> *made) {
     for (size_t i = 0; i < job->params.size(); ++i) {

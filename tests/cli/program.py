@@ -1,6 +1,6 @@
-"""Drives the batchllm program for the tests: Python's standard library only.
+"""Drives the batchllm program for the tests. Standard library only.
 
-The program's path comes in BATCHLLM_PROGRAM (tests/meson.build sets it).
+The program's path is in BATCHLLM_PROGRAM (tests/meson.build sets it).
 """
 
 import json
@@ -32,8 +32,8 @@ def lines(rows):
 
 
 def token_rows(count, prefix=40, own=10, sharing=5):
-    """Rows of which every `sharing` have a prefix of their own in common. No two are equal: an engine
-    answers equal greedy rows once, with the tokens that sim makes up for the first of them."""
+    """Rows in groups of `sharing`, each group with its own prefix. No two are equal: an engine answers equal greedy
+    rows once, with the tokens that sim generates for the first of them."""
     rows = []
     for i in range(count):
         group = i // sharing
@@ -44,7 +44,7 @@ def token_rows(count, prefix=40, own=10, sharing=5):
 
 
 def text_model(folder):
-    """A folder that a simulated model reads: a real tokenizer, and a configuration of its vocabulary."""
+    """A folder for a simulated model: a real tokenizer, and a configuration with its vocabulary."""
     folder.mkdir()
     config = json.loads((TESTS / "golden/qwen3_bf16/config.json").read_text())
     text = (TESTS / "text/llama3/tokenizer.json").read_text()
@@ -71,7 +71,7 @@ class ProgramTest(unittest.TestCase):
                               **options)
 
     def run_rows(self, rows, *arguments, expect=0, backend=SIM):
-        """Writes the rows, runs them, and gives the output's rows."""
+        """Writes the rows, runs them, and returns the output's rows."""
         self.input.write_bytes(rows if isinstance(rows, bytes) else lines(rows))
         done = self.run_program("run", *backend, "-i", self.input, "-o", self.output,
                                 "--progress", "none", *arguments)

@@ -2,8 +2,8 @@
 
     python3 tests/cli/scale.py [--rows 2000000] [--limit-mib 2048]
 
-Ends with 1 when the peak is above the limit or a row has no result. The input is written to a
-temporary folder (about 300 bytes a row) and removed. Not a part of the quick tests.
+Exits with 1 if the peak is above the limit or a row has no result. The input is written to a temporary folder (about
+300 bytes per row) and removed. Not part of the quick tests.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""Any number of short rows through the program on the simulated backend, from a pipe and into one: nothing is kept on
-disk. Prints the program's resident memory as the job goes on, and ends with 1 where it grows or a row has not exactly
+"""Any number of short rows through the program on the simulated backend, from a pipe into a pipe, without files on
+disk. Prints the program's resident memory during the job, and exits with 1 if it grows or a row does not have exactly
 one result.
 
     python3 tests/cli/stream.py [--rows 100000000]
@@ -20,7 +20,8 @@ LOOKS = 20
 
 
 def write_rows(pipe, rows):
-    """Eight rows share five tokens and have three of their own; digits to base 1,000 make every row differ."""
+    """Groups of eight rows share five tokens; each row has three of its own. Base-1,000 digits make all rows
+    distinct."""
     block, prefix = [], ""
     for i in range(rows):
         a, b, c = i // 1000000, i // 1000 % 1000, i % 1000
@@ -68,7 +69,7 @@ def main():
         fault = f"exit code {code}"
     elif done != rows:
         fault = f"{rows - done} rows without a result"
-    # What a tenth of the job has not taken, the rest must not take either.
+    # After a tenth of the job, memory must not grow any more.
     early = max(memory[:LOOKS // 5])
     late = max(memory[LOOKS // 5:])
     if fault is None and late > 1.1 * early + 16:

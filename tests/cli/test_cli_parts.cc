@@ -29,7 +29,7 @@ extern "C" {
 namespace batchllm::cli {
 namespace {
 
-// A file in a folder of its own, both removed at the end.
+// A file in its own folder; both are removed at the end.
 class TemporaryFile {
   public:
     explicit TemporaryFile(const std::string &bytes) {
@@ -170,7 +170,8 @@ Status write_rows(OutputFile *file, std::vector<int64_t> lines) {
     return file->append(batch);
 }
 
-// Cuts the output at every length: what is left is resumed to whole lines, and those alone are done.
+// Cuts the output at every length: it is resumed after the last whole line, and only rows in whole
+// lines are done.
 void an_output_cut_anywhere_is_resumed_at_a_whole_line(void **) {
     const std::string whole = "row 5\nrow 2\nrow 9\n";
     for (size_t cut = 0; cut <= whole.size(); ++cut) {
@@ -218,7 +219,7 @@ void a_line_set_holds_any_line_number(void **) {
     }
 }
 
-// What an earlier run has done may have had every column; what is left need not.
+// Rows that an earlier run has done may have had every column; the rows that are left need not.
 void rows_left_by_an_earlier_run_lack_a_cell_and_no_column(void **) {
     TemplateOptions options;
     options.text = "{title}: {text}";

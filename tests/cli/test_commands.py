@@ -48,7 +48,7 @@ class Windows(ProgramTest):
         return found
 
     def test_steps_stay_full_across_windows(self):
-        """The next window is added before the one before has drained."""
+        """The next window is added before the previous one has drained."""
         timeline = self.directory / "timeline.csv"
         rows = token_rows(2000, prefix=20, own=20, sharing=2)
         self.run_rows(rows, "--window-rows", "200", "--step-tokens", "256", "--timeline", timeline)
@@ -109,7 +109,7 @@ class Statistics(ProgramTest):
         while True:
             try:
                 part = os.read(ours, 65536)
-            except OSError:  # the end, as a pty has it
+            except OSError:  # how a pty reports the end
                 break
             if not part:
                 break
@@ -196,7 +196,7 @@ class Plans(ProgramTest):
         without = self.run_rows(token_rows(200), "--force")
         self.assertEqual({i: r["tokens"] for i, r in by_id(with_plan).items()},
                          {i: r["tokens"] for i, r in by_id(without).items()})
-        # Changed and new rows are planned afresh, and windows find their part of the plan.
+        # Changed and new rows are planned again, and windows find their part of the plan.
         rows = token_rows(210)
         rows[3]["tokens"][0] = 55
         self.run_rows(rows, "--plan", self.plan, "--stats", stats, "--force", "--window-rows", "50")
@@ -213,7 +213,8 @@ class Plans(ProgramTest):
         one, many = computed("--levels", "one"), computed("--levels", "many")
         self.assertEqual(one - many, 19 * 300)
         self.assertEqual([computed(cost=0.2), computed(cost=20), computed()], [many, one, one])
-        # A plan is made for a described device; a model of this size shares no heads on one, and without a model nobody knows.
+        # A plan is made for a described device; a model of this size shares no heads on it, and without a model this is
+        # not known.
         for options in ([], ["--model", TESTS / "golden/qwen3_bf16", "--device", "h200", "--max-tokens", "2"]):
             self.make_plan(*options)
             self.assertEqual(json.loads(self.inspect("--json"))["levels"], 0)
@@ -310,7 +311,7 @@ class Usage(ProgramTest):
         self.assertIn(b"no row can run: no line is JSON", done.stderr)
         self.assertIn(b"python -m batchllm run", done.stderr)
         self.assertFalse(self.output.exists())
-        # Where one row can run, or there are few, each is an error of its own.
+        # If any row can run, or if there are few rows, each has its own error.
         for content, rows in ((b"x\n" * 9 + lines(token_rows(1)), 10), (b"x\n" * 7, 7)):
             file.write_bytes(content)
             done = self.run_program("run", *SIM, "-i", file, "-o", self.output, "--force")
@@ -388,7 +389,7 @@ class Usage(ProgramTest):
             self.assertEqual(done.returncode, 1)
             self.assertIn(what, done.stderr)
             self.assertFalse(self.output.exists() or here.exists())
-        for one, other in (("new", "./new"), (here, "f"), ("new", "./new.state")):  # files that are not there yet
+        for one, other in (("new", "./new"), (here, "f"), ("new", "./new.state")):  # files that do not exist yet
             done = self.run_program("run", *SIM, "-i", self.input, "-o", one, "--stats", other, cwd=self.directory)
             self.assertEqual(done.returncode, 1)
             self.assertRegex(done.stderr, b"is the file of --output too|is where --output keeps its state")
@@ -425,7 +426,7 @@ class Usage(ProgramTest):
         self.assertIn(b"is a file of the model", done.stderr)
         self.assertFalse(self.output.exists() or state.exists())
         self.assertEqual((model / "config.json").read_text(), config)
-        # Others in the same folder are somebody's own; nor can /dev/null have a state, or need one.
+        # Other files in the same folder are not touched; /dev/null cannot have a state, and needs none.
         self.run_rows(token_rows(3), "--model", model, "--stats", model / "stats.json", backend=SIM)
         self.run_rows(token_rows(3), "--model", model, "--stats", model / "stats.json", "--force", backend=SIM)
         done = self.run_program("run", *SIM, "-i", self.input, "-o", "/dev/null", "--stats", self.directory / "s.json")
@@ -464,7 +465,7 @@ class Usage(ProgramTest):
         self.assertIn(f'"messages" is text, and there is no tokenizer.json in {model}', refused(model=model))
         done = self.run_program("plan", "-i", self.input, "-o", self.directory / "f.plan")
         self.assertEqual((done.returncode, done.stderr.count(b"\n")), (1, 1), done.stderr)
-        # Where one row can run, the others' errors are theirs.
+        # If any row can run, the others have their own errors.
         rows = [{"id": 0, "prompt": "text"}, {"id": 1, "tokens": [1, 2]}]
         found = by_id(self.run_rows(rows, "--force", expect=3))
         self.assertEqual(found[0]["error"]["code"], "ROW_INVALID_PARAMETER")
@@ -484,7 +485,7 @@ class Usage(ProgramTest):
         gone = self.directory / "gone"
         gone.mkdir()
         self.input.write_bytes(lines({"id": i, "tokens": [i, 1, 2], "max_tokens": 3000} for i in range(400)))
-        # The folder goes while the job runs.
+        # The folder is removed while the job runs.
         command = [PROGRAM, "run", *SIM, "-i", self.input, "-o", self.output, "--progress", "none", "--ignore-eos",
                    "--max-tokens", "3000", "--stats", gone / "s.json", "--report", gone / "r.html"]
         with subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE) as running:
@@ -533,7 +534,7 @@ class Tokenize(ProgramTest):
                 tokens = self.tokenize(rows, model=model)
                 self.assertEqual([row["id"] for row in tokens], list(range(len(self.TEXTS))))
                 back = self.tokenize(tokens, "--decode", model=model)
-                if model.parent.name in ("llama3", "qwen2"):  # that lose nothing
+                if model.parent.name in ("llama3", "qwen2"):  # tokenizers that lose nothing
                     self.assertEqual([row["text"] for row in back], self.TEXTS)
                 plain = self.tokenize(rows, "--no-special", model=model)
                 self.assertEqual(plain[3]["tokens"], [])
@@ -606,7 +607,7 @@ class TextRows(ProgramTest):
             tokens = row["tokens"]
             if row["finish_reason"] == "stop":
                 ended += 1
-                tokens = tokens[:-1]  # the EOS is no part of the text
+                tokens = tokens[:-1]  # the EOS is not part of the text
             done = self.run_program("tokenize", "--model", self.model, "--decode",
                                     stdin=lines([{"tokens": tokens}]))
             self.assertEqual(row["text"], parse(done.stdout.decode())["text"])
@@ -641,7 +642,7 @@ class TextRows(ProgramTest):
         by_token = self.run_text([{"id": i, "tokens": t} for i, t in enumerate(wanted)], "--force")
         self.assertEqual({i: (r["tokens"], r["usage"]["prompt_tokens"]) for i, r in found.items()},
                          {i: (r["tokens"], r["usage"]["prompt_tokens"]) for i, r in by_token.items()})
-        # The plan is of the same tokens.
+        # The plan has the same tokens.
         self.input.write_bytes(lines(rows))
         plan, stats = self.directory / "rows.plan", self.directory / "plan.json"
         done = self.run_program("plan", "--input", self.input, "--model", self.model, "--output", plan, "--stats", stats)
@@ -703,7 +704,7 @@ class TextRows(ProgramTest):
         self.assertIsInstance(choice["message"]["content"], str)
         self.assertIsNone(choice["logprobs"])
         second = found["b"]["response"]["body"]
-        self.assertEqual(second["usage"]["prompt_tokens"], body["usage"]["prompt_tokens"])  # no tools in it
+        self.assertEqual(second["usage"]["prompt_tokens"], body["usage"]["prompt_tokens"])  # no tools in the prompt
         self.assertEqual([c["index"] for c in second["choices"]], [0, 1])
         tokens = second["choices"][0]["logprobs"]["content"]
         self.assertGreater(len(tokens), 0)
@@ -730,7 +731,7 @@ class TextRows(ProgramTest):
         self.assertIn(json.loads(answer)["n"], (5, 6, 7))
 
     def test_rows_and_options_say_how_json_is_written(self):
-        """The simulated model is inclined to low token ids: to spaces, to "b" before "n", to "." before "}"."""
+        """The simulated model prefers low token ids: spaces, "b" over "n", "." over "}"."""
         number = {"type": "integer", "minimum": 1, "maximum": 9}
         two = {"type": "object", "properties": {"n": number, "b": {"enum": ["x"]}}, "required": ["b", "n"], "additionalProperties": False}
         one = {"type": "object", "properties": {"n": number}, "required": ["n"], "additionalProperties": False}
@@ -770,14 +771,14 @@ class TextRows(ProgramTest):
         self.assertEqual(found[0]["error"]["code"], "ROW_CONSTRAINT")
         self.assertIn("#/uniqueItems", found[0]["error"]["message"])
         self.assertLessEqual(len(json.loads(found[1]["text"])), 2)
-        self.assertEqual(self.stderr.count("#/uniqueItems:"), 1)  # once, not once a row
+        self.assertEqual(self.stderr.count("#/uniqueItems:"), 1)  # once, not once per row
         rows = [chat("exact", strict=True), chat("loose", strict=False), chat("unsaid"), chat("null", strict=None), chat("bad", strict=1)]
         for options, loose in (((), {"loose"}), (("--loose-schema",), {"loose", "unsaid", "null"})):
             found = {row["custom_id"]: row for row in self.run_rows(rows, "--force", *options, expect=3, backend=self.sim)}
             good = {name for name, row in found.items() if row["response"]["status_code"] == 200}
             self.assertEqual(good, loose)
             self.assertIn("strict", found["bad"]["error"]["message"])
-        def either_order(name, first, **strict):  # the request's "strict" counts, wherever loose_schema stands
+        def either_order(name, first, **strict):  # the request's "strict" applies, wherever loose_schema is set
             row = chat(name, **strict)
             row["body"] = {**first, **row["body"]} if name.endswith("before") else {**row["body"], **first}
             return row
@@ -847,10 +848,10 @@ class TextRows(ProgramTest):
 
 
 class Surroundings(ProgramTest):
-    """What a shell, a cache or a daemon leaves for the program to find."""
+    """Things that a shell, a cache or a daemon may leave for the program."""
 
     def model_with(self, name, make):
-        """A copy of a model in which one file is something else."""
+        """A copy of a model in which one file is replaced by something else."""
         model = self.directory / "model"
         shutil.rmtree(model, ignore_errors=True)
         model.mkdir()
@@ -865,7 +866,7 @@ class Surroundings(ProgramTest):
             model = self.model_with(name, lambda path: path.symlink_to("../blobs/pruned"))
             for command in (["run", "--backend", "cpu", "-o", self.output], ["plan", "-o", self.directory / "plan"]):
                 if command[0] == "plan" and name != "tokenizer.json":
-                    continue  # of no concern to it
+                    continue  # not used by it
                 self.input.write_bytes(lines(token_rows(2)))
                 done = self.run_program(*command, "--model", model, "-i", self.input)
                 self.assertEqual(done.returncode, 1, name)
@@ -914,7 +915,7 @@ class Surroundings(ProgramTest):
 
 
 class GoldenModel(ProgramTest):
-    """A real, tiny model on the CPU: the program gives what the reference gave."""
+    """A real, tiny model on the CPU: the program's output equals the reference."""
 
     ROUNDING = 1e-3  # margins below it may fall either way in float32
 
@@ -963,7 +964,7 @@ class GoldenModel(ProgramTest):
                 self.assertIn(text or b"", done.stderr)
 
     def compare(self, found, row):
-        """How many tokens were compared: up to the first that rounding may decide."""
+        """Returns how many tokens were compared: up to the first one that rounding may change."""
         for i, (token, margin) in enumerate(zip(row["tokens"], row["margins"], strict=True)):
             if margin < self.ROUNDING and found["tokens"][i:i + 1] != [token]:
                 return i

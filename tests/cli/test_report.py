@@ -1,4 +1,5 @@
-"""--report of run, plan and inspect: a page that is well-formed, holds the figures of --stats, and no foreign markup."""
+"""--report of run, plan and inspect: a page that is well-formed, has the figures of --stats, and contains no foreign
+markup."""
 
 import html.parser
 import json
@@ -22,7 +23,7 @@ SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 
 
 class Page(html.parser.HTMLParser):
-    """Reads a report, and raises where an element is not closed, or is one that reports do not have."""
+    """Parses a report, and raises if an element is not closed or is not one that reports use."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -58,7 +59,7 @@ class Page(html.parser.HTMLParser):
 
 
 def few_tokens(count):
-    """Rows of ids that the text model has."""
+    """Rows of ids in the text model's vocabulary."""
     return [{**row, "tokens": [token % 300 for token in row["tokens"]]} for row in token_rows(count)]
 
 
@@ -83,7 +84,7 @@ class ReportTest(ProgramTest):
         self.stats = self.directory / "stats.json"
 
     def run_text(self, rows, expect=0):
-        """Rows of text, through a tokenizer; what comes out is not looked at."""
+        """Runs rows of text through a tokenizer; the output is not checked."""
         model = text_model(self.directory / "model")
         self.input.write_bytes(lines(rows))
         done = self.run_program("run", "--backend", "sim", "--backend-options", "pages=4096", "--model", model, "-i", self.input,
@@ -101,7 +102,7 @@ class ReportTest(ProgramTest):
 
     def assert_figures(self, page, stats):
         predicted = {"predicted_" + name: value for name, value in stats.get("predicted", {}).items()}
-        # "backend" is a name in the statistics, and a time in the page.
+        # "backend" is a name in the statistics, but a time in the page.
         stats = {name: value for name, value in {**stats, **predicted}.items() if not isinstance(value, str)}
         seconds, kv = {**stats.get("seconds", {}), "predicted_seconds": 0}, stats.get("kv", {})
         for name, value in page.figures.items():
@@ -146,7 +147,7 @@ class Run(ReportTest):
         rows += [json.dumps({"id": 99, hostile: 1})]
         self.input = self.directory / "<img src=x onerror=alert(1)>.jsonl"
         self.run_text(rows, expect=3)
-        self.read_report()  # raises at any element or attribute of theirs
+        self.read_report()  # raises on any element or attribute of theirs
         self.assertNotIn("\u202e", self.words)
         self.assertNotIn("\x07", self.words)
         self.assertIn("</text></svg><script>alert(1)", self.words)
@@ -158,7 +159,7 @@ class Run(ReportTest):
         self.read_report()
         self.assertIn("Read the review and answer", self.words)
         icicle = self.drawings[0]
-        self.assertEqual(len(icicle.findall("svg")), 2)  # all rows, and what they share
+        self.assertEqual(len(icicle.findall("svg")), 2)  # all rows, and the prefixes that they share
 
     def test_with_no_sharing_there_is_none(self):
         self.run_rows(token_rows(50), "--report", self.report, "--no-sharing")
@@ -236,7 +237,8 @@ class Plans(ReportTest):
     def test_a_run_shows_what_was_predicted_beside_what_it_took(self):
         model = text_model(self.directory / "model")
         self.input.write_bytes(lines(few_tokens(100)))
-        # A window's rows join those of the one before it, so the job takes less than its windows one after another.
+        # A window's rows join those of the previous window, so the job takes less time than its windows one after
+        # another.
         for windows, within in ([], 0.01), (["--window-rows", "50"], 0.5):
             done = self.run_program("run", "-i", self.input, "-o", self.output, "--model", model, "--backend", "sim", "--backend-options",
                                     "device=h200", "--device", "h200", "--ignore-eos", "--max-tokens", "8", "--report", self.report,
@@ -252,7 +254,7 @@ class Plans(ReportTest):
     def test_an_unknown_device_is_told_before_anything_is_written(self):
         model = text_model(self.directory / "model")
         self.input.write_bytes(lines(token_rows(10)))
-        # The model has no weights: a device is looked at before the engine takes any memory of it.
+        # The model has no weights: the device is examined before the engine allocates any of its memory.
         for command in (["plan"], ["run", "--backend", "sim"], ["run", "--backend", "cpu"]):
             done = self.run_program(*command, "-i", self.input, "-o", self.output, "--model", model, "--device", "h9")
             self.assertEqual(done.returncode, 1)

@@ -18,7 +18,7 @@ SLOW = [*SIM, "--step-tokens", "64", "--kv-memory", "64MiB", "--window-rows", "1
 
 
 def comparable(rows):
-    """Rows by id, less what may differ between runs: how much of a prompt happened to be shared."""
+    """Rows by id, without what may differ between runs: how much of a prompt happened to be shared."""
     found = by_id(rows)
     for row in found.values():
         del row["usage"]["shared_tokens"]
@@ -26,7 +26,7 @@ def comparable(rows):
 
 
 def wait_for_handler(child):
-    """Until the program catches SIGINT: before that, the signal ends it as it would any other program."""
+    """Until the program catches SIGINT: before that, the signal would simply end it."""
     for _ in range(20000):
         status = pathlib.Path(f"/proc/{child.pid}/status").read_text()
         caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
@@ -103,7 +103,7 @@ class Interrupted(ProgramTest):
             if mode == ["--force"] and not self.output.with_suffix(".jsonl.state").exists():
                 continue
             mode = ["--resume"]
-            if child.returncode == 3:  # it was done before the kill
+            if child.returncode == 3:  # it finished before the kill
                 self.assertEqual(comparable(self.read_output()), expected)
                 mode = ["--force"]
             elif randomness.random() < 0.3:
@@ -111,18 +111,18 @@ class Interrupted(ProgramTest):
         self.assertGreater(killed, 2)
         self.finish()
         self.assertEqual(comparable(self.read_output()), expected)
-        self.finish()  # nothing is left to do: the same file, the same exit code
+        self.finish()  # nothing is left to do: the file and the exit code are the same
         self.assertEqual(comparable(self.read_output()), expected)
 
     def tear(self):
-        """A machine that goes down may leave half of the last line."""
+        """A machine that crashes may leave half of the last line."""
         size = self.output.stat().st_size
         if size > 10:
             os.truncate(self.output, size - random.randrange(1, 10))
 
     def test_interrupt_writes_what_has_finished_and_can_be_resumed(self):
         for number in (signal.SIGINT, signal.SIGTERM):
-            for _ in range(10):  # on a busy machine the run may be done before the signal
+            for _ in range(10):  # on a busy machine the run may finish before the signal
                 self.output.unlink(missing_ok=True)
                 child = self.start()
                 self.wait_for_output(child, 0)
@@ -139,7 +139,7 @@ class Interrupted(ProgramTest):
 
     def test_a_resumed_job_leaves_the_plan_of_its_first_run(self):
         plan = self.directory / "job.plan"
-        for _ in range(10):  # on a busy machine the run may be done before the signal
+        for _ in range(10):  # on a busy machine the run may finish before the signal
             child = self.start("--force", "--save-plan", plan)
             self.wait_for_output(child, 0)
             child.send_signal(signal.SIGINT)
@@ -152,7 +152,7 @@ class Interrupted(ProgramTest):
         self.assertEqual(done.returncode, 3, done.stderr)
         self.assertEqual(plan.read_bytes(), whole)
         self.assertRegex(done.stderr, rb"--save-plan: .*job.plan: not written, as [\d,]+ rows of the job are done")
-        # There is nothing to resume: the plan is the job's.
+        # There is nothing to resume: the plan belongs to the job.
         self.output.unlink()
         plan.unlink()
         child = self.start("--resume", "--save-plan", plan)
@@ -164,7 +164,7 @@ class Interrupted(ProgramTest):
         child = self.start()
         try:
             self.wait_for_output(child, 0)
-            child.send_signal(signal.SIGSTOP)  # it must not be done before the others have tried
+            child.send_signal(signal.SIGSTOP)  # it must not finish before the others have tried
             self.assertIsNone(child.poll())
             for mode in (["--resume"], ["--force"]):
                 second = self.start(*mode)
@@ -269,7 +269,7 @@ class DevicesThatFail(ProgramTest):
 
 
 class Structured(ProgramTest):
-    """A job of JSON: its schema is the command line's, and some rows have one of their own."""
+    """A job with JSON output: its schema is on the command line, and some rows have their own."""
 
     SCHEMA = {"type": "object", "properties": {"kind": {"enum": ["book", "toy"]}, "price": {"type": "integer", "minimum": 0, "maximum": 99},
                                                "tags": {"type": "array", "items": {"enum": ["a", "b", "c"]}, "maxItems": 4}},
@@ -349,7 +349,7 @@ class Structured(ProgramTest):
             code, errors = run("--resume", *(change if isinstance(change, list) else []))
             self.assertEqual(code, 1, (change, errors))
             self.assertIn("option constraint (was ", errors)
-            self.assertLess(len(errors), 1500)  # not the schemas, which may be long
+            self.assertLess(len(errors), 1500)  # does not include the schemas, which may be long
             self.assertEqual(self.output.read_bytes(), before)
 
     def test_how_json_is_written_counts_for_rows_with_schemas_of_their_own(self):
@@ -538,7 +538,7 @@ class Streams(ProgramTest):
                 child = subprocess.Popen([PROGRAM, *command, "-i", str(pipe), "-o", str(self.output)],
                                          stderr=subprocess.PIPE)
                 wait_for_handler(child)
-                time.sleep(0.2)  # for it to open the pipe; the test holds too when it has not yet
+                time.sleep(0.2)  # lets it open the pipe; the test also works if it has not yet
                 child.send_signal(signal.SIGINT)
                 _, errors = child.communicate(timeout=20)
                 self.assertEqual(child.returncode, 130, errors)

@@ -1,4 +1,4 @@
-"""Input rows: what is taken, what is refused, and that one bad row harms no other."""
+"""Input rows: what is accepted, what is rejected, and that a bad row does not affect others."""
 
 import json
 import resource
@@ -90,7 +90,7 @@ class BadRows(ProgramTest):
         self.assertEqual(sorted(r["error"]["line"] for r in results), [1, 2])
 
     def test_more_bad_rows_than_a_chunk_holds_are_told_one_by_one(self):
-        """With a good row between and behind them."""
+        """With a good row between and after them."""
         rows = [b"bad"] * 17000
         rows[16500] = rows[16999] = {"tokens": [1]}
         out = self.run_rows(rows, expect=3)
@@ -105,7 +105,7 @@ class BadRows(ProgramTest):
         self.assertEqual(len(shown), 1, done.stderr)
         self.assertIn(b"input line 4: ROW_INVALID_PARAMETER: ", shown[0])
         self.assertIn(b"top_p", shown[0])
-        self.input.write_bytes(lines(token_rows(3) + [{"id": 4, "tokens": [1] * 9000}]))  # found by the engine
+        self.input.write_bytes(lines(token_rows(3) + [{"id": 4, "tokens": [1] * 9000}]))  # detected by the engine
         done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--force")
         self.assertIn(b"The first error: input line 4: ROW_TOO_LONG: ", done.stderr)
         self.input.write_bytes(lines(token_rows(3)))
@@ -127,7 +127,7 @@ class BadRows(ProgramTest):
         used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
         self.assertIn("names token 5 twice", out[1]["error"]["message"])
         self.assertEqual(out[2]["error"]["code"], "ROW_INVALID_PARAMETER")  # not in the vocabulary
-        self.assertLess(used, 5)  # processor time; the square of their number would take 10 s
+        self.assertLess(used, 5)  # processor time; quadratic time would be 10 s
 
     def test_unknown_keys_can_be_passed_over(self):
         rows = [{"id": 1, "tokens": [1], "zebra": 1}]
@@ -154,7 +154,7 @@ class Lines(ProgramTest):
         data = (b'\xef\xbb\xbf{"id": "a", "tokens": [1]}\r\n\r\n   \n{"tokens": [2]}\r\n\n'
                 b'{"id": "c", "tokens": [3]}')
         results = by_id(self.run_rows(data))
-        self.assertEqual(set(results), {"a", 4, "c"})  # the id that is missing is the line's number
+        self.assertEqual(set(results), {"a", 4, "c"})  # a missing id is replaced by the line's number
 
     def test_ids_come_back_as_they_were(self):
         ids = ["text", "\u00e9\u4e2d\U0001f600\"\\\n\u0000", 5, -7, 2.5, 18446744073709551615, ""]
@@ -252,7 +252,7 @@ class Lines(ProgramTest):
 
     def test_only_descriptors_that_the_program_was_started_with_are_written_to(self):
         self.input.write_bytes(lines(token_rows(50)))
-        # Without this check some of these numbers are the input, the output and its state.
+        # Without the check, some of these descriptors would be the input, the output and its state.
         for number in range(3, 10):
             for arguments in (["-o", f"/dev/fd/{number}"], ["-o", self.output, "--stats", f"/dev/fd/{number}"]):
                 done = self.run_program("run", *SIM, "-i", self.input, *arguments)

@@ -67,7 +67,7 @@ class Shapes(ProgramTest):
         self.assertEqual(len(seen), 2 * 8 * 3)
 
     def test_full_sizes_are_the_published_ones(self):
-        """The total_size of the published indexes, where there is no vision tower beside the text model."""
+        """The total_size of the published indexes, for models without a vision tower."""
         published = {"qwen3-30b-a3b": 61_064_245_248, "gpt-oss-20b": 13_761_264_768}
         for name, size in published.items():
             shape = make_shape.SHAPES[name]

@@ -13,7 +13,7 @@ RUN = ["--backend", "cpu", "--model", MODEL, "--kv-memory", "64MiB", "--max-toke
 
 
 def table(count):
-    """A text of each row's own before what a few rows and all rows have."""
+    """Rows with their own text first, then a text that a few rows have, then one that all rows have."""
     return [{"id": f"r{i}", "own": f"number {i} of {count}", "kind": f"kind {i % 4} of a thing with a long name",
              "all": "what every row of this table says in so many words", "note": None, "weight": i / 2}
             for i in range(count)]
@@ -23,7 +23,7 @@ class Tables(ProgramTest):
     template = "Tell.\n{own}\nKind: {kind}\n{all}\nAnswer:"
 
     def prompts(self, rows, *options, expect=0):
-        """Prompt tokens by id, through a plan of the rows that keeps the tokens."""
+        """Prompt tokens by id, from a plan of the rows that contains the tokens."""
         found = self.run_rows(rows, *options, "--force", backend=RUN, expect=expect)
         return {row["id"]: row for row in found}
 
@@ -67,7 +67,7 @@ class Tables(ProgramTest):
             self.assertEqual([path.name for path in self.directory.iterdir()], [self.input.name])
 
     def test_keys_of_a_line_s_own_cost_no_column(self):
-        # A column for each would take 20,000 x 400,000 offsets.
+        # One column for each key would take 20,000 x 400,000 offsets.
         rows = [{"id": f"r{i}", "own": f"number {i}", **{f"key {i} {k}": k for k in range(20)}} for i in range(20000)]
         rows[5]["own\0other"] = "would be the column own a second time"
         self.input.write_bytes(lines(rows))
@@ -100,7 +100,7 @@ class Tables(ProgramTest):
             plans.append(plan.read_bytes())
         self.assertEqual(plans[0], plans[1])
         grouped = json.loads(self.run_program("inspect", "--json", plan).stdout)["grouped_rows"]
-        # Windows of a few rows: fields are put in order over the same rows all the same.
+        # Windows of a few rows: the order of fields is still found over the same rows.
         answers = []
         for windows, least in (([], grouped), (["--threads", "1"], grouped), (["--window-rows", "64"], 190)):
             done = self.run_program("run", *RUN, "-i", self.input, "-o", self.output, "--force", "--plan", plan,
@@ -126,7 +126,7 @@ class Tables(ProgramTest):
     def test_a_job_that_goes_on_makes_the_same_prompts(self):
         common = ["--template", self.template, "--fields", "reorder"]
         whole = self.prompts(table(120), *common)
-        # Cut short: the first 50 lines are there.
+        # Cut short after the first 50 lines.
         kept = self.output.read_bytes().splitlines(keepends=True)[:50]
         self.output.write_bytes(b"".join(kept))
         self.input.write_bytes(lines(table(120)))
@@ -182,7 +182,7 @@ class Advice(ProgramTest):
         self.assertRegex(told, r"advice +\d+\.\d % of the prompt tokens are saved, and about \d\d % could be")
         self.assertRegex(told, r'What they have in common begins ".*Rule')
         self.assertIn("Put what rows have in common first", shown)
-        # The example is named by its line of the input, which rows that failed are lines of too.
+        # The example is named by its line in the input, which also counts rows that failed.
         self.input.write_bytes(b"{\n\n" + self.input.read_bytes())
         done = self.run_program("plan", "-i", self.input, "-o", self.directory / "two.plan", "--model", MODEL)
         row = int(re.search(r"tokens \d+ to \d+ of row (\d+)\)", shown).group(1))

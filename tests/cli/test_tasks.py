@@ -58,7 +58,7 @@ class Embedded(ProgramTest):
         self.assertEqual([(item["object"], item["index"]) for item in body["data"]], [("embedding", 0)])
         self.assertEqual(len(body["data"][0]["embedding"]), 3)
         self.assertEqual(found["b"]["response"]["status_code"], 200)
-        # Whatever the rows' default is.
+        # Whatever the default for rows is.
         completion = {"custom_id": "c", "url": "/v1/completions", "body": {"prompt": [5, 6], "max_tokens": 2}}
         found = self.run_rows([completion], "--task", "embed", "--force")
         self.assertEqual(found[0]["response"]["body"]["object"], "text_completion")

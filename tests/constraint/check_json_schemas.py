@@ -4,10 +4,10 @@
     python3 tests/constraint/check_json_schemas.py suite
     python3 tests/constraint/check_json_schemas.py maskbench
 
-Reads ../shared/json-schema beside the project, or the folder that BATCHLLM_JSON_SCHEMA_DATA names; says so and
-leaves with 77 where it is absent. SCHEMA_RECORDS names the program (build/tests/schema_records). An instance is
-written as json.dumps does without spaces, its members in the order that the schema declares (declared.py),
-or, with --order any, as they come. Fails if any verdict is wrong.
+Reads ../shared/json-schema beside the project, or the folder that BATCHLLM_JSON_SCHEMA_DATA names; exits with 77 and a
+message if it is absent. SCHEMA_RECORDS names the program (build/tests/schema_records). An instance is written like
+json.dumps without spaces, with members in the order that the schema declares (declared.py) or, with --order any, in
+their own order. Fails if any verdict is wrong.
 """
 import argparse
 import collections
@@ -155,7 +155,7 @@ def main():
     folder = data_folder()
     started = time.time()
     if arguments.what == 'suite':
-        # The required tests hold that formats are annotations.
+        # The required tests treat formats as annotations.
         good = check(suite_cases(folder), arguments, formats=False)
     elif arguments.what == 'formats':
         good = check(suite_cases(folder, optional='format/'), arguments, formats=True)

@@ -6,8 +6,8 @@
 
 A pair is an expression or a grammar, and a text: one derived from it, that text with a change, or letters at
 random. Expressions are matched by re.fullmatch(.., re.ASCII), and in the dialect of ECMA-262 by re.search.
-Grammars are made as trees, written as GBNF and as Lark, derived from, and recognised by trying every split.
-Exits with 1 at the first difference.
+Grammars are generated as trees and written as GBNF and as Lark; texts are derived from the trees, and recognised by
+trying every split. Exits with 1 at the first difference.
 """
 import argparse
 import json
@@ -30,7 +30,7 @@ def stop(*_):
 
 
 class Regex:
-    """A random expression, with a way to make a text that it may match."""
+    """A random expression, and a function that makes a text that it may match."""
 
     CLASSES = ["[ab]", "[a-c]", "[^a]", "[^a-c\\n]", "\\d", "\\w", "\\s", "\\D", "\\W", "\\S", "[\\w-]", "[é-€]", ".",
                "[^\\d]", "[a\\-b]", "[\\x41-\\x43]", "\\u20ac", "[^\\W\\d]"]
@@ -66,7 +66,7 @@ class Regex:
 
     @staticmethod
     def grouped(source):
-        # A count or an alternation keeps to itself.
+        # A count or an alternation is grouped.
         return source if source.startswith("(?:") or len(source) == 1 else "(?:" + source + ")"
 
     def make(self):
@@ -103,7 +103,7 @@ class Regex:
     def matches(self, source, text):
         if self.dialect == "regex":
             return re.fullmatch(source, text, re.ASCII) is not None
-        # Python's $ also stands before a last line feed, and its . takes other line ends.
+        # Python's $ also matches before a final line feed, and its . matches other line ends.
         python = re.sub(r"\$$", r"\\Z", source)
         return re.search(python, text, re.ASCII) is not None
 
@@ -119,7 +119,7 @@ def regex_texts(rng, regex, source, derive):
         if kind == 2 or (kind < 2 and regex.dialect == "ecma" and rng.random() < 0.5):
             text = changed(rng, text)
         if "\\B" in source and sys.version_info < (3, 14):
-            text = text or "a"  # there, \\B did not match the empty text
+            text = text or "a"  # in earlier versions, \\B did not match the empty text
         texts.append(text[:24])
     return texts
 
@@ -142,7 +142,7 @@ class Grammar:
         self.rng = rng
         self.count = rng.randint(1, 4)
         self.rules = [self.node(3, guarded=True) for _ in range(self.count)]
-        # Written as a rule that begins with itself, "root: root sign base | base"; here as what that means.
+        # Written as a left-recursive rule, "root: root sign base | base"; represented here by its meaning.
         self.sign = rng.choice("+-") if rng.random() < 0.2 else None
         self.base = self.rules[0]
         if self.sign:
@@ -163,7 +163,7 @@ class Grammar:
         if kind == 7:
             least = rng.randint(0, 2)
             return ("rep", self.node(depth - 1, guarded), least, rng.choice([None, least + rng.randint(0, 3)]))
-        # A rule behind a letter, so that none comes back to its own start.
+        # A rule after a letter, so that none reaches its own start.
         return ("seq", ("text", rng.choice("abc([")), ("rep", ("rule", rng.randrange(self.count)), 0, 1),
                 ("text", rng.choice(")]")))
 
@@ -307,9 +307,9 @@ def compare_regexes(program, rng, pairs, dialect, counts):
             continue
         texts = regex_texts(rng, regex, source, derive)
         if dialect == "ecma":
-            # What the two references see differently.
+            # A difference between the two references.
             texts = [t.replace("\n", "b") for t in texts]
-        # Python's re takes exponential time for some.
+        # Python's re takes exponential time for some pairs.
         signal.setitimer(signal.ITIMER_VIRTUAL, 2)
         try:
             wanted = [regex.matches(source, text) for text in texts]

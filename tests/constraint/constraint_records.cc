@@ -1,9 +1,10 @@
-// Expressions and grammars with texts in, which texts match out: for tests/constraint/compare.py. One
-// JSON object a line:
+// Reads expressions and grammars with texts, and says which texts match, for
+// tests/constraint/compare.py. One JSON object per line:
 //     {"kind": "regex" | "ecma" | "gbnf" | "lark", "source": "...", "texts": ["...", ...]}
 // and one line back: a digit for each text, 1 if it matches; or "error: ...".
 //
-// Each text goes through a ConstraintState byte by byte, and for a "regex" through the automaton too.
+// Each text goes through a ConstraintState byte by byte, and for a "regex" also through the
+// automaton.
 #include <cstdint>
 #include <iostream>
 #include <string>

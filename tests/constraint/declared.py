@@ -58,7 +58,7 @@ class Schemas:
         return schema
 
     def plainly_not(self, schema, value, depth=3):
-        """Whether it is easy to see that the schema does not hold: it is another branch's value then."""
+        """Whether the schema obviously does not hold, so that the value belongs to another branch."""
         schema = self.follow(schema)
         if schema is False:
             return True
@@ -90,7 +90,7 @@ class Schemas:
         return False
 
     def closure(self, schemas, value):
-        """The schemas and all that apply in the same place, in the declared order."""
+        """The schemas, and all schemas that apply in the same place, in the declared order."""
         out, seen = [], set()
         schemas = [self.follow(schema) if self.lone_ref else schema for schema in schemas]
         schemas = sorted((s for s in schemas if isinstance(s, dict)), key=lambda s: self.place.get(id(s), 0))

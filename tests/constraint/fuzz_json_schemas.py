@@ -1,11 +1,11 @@
-"""Random schemas and instances: the verdict of schema_records against that of PyPI's jsonschema.
+"""Random schemas and instances: compares the verdicts of schema_records with those of PyPI's jsonschema.
 
     ninja -C build tests/schema_records
     python3 tests/constraint/fuzz_json_schemas.py 20000 [seed]
 
-Needs PyPI's jsonschema. Each schema comes with instances made at random and, half of them, to fit it. The
-order of members is free (any), so that the verdict depends on the value alone. Prints the seed; fails at the
-first verdict that differs. A schema may be refused; how many are is printed.
+Needs PyPI's jsonschema. Each schema comes with random instances, half of them made to fit it. Members may come in any
+order, so that the verdict depends on the value alone. Prints the seed, and fails at the first verdict that differs.
+Schemas may be rejected; their number is printed.
 """
 import collections
 import json
@@ -188,7 +188,7 @@ def main():
         validator = jsonschema.Draft202012Validator(schema)
         try:
             wanted = [validator.is_valid(value) for value in values]
-        except BaseException as problem:  # a schema that refers to itself in place ends its recursion in several ways
+        except BaseException as problem:  # a schema that refers to itself in place can fail in several ways
             if isinstance(problem, KeyboardInterrupt):
                 raise
             counts['endless'] += 1

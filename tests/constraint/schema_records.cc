@@ -1,4 +1,4 @@
-// Compiles JSON schemas and runs texts through them: what check_json_schemas.py asks.
+// Compiles JSON schemas and runs texts through them, for check_json_schemas.py.
 //
 // A line in:  {"schema": "its text", "texts": ["..", ..], "spacing": "compact|flexible",
 //              "order": "declared|any", "formats": true, "loose": false}
@@ -18,7 +18,7 @@ using namespace batchllm;
 
 namespace {
 
-// Of this thread: other programs on the machine do not count.
+// Processor time of this thread, which other programs on the machine do not affect.
 double processor_microseconds() {
     timespec time;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -49,7 +49,7 @@ Result<JsonSchemaOptions> options_of(const JsonValue &line) {
     return options;
 }
 
-// Why the compilation failed, or the graph to run texts through.
+// The error of the compilation, or the graph to run texts through.
 struct Compiled {
     Status status;
     std::vector<std::string> warnings;

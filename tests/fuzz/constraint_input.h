@@ -39,7 +39,7 @@ inline Result<Grammar> read_grammar(int kind, std::string_view text, Budget *bud
     return grammar;
 }
 
-// A refusal has one of two codes and says why.
+// An error has one of two codes and a message.
 inline void check_refusal(const Status &status) {
     check(status.code() == BATCHLLM_ERROR_INVALID_ARGUMENT ||
           status.code() == BATCHLLM_ERROR_UNSUPPORTED);

@@ -1,6 +1,6 @@
-// libFuzzer: sequences of calls of the C interface, on the simulated backend, against what the header promises of
-// them: a status that was to be expected; exactly one result for every row added, of its own samples, one after the
-// other; no more tokens than were asked for; counts that add up.
+// libFuzzer: sequences of calls of the C interface, on the simulated backend, checked against the
+// promises of the header: an expected status; exactly one result for every sample of an added row,
+// with a row's samples adjacent; no more tokens than requested; counts that add up.
 #include <cstring>
 #include <map>
 #include <string>
@@ -90,7 +90,7 @@ class Engine {
             if (bytes_.next(4) == 0) one.prompt_logprobs = bytes_.next(3) - 1;
             const auto *begin = tokens.data() + offsets.back();
             const int32_t length = shared + own;
-            // Of parameters that cannot be, there is one result.
+            // A row with invalid parameters has one result.
             row.bad = one.max_tokens < 1 || one.samples < 1 || one.temperature < 0 ||
                       one.min_tokens > one.max_tokens;
             const int32_t checked = batchllm_engine_check_params(engine_, &one);
@@ -114,7 +114,7 @@ class Engine {
         check(status == (broken ? BATCHLLM_ERROR_INVALID_ARGUMENT : BATCHLLM_OK));
         if (!broken) return;
         check(batchllm_last_error()[0] != '\0');
-        for (const uint64_t tag : tags) rows_.erase(tag); // none was added
+        for (const uint64_t tag : tags) rows_.erase(tag); // no row was added
     }
 
     void add_score() {
@@ -231,7 +231,7 @@ class Engine {
             check(r.error_offsets[i + 1] > r.error_offsets[i] && tokens == 0);
             return;
         }
-        // The pool may be too small for the row's longest, which is the row's error too.
+        // The pool may be too small for the row's greatest length, which is also the row's error.
         if (r.statuses[i] == BATCHLLM_ERROR_ROW_TOO_LARGE ||
             r.statuses[i] == BATCHLLM_ERROR_ROW_TOO_LONG)
             return;
@@ -256,7 +256,7 @@ class Engine {
     Bytes &bytes_;
     batchllm_engine *engine_ = nullptr;
     batchllm_plan *plan_ = nullptr;
-    std::map<uint64_t, Row> rows_; // not polled, by tag
+    std::map<uint64_t, Row> rows_; // not yet polled, by tag
     uint64_t next_tag_ = 0;
     int64_t polled_ = 0;
 };

@@ -1,10 +1,10 @@
 /* libFuzzer: structs of the Arrow C data interface, arrays and streams of them, read as the Python package reads them
  * (bindings/python/arrow.i, arrow_cells.i): texts in every layout, dictionaries,
- * lists, tables of one column. A producer is trusted with the sizes of its buffers and with nothing else: what a struct
- * says of sizes is true here or is what no buffer can be; pointers may be NULL, offsets and bits are any. What is
- * given out is read to its last byte, and everything is released exactly once.
+ * lists, tables of one column. A producer is only trusted about the sizes of its buffers: sizes in
+ * a struct are correct here or impossible; pointers may be NULL; offsets and bits are arbitrary.
+ * Output is read to its last byte, and everything is released exactly once.
  *
- * Input: bytes, each a choice; when they are used up, zeros. */
+ * Input: bytes, each a choice; zeros once they are used up. */
 #include <Python.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -65,7 +65,7 @@ static owned *own_new(int *released) {
     return own;
 }
 
-/* Mostly small; now and then what no buffer can be. */
+/* Mostly small; now and then an impossible size. */
 static int64_t number(choices *from) {
     static const int64_t wrong[] = {-1, INT64_MIN, INT64_MAX,    INT64_MAX / 16 + 1, INT64_MAX / 8,
                                     -9, INT32_MIN, INT64_MAX - 1};
@@ -84,14 +84,14 @@ static const char *format(choices *from) {
     return choice == 255 ? NULL : formats[choice % (sizeof formats / sizeof *formats)];
 }
 
-/* Of a whole number, mostly. */
+/* Mostly the format of an integer. */
 static const char *number_format(choices *from) {
     static const char *const formats[] = {"i", "c", "C", "s", "S", "i", "I", "l", "L"};
     const uint8_t choice = next(from);
     return choice < 220 ? formats[choice % 9] : format(from);
 }
 
-/* A column, or with depth 0 whatever a struct's child may be. */
+/* A column, or with depth 0 anything that a struct's child may be. */
 static void fill_schema(choices *from, owned *own, struct ArrowSchema *schema, int depth) {
     memset(schema, 0, sizeof *schema);
     schema->format = format(from);
@@ -135,7 +135,7 @@ static const void *bitmap(choices *from, owned *own, int64_t offset, int64_t len
     return next(from) < 128 ? bits : NULL;
 }
 
-/* Offsets of either width for [offset, offset + length], mostly rising and within `items`. */
+/* Offsets of either width for [offset, offset + length], mostly increasing and within `items`. */
 static void *make_offsets(choices *from, owned *own, const struct ArrowArray *array, int wide,
                           int64_t items) {
     const size_t count = room(array->offset) + room(array->length) + 1;
@@ -155,7 +155,7 @@ static void *make_offsets(choices *from, owned *own, const struct ArrowArray *ar
     return offsets;
 }
 
-/* Bytes of an item of a number's format. */
+/* Bytes of an item with a number's format. */
 static size_t width(const char *is) {
     return is[0] == 'c' || is[0] == 'C'   ? 1
            : is[0] == 's' || is[0] == 'S' ? 2
@@ -177,10 +177,10 @@ static void start_array(choices *from, owned *own, struct ArrowArray *array, int
     if (buffers > 0) array->buffers[0] = bitmap(from, own, array->offset, array->length);
 }
 
-/* Whole numbers, small or any. */
+/* Integers, small or arbitrary. */
 static void fill_numbers(choices *from, owned *own, const char *is, struct ArrowArray *array) {
     start_array(from, own, array, 2);
-    if (array->length > 64) array->length = -1; /* else it tells of a buffer that is not there */
+    if (array->length > 64) array->length = -1; /* else it would claim a missing buffer */
     const size_t count = items_of(array), size = width(is);
     uint8_t *items = take(own, count * size);
     for (size_t i = 0; i < count; ++i) {
@@ -191,7 +191,7 @@ static void fill_numbers(choices *from, owned *own, const char *is, struct Arrow
     array->buffers[1] = items;
 }
 
-/* The bytes of a text are as many as its last offset says. */
+/* Texts have as many bytes as the last offset says. */
 static void fill_text(choices *from, owned *own, int wide, struct ArrowArray *array) {
     start_array(from, own, array, 3);
     void *offsets = make_offsets(from, own, array, wide, next(from) % 64);
@@ -199,7 +199,7 @@ static void fill_text(choices *from, owned *own, int wide, struct ArrowArray *ar
     int64_t end = 0;
     for (size_t i = 0; i <= items_of(array); ++i) {
         const int64_t at = wide ? ((int64_t *)offsets)[i] : ((int32_t *)offsets)[i];
-        if (at > 64) { /* no buffer is so large: make it wrong instead */
+        if (at > 64) { /* no buffer is that large: make it invalid instead */
             if (wide)
                 ((int64_t *)offsets)[i] = -1;
             else
@@ -211,7 +211,7 @@ static void fill_text(choices *from, owned *own, int wide, struct ArrowArray *ar
     array->buffers[2] = take(own, room(end));
 }
 
-/* Views into up to two buffers, of which the sizes are told. */
+/* Views into up to two buffers, whose sizes are given. */
 static void fill_views(choices *from, owned *own, struct ArrowArray *array) {
     const int blocks = next(from) % 3;
     start_array(from, own, array, 3 + blocks);
@@ -279,7 +279,8 @@ static void make_array(choices *from, const struct ArrowSchema *schema, struct A
     owned *own = own_new(released);
     fill_array(from, own, schema, array, 0);
     const uint8_t wrong = next(from);
-    /* Fewer than there can be: one less of views would make a block of text their sizes. */
+    /* Fewer than possible: with one buffer less, a block of text would be taken as the sizes of the
+     * views' buffers. */
     if (wrong == 1)
         array->n_buffers = array->n_buffers > 3   ? 2
                            : array->n_buffers > 0 ? array->n_buffers - 1
@@ -293,7 +294,7 @@ static void make_array(choices *from, const struct ArrowSchema *schema, struct A
 
 static uint64_t sum; /* so that reading is not left out */
 
-/* Reads what was given out; an exception is as good. */
+/* Reads the output; an exception is fine too. */
 static void look(PyObject *columns) {
     if (columns == NULL) {
         check(PyErr_Occurred() != NULL);
@@ -328,7 +329,7 @@ static void look(PyObject *columns) {
 
 typedef struct {
     choices *from;
-    struct ArrowSchema shape; /* what the schema said */
+    struct ArrowSchema shape; /* the schema's layout */
     int arrays, *released;
 } producer;
 
@@ -343,7 +344,7 @@ static int stream_schema(struct ArrowArrayStream *stream, struct ArrowSchema *ou
 static int stream_next(struct ArrowArrayStream *stream, struct ArrowArray *out) {
     producer *self = stream->private_data;
     if (next(self->from) > 250) return 5;
-    if (self->arrays >= 4) return 0; /* the end: as it came, released */
+    if (self->arrays >= 4) return 0; /* the end: *out stays released */
     ++self->arrays;
     make_array(self->from, &self->shape, out, self->released);
     return 0;
@@ -366,7 +367,7 @@ static void read_array(choices *from) {
     PyObject *array_capsule = PyCapsule_New(&array, "arrow_array", NULL);
     check(schema_capsule != NULL && array_capsule != NULL);
     look(batchllm_arrow_read(schema_capsule, array_capsule));
-    /* It was moved. */
+    /* It has been moved. */
     look(batchllm_arrow_read(schema_capsule, array_capsule));
     Py_DECREF(schema_capsule);
     Py_DECREF(array_capsule);

@@ -1,5 +1,6 @@
-// libFuzzer: bytes to a chat template and a conversation, and to text. Nothing may crash, hang or take much memory; what is
-// rendered is UTF-8, and a failure leaves the output as it was. Built as fuzz_tokenizer.cc says.
+// libFuzzer: bytes to a chat template and a conversation, and to text. Nothing may crash, hang or
+// take much memory; rendered text is UTF-8, and a failure leaves the output unchanged. Built as
+// fuzz_tokenizer.cc says.
 //
 // Input: the template, a zero byte, the conversation. Without a zero byte the conversation is a fixed one.
 #include <cstdint>

@@ -1,8 +1,8 @@
-// libFuzzer: the text of a grammar, a regular expression or a JSON schema, and choices of tokens. It is refused with a reason, or
-// what it allows keeps to constraint.h: allowed tokens are taken and no others, a text can always go on or end, what is
-// forced is allowed.
+// libFuzzer: the text of a grammar, a regular expression or a JSON schema, and choices of tokens.
+// It is rejected with a reason, or it behaves as constraint.h says: exactly the allowed tokens are
+// accepted, a text can always continue or end, and forced text is allowed.
 //
-// Input: a byte (its kind: constraint_input.h; 16: behind a marker), the text, a zero byte, choices.
+// Input: a byte (its kind: constraint_input.h; 16: after a marker), the text, a zero byte, choices.
 #include <algorithm>
 #include <bit>
 
@@ -50,7 +50,8 @@ void walk(std::shared_ptr<const Constraint> constraint, bool from_the_start,
             ConstraintState ahead = state;
             check(!state.complete() && ahead.advance_bytes(forced).ok());
         }
-        // The next allowed token from the chosen one on; and one that is not, if there is one.
+        // The next allowed token from the chosen one on, and a token that is not allowed, if there
+        // is one.
         int32_t token = static_cast<unsigned char>(choice) % size;
         while (!is_allowed(*allowed, token)) token = (token + 1) % size;
         int32_t other = token;

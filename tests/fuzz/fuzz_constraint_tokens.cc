@@ -1,9 +1,10 @@
-// libFuzzer: pairs of a constraint and a sequence of tokens. At each step a token's bit is set if and only if advance()
-// takes it, tokens that end a text are allowed exactly where it is complete, what is forced leads on and every allowed
-// token begins with it, and a second state in a cache that forgets all the time sees the same.
+// libFuzzer: pairs of a constraint and a sequence of tokens. At each step a token's bit is set if
+// and only if advance() accepts it, tokens that end a text are allowed exactly if it is complete,
+// forced text can be followed and every allowed token begins with it, and a second state with a
+// tiny cache behaves the same.
 //
-// Input: a byte (which constraint of the list below, or behind them a kind of constraint_input.h), for the latter its
-// text and a zero byte; then two bytes a step: which of the allowed tokens.
+// Input: a byte (a constraint of the list below, or beyond them a kind of constraint_input.h), for
+// the latter its text and a zero byte; then two bytes per step: which of the allowed tokens.
 #include <algorithm>
 
 #include "constraint/constraint.h"
@@ -47,7 +48,8 @@ constexpr Known kKnown[] = {
         "common.NUMBER\n%ignore \" \"\n"},
 };
 
-// All bytes, words that share their starts, numbers, punctuation of JSON, cut characters and long runs.
+// All bytes, words with common beginnings, numbers, punctuation of JSON, cut characters and long
+// runs.
 std::shared_ptr<const TokenVocabulary> vocabulary() {
     std::vector<std::string> tokens;
     for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
@@ -80,7 +82,8 @@ bool is_allowed(const AllowedTokens &allowed, int32_t token) {
     return (allowed.words[token / 32] >> (token % 32) & 1) != 0;
 }
 
-// The tokens of the mask. advance() takes them, and no others: one token in so many is tried, from `first` on.
+// The tokens of the mask. advance() must accept exactly these; one token in kTriedEvery is tried,
+// from `first` on.
 constexpr int32_t kTriedEvery = 8;
 std::vector<int32_t> tokens_of(ConstraintState *state, const AllowedTokens &allowed,
                                const std::string &forced, int32_t first) {

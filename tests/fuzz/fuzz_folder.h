@@ -1,4 +1,4 @@
-// A folder in memory for targets that read files: one a process, gone with it.
+// A folder in memory for targets that read files: one per process, removed with it.
 #pragma once
 
 #include <cstdio>
@@ -36,7 +36,7 @@ class Folder {
     std::string path_;
 };
 
-// The text up to the next zero byte, which is taken off too; *found is false when there is none left.
+// The text up to the next zero byte, which is also consumed; *found is false if there is none left.
 inline std::string_view next_part(std::string_view *input, bool *found) {
     *found = !input->empty();
     const size_t zero = input->find('\0');

@@ -1,9 +1,9 @@
-// libFuzzer: the JSON files of a model directory. Each is refused by name, or gives numbers that a backend may
-// believe; a chat template's files are refused for the conversations alone.
+// libFuzzer: the JSON files of a model directory. Each is rejected by name, or yields numbers that
+// a backend can rely on; errors in a chat template's files only affect conversations.
 //
-// Input, parted by zero bytes: config.json, generation_config.json, tokenizer_config.json,
-// special_tokens_map.json, model.safetensors.index.json, chat_template.json, hf_quant_config.json. An empty
-// part: no such file.
+// Input, separated by zero bytes: config.json, generation_config.json, tokenizer_config.json,
+// special_tokens_map.json, model.safetensors.index.json, chat_template.json, hf_quant_config.json.
+// An empty part: no such file.
 #include <array>
 #include <string>
 
@@ -30,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (size_t i = 0; i < std::size(kNames); ++i) {
         bool found = false;
         const std::string_view part = fuzz::next_part(&input, &found);
-        if (part == written[i]) continue; // inputs in a row differ in one file, mostly
+        if (part == written[i]) continue; // consecutive inputs mostly differ in one file
         if (part.empty())
             folder.remove(kNames[i]);
         else
@@ -80,7 +80,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
               config.status().code() == BATCHLLM_ERROR_IO);
         check(config.status().message().find(folder.path()) != std::string::npos);
     }
-    // There are no weights: whatever else is said, it is an error.
+    // There are no weights, so it is an error in any case.
     check(!load_model(folder.path()).ok());
     const auto chat = ChatTemplate::load(folder.path());
     check(chat.ok());

@@ -1,4 +1,5 @@
-// libFuzzer target: a plan file, and the sections inside one (which a checksum keeps a fuzzer out of).
+// libFuzzer target: a plan file, and the sections inside one (which the checksum would keep a
+// fuzzer out of).
 //     CC=clang CXX=clang++ meson setup build-fuzz -Dfuzz=true -Db_lundef=false -Db_sanitize=address,undefined
 //         -Dcpp_args=-fsanitize=fuzzer-no-link
 //     ninja -C build-fuzz tests/fuzz_plan && mkdir -p build-fuzz/corpus &&
@@ -20,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             return;
         }
         if (!check_plan(*plan).ok()) std::abort();
-        // What was read can be written, and used for rows that are not the plan's.
+        // A plan that was read can be written, and used for rows that are not its own.
         const auto file = write_plan(*plan);
         if (!file.ok() || !read_plan(std::as_bytes(std::span(file->data(), file->size()))).ok())
             std::abort();

@@ -1,5 +1,5 @@
-// libFuzzer: an input line of the program, of either form. It is a row or an error by name; the id that is given
-// back is JSON; what a row says of sampling is what the library takes or refuses by itself.
+// libFuzzer: an input line of the program, of either form. It is a row or a named error; the
+// returned id is JSON; the library itself accepts or rejects the row's sampling parameters.
 //
 // Input: a byte of options, then the line.
 #include <memory>
@@ -15,7 +15,7 @@ using namespace batchllm;
 using namespace batchllm::cli;
 using fuzz::check;
 
-// A tree keeps numbers as they were written: an id may be an integer that no type can hold.
+// A tree keeps numbers as written, since an id may be an integer beyond any type.
 static bool is_json(std::string_view text) {
     return parse_json_tree(text, "text", text.size()).ok();
 }
@@ -43,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     check(row.params != nullptr);
     check(row.is_text || row.text.empty());
     if (row.is_chat) {
-        static JsonParser parser; // which takes deeper nesting than a tree
+        static JsonParser parser; // which allows deeper nesting than a tree
         JsonView conversation;
         check(parser.parse(row.text, false, &conversation).kind == JsonFault::Kind::none);
     }

@@ -1,4 +1,5 @@
-// libFuzzer target: any bytes as a safetensors file. What is accepted must keep the format's rules.
+// libFuzzer target: any bytes as a safetensors file. A file that is accepted must follow the
+// format's rules.
 #include <cstdlib>
 #include <span>
 

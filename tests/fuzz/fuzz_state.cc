@@ -1,8 +1,9 @@
-// libFuzzer: an output and its state file, as something left them. They are refused, or the job goes on: then the
-// output holds whole lines alone, and what is added is found again.
+// libFuzzer: an output and its state file, in any condition. They are rejected, or the job
+// continues: then the output has only whole lines, and added lines are found again.
 //
 // Input: a byte (even: the state begins with the job's own first line); the output; a zero byte twice; the state.
-// Four bytes of line and a letter in the output's place of a record give a true one: see below.
+// Four bytes for a line and a letter, in place of a record, are replaced by a valid record: see
+// below.
 #include <string>
 
 #include "cli/output_file.h"
@@ -21,7 +22,7 @@ JobIdentity job() {
     return identity;
 }
 
-// The records of the lines that the fuzzer has written, so that it need not find their hashes.
+// Valid records for the lines that the fuzzer has written, so that it need not guess their hashes.
 std::string true_records(std::string_view output) {
     OutputBatch batch;
     int64_t line = 1;
@@ -49,7 +50,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if ((how & 2) == 0) state += true_records(output);
     if (part != std::string_view::npos) {
         const std::string_view rest = input.substr(part + 2);
-        // Laid over the end, so that records are changed as well as added.
+        // Written over the end, so that records are also changed, not only added.
         if ((how & 4) != 0 && rest.size() < state.size()) {
             state.replace(state.size() - rest.size(), rest.size(), rest);
         } else {

@@ -1,4 +1,5 @@
-// libFuzzer: a tuning cache. It is believed whole or not at all, and what is believed is written as it was read.
+// libFuzzer: a tuning cache. It is accepted as a whole or not at all, and an accepted file is
+// written back unchanged.
 #include <fstream>
 
 #include "fuzz_folder.h"
@@ -16,7 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         check(believed && candidate >= 0 && candidate < TuningCache::kCandidates);
     }
     check(choices.size() <= TuningCache::kMostEntries);
-    // Through a file what is believed, and a part of the rest: all of it would be ten times as slow.
+    // Accepted inputs also go through a file, and a part of the others: with all of them it would
+    // be ten times slower.
     if (!believed && size % 32 != 0) return 0;
     folder.write("cache", input);
     std::string warning;

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Small inputs that a fuzzer starts from, one folder a target. Usage: make_seeds.py OUTPUT_FOLDER
+"""Small inputs that a fuzzer starts from, one folder per target. Usage: make_seeds.py OUTPUT_FOLDER
 
-Small on purpose: a tokenizer of a real model is megabytes, and a fuzzer that starts there tries a dozen inputs a second.
+They are small on purpose: a real model's tokenizer has megabytes, and a fuzzer that starts there tries a dozen inputs
+per second.
 """
 
 import json
@@ -37,7 +38,7 @@ SCHEMAS = [
 
 
 def tokenizers():
-    """One of each kind of part, with as little vocabulary as shows it."""
+    """One tokenizer for each kind of part, with the smallest vocabulary that uses it."""
     vocab = {"a": 0, "b": 1, "ab": 2, "\u0120": 3, "\u0120a": 4, "<unk>": 5, "\u2581": 6, "\u2581a": 7, "<0xC3>": 8, "<0xA9>": 9}
     model = {"type": "BPE", "dropout": None, "unk_token": "<unk>", "continuing_subword_prefix": None,
              "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True, "ignore_merges": False, "vocab": vocab,
@@ -130,7 +131,7 @@ def seeds():
     for form in ("%016x", "%x", "%d"):
         yield "tuning", form.strip("%"), body + b"end " + (form % number).encode() + b"\n"
     for i in range(8):
-        # An array or a stream; each format; rising offsets.
+        # An array or a stream; each format; increasing offsets.
         yield "arrow", f"{i}", bytes([i % 2, *(0,) * (i % 2), i // 2, *(0,) * 6, 3, 0, 0, 0, 0, 9, 1, 2, 1, 3, 0, 0, 0, 0, *range(40)])
         yield "api", f"{i}", bytes((j * 37 + i * 91 + j * j * 11) % 256 for j in range(60 + 20 * i))
 

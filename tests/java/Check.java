@@ -7,7 +7,7 @@ import java.util.Arrays;
 import java.util.Comparator;
 import java.util.Objects;
 
-/** Runs a class's tests, its public static methods that take nothing but main, and what they check with. */
+/** Runs a class's tests: its public static methods without parameters. Also has the checks that they use. */
 final class Check {
     private Check() {}
 
@@ -15,7 +15,7 @@ final class Check {
         void run() throws Exception;
     }
 
-    /** Ends the process with 1 when a test failed. */
+    /** Ends the process with 1 if a test fails. */
     static void run(Class<?> tests) throws Exception {
         int failed = 0;
         Method[] methods = tests.getDeclaredMethods();
@@ -47,7 +47,7 @@ final class Check {
         }
     }
 
-    /** The exception, which is of the class and has the part in its text. */
+    /** The thrown exception, which must be of the class and have the part in its message. */
     static <T extends Throwable> T throwing(Class<T> type, String part, Body body) {
         try {
             body.run();
@@ -69,7 +69,7 @@ final class Check {
         throw new AssertionError("no " + name);
     }
 
-    /** Collects garbage until the condition holds, which it has ten seconds for. */
+    /** Collects garbage until the condition holds, for at most ten seconds. */
     static void eventually(String what, java.util.function.BooleanSupplier condition) throws Exception {
         for (int i = 0; i < 200; i++) {
             if (condition.getAsBoolean()) return;

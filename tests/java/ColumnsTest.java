@@ -26,7 +26,7 @@ final class ColumnsTest {
     private static final int[] TOKENS = {5, 6, 7, 8, 9, 10, 11, 12, 13};
     private static final long[] OFFSETS = {0, 2, 5, 9};
 
-    /** What the rows are, as a plan that keeps tokens and the engine's results show it. */
+    /** The lengths of the rows, according to a plan that contains tokens and the engine's results. */
     private static int[] lengths(TokenColumn column) {
         try (Engine engine = Jobs.simEngine();
                 Results results = engine.generate(Rows.ofTokens(column).withParams(Jobs.tokens(2)))) {
@@ -138,7 +138,7 @@ final class ColumnsTest {
                             LongBuffer.wrap(new long[] {0, 1, 2, 9}))));
             Check.throwing(NullPointerException.class, "", () -> Rows.ofTokens(null));
             Check.equal(0L, engine.stats().rows());
-            // No rows are left with the engine that would have to be run first.
+            // No rows are left in the engine that would have to run first.
             Check.throwing(BatchLlmException.InvalidArgument.class, "offset",
                     () -> engine.generate(Rows.ofTokens(TokenColumn.of(TOKENS, new long[] {0, 5, 2}))));
             try (Results results = engine.generate(rows)) {

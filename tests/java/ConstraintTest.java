@@ -20,7 +20,7 @@ import org.batchllm.SamplingParams;
 import org.batchllm.TextColumn;
 import org.batchllm.Tokenizer;
 
-/** Rows whose output must look like something. */
+/** Rows with constraints. */
 final class ConstraintTest {
     private static final String TOY =
             "{\"type\": \"object\", \"properties\": {\"b\": {\"enum\": [\"x\", \"y\"]}, \"a\": {\"type\": \"boolean\"}},"

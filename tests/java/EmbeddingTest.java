@@ -28,7 +28,7 @@ final class EmbeddingTest {
                 .kvMemoryBytes(16 << 20).build());
     }
 
-    /** The lists under a key, which hold numbers alone, one a row. */
+    /** The lists under a key, which only have numbers, one per row. */
     private static List<double[]> lists(String model, String key) throws IOException {
         String text = Files.readString(GOLDEN.resolve(model).resolve("embedding.json"));
         List<double[]> lists = new ArrayList<>();

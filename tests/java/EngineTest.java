@@ -83,7 +83,7 @@ final class EngineTest {
     }
 
     public static void text_crosses_as_utf8_with_everything_that_java_strings_can_hold() {
-        // A byte a token: the prompt's length counts the bytes that arrived.
+        // A token is a byte, so the prompt's length is the number of bytes that arrived.
         String[] texts = {"plain", "a\0b", "é", "😀", "\u0800\uffff", "mixed \0é😀"};
         int[] bytes = {5, 3, 2, 4, 6, 13};
         try (Engine engine = Jobs.modelEngine();
@@ -399,7 +399,7 @@ final class EngineTest {
         }
     }
 
-    /** Keeps what it is told; may try to call the engine, or throw. */
+    /** Keeps the messages; may try to call the engine, or throw. */
     private static final class Kept implements System.Logger {
         final List<String> lines = Collections.synchronizedList(new ArrayList<>());
         final Level least;
@@ -546,7 +546,7 @@ final class EngineTest {
                 for (Result result : results) Check.equal(3, result.tokens().length);
             }
             long callsOfMany = BatchLlm.nativeCalls() - start;
-            // More time is more slices of it, each a few calls.
+            // More time means more slices, each with a few calls.
             Check.that(callsOfMany < callsOfFew + 500, callsOfFew + " calls for 200 rows, " + callsOfMany + " for 20,000");
         }
     }

@@ -6,7 +6,7 @@ import org.batchllm.Rows;
 import org.batchllm.SamplingParams;
 import org.batchllm.TokenColumn;
 
-/** Engines and rows that several tests want. */
+/** Engines and rows for several tests. */
 final class Jobs {
     static final Path MODEL = Path.of(System.getenv("BATCHLLM_TEXT_MODEL"));
 
@@ -33,7 +33,7 @@ final class Jobs {
         Random draw = new Random(1);
         int[][] rows = new int[count][];
         for (int i = 0; i < count; i++) {
-            Random family = new Random(i / 10 * 1000003L); // near seeds begin alike
+            Random family = new Random(i / 10 * 1000003L); // similar seeds begin alike
             rows[i] = new int[21 + draw.nextInt(21)];
             for (int j = 0; j < rows[i].length; j++) rows[i][j] = (j < 20 ? family : draw).nextInt(1000);
         }

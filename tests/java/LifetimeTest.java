@@ -18,7 +18,7 @@ import org.batchllm.TextColumn;
 import org.batchllm.TokenColumn;
 import org.batchllm.Tokenizer;
 
-/** What closes, when, and that nothing crashes or leaks however it is closed, or not. */
+/** What is closed when, and that nothing crashes or leaks however objects are closed, or if they are not. */
 final class LifetimeTest {
     private static final TokenColumn ROWS = Jobs.column(Jobs.rows(50));
 
@@ -118,7 +118,7 @@ final class LifetimeTest {
                 System.gc();
             }
         }
-        // What would be freed by now is taken by others.
+        // Reuses memory that would have been freed by now.
         List<byte[]> filler = new ArrayList<>();
         for (int i = 0; i < 20; i++) {
             System.gc();
@@ -154,12 +154,12 @@ final class LifetimeTest {
 
     private static long asked;
 
-    /** Native calls but those made here to count them. */
+    /** Native calls, not counting those made here. */
     private static long calls() {
         return BatchLlm.nativeCalls() - ++asked;
     }
 
-    /** Until nothing more is freed: what other tests have left. */
+    /** Waits until nothing more is freed of what other tests have left. */
     private static void settle() throws Exception {
         long before = -1;
         for (int quiet = 0; quiet < 4; quiet++) {
@@ -171,7 +171,7 @@ final class LifetimeTest {
         }
     }
 
-    /** A destructor is a native call, and nothing else is made meanwhile. */
+    /** Counts destructors, which are the only native calls meanwhile. */
     private static void frees(int objects, Check.Body body) throws Exception {
         long before = calls();
         body.run();
@@ -245,7 +245,7 @@ final class LifetimeTest {
         for (int i = 0; i < 3000; i++) {
             cycle(false, i);
             if (i % 100 != 0) continue;
-            // On a busy machine the thread that frees them falls behind, and malloc keeps what a crowd of them took.
+            // On a busy machine the thread that frees them falls behind, and malloc keeps what many of them took.
             System.gc();
             Check.eventually("abandoned engines are freed", () -> resident() - before < 32 << 10);
         }

@@ -16,8 +16,8 @@ import java.util.zip.ZipOutputStream;
 import org.batchllm.BatchLlm;
 
 /**
- * How the native libraries are found, each time by a JVM of its own. Started with the JAR in the property
- * test.jar; the tests run in an empty folder outside the source tree.
+ * How the native libraries are found, each time by a new JVM. Started with the JAR in the property test.jar; the tests
+ * run in an empty folder outside the source tree.
  */
 final class LoaderTest {
     private static final Path JAR = Path.of(System.getProperty("test.jar"));
@@ -42,7 +42,7 @@ final class LoaderTest {
         return new ProcessBuilder(command).redirectErrorStream(true).directory(folder.toFile()).start();
     }
 
-    /** Its output, when its input has ended. */
+    /** Ends the input, and returns the output. */
     private static String end(Process process) throws Exception {
         process.getOutputStream().close();
         String output = new String(process.getInputStream().readAllBytes());
@@ -139,7 +139,7 @@ final class LoaderTest {
                 System.out.println("      needs root: not tested");
                 return;
             }
-            // Opening a pipe to write waits for a reader, and none comes.
+            // Opening a pipe for writing waits for a reader, and there is none.
             Check.equal(0, new ProcessBuilder("mkfifo", theirs.resolve("lock").toString()).start().waitFor());
             Path abandoned = Files.createDirectory(folder.resolve("batchllm-java-1-abandoned"));
             Files.createFile(abandoned.resolve("lock"));
@@ -161,7 +161,7 @@ final class LoaderTest {
         });
     }
 
-    /** Those of the JAR, unpacked by hand; what they need the system has. */
+    /** Unpacks the libraries of the JAR by hand; the system has their dependencies. */
     private static void takeLibraries(Path libraries) throws IOException {
         try (ZipFile jar = new ZipFile(JAR.toFile())) {
             for (ZipEntry entry : (Iterable<ZipEntry>) jar.stream().map(e -> (ZipEntry) e)::iterator) {
@@ -197,7 +197,7 @@ final class LoaderTest {
             Check.that(output.startsWith("1 ") && output.contains("UnsatisfiedLinkError"), output);
             Check.that(output.contains("-Dbatchllm.library.path=DIR: " + other[1]), output);
         }
-        // A later library has all that this JAR asks of it. (The one here has a version, and nothing more.)
+        // A later library has everything that this JAR asks for. (This one only has a version.)
         String output = withOther("later_library", "libbatchllm.so");
         Check.that(output.contains("version 0.255.0"), output);
     }

@@ -79,7 +79,7 @@ final class ReportTest {
             Check.equal(prompt - 1, asked.promptLogprobs().length);
             Check.equal(prompt - 1, asked.promptTopTokens().length);
             Check.equal(2, asked.promptTopLogprobs()[0].length);
-            // A token a byte: a word of one letter is a token with and without a space before it.
+            // A token is a byte: a one-letter word is a token with and without a space before it.
             for (int i = 0; i < free.length; i++) {
                 if (free[i] <= 32 || free[i] >= 127) continue;
                 String word = String.valueOf((char) free[i]);

@@ -17,7 +17,7 @@ final class TableTest {
     private static final int ROWS = 40;
     private static final String TEMPLATE = "Tell.\n{own}\nKind: {kind}\n{all}\nAnswer:";
 
-    /** Row 7 has no text of its own. */
+    /** Row 7 has no own text. */
     private static Table.Builder builder(String template) {
         List<String> own = new ArrayList<>();
         List<String> kind = new ArrayList<>();

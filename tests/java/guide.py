@@ -37,7 +37,7 @@ with tempfile.TemporaryDirectory() as folder:
                     folder / "Job.java", folder / "Parts.java"], check=True)
 
     def run(*command):
-        """As a user does, from a folder outside the source tree."""
+        """Runs a command like a user, from a folder outside the source tree."""
         return subprocess.run([java, "-cp", f"{jar}:{folder}", *command], check=True, cwd=folder,
                               stdout=subprocess.PIPE, encoding="utf-8").stdout
 

@@ -1,4 +1,4 @@
-/* libbatchllm_java.so of another version, or, without OTHER_VERSION, from before it told one. */
+/* libbatchllm_java.so of another version or, without OTHER_VERSION, from before it had one. */
 #include <stdint.h>
 
 #ifdef OTHER_VERSION

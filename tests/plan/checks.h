@@ -1,4 +1,4 @@
-// Plans against what must always hold of them, and rows to plan, for tests.
+// Checks of a plan's invariants, and rows to plan, for tests.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ inline std::vector<TokenRow> views(const TokenRows &rows) {
     return result;
 }
 
-// Some of the rows under salts of their own.
+// Gives some of the rows their own salts.
 inline std::vector<TokenRow> salted(std::mt19937_64 &random, std::vector<TokenRow> rows) {
     constexpr uint64_t salts[] = {0, 7, uint64_t{7} << 32}; // the last two differ in one half each
     for (TokenRow &row : rows) row.salt = salts[random() % 3];
@@ -37,7 +37,7 @@ inline bool starts_alike(const TokenRow &a, const TokenRow &b, int32_t length) {
     return a.salt == b.salt && std::equal(a.tokens, a.tokens + length, b.tokens);
 }
 
-// "" or what does not hold.
+// Returns "" or what does not hold.
 inline std::string fault_of(const Plan &plan, const std::vector<TokenRow> &rows) {
     const auto at = [](int64_t i) { return static_cast<size_t>(i); };
     const auto count = static_cast<int64_t>(rows.size());
@@ -81,7 +81,7 @@ inline std::string fault_of(const Plan &plan, const std::vector<TokenRow> &rows)
     return "";
 }
 
-// Rows over a small alphabet that often go on from an earlier row: deep, bushy little trees.
+// Rows over a small alphabet that often continue an earlier row: small, deep and bushy trees.
 inline TokenRows random_rows(std::mt19937_64 &random, int rows, int alphabet, int longest) {
     const auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint64_t>(n)); };
     TokenRows result;
@@ -99,8 +99,8 @@ inline TokenRows random_rows(std::mt19937_64 &random, int rows, int alphabet, in
     return result;
 }
 
-// The least number of tokens computed with one shared prefix a row, found by trying every set of
-// prefixes; -1 when there are too many to try.
+// The least number of tokens computed with one shared prefix per row, found by trying every set of
+// prefixes; -1 if there are too many to try.
 inline int64_t least_processed(const std::vector<TokenRow> &rows, int32_t min_prefix_tokens) {
     using Prefix = std::pair<uint64_t, std::vector<int32_t>>; // salt, tokens
     std::map<Prefix, int> sharers;

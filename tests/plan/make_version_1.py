@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Writes tests/plan/version-1.plan, version-1-tokens.plan and version-1-salts.plan.
 
-A second implementation of docs/plan-file.md, apart from the library's, so that the two check each
-other. Needs the packages xxhash and zstandard. Run it in this folder; the files are committed and must
-never change, as plans of format version 1 stay readable.
+A second implementation of docs/plan-file.md, independent of the library's, so that the two check each other. Needs the
+packages xxhash and zstandard. Run it in this folder; the files are committed and must never change, as plans of format
+version 1 stay readable.
 """
 import struct
 
 import xxhash
 import zstandard
 
-# Rows 0, 2 and 4 share 20 tokens, rows 1 and 5 share 24, of both of which 16 are a common head; row
-# 3 is alone. test_plan_file.cc has the same rows.
+# Rows 0, 2 and 4 share 20 tokens, rows 1 and 5 share 24, and the first 16 of both are a common head; row 3 is alone.
+# test_plan_file.cc has the same rows.
 HEAD = list(range(100, 116))
 A = HEAD + [1, 2, 3, 4]
 B = HEAD + [-1, 2**31 - 1, -(2**31), 0, 5, 5, 5, 5]

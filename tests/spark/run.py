@@ -3,8 +3,8 @@
 
     run.py [--master MASTER] [--gpu] [--executor-java OPTIONS] --jars A,B TEST [ARGUMENT ...]
 
-TEST: CLASS in the last of the JARs, or SCRIPT.py. `{folder}` in an argument is a fresh folder for files. Exits with 77,
-and says why, where there is no pyspark or no Java.
+TEST: CLASS in the last of the JARs, or SCRIPT.py. `{folder}` in an argument is a fresh folder for files. Exits with 77
+and a reason if there is no pyspark or no Java.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A model directory of random weights with the catalogue's tokenizer. Standard library only."""
+"""A model directory with random weights and the catalogue's tokenizer. Standard library only."""
 
 import array
 import json
@@ -12,7 +12,7 @@ HIDDEN, HEADS, HEAD_DIM, INNER, LAYERS = 64, 2, 32, 96, 2
 
 
 def tensors(vocabulary):
-    """(name, shape, spread of its values) of each; a norm's values are all 1."""
+    """(name, shape, spread of values) of each tensor; the values of norms are all 1."""
     yield "model.embed_tokens.weight", (vocabulary, HIDDEN), 0.3
     for layer in range(LAYERS):
         start = f"model.layers.{layer}."

@@ -3,9 +3,9 @@
 
     python3 tests/structured/valid_rows.py --program build/src/cli/batchllm --rows 10000
 
-Every row that ends by itself must have a value of its schema; one that max_tokens cuts must say so and have so many
-tokens. At temperature 1.5 of a model of random weights nothing but the constraint makes JSON. Half the rows
-are written with flexible white space and members in any order. Needs jsonschema; without it leaves with 77.
+Every row that ends by itself must be a value of its schema; a row cut by max_tokens must say so and have that many
+tokens. At temperature 1.5, a model with random weights only produces JSON because of the constraint. Half the rows have
+flexible white space and members in any order. Needs jsonschema; exits with 77 without it.
 """
 
 import argparse
@@ -108,7 +108,7 @@ def main():
     print(f"{sum(valid.values())} of {arguments.rows} rows valid, {sum(cut.values())} cut, {len(faults)} wrong (seed {arguments.seed})")
     for fault in faults[:20]:
         print(fault)
-    # Where nearly all were cut, nothing would have been tried.
+    # If nearly all rows were cut, nothing would have been tested.
     if faults or any(valid[name] < arguments.rows // len(names) // 4 for name in names):
         sys.exit(1)
 

@@ -1,11 +1,11 @@
-"""What PyPI's jsonschema says of texts: the validator that is not this library's."""
+"""Validates texts with PyPI's jsonschema, independently of this library."""
 
 import decimal
 import json
 
 import jsonschema
 
-# Numbers as they are written, not as floats round them.
+# Numbers as written, without rounding to floats.
 EXACT = {"parse_float": decimal.Decimal, "parse_int": decimal.Decimal}
 
 
@@ -40,13 +40,13 @@ VALIDATOR = jsonschema.validators.extend(
 
 
 def validator_of(schema):
-    """schema: as read from its text, numbers as json has them."""
+    """schema: parsed by json, with its number types."""
     BASE.check_schema(schema)
     return VALIDATOR(read(json.dumps(schema)), format_checker=BASE.FORMAT_CHECKER)
 
 
 def fault_of(validator, text):
-    """What is wrong with the text; "" if nothing is."""
+    """The error in the text; "" if there is none."""
     try:
         value = read(text)
     except ValueError as fault:

@@ -1,4 +1,4 @@
-// Templates and conversations in, texts out: for tests/text/fuzz_chat.py. One JSON object a line:
+// Templates and conversations in, texts out: for tests/text/fuzz_chat.py. One JSON object per line:
 //     {"template": "...", "tokens": {"bos_token": "<s>"}, "conversation": "JSON text", "prompt": true}
 // and one line back: {"text": "..."} or {"error": "..."}.
 #include <iostream>

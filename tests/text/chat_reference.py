@@ -1,4 +1,4 @@
-"""What transformers makes of conversations, and conversations to try: for make_chat_golden.py and fuzz_chat.py."""
+"""Renders conversations with transformers, and makes conversations to try, for make_chat_golden.py and fuzz_chat.py."""
 import json
 import random
 
@@ -10,7 +10,7 @@ TOKENIZER = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), **
 
 
 def reference(template, conversation, prompt):
-    """The text, or None where transformers or jinja2 raises, and the error."""
+    """The text, or None and the error if transformers or jinja2 raises."""
     given = json.loads(conversation)
     if isinstance(given, list):
         given = {"messages": given}
@@ -85,7 +85,7 @@ def call(rng):
     return made
 
 
-# How the templates beside this file take contents: as text alone, as parts that are text, or as parts of any type.
+# What the templates beside this file accept as content: only text, parts that are text, or parts of any type.
 TAKES_PARTS = {"dated": "text", "typed": "text", "tagged": "text", "referring": "any"}
 
 

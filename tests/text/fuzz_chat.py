@@ -5,7 +5,7 @@ tests/text/chat, and random templates. Needs PyPI's transformers and jinja2.
     ninja -C build tests/chat_records
     tests/text/fuzz_chat.py --build build --rounds 20000
 
-Where the reference gives a text, this library gives the same, or says that something is not supported. Where the
+If the reference returns a text, this library returns the same, or says that something is not supported. If the
 reference fails, this library fails."""
 import argparse
 import json

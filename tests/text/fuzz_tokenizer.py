@@ -6,11 +6,12 @@
     tests/text/fuzz_tokenizer.py --build build [--strings 20000] [--seed 1] [--only llama3] [--unicode]
 
 Ids, decoded text and decoded text without special tokens must be equal, for each tokenizer beside
-this file, with special tokens added or not, and parsed or not; and random ids must decode alike. Exits with 1 at the first difference.
---configurations N makes N tokenizers of random parts instead, 200 strings each; those that this library
-refuses, or on which the reference fails, are counted.
---unicode goes through every code point instead, in a few contexts each, with the tokenizers that use
-the classes in different ways. It takes minutes.
+this file, with special tokens added or not, and parsed or not; and random ids must decode alike. Exits with 1 at the
+first difference.
+--configurations N makes N tokenizers of random parts instead, with 200 strings each; those that this library rejects,
+or on which the reference fails, are counted.
+--unicode tries every code point instead, in a few contexts each, with the tokenizers that use the classes in different
+ways. This takes minutes.
 """
 import argparse
 import json
@@ -95,10 +96,10 @@ def random_cases(count, specials, vocabulary, generator):
 
 
 def reference(tokenizer, options, text):
-    """What the library must give; None where the reference panics."""
+    """What the library must return; None if the reference panics."""
     try:
         return make_golden.expected(tokenizer, options, text)
-    except BaseException as error:  # a panic of Rust is no Exception
+    except BaseException as error:  # a panic in Rust is not an Exception
         if "panic" not in type(error).__name__.lower() and not isinstance(error, Exception):
             raise
         return None

@@ -4,9 +4,9 @@
     pip install tokenizers
     tests/text/make_golden.py
 
-NAME/tokenizer.json are trained on generated text; golden.jsonl holds a line
-[name, options, text, ids, text decoded, text decoded without special tokens] for each case, options
-being bits: 1 add_special, 2 parse_special, 4 nothing is encoded, the ids are only decoded.
+NAME/tokenizer.json are trained on generated text. golden.jsonl has a line
+[name, options, text, ids, text decoded, text decoded without special tokens]
+for each case, where options are bits: 1 add_special, 2 parse_special, 4 nothing is encoded, the ids are only decoded.
 """
 import json
 import os
@@ -71,7 +71,7 @@ def llama3():
     tokenizer.pre_tokenizer = byte_level_split(LLAMA3)
     tokenizer.decoder = decoders.ByteLevel()
     train_bytes(tokenizer, 900, [])
-    # A token that no merge makes: only ignore_merges finds it.
+    # A token that no merge produces: only ignore_merges finds it.
     data = json.loads(tokenizer.to_str())
     data["model"]["vocab"]["\u0120unmergeable"] = len(data["model"]["vocab"])
     tokenizer = Tokenizer.from_str(json.dumps(data))
@@ -114,7 +114,7 @@ def gpt2():
 
 
 def sentencepiece(pieces, merges_as_text):
-    """Trained on words marked as SentencePiece does, with tokens of bytes."""
+    """Trained on words marked as in SentencePiece, with byte tokens."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     tokenizer.train_from_iterator(corpus(), trainers.BpeTrainer(
@@ -123,7 +123,7 @@ def sentencepiece(pieces, merges_as_text):
     data = json.loads(tokenizer.to_str())
     data["added_tokens"] = [token for token in data["added_tokens"] if token["id"] < 3]
     vocabulary = data["model"]["vocab"]
-    for run in range(2, 9):  # runs of the mark, as Llama 2's vocabulary has
+    for run in range(2, 9):  # runs of the mark, as in Llama 2's vocabulary
         vocabulary["\u2581" * run] = len(vocabulary)
         half = run // 2
         data["model"]["merges"].append(["\u2581" * (run - half), "\u2581" * half])
@@ -143,13 +143,13 @@ def llama2():
         decoders.Strip(" ", 1, 0)])
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)])
-    data = json.loads(tokenizer.to_str())  # which spells merges the new way
+    data = json.loads(tokenizer.to_str())  # which writes merges in the new form
     data["model"]["merges"] = [" ".join(merge) for merge in data["model"]["merges"]]
     return Tokenizer.from_str(json.dumps(data)), data
 
 
 def metaspace():
-    data = sentencepiece(200, False)  # some bytes have no token: unknown characters are left
+    data = sentencepiece(200, False)  # some bytes have no token: unknown characters remain
     tokenizer = Tokenizer.from_str(json.dumps(data))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     tokenizer.decoder = decoders.Sequence([
@@ -214,7 +214,7 @@ def qwen3_5():
 
 
 def o200k():
-    """As gpt-oss and Phi-4-mini have it; the unknown token is in no vocabulary, and never needed."""
+    """As in gpt-oss and Phi-4-mini; the unknown token is not in the vocabulary and never needed."""
     tokenizer = Tokenizer(models.BPE(ignore_merges=True))
     tokenizer.pre_tokenizer = byte_level_split(O200K, "removed", True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -250,7 +250,7 @@ def seed():
 
 
 def gemma():
-    """SentencePiece without a mark before the text; runs of spaces and lines are added tokens."""
+    """SentencePiece without a mark before the text; runs of spaces and of line feeds are added tokens."""
     data = sentencepiece(256, False)
     for token in ("\n", "\n\n", "\t"):
         data["model"]["vocab"].setdefault(token, len(data["model"]["vocab"]))
@@ -268,7 +268,7 @@ def gemma():
 
 
 def phi3():
-    """Llama 2's, with tokens that take in the white space behind them."""
+    """Like Llama 2's, with tokens that include the white space after them."""
     _, data = llama2()
     tokenizer = Tokenizer.from_str(json.dumps(data))
     tokenizer.add_special_tokens([
@@ -281,7 +281,7 @@ def phi3():
 
 
 def command():
-    """Command R and A; StarCoder 2 and Granite 3 differ in the normalizer and the template alone."""
+    """Command R and A; StarCoder 2 and Granite 3 differ only in the normalizer and the template."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([

@@ -1,4 +1,4 @@
-"""Text to train and test tokenizers with, all generated: nobody else's text is in the tree.
+"""Text to train and test tokenizers with. All of it is generated, so that no foreign text is in the tree.
 
 english(n): plausible English prose. hostile(random): one string of the kinds that break tokenizers.
 """
@@ -70,7 +70,7 @@ def code(length, seed):
     return "".join(lines)[:length]
 
 
-# First and last code point of runs to draw from.
+# First and last code points of the ranges to draw from.
 SCRIPTS = [(0x20, 0x7E), (0x20, 0x7E), (0xA0, 0x17F), (0x370, 0x3FF), (0x400, 0x4FF),
            (0x5D0, 0x5EA), (0x620, 0x64A), (0x904, 0x97F), (0xE01, 0xE3A), (0x1100, 0x11FF),
            (0x3041, 0x30FF), (0x4E00, 0x4FFF), (0xAC00, 0xAFFF), (0x1E00, 0x1EFF), (0x1F00, 0x1FFF),
@@ -141,7 +141,7 @@ def piece(random, specials):
 
 
 def token_ids(random, vocabulary):
-    """Tokens as no text gives them: bytes cut off inside characters, runs of one kind, anything."""
+    """Tokens that no text produces: bytes cut off inside characters, runs of one kind, anything."""
     ids = []
     for _ in range(random.randint(1, 6)):
         first = random.choice([0, 3, random.randrange(vocabulary)])

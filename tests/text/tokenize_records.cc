@@ -3,8 +3,8 @@
 // In:  [uint32 options][uint32 bytes][text]          options: 1 add_special, 2 parse_special,
 //                                                   4: the text is int32 ids, to be decoded only
 // Out: [uint32 count][int32 ids][uint32 bytes][decoded][uint32 bytes][decoded without special]
-// count is 2^32 - 1 for an error, the first text then being its message. Each decoding is also made
-// token by token; when the two differ the program stops with status 1.
+// count is 2^32 - 1 for an error, and the first text is then its message. Each text is also decoded
+// token by token; if the two results differ, the program stops with status 1.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -16,8 +16,8 @@ struct State {
     int64_t k = -1;
     const char *failed = nullptr;
     std::vector<Call> calls;
-    std::map<std::string, int64_t> taken; // by the call that takes
-    cudaError_t launch = cudaSuccess;     // of a launch that failed: cudaGetLastError's
+    std::map<std::string, int64_t> taken; // by the call that allocates
+    cudaError_t launch = cudaSuccess;     // the error of a failed launch, for cudaGetLastError
 };
 
 State &state() {
@@ -84,15 +84,17 @@ std::string taken() {
 
 using namespace cuda_faults;
 
-// The linker leads calls of NAME to __wrap_NAME, and those of __real_NAME to NAME (meson.build lists the names).
+// The linker redirects calls of NAME to __wrap_NAME, and those of __real_NAME to NAME (meson.build
+// lists the names).
 #define HERE __builtin_return_address(0)
-// Neither takes nor gives anything.
+// A call that neither allocates nor frees anything.
 #define PLAIN(type, name, parameters, arguments)                                                   \
     extern "C" type __real_##name parameters;                                                      \
     extern "C" type __wrap_##name parameters {                                                     \
         return fails(#name, HERE) ? fault(type{}) : __real_##name arguments;                       \
     }
-// Takes something, which its first parameter points to; a failure of `out_of_memory` where that is one.
+// A call that allocates something, which its first parameter points to; it fails with
+// `out_of_memory` if that is an error.
 #define TAKES(type, name, out_of_memory, parameters, arguments)                                    \
     extern "C" type __real_##name parameters;                                                      \
     extern "C" type __wrap_##name parameters {                                                     \
@@ -101,7 +103,7 @@ using namespace cuda_faults;
         if (status == type{}) count(#name, 1);                                                     \
         return status;                                                                             \
     }
-// Gives up what `taking` took: always done.
+// A call that frees what `taking` allocated; it is always made.
 #define GIVES(type, name, taking, parameters, arguments, is_one)                                   \
     extern "C" type __real_##name parameters;                                                      \
     extern "C" type __wrap_##name parameters {                                                     \
@@ -169,7 +171,7 @@ extern "C" cudaError_t __wrap___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid,
                                                  cudaStream_t stream) {
     if (!fails("__cudaLaunchKernel", HERE))
         return __real___cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
-    return state().launch = cudaErrorLaunchFailure; // <<<>>> throws it away
+    return state().launch = cudaErrorLaunchFailure; // <<<>>> discards it
 }
 
 extern "C" cudaError_t __real_cudaGetLastError();
@@ -199,7 +201,7 @@ GIVES(cudaError_t, cudaGraphExecDestroy, cudaGraphInstantiate, (cudaGraphExec_t 
       true)
 GIVES(cudaError_t, cudaGraphDestroy, cudaStreamEndCapture, (cudaGraph_t graph), (graph), true)
 
-// A capture that fails has ended all the same, and there is no graph.
+// A capture that fails has still ended, and there is no graph.
 extern "C" cudaError_t __real_cudaGraphDestroy(cudaGraph_t);
 extern "C" cudaError_t __real_cudaStreamEndCapture(cudaStream_t, cudaGraph_t *);
 extern "C" cudaError_t __wrap_cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {

@@ -1,10 +1,11 @@
-// Every call of CUDA and cuBLASLt fails, one after the other, once and from then on, while an engine on a
-// GPU is made, loads a small model, runs a job, is polled and destroyed. After each: a status that names what
-// failed, or a result as if nothing had; every result is that of an undisturbed life; all that was taken of
-// CUDA has been given back; the device's free memory is what it was; no life hangs.
-//     cuda_torture MODEL TYPE SECONDS   of the failures so many seconds' worth, each place in the code first
+// Makes every call of CUDA and cuBLASLt fail, one after the other, once and from then on, while an
+// engine on a GPU is created, loads a small model, runs a job, is polled and destroyed. After each
+// failure: a status names what failed, or the result is as if nothing had; every result is that of
+// an undisturbed life; everything allocated from CUDA has been freed; the device has as much free
+// memory as before; no life hangs.
+//     cuda_torture MODEL TYPE SECONDS   as many failures as fit, each place in the code first
 //     cuda_torture MODEL TYPE 0         all
-// Ends with 77 where there is no device.
+// Exits with 77 if there is no device.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -51,7 +52,7 @@ void on_alarm(int) {
     _exit(1);
 }
 
-// Twelve rows, of which four share a prefix, sampled in every way.
+// Twelve rows, four of which share a prefix, sampled in every way.
 Status add_rows(Engine *engine) {
     std::vector<int32_t> tokens;
     std::vector<int64_t> offsets{0};
@@ -90,7 +91,8 @@ struct Job {
         own.threads = 2;
         own.step_tokens = 128;
         own.kv_memory_bytes = int64_t{16} << 20;
-        // What was tuned is not the same algorithm twice; in 32 bits it makes no difference to a token.
+        // Tuning may choose a different algorithm each time; in 32 bits this does not change any
+        // token.
         own.extra = {{"tuning_cache", "none"}, {"tuning", type == "f32" ? "1" : "0"}};
         auto made = Engine::create(options, [&](const EngineOptions &of) -> Result<LoadedModel> {
             LoadedModel loaded;
@@ -127,11 +129,10 @@ class Torture {
   public:
     explicit Torture(Job job) : job_(std::move(job)) {}
 
-    // "" or what is wrong without any failure.
+    // Returns "" or what is wrong without any failure.
     std::string prepare() {
         Life life;
-        for (int i = 0; i < 3;
-             ++i) { // kernels and cuBLASLt's are loaded when they are first wanted
+        for (int i = 0; i < 3; ++i) { // kernels and cuBLASLt's are loaded at their first use
             alarm(4 * hang_seconds);
             cuda_faults::start(-1, false);
             life = job_.live();
@@ -145,7 +146,7 @@ class Torture {
         return expected_.size() == 12 ? "" : "rows without a result";
     }
 
-    // The number of wrong lives.
+    // Returns the number of wrong lives.
     int run(double seconds) {
         const auto start = std::chrono::steady_clock::now();
         const std::vector<int64_t> order = places_first();
@@ -170,8 +171,8 @@ class Torture {
     }
 
   private:
-    // Calls by number: of each place in the code the first, then the last, then one in the middle, then
-    // all others.
+    // Calls by number: the first of each place in the code, then the last, then one in the middle,
+    // then all others.
     std::vector<int64_t> places_first() {
         std::map<const void *, std::vector<int64_t>> by_place;
         for (size_t i = 0; i < calls_.size(); ++i)
@@ -214,7 +215,7 @@ class Torture {
         const int64_t before = free_memory();
         Life life = live(k, forever);
         std::string fault = fault_of(life);
-        // The first time, kernels that only then are wanted may have been loaded.
+        // The first time, kernels that are only used then may have been loaded.
         for (int i = 0; i < 2 && fault.empty() && free_memory() < before; ++i) {
             const int64_t again = free_memory();
             life = live(k, forever);

@@ -1,4 +1,4 @@
-/* See faults.h. Takes no memory itself, and runs in any thread. */
+/* See faults.h. Allocates no memory itself, and runs in any thread. */
 #include "faults.h"
 
 #include <dirent.h>
@@ -32,7 +32,7 @@ static struct {
     const char *wait_for;
     const char *count_path;
     const char *stacks_path;
-    int by_stack;   /* stacks are looked at: */
+    int by_stack;   /* call stacks are compared: */
     uint64_t stack; /* the first call with this one gets the number `at` */
     int trace;
     int inodes; /* the last number given; 0: a file keeps its own */
@@ -76,9 +76,10 @@ static void touch(const char *path, const char *suffix) {
 
 /* ---- Code that is exempt ---- */
 
-/* Code that ends the process itself when it gets no memory, and that is not this project's to mend: Debian's
- * oneDNN reads through a null pointer, the OpenMP run time below it calls exit, libc aborts where it registers
- * a thread's destructors. (The library asks for memory just before it calls oneDNN: backend/cpu/linear.cc.) */
+/* Code that ends the process itself if it gets no memory, and that this project cannot fix:
+ * Debian's oneDNN reads through a null pointer, the OpenMP run time below it calls exit, libc
+ * aborts if it cannot register a thread's destructors. (The library allocates memory just before it
+ * calls oneDNN: backend/cpu/linear.cc.) */
 typedef struct {
     uintptr_t begin, end;
     int loader;
@@ -114,8 +115,9 @@ static int note_exempt(struct dl_phdr_info *info, size_t size, void *unused) {
 
 /* ---- Call stacks ---- */
 
-/* A stack is a number that is the same in every run of a program: of the places of its frames in the files that
- * they are loaded from. Of the innermost ones: a loop or a recursion further out makes nothing new. */
+/* A stack is a number that is the same in every run of a program: a hash of the positions of its
+ * frames in the files that they are loaded from. Only the innermost frames count: a loop or a
+ * recursion further out makes no new stack. */
 enum { STACK_FRAMES = 24, MOST_MODULES = 64, STACK_SLOTS = 1 << 16 };
 
 static struct { uintptr_t begin, end; } modules[MOST_MODULES];
@@ -141,7 +143,7 @@ static int note_module(struct dl_phdr_info *info, size_t size, void *unused) {
 typedef struct {
     uint64_t hash;
     int frames;
-    int exempt; /* oneDNN is below: a string of its own grows in libstdc++, say */
+    int exempt; /* oneDNN is further out: for example, its own string grows in libstdc++ */
 } Stack;
 
 static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *to) {
@@ -159,7 +161,7 @@ static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *to) 
     return ++stack->frames < STACK_FRAMES ? _URC_NO_REASON : _URC_NORMAL_STOP;
 }
 
-/* 0: it is exempt. */
+/* The current stack; 0: it is exempt. */
 static uint64_t stack_here(void) {
     Stack stack = {1, 0, 0};
     _Unwind_Backtrace(add_frame, &stack);
@@ -193,7 +195,8 @@ static void write_stacks(void) {
     if (fd >= 0) syscall(SYS_close, fd);
 }
 
-/* The number of the call that fails, 0: none yet. One function with one call, for its own frame is part of a stack. */
+/* The number of the call that fails; 0: none yet. One function with one call, since its own frame
+ * is part of a stack. */
 static __attribute__((noinline)) long number_by_stack(long call) {
     const uint64_t stack = stack_here();
     if (plan.stacks_path && stack) note_stack(stack);
@@ -204,7 +207,7 @@ static __attribute__((noinline)) long number_by_stack(long call) {
     return at;
 }
 
-/* Whether this call is to fail. It may not come back at all. */
+/* Whether this call must fail. It may not return at all. */
 static int fails(unsigned kind) {
     if ((__atomic_load_n(&plan.kinds, __ATOMIC_RELAXED) & kind) == 0) return 0;
     if (__atomic_load_n(&paused, __ATOMIC_RELAXED)) return 0;
@@ -260,7 +263,7 @@ static const void *caller_or(const void *caller) { return new_caller ? new_calle
 static void *counted(void *block, const void *caller) {
     if (block) __atomic_add_fetch(&live_blocks, 1, __ATOMIC_RELAXED);
 #ifdef FAULTS_UNDER_ASAN
-    /* The loader keeps what a thread has of it where no search for leaks looks. */
+    /* The loader keeps per-thread memory where leak detection does not look. */
     const Code *code = block ? exempt_code(caller) : NULL;
     if (code && code->loader) __lsan_ignore_object(block);
 #else
@@ -298,7 +301,7 @@ void free(void *block) {
     if (block) __atomic_sub_fetch(&live_blocks, 1, __ATOMIC_RELAXED);
     BEHIND(free)(block);
 }
-#ifndef FAULTS_UNDER_ASAN /* whose operators go past malloc: faults_new.cc */
+#ifndef FAULTS_UNDER_ASAN /* whose operators bypass malloc: faults_new.cc */
 #define NEW(name, parameters, arguments)                                                           \
     void *name parameters {                                                                        \
         static void *(*real)parameters;                                                            \
@@ -336,8 +339,8 @@ void faults_set_new_caller(const void *caller) { new_caller = caller; }
         return (result);                                                                           \
     } while (0)
 
-/* The trace: records of "KIND FD OFFSET BYTES PATH\n", and for a write its bytes behind it. A path is
- * that of the descriptor; of a rename, the old one, a tab and the new one. */
+/* The trace: records of "KIND FD OFFSET BYTES PATH\n", for a write followed by its bytes. A path is
+ * that of the descriptor; for a rename, the old one, a tab and the new one. */
 static void trace(const char *kind, int fd, long offset, const void *data, size_t bytes,
                   const char *path) {
     if (plan.trace < 0) return;
@@ -416,7 +419,7 @@ ssize_t read(int fd, void *to, size_t bytes) {
 PREAD(pread)
 PREAD(pread64)
 
-/* Of a write that is cut short, the next one fails. */
+/* After a write that is cut short, the next one fails. */
 static __thread int no_space;
 
 ssize_t write(int fd, const void *from, size_t bytes) {
@@ -519,7 +522,7 @@ int unlink(const char *path) {
 
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
                    void *argument) {
-#ifdef FAULTS_UNDER_ASAN /* which must know of every thread */
+#ifdef FAULTS_UNDER_ASAN /* which must know about every thread */
     int (*const real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) =
         BEHIND(pthread_create);
 #else
@@ -533,8 +536,8 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
 
 __attribute__((constructor)) static void read_environment(void) {
     dl_iterate_phdr(note_exempt, NULL);
-    /* simdjson looks at the processor when it is first used, and ends the process when it gets no memory for that:
-     * not this project's to mend, so it is done before calls fail. */
+    /* simdjson examines the processor at its first use, and ends the process if it gets no memory
+     * for that. This project cannot fix that, so it is done before calls fail. */
     int (*validate_utf8)(const char *, size_t);
     *(void **)&validate_utf8 = dlsym(RTLD_DEFAULT, "_ZN8simdjson13validate_utf8EPKcm");
     if (validate_utf8) validate_utf8("a", 1);

@@ -1,6 +1,7 @@
-/* Calls that fail on purpose. Linked into a test program, faults.c stands before libc's malloc and file
- * functions for the program and every library in it; a call of the chosen kinds that has the chosen
- * number fails, once or from then on. By hand in a test, or by the environment in a whole program:
+/* Calls that fail on purpose. Linked into a test program, faults.c replaces libc's malloc and file
+ * functions for the program and every library in it; the call with the chosen number among the
+ * chosen kinds fails, once or from then on. Controlled by calls in a test, or by the environment in
+ * a whole program:
  *
  *   BATCHLLM_FAULTS=KINDS:K:HOW   KINDS joined by +; the K-th such call, from 1;
  *                                 HOW: once, forever (it and all after it fail), kill (SIGKILL in its
@@ -20,8 +21,8 @@ extern "C" {
 #endif
 
 enum {
-    FAULT_ALLOC = 1,      /* malloc and all that leads there; ENOMEM */
-    FAULT_OPEN = 2,       /* open, fopen, opendir; EIO, as where nothing else is said */
+    FAULT_ALLOC = 1,      /* malloc and everything that calls it; ENOMEM */
+    FAULT_OPEN = 2,       /* open, fopen, opendir; EIO, the default */
     FAULT_READ = 4,       /* read, pread, readdir */
     FAULT_WRITE = 8,      /* write; ENOSPC */
     FAULT_SHORT = 16,     /* write of one byte less, then ENOSPC */
@@ -39,15 +40,16 @@ enum {
 /* The name of a kind's bit, as in the environment. */
 const char *fault_name(unsigned kind);
 
-/* Counts from now on; call k of the kinds fails, and those after it when `forever`. k = 0: only counts. */
+/* Counts from now on; call k of the kinds fails, with `forever` also those after it. k = 0: only
+ * counts. */
 void faults_begin(unsigned kinds, long k, int forever);
-/* 1: calls neither count nor fail until 0: for what a test does between the calls it tests. */
+/* 1: calls neither count nor fail until 0. For what a test does between the calls that it tests. */
 void faults_pause(int paused);
-/* No more; gives the calls counted. */
+/* Stops counting and failing; returns the number of calls. */
 long faults_end(void);
-/* Calls that failed since faults_begin. */
+/* The number of calls that failed since faults_begin. */
 long faults_failed(void);
-/* Blocks of memory taken and not given back. */
+/* The number of memory blocks allocated and not freed. */
 long faults_live_blocks(void);
 
 #ifdef __cplusplus

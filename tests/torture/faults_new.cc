@@ -1,5 +1,5 @@
-// Under AddressSanitizer: C++'s operators, whose own would go past the malloc that fails (faults.c), and past its
-// count of blocks.
+// Operators new and delete under AddressSanitizer, whose own would bypass the failing malloc
+// (faults.c) and its count of blocks.
 #include <cstdlib>
 #include <new>
 

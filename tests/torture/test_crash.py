@@ -1,11 +1,12 @@
-"""A job killed at each of its writes, and a machine that goes down: after either, --resume gives what an undisturbed run gives.
+"""A job killed at each of its writes, and a machine that crashes: after either, --resume gives the output of an
+undisturbed run.
 
 The same texts, tokens and usage, each row once. Only usage.shared_tokens may differ: how much of a prompt was computed for
 other rows too depends on what ran together.
 
-The machine: what a run did to its files is recorded call by call (faults.h). At a point of that record, all that was synced
-is there; of the writes, truncations, creations and renames since, any may have reached the disk and any may not. A write
-that did not, before one that did, reads as zeros; pages of 4,096 bytes come or stay away by themselves.
+The machine: a run's changes to its files are recorded call by call (faults.h). At any point of that record, everything
+that was synced is on disk; of the writes, truncations, creations and renames since, any subset may have reached it. A
+lost write before one that reached the disk reads as zeros; pages of 4,096 bytes are written or lost independently.
 """
 
 import os
@@ -69,7 +70,8 @@ class Killed(Crash):
                     for path in self.directory.glob("out.jsonl*"):
                         path.unlink()
                     done = self.job(self.output, BATCHLLM_FAULTS=f"{kind}:{k}:{how}")
-                    # How many rows a write has depends on how fast they are read: this run may have had fewer writes.
+                    # The number of rows per write depends on how fast they are read, so this run may have had fewer
+                    # writes.
                     if done.returncode == 3 and k > calls // 2:
                         self.assertEqual(comparable(self.read_output(self.output)), self.expected)
                         continue
@@ -116,7 +118,7 @@ def read_trace(data):
 
 
 class Disk:
-    """Files as a machine that goes down leaves them: by name, after the changes that reached the disk."""
+    """Files as left by a machine that crashes: by name, after the changes that reached the disk."""
 
     def __init__(self):
         self.files = {}   # inode -> bytearray
@@ -171,7 +173,7 @@ class Disk:
                     act()
                 else:
                     rest.append((owner, act))
-            # A file that is synced is found again: its name is on the disk too (ext4, XFS and btrfs see to that).
+            # A synced file is found again: its name is on disk too (ext4, XFS and btrfs ensure that).
             self.pending = rest
 
     @staticmethod
@@ -182,7 +184,7 @@ class Disk:
 
     def go_down(self, randomness, share):
         kept = [act for _, act in self.pending if randomness.random() < share]
-        # Names in their order: a directory is a journal. Contents in any.
+        # Names in order, since a directory is a journal. Contents in any order.
         for act in kept:
             act()
 

@@ -1,4 +1,4 @@
-"""Two runs on one new output path, held in the windows between their calls; failures that must not become rows' results."""
+"""Two runs on the same new output path, paused between their calls; failures that must not become rows' results."""
 
 import os
 import pathlib
@@ -30,7 +30,7 @@ class OnOneOutput(ProgramTest):
         return child
 
     def held(self, name, call, *arguments, inodes=False):
-        """A run that waits before a call, and what lets it go on."""
+        """A run that waits before a call, and a function that lets it continue."""
         go = self.directory / name
         child = self.start(*arguments, fault=f"{call}:wait={go}", inodes=inodes)
         here = pathlib.Path(str(go) + ".here")
@@ -50,7 +50,7 @@ class OnOneOutput(ProgramTest):
         self.assertEqual(len(by_id(self.read_output())), 60)
 
     def test_a_run_that_is_refused_leaves_the_results_of_the_one_that_was_faster(self):
-        slow = self.held("slow", "lock:1")  # it has made the file, and has not locked it
+        slow = self.held("slow", "lock:1")  # it has created the file, but not locked it
         fast = self.start()
         self.assertEqual(fast.wait(60), 0)
         self.assert_whole()
@@ -60,7 +60,7 @@ class OnOneOutput(ProgramTest):
         self.assert_whole()
 
     def test_a_run_does_not_write_to_a_file_that_another_has_removed(self):
-        failing = self.held("failing", "unlink:1", "--plan", "/no/such.plan")  # about to remove what it made
+        failing = self.held("failing", "unlink:1", "--plan", "/no/such.plan")  # about to remove what it created
         other = self.held("other", "lock:1")  # has opened that file
         self.assertEqual(failing()[0], 1)
         code, text = other()
@@ -115,7 +115,7 @@ class OnOneOutput(ProgramTest):
             if 0 in codes:
                 finished += 1
                 self.assert_whole()
-            else:  # the one that fails had the lock when both came
+            else:  # the failing run had the lock when both started
                 self.assertEqual(codes, [1, 1])
                 for text in texts:
                     self.assertIn("another run is writing to it", text)
@@ -124,7 +124,7 @@ class OnOneOutput(ProgramTest):
 
 
 class NotTheRowsFault(ProgramTest):
-    """A failure that comes once, while rows are read, tokenized or handed out, is in no line of the output."""
+    """A single failure while rows are read, tokenized or handed out does not appear in any line of the output."""
 
     def test_memory_that_fails_once_is_no_rows_error(self):
         model = os.environ.get("BATCHLLM_TEXT_MODEL")
@@ -153,7 +153,7 @@ class NotTheRowsFault(ProgramTest):
 
 class Arguments(ProgramTest):
     def test_no_memory_while_they_are_read_is_said(self):
-        command = [FAULTY, "inspect", "the-first-of-the-plans", "one-plan-too-many"]  # so that it ends soon after
+        command = [FAULTY, "inspect", "the-first-of-the-plans", "one-plan-too-many"]  # so that it ends soon
         counts = self.directory / "calls"
         subprocess.run(command, stderr=subprocess.DEVNULL, env={**os.environ, "BATCHLLM_FAULTS": "alloc:0:once",
                                                                 "BATCHLLM_FAULTS_COUNT": str(counts)})

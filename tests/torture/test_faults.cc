@@ -1,4 +1,4 @@
-// Calls of the library that must take little from the system, counted by the calls that they make.
+// Calls of the library that must make few system calls; these are counted.
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -70,7 +70,8 @@ void threads_that_cannot_be_made_are_done_without(void **) {
     }
 }
 
-// A file that cannot be looked at is not one that is absent: with other stop tokens the job would go on.
+// A file that cannot be examined is not treated as absent: the job would continue with other stop
+// tokens.
 void a_stat_that_fails_ends_the_creation_of_an_engine(void **) {
     batchllm_engine_options options;
     batchllm_engine_options_init(&options, sizeof options);

@@ -1,9 +1,10 @@
 """The program, with every allocation and every call that touches a file made to fail: once, and from then on.
 
-Whatever fails, a run ends with an exit code and a word on stderr, and when it goes on with --resume its output is that of a
-run that nothing disturbed: each row once, the same texts, tokens and usage (but for shared_tokens, which depends on what
-ran together). Allocations are chosen by number, and the first one of each call stack ("stack"), which is what they differ
-by; a stack that several commands have, such as those of reading options, is tried in one of them. Prints what was covered.
+Whatever fails, a run ends with an exit code and a message on stderr, and if it continues with --resume, its output is
+that of an undisturbed run: each row once, the same texts, tokens and usage (except for shared_tokens, which depends on
+what ran together). Allocations are chosen by number, and also the first one of each call stack ("stack"), since
+different stacks fail differently; a stack that several commands have, such as those of reading options, is tried in one
+of them. Prints what was covered.
 
     torture.py [--seconds N] [--seed N] [--only TEXT]     0 seconds: everything; TEXT is part of "run-sim alloc"
 """
@@ -28,7 +29,7 @@ KINDS = ["alloc", "open", "read", "write", "short", "map", "sync", "rename", "lo
 
 
 def comparable(path):
-    """Rows by id, less what may differ between runs."""
+    """Rows by id, without what may differ between runs."""
     data = path.read_bytes()
     if data and not data.endswith(b"\n"):
         raise AssertionError("torn output")
@@ -63,7 +64,7 @@ def text_rows():
 
 
 class Case:
-    """A command, what it gives undisturbed, and what must hold after a fault in it."""
+    """A command, its undisturbed output, and what must hold after a fault in it."""
 
     def __init__(self, name, folder, rows, arguments):
         self.name = name
@@ -89,7 +90,7 @@ class Case:
         return int(counts.read_text().split()[0])
 
     def stacks(self):
-        """The call stacks of the allocations: those of three runs, which differ by how threads take turns."""
+        """The call stacks of the allocations in three runs, which differ by the interleaving of threads."""
         output = self.folder / (self.name + ".count")
         found = set()
         for _ in range(3):
@@ -109,7 +110,7 @@ class Case:
             path.unlink()
 
     def check(self, fault, output):
-        """Whether the call that was to fail was made, where that is known."""
+        """Whether the call that should fail was made, if that is known."""
         self.remove(output)
         self.prepare(output)
         counts = self.folder / (output.name + ".calls")
@@ -151,7 +152,7 @@ class RunCase(Case):
 
 
 class ResumeCase(RunCase):
-    """From an output that is half done, with a torn last line."""
+    """Resumes a half-done output with a torn last line."""
 
     def prepare(self, output):
         whole = (self.folder / (self.name + ".whole")).read_bytes()
@@ -174,7 +175,7 @@ class PlanCase(Case):
         return output.read_bytes()
 
     def recover(self, output, failed):
-        # A plan is written whole or not at all, and nothing is left beside it.
+        # A plan is written completely or not at all, and nothing is left beside it.
         left = [path.name for path in output.parent.glob(output.name + ".*")]
         if left and b"unlink" not in failed.args[0]:
             raise AssertionError(f"left behind: {left}")
@@ -211,7 +212,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="batchllm-torture-") as name:
         folder = pathlib.Path(name)
         stacks_seen = set()
-        work = []  # (place in its series, case, kind, how, k)
+        work = []  # (position in its series, case, kind, how, k)
         totals = {}
         for case in cases(folder):
             for kind in [*KINDS, "stack"]:
@@ -226,8 +227,8 @@ def main():
                     totals[case.name, kind, how] = len(calls)
                     order = list(calls)
                     randomness.shuffle(order)
-                    # Spread, so that whatever time there is goes to all series; to those of allocations, which are few
-                    # and long, four times as much each.
+                    # Spread out, so that the available time goes to all series; series of allocations, which are few
+                    # and long, get four times as much each.
                     often = 1 if kind in ("alloc", "stack") else 4
                     work += [((i + 1) * often, case, kind, how, k) for i, k in enumerate(order)]
         work.sort(key=lambda item: item[0])

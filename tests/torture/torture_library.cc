@@ -1,7 +1,7 @@
-// Every allocation and every call that touches a file made to fail, one after the other and each from then
-// on, through the life of engines, tokenizers and plans. After each: a status with a text, nothing leaked, and
-// every result that was given is the one of an undisturbed life. A failure that comes once must not keep the
-// same call from working when it is made again, unless it was in a step.
+// Makes every allocation and every call that touches a file fail, one after the other, once and
+// from then on, through the life of engines, tokenizers and plans. After each failure: a status
+// with a text, nothing leaked, and every returned result equals that of an undisturbed life. After
+// a single failure, the same call must work when it is made again, unless it was in a step.
 //
 //     torture_library [SECONDS [NAME]]     0 seconds: everything
 #include <chrono>
@@ -31,7 +31,8 @@ class Life {
   public:
     explicit Life(bool once) : once_(once) {}
 
-    // Makes a call, again when it failed by the one fault. False: it failed for good.
+    // Makes a call, and again if it failed because of the single fault. False: it failed
+    // permanently.
     bool call(const char *name, const std::function<int32_t()> &function, bool again = true) {
         int32_t status = enter(function);
         if (status == BATCHLLM_OK) return true;
@@ -47,7 +48,7 @@ class Life {
     void put(const std::string &key, std::string value) {
         if (!given_.emplace(key, std::move(value)).second) throw Wrong{"twice: " + key};
     }
-    void whole() { whole_ = true; } // nothing is missing
+    void whole() { whole_ = true; } // no result is missing
     bool is_whole() const { return whole_; }
     const std::map<std::string, std::string> &given() const { return given_; }
 
@@ -86,7 +87,7 @@ void put_results(Life *life, const batchllm_results &r) {
         value += bytes_of(r.errors, r.error_offsets[i], r.error_offsets[i + 1]) + "|";
         value += bytes_of(r.logprobs, r.logprob_offsets[i], r.logprob_offsets[i + 1]) + "|";
         value += bytes_of(r.scores, r.score_offsets[i], r.score_offsets[i + 1]);
-        // With the number of the row's results beside it, half a row is a wrong one.
+        // Includes the number of the row's results, so that half a row is detected.
         int64_t samples = 1;
         while (i + samples < r.count && r.samples[i + samples] != 0) ++samples;
         life->put("row " + std::to_string(r.tags[i]) + " sample " + std::to_string(r.samples[i]),
@@ -109,7 +110,7 @@ bool run_to_the_end(Life *life, batchllm_engine *engine) {
     batchllm_progress progress{};
     progress.struct_size = sizeof progress;
     do {
-        // A step that fails leaves the engine failed; what had finished is still given.
+        // A step that fails leaves the engine failed; finished results can still be polled.
         if (!life->call(
                 "step", [&] { return batchllm_step(engine, &progress); }, false)) {
             poll_all(life, engine);
@@ -317,7 +318,7 @@ const Scenario scenarios[] = {
 
 using Given = std::map<std::string, std::string>;
 
-// One life with a fault; blocks: those it left behind.
+// One life with a fault; blocks: how many it left behind.
 void live_once(const Scenario &scenario, unsigned kind, long k, bool forever, const Given *expected,
                long *blocks, long *calls, Given *given) {
     const long before = faults_live_blocks();
@@ -348,7 +349,7 @@ void live_once(const Scenario &scenario, unsigned kind, long k, bool forever, co
 
 void try_fault(const Scenario &scenario, unsigned kind, long k, bool forever,
                const Given &expected) {
-    // What stays once may be a cache; what stays each time is lost.
+    // Memory that stays once may be a cache; memory that stays each time is leaked.
     long blocks = 1, calls = 0;
     for (int round = 0; round < 4 && blocks > 0; ++round) {
         live_once(scenario, kind, k, forever, &expected, &blocks, &calls, nullptr);
@@ -356,7 +357,7 @@ void try_fault(const Scenario &scenario, unsigned kind, long k, bool forever,
     if (blocks > 0) throw Wrong{std::to_string(blocks) + " blocks of memory are lost"};
 }
 
-// ---- Each series in a child, so that a crash is a failure of one try ----
+// ---- Each series runs in a child process, so that a crash only fails one try ----
 
 struct Report {
     long k; // 0: the number of calls, in `total`
@@ -376,7 +377,7 @@ struct Report {
         if (write(out, &report, sizeof report) != static_cast<ssize_t>(sizeof report)) _exit(2);
     };
     try {
-        // The first fill caches; the second counts.
+        // The first run fills caches; the second one counts.
         live_once(scenario, kind, 0, false, nullptr, &blocks, &calls, &expected);
         live_once(scenario, kind, 0, false, nullptr, &blocks, &calls, nullptr);
     } catch (const Wrong &wrong) {
@@ -467,7 +468,7 @@ int main(int argc, char **argv) {
             for (const bool forever : {false, true}) {
                 work.push_back([&all, &scenario, bit, forever, seconds](double end) {
                     Series series;
-                    // Where time is short a series is sampled from end to end.
+                    // If time is short, a series is sampled evenly.
                     const long stride = seconds == 0 || bit != 0    ? 1
                                         : scenario.live == sim_life ? 23
                                         : scenario.live == cpu_life ? 397
@@ -485,7 +486,7 @@ int main(int argc, char **argv) {
     }
     for (size_t i = 0; i < work.size(); ++i) {
         const double left = seconds - (now() - start);
-        // An even share of the time that is left.
+        // An even share of the remaining time.
         const double share = left / static_cast<double>(work.size() - i);
         work[i](seconds == 0 ? 0 : now() + (share > 0.1 ? share : 0.1));
     }

@@ -6,7 +6,7 @@
         results = engine.generate(["The capital of France is", "The capital of Peru is"])
         print(results.texts)
 
-Hand over every row at once: what rows share is computed once. See docs/python.md.
+Pass all rows at once: what rows share is computed once. See docs/python.md.
 """
 
 from .columns import Texts, Tokens

@@ -16,7 +16,7 @@ from .files import run_files
 from .params import SamplingParams
 from .task_rows import TASKS
 
-_DONE, _STOPPED, _ROW_ERRORS, _INTERRUPTED = 0, 1, 3, 130  # as the program batchllm
+_DONE, _STOPPED, _ROW_ERRORS, _INTERRUPTED = 0, 1, 3, 130  # as in the batchllm program
 
 _EXAMPLES = """examples:
   python -m batchllm run --model ./model --input in.parquet --output out.parquet --prompt-column question --max-tokens 64
@@ -29,12 +29,12 @@ Rows of JSON are for the program: batchllm run --input rows.jsonl."""
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """With the exit code that the program has for it."""
+        """Exits with the same code as the batchllm program."""
         print(f"batchllm: {message}; python -m batchllm run --help lists the options", file=sys.stderr)
         sys.exit(_STOPPED)
 
     def run_options(self) -> list[str]:
-        """The options of run."""
+        """The options of `run`."""
         run = next(one for one in self._actions if isinstance(one, argparse._SubParsersAction)).choices["run"]
         return [name for action in run._actions for name in action.option_strings]
 
@@ -147,7 +147,7 @@ _PARAMETERS: list[tuple[str, Any, str]] = [
 
 def _params(given: argparse.Namespace) -> SamplingParams:
     names = [name for name, _, _ in _PARAMETERS] + ["stop", "bad_words", "stop_tokens", "ignore_eos", "regex", "choices"]
-    # 0 is a value: only what was not given is left out.
+    # 0 is a value: only options that were not given are left out.
     named = {name: value for name in names if (value := getattr(given, name)) is not None and value is not False}
     if given.json_schema is not None:
         named["json_schema"] = _text_of(given.json_schema)
@@ -233,7 +233,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """The exit code."""
+    """Runs the command line and returns the exit code."""
     parser = _parser()
     given, unknown = parser.parse_known_args(arguments)
     if unknown:

@@ -1,11 +1,11 @@
-"""Turns rows as callers have them into columns, which the library reads in place.
+"""Turns rows in the forms that callers have into columns, which the library reads in place.
 
 Accepted as rows: a list of str; a list of lists of token ids; a list of conversations (lists of
-{"role": .., "content": ..}, or dicts with "messages", "tools" and what else batchllm_add_chat takes); a list of
-{"prompt": text} or {"prompt_token_ids": ids}; `Texts` or `Tokens` over buffers such as NumPy arrays; a 2-d int32
-array; a pandas Series of any of these; whatever has `__arrow_c_array__` or `__arrow_c_stream__` (pyarrow, Polars,
-DuckDB ..) of texts (utf8, large_utf8, string_view, dictionaries of them), of lists of whole numbers, or of a table
-with one such column. A row that is null (None, NaN, NA, an Arrow null) has an error as its result.
+{"role": .., "content": ..}, or dicts with "messages", "tools" and other members that batchllm_add_chat accepts); a list
+of {"prompt": text} or {"prompt_token_ids": ids}; `Texts` or `Tokens` over buffers such as NumPy arrays; a 2-d int32
+array; a pandas Series of any of these; any object with `__arrow_c_array__` or `__arrow_c_stream__` (pyarrow, Polars,
+DuckDB ..) that holds texts (utf8, large_utf8, string_view, dictionaries of them), lists of integers, or a table with
+one such column. A row that is null (None, NaN, NA, an Arrow null) has an error as its result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Texts:
     """Texts in one buffer of UTF-8 bytes; text i is data[offsets[i]:offsets[i + 1]].
 
-    Any contiguous buffers: bytes, memoryview, NumPy arrays of uint8 and of int64.
+    Any contiguous buffers will do: bytes, memoryview, NumPy arrays of uint8 and int64.
     """
 
     data: Any
@@ -50,7 +50,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Chats:
-    """Conversations, each as JSON: a list of {"role": .., "content": ..}, or an object as batchllm_add_chat has it."""
+    """Conversations, each as JSON: a list of {"role": .., "content": ..}, or an object as in batchllm_add_chat."""
 
     data: Any
     offsets: Any
@@ -72,7 +72,7 @@ class Sparse:
         return len(self.given) + len(self.nulls)
 
     def places(self) -> list[int]:
-        """The numbers of the other rows."""
+        """The numbers of the rows that are not null."""
         null = set(self.nulls)
         return [i for i in range(len(self)) if i not in null]
 
@@ -90,7 +90,7 @@ def columns(rows: Rows) -> Iterator[Column]:
         for name in rows.__dataclass_fields__:
             _check_mask(name, getattr(rows, name))
         yield rows
-    elif isinstance(rows, Sparse):  # one of this package's own
+    elif isinstance(rows, Sparse):  # a class of this package
         yield rows
     elif isinstance(rows, (str, bytes, dict)):
         raise TypeError(f"rows is one {type(rows).__name__}: put it into a list")
@@ -113,7 +113,7 @@ def columns(rows: Rows) -> Iterator[Column]:
 
 
 def _whole(rows: Rows) -> list[Column]:
-    """Columns for calls in which a null is an error of the whole call."""
+    """Columns for calls in which a null fails the whole call."""
     found = list(columns(rows))
     before = 0
     for column in found:
@@ -219,7 +219,7 @@ def from_conversations(rows: Sequence[Any], places: Sequence[int]) -> Chats:
 
 
 def from_list(rows: Sequence[Any]) -> Column:
-    """A list of rows, all of the kind of the first."""
+    """A list of rows, all of the same kind as the first."""
     nulls = [i for i, row in enumerate(rows) if _is_null(row)]
     if nulls:
         null = set(nulls)
@@ -236,7 +236,7 @@ def _from_list(rows: Sequence[Any], places: Sequence[int]) -> Union[Texts, Token
         if not isinstance(row, (str, bytes)) and not hasattr(row, "__len__"):
             raise TypeError(f"row {place} is one {type(row).__name__}: rows are texts or lists")
     first = next((row for row in rows if isinstance(row, (str, bytes)) or len(row) > 0), None)
-    if first is None:  # no rows, or rows of nothing
+    if first is None:  # no rows, or only empty rows
         return from_tokens(rows, places) if len(rows) else from_texts(rows)
     if isinstance(first, (str, bytes)):
         if not all(isinstance(row, (str, bytes)) for row in rows):
@@ -274,7 +274,7 @@ def _is_null(row: Any) -> bool:
 
 def _check_mask(name: str, buffer: Any) -> None:
     """Raises for masked items: the buffer of a NumPy array does not show its mask."""
-    ma = sys.modules.get("numpy.ma")  # if it was not imported, there is no such array
+    ma = sys.modules.get("numpy.ma")  # if it was not imported, there are no masked arrays
     if ma is not None and ma.is_masked(buffer):
         where = tuple(map(int, next(zip(*ma.getmaskarray(buffer).nonzero()))))
         raise ValueError(
@@ -299,7 +299,7 @@ def _series(rows: Any) -> Iterator[Column]:
     if str(rows.dtype) != "object" and hasattr(rows, "__arrow_c_stream__"):
         try:
             stream = rows.__arrow_c_stream__()
-        except ImportError:  # pandas needs pyarrow for it
+        except ImportError:  # pandas needs pyarrow for this
             pass
         else:
             opened = native.batchllm_arrow_open(stream)

@@ -1,4 +1,4 @@
-"""What the output of rows must look like: `SamplingParams` become the library's constraints, each made once for an engine."""
+"""Constraints on the output of rows: `SamplingParams` -> the library's constraints, each made once per engine."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if typing.TYPE_CHECKING:
     from .params import SamplingParams
 
 _CHOICES, _REGEX, _JSON_SCHEMA, _GBNF, _LARK = range(1, 6)  # BATCHLLM_CONSTRAINT_
-_MOST = 4096  # constraints that are kept; beyond that all are forgotten, except by rows that use them
+_MOST = 4096  # constraints that are kept; beyond that all are dropped, except those that rows still use
 
 
 
 class _Key(NamedTuple):
-    """What tells constraints apart."""
+    """Identifies a constraint."""
 
     kind: int
     text: str
@@ -93,7 +93,7 @@ def _type_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 def _nested_pydantic_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name not in definitions:
-        prefix = f"pydantic{len(definitions)}."  # its definitions may share their names with ours
+        prefix = f"pydantic{len(definitions)}."  # its definitions may have the same names as ours
         schema = _pydantic_schema(kind, prefix)
         own = schema.pop("$defs", {})
         definitions[name] = schema
@@ -170,13 +170,13 @@ class Constraints:
     def set(
         self, engine: native.batchllm_engine, column: Optional[native.batchllm_params_column], params: Any
     ) -> list[native.batchllm_constraint]:
-        """Puts the constraints of params (one for all rows, or one for each) into their column. What is returned must live
-        until the rows have been added."""
+        """Puts the constraints of params (one for all rows, or one for each) into their column. The returned list must
+        live until the rows have been added."""
         if params is None or column is None:
             return []
         rows = params if hasattr(params, "__getitem__") else [params]
         if all(one is rows[0] for one in rows):
-            rows = rows[:1]  # as in their column
+            rows = rows[:1]  # as in the column
         places: dict[_Key, array[int]] = {}
         keys: dict[int, Optional[_Key]] = {}  # params that are the same object have the same key
         for row, one in enumerate(rows):
@@ -192,7 +192,7 @@ class Constraints:
         return used
 
     def prepare(self, engine: native.batchllm_engine, key: _Key) -> None:
-        """Raises for a constraint that is wrong, or that the engine cannot enforce."""
+        """Raises if the constraint is invalid or the engine cannot enforce it."""
         self._get(engine, key)
 
     def clear(self) -> None:

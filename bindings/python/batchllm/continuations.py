@@ -24,15 +24,15 @@ class Continuations:
 def continuation_columns(
     column: Union[Texts, Tokens], continuations: Sequence[Any], first: int, n: int, places: Optional[Sequence[int]]
 ) -> Continuations:
-    """The continuations of a column's rows, which are rows first to first + n of the whole. places: those of the n that the
-    column has, if not all."""
+    """The continuations of a column's rows, which are rows first to first + n of all rows. places: which of these n
+    rows the column has, if not all."""
     text = isinstance(column, Texts)
     if isinstance(continuations, (str, bytes)):
         raise TypeError("continuations is one text: put it into a list")
     if len(continuations) == 0:
         raise ValueError("continuations is empty: each row has at least one")
     one = continuations[0]
-    # A continuation is a str or a list of ids. If the items are lists of these, each is one row's.
+    # A continuation is a str or a list of ids. If the items are lists of continuations, each item is for one row.
     per_row = not isinstance(one, (str, bytes)) if text else len(one) > 0 and not isinstance(one[0], Integral)
     if per_row:
         lists = continuations[first : first + n]

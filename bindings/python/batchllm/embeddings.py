@@ -45,8 +45,8 @@ def label_params(add_special: bool, parse_special: bool) -> native.batchllm_para
 
 
 def embedding_array(results: Results) -> Any:
-    """A NumPy array [rows, dimensions] of float32: the results' own memory, read-only; where rows failed a copy,
-    in which they are NaN."""
+    """A NumPy array [rows, dimensions] of float32: a read-only view of the results' own memory, or if rows failed, a
+    copy in which those rows are NaN."""
     numpy = import_module("numpy")
     values = numpy.asarray(results.embeddings)
     offsets = numpy.asarray(results.embedding_offsets)
@@ -60,7 +60,7 @@ def embedding_array(results: Results) -> Any:
 
 
 def share_of_first(results: Results) -> list[float]:
-    """Of rows scored by two continuations: the first's probability against the second's; NaN where a row failed."""
+    """For rows scored with two continuations: the probability of the first relative to both; NaN if a row failed."""
     _warn_of_lengths(results)
     return [
         1 / (1 + math.exp(min(700.0, result.scores[1] - result.scores[0]))) if result.ok else math.nan

@@ -50,7 +50,7 @@ _SLICE_SECONDS = 0.05
 # How the error of a conversation begins if the model has no chat template.
 _NO_TEMPLATE = "the model has no chat template"
 
-# What an option of the engine must be, by the type of its default.
+# What the value of an engine option must be, by the type of its default.
 _EXPECTED = {type(None): "a text or None", int: "a whole number that fits", float: "a number"}
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -58,7 +58,7 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the engine has come.
+    """The engine's progress.
 
     rows_waiting, rows_running, rows_done: rows by state. Finished rows count as done even before they are polled.
     decode_tokens, own_tokens, prefix_tokens: tokens of the last step: generated, prompt tokens of a single row, prompt
@@ -92,13 +92,13 @@ class EngineInfo:
     """The engine's effective options on one of its devices, and the sizes of the model.
 
     device_count: how many devices the engine has.
-    backend, compute_type: such as "cpu" and "f32".
-    device: for display: the processor or GPU, and what is used of it.
+    backend, compute_type: for example "cpu" and "f32".
+    device: for display: the processor or GPU, and which features of it are used.
     device_number: its number, as in `devices`.
     vocabulary: token ids are below this.
     hidden: size of a hidden state, and so of a full embedding.
     page_tokens: positions in a KV page.
-    kv_groups: groups of layers whose keys and values have pages of their own.
+    kv_groups: groups of layers with separate KV pages.
     reproducible: as in the engine's options.
     kv_pages, kv_page_bytes: number and size of this device's KV pages.
     step_tokens: maximum tokens of a batch.
@@ -136,7 +136,8 @@ class EngineStats:
     processed_prompt_tokens, shared_prompt_tokens: how many of these were computed, and how many were not.
     recomputed_tokens: tokens computed again after a preemption.
     completion_tokens: tokens generated.
-    steps, preemptions, groups: batches; how often a row had to make room; groups of rows that share a prefix.
+    steps, preemptions, groups: batches that were run; how often a row was preempted; groups of rows that share a
+    prefix.
     kv_pages_total, kv_pages_peak, kv_page_bytes: KV pages of all devices, the most in use at once, and the size of one.
     saving_ratio: 1 - processed / logical.
     load_seconds, tokenize_seconds, plan_seconds, schedule_seconds, backend_seconds, run_seconds: time spent loading, in
@@ -179,12 +180,12 @@ class _Job:
         self.rows = 0
         self.added = False  # every row is in the engine
         self.over = False  # the call has ended
-        self.wanted = True  # its results are kept after the call has ended
-        self.told = False  # whoever uses the engine knows that this call left rows
+        self.wanted = True  # keep its results after the call has ended
+        self.told = False  # it was logged that this call left rows behind
 
 
 class _Mail:
-    """What has arrived for a job: the number of rows so far, and the results that were not taken yet."""
+    """What has arrived for a job: the number of rows so far, and the results that have not been taken yet."""
 
     def __init__(self, done: int = 0, parts: Sequence[native.batchllm_results] = ()) -> None:
         self.done = done
@@ -207,7 +208,7 @@ class Engine:
     model: a Hugging Face directory on this machine (nothing is downloaded). None is allowed with backend="sim".
     backend: "auto" (the default: a GPU if there is one), "cpu", "cuda" or "sim", which needs no model and takes rows of
         token ids.
-    devices: numbers of GPUs: 0, "0,1" or [0, 1]. Each device holds the whole model and runs a share of the rows.
+    devices: GPU numbers: 0, "0,1" or [0, 1]. Each device holds the whole model and runs a share of the rows.
     compute_type: "auto", "bf16", "f16" or "f32".
     backend_options: options of the backend, as a dict or as "key=value,..": docs/backends.md.
     threads: CPU threads; 0: every core that this process may use.
@@ -221,12 +222,12 @@ class Engine:
     levels: 1: each row shares one prefix; 2: prefixes may also share their beginnings (heads); "auto": those heads that
         save more than they cost with this model.
     order: order of groups: "decode_first" (groups that generate much for their prompt length go first) or "arrival".
-    min_prefix_tokens: shorter prefixes are not shared; 0: 16.
+    min_prefix_tokens: prefixes shorter than this are not shared; 0: 16.
     reproducible: a row's results are the same bits whatever rows are computed with it, shared or not, for any
         step_tokens, memory and number of threads. On "cuda" in 16 bits this holds if the row shares the same prefixes:
         docs/reproducible.md.
     seed: mixed into each row's own seed.
-    timeline: a CSV file that gets a line for each batch: docs/scheduling.md.
+    timeline: a CSV file to which a line is written for each batch: docs/scheduling.md.
     logger: where log messages go; None: `logging.getLogger("batchllm")`.
     """
 
@@ -289,12 +290,12 @@ class Engine:
         self._native: Optional[native.batchllm_engine] = native.batchllm_engine_create_from(options)
         self._log.check()
         self._forked = False
-        self._busy = 0  # calls on this engine's own thread, during which close() must not free the engine
+        self._busy = 0  # calls of the progress function, during which close() must not free the engine
         self._stop = False
         self._next_tag = 0
         self._next_call = _TAGS_OF_A_CALL
         self._jobs: list[_Job] = []
-        self._ended: list[_Job] = []  # their calls ended before their rows
+        self._ended: list[_Job] = []  # jobs whose calls ended before their rows
         self._polled: list[native.batchllm_results] = []  # not yet sorted by job
         self._mail: dict[_Job, _Mail] = {}
         self._unclaimed: list[native.batchllm_results] = []
@@ -325,8 +326,8 @@ class Engine:
         plan: a saved plan. Rows that are not in it are planned now.
         first_row: number of the first row, if these rows are part of a larger job. A row's number and the seeds
         determine its random numbers.
-        report: True: `Results.report()` shows what was shared and how long everything took. It covers all that the
-        engine does during the call.
+        report: True: `Results.report()` shows what was shared and how long everything took. It covers everything that
+        the engine does during the call.
 
         After Ctrl-C or `interrupt` the rows stay in the engine: `poll` returns those that have finished, `run`
         continues with the others, and `cancel` ends them.
@@ -359,9 +360,9 @@ class Engine:
         frame: a dict of columns, a pandas or Polars DataFrame, a pyarrow Table, a DuckDB relation, or a `Table`, which
         already has a template.
         template: the prompt. {name} stands for the row's value in the column of that name; {{ and }} write a brace.
-        fields: "given" keeps the template's order. "reorder" puts each row's fields in the order in which rows share most:
-        whole lines move, so each line from the first field's to the last field's must have exactly one field. Answers
-        may change with the order of fields.
+        fields: "given" keeps the template's order. "reorder" puts each row's fields in the order that lets rows share
+        most: whole lines move, so each line from the first field's to the last field's must have exactly one field.
+        Answers may change with the order of fields.
         chat: the prompt becomes the user's message in the model's chat template.
         system: with chat, the system message before it.
 
@@ -389,7 +390,7 @@ class Engine:
         continuations: one list for all rows, or a list with such a list for each row. A continuation is a str if rows are
         text, and a list of token ids if rows are.
         add_special: whether BOS and the like are added to the prompts, as the tokenizer says.
-        parse_special: whether special tokens spelled out in the prompts are read as such.
+        parse_special: whether special tokens spelled out in the prompts are parsed as special tokens.
         on_error, progress: as in `generate`.
         """
         _check_on_error(on_error)
@@ -455,8 +456,8 @@ class Engine:
         """Computes a vector for each row: a NumPy array [rows, dimensions] of float32, a view of the library's memory.
 
         rows, progress: as in `generate`.
-        pooling: "last", "mean" or "first"; None: what the model's modules.json says, or "last" without that file.
-        normalize: whether vectors are scaled to length 1; None: what modules.json says, or no without that file.
+        pooling: "last", "mean" or "first"; None: as in the model's modules.json, or "last" if there is no such file.
+        normalize: whether vectors are scaled to length 1; None: as in modules.json, or False if there is no such file.
         dimensions: keeps only this many elements of each vector, the first ones, before it is normalised; 0: all.
         add_special, parse_special: as in `score`.
         on_error: "raise": `RowError` is raised after the last row; "return": the vector of a row that failed is NaN.
@@ -492,7 +493,7 @@ class Engine:
     ) -> list[float]:
         """How likely each row is to continue with `positive` rather than `negative`: from 0 to 1.
 
-        rows: whole prompts, each with a query and a document, worded as the reranker was trained.
+        rows: whole prompts, each with a query and a document, in the wording that the reranker was trained on.
         positive, negative: the two answers: a str if rows are text, token ids if rows are. The probability of an answer
         is that of all its tokens; a warning says if one answer has more tokens than the other.
         on_error: "raise": `RowError` is raised after the last row; "return": the value of a row that failed is NaN.
@@ -534,7 +535,7 @@ class Engine:
         rows, params, progress, plan, first_row: as in `generate`.
         interval: seconds of work between two checks for finished rows; 0: one step.
         on_error: "return": a row that fails gives a result with `error`; "raise": the first such row raises `RowError`,
-        which has the results that came with it.
+        which carries the results that arrived with it.
 
         Leaving the loop early, or a `RowError`, cancels the rows that have not finished.
         """
@@ -600,7 +601,7 @@ class Engine:
                         if now is not None and report.wanted():
                             report.update(now)
                         found, complete = await loop.run_in_executor(None, self._arrived, job)
-                    else:  # at once: each way to a thread and back takes time
+                    else:  # call it directly: switching to a thread and back takes time
                         found, complete = await loop.run_in_executor(None, self._turn, job, interval)
                     for results in found:
                         for result in _checked(results, on_error):
@@ -619,11 +620,11 @@ class Engine:
     # ---- Step by step ----
 
     def add(self, rows: Rows, params: Params = None, *, tags: Optional[Sequence[int]] = None) -> range:
-        """Adds rows, which `run` or `step` then runs and `poll` returns. Returns their tags, which continue from the rows
-        added before (an empty range if `tags` is given).
+        """Adds rows, which `run` or `step` then runs and `poll` returns. Returns their tags, which continue those of
+        the rows added before (an empty range if `tags` is given).
 
-        tags: one for each row. None may be the number of a row in a call that has rows left, or 2**40 and above while
-        calls overlap."""
+        tags: one for each row. A tag must not be the number of a row in a call that still has rows, nor 2**40 or above
+        while calls overlap."""
         job = _Job()
         with self._lock:
             self._check_tags(tags)
@@ -632,13 +633,13 @@ class Engine:
         return range(job.first_tag, job.first_tag + job.rows) if tags is None else range(0)
 
     def build_groups(self) -> None:
-        """Plans all rows that have not started. `step` and `run` do this by themselves."""
+        """Plans all rows that have not started. `step` and `run` do this automatically."""
         with self._lock:
             native.batchllm_build_groups(self._enter())
             self._log.check()
 
     def step(self) -> Progress:
-        """Runs one iteration."""
+        """Runs one step."""
         self._advance(0.0, reporter(False, 0))
         return self._snapshot()
 
@@ -670,7 +671,8 @@ class Engine:
             return Results(native.batchllm_poll_results(self._enter(), index(max_results)))
 
     def cancel(self, *tags: int) -> None:
-        """Ends the unfinished rows with these tags at the next step, with what they have generated. Any thread, any time.
+        """Ends the unfinished rows with these tags at the next step, with what they have generated. May be called from
+        any thread at any time.
 
         The tags of `generate`, `stream` and `score` are row numbers if the call is the engine's only one."""
         engine = self._enter()
@@ -681,7 +683,7 @@ class Engine:
                 job.told = True
 
     def cancel_all(self) -> None:
-        """Ends every unfinished row at the next step, with what it has generated. Any thread, any time."""
+        """Ends every unfinished row at the next step, with what it has generated. From any thread, at any time."""
         native.batchllm_cancel_all(self._enter())
         for job in list(self._ended):
             job.told = True
@@ -696,14 +698,14 @@ class Engine:
     # ---- Plans, figures ----
 
     def use_plan(self, plan: Plan) -> None:
-        """Takes the groups of the rows added since the last planning from this plan, if it has the rows."""
+        """Takes the groups of the rows added since the last planning from this plan, if the plan contains the rows."""
         if not isinstance(plan, Plan):
             raise TypeError(f"plan is one {type(plan).__name__}: a batchllm.Plan is expected")
         with self._lock:
             native.batchllm_engine_use_plan(self._enter(), plan._handle())
 
     def get_plan(self) -> Plan:
-        """The plan of the rows that were planned last, to be saved."""
+        """The plan of the rows that were planned last, for saving."""
         with self._lock:
             return Plan(native.batchllm_engine_take_plan(self._enter()))
 
@@ -736,7 +738,7 @@ class Engine:
         if engine is None or self._forked:
             self._native = None
             return
-        native.batchllm_interrupt(engine)  # a call in progress leaves after its step
+        native.batchllm_interrupt(engine)  # a call in progress returns after its step
         with self._lock:
             if self._busy:
                 raise StateError("close() was called from the engine's own progress function")
@@ -774,7 +776,7 @@ class Engine:
             return self._progress.rows_waiting + self._progress.rows_running == 0
 
     def _advance(self, seconds: float, report: Report) -> None:
-        """Does a slice of work, then calls the progress function. Raises what stops the run."""
+        """Does a slice of work, then calls the progress function. Raises any exception that stops the run."""
         with self._lock:
             native.batchllm_advance(self._enter(), seconds, self._progress)
             self._log.check()
@@ -843,7 +845,7 @@ class Engine:
                     native_params = params_column(own, len(part)) if per_row else shared
                     used = self._constraints.set(engine, native_params, None if ready else own if per_row else params)
                     _add(engine, part, _picked(named_tags, places), native_params)
-                    del used  # rows that were added keep what they need
+                    del used  # rows that were added keep alive what they need
                 self._log.check()
                 job.rows += n
                 if not per_row:
@@ -865,7 +867,7 @@ class Engine:
             raise InvalidArgumentError(mistake, native.BATCHLLM_ERROR_INVALID_ARGUMENT)
 
     def _check_tags(self, tags: Optional[Sequence[int]]) -> None:
-        """Refuses tags of other calls' rows: a result's tag says which call it belongs to."""
+        """Rejects tags of other calls' rows: a result's tag determines which call it belongs to."""
         if tags is None:
             return
         for job in self._jobs + self._ended:
@@ -918,7 +920,7 @@ class Engine:
             self._ended.remove(job)
 
     def _tell_rows_left(self) -> None:
-        """Logs that a call also runs the rows that an interrupted one left: it may seem to hang."""
+        """Logs that a call also runs the rows that an interrupted call left, as it may seem to hang."""
         left = 0
         for job in self._ended:
             if job.wanted and not job.told:
@@ -942,7 +944,7 @@ class Engine:
         return self._snapshot()
 
     def _arrived(self, job: _Job) -> tuple[list[Results], bool]:
-        """A job's results that were not handed out yet, and whether they are the last."""
+        """A job's results that have not been handed out yet, and whether they are the last."""
         complete = self._complete(job)
         return list(self._each(job)), complete
 
@@ -951,13 +953,13 @@ class Engine:
         return self._arrived(job)
 
     def _results(self, job: _Job) -> Results:
-        """All results of a job in one, in the order of its rows."""
+        """All results of a job as one, in the order of its rows."""
         with self._lock:
             parts = list(self._mail[job].parts)
         return Results(native.batchllm_results_of_rows(_joined(parts), 0, job.rows, 1))
 
     def _each(self, job: _Job) -> Iterator[Results]:
-        """A job's results so far. Each is dropped once the caller has had it."""
+        """A job's results so far. Each is dropped once the caller is done with it."""
         while True:
             with self._lock:
                 if not self._mail[job].parts:
@@ -1091,7 +1093,7 @@ def _add(
 
 
 def mistake_of(results: Results) -> Optional[str]:
-    """Why no row of a job can run, if the results of all its rows say the same; else None."""
+    """The reason why no row of a job can run, if the results of all its rows give the same one; else None."""
     if len(results) == 0 or results.statuses[0] == native.BATCHLLM_OK:
         return None
     first = results.error_text(0)
@@ -1127,7 +1129,7 @@ def _backend_options(options: Union[str, Mapping[str, object], None]) -> Optiona
 
 
 def _after_fork() -> None:
-    """The child has none of the threads that an engine needs, and must not free its copy of the handle."""
+    """The child process does not have the threads that an engine needs, and must not free its copy of the handle."""
     for engine in list(_engines):
         handle = engine._native
         if handle is not None:

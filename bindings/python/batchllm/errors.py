@@ -30,7 +30,7 @@ class Error(Exception):
 
 
 class InvalidArgumentError(Error, ValueError):
-    """An argument that cannot be used; the text names it."""
+    """An argument is not valid; the message names it."""
 
 
 class OutOfMemoryError(Error, MemoryError):
@@ -39,7 +39,7 @@ class OutOfMemoryError(Error, MemoryError):
 
 class FileError(Error, OSError):
     """A file could not be read or written. `errno`, `strerror` and `filename` are those of the system call that failed,
-    and None where none did (a directory in place of a file)."""
+    or None if no system call failed (for example, if the path is a directory)."""
 
     errno: int | None
     strerror: str | None
@@ -50,16 +50,16 @@ class FileError(Error, OSError):
         self.errno, self.strerror, self.filename = _system_error(message)
 
     def __str__(self) -> str:
-        # Not OSError's, which puts the three in place of the library's text.
+        # Not OSError's, which builds a text from the three and drops the library's message.
         return str(self.args[0])
 
 
 class MissingFileError(FileError, FileNotFoundError):
-    """There is no such file, or no such folder to write it to."""
+    """The file does not exist, or the folder to write it to does not."""
 
 
 class DeniedFileError(FileError, PermissionError):
-    """The file may not be read or written."""
+    """No permission to read or write the file."""
 
 
 class StoppedError(Error):
@@ -71,11 +71,11 @@ class InternalError(Error):
 
 
 class UnsupportedError(Error, NotImplementedError):
-    """Well-formed, but not supported; the text says what."""
+    """Well-formed, but not supported; the message says what."""
 
 
 class StateError(Error, RuntimeError):
-    """The call does not fit the object's state."""
+    """The call is not valid in the object's current state."""
 
 
 class ClosedError(StateError):
@@ -87,27 +87,27 @@ class ForkError(StateError):
 
 
 class FormatError(Error, ValueError):
-    """A file is invalid; the text names file and key."""
+    """A file is invalid; the message names the file and the key."""
 
 
 class ModelFormatError(FormatError):
-    """config.json, generation_config.json or safetensors."""
+    """config.json, generation_config.json or a safetensors file is invalid."""
 
 
 class TokenizerFormatError(FormatError):
-    """tokenizer.json or tokenizer_config.json."""
+    """tokenizer.json or tokenizer_config.json is invalid."""
 
 
 class PlanFormatError(FormatError):
-    """Not a plan file, damaged, or of a newer format."""
+    """The file is not a plan, is damaged, or has a newer format."""
 
 
 class PlanMismatchError(Error, ValueError):
-    """A plan of another tokenizer."""
+    """The plan was made with another tokenizer."""
 
 
 class BackendUnavailableError(Error, RuntimeError):
-    """No such backend here: no driver, no device."""
+    """The backend is not available on this machine: no driver, or no device."""
 
 
 class DeviceError(Error, RuntimeError):
@@ -115,7 +115,7 @@ class DeviceError(Error, RuntimeError):
 
 
 class RowError(Error):
-    """A row failed and the call was told to raise. `results` holds all rows, `row` the first that failed."""
+    """A row failed and the call was told to raise. `results` has all rows, `row` is the first that failed."""
 
     def __init__(self, message: str, status: int = 0, row: int = 0, results: Results | None = None) -> None:
         super().__init__(message, status)
@@ -161,8 +161,8 @@ def error_for(status: int, message: str) -> Error:
 def _system_error(message: str) -> tuple[int | None, str | None, str | None]:
     """errno, strerror and path of a text "path: cannot open: No such file or directory".
 
-    The library hands over no number. Where a system call failed, its text has this form, and the reason is strerror's of
-    this process. Any other text has no number.
+    The library does not pass the number. If a system call failed, the text has this form, with a reason from strerror()
+    in this process. Other texts have no number.
     """
     found = re.fullmatch(r"(.+): cannot [a-z ]+: (.+?)(?:\n.*)?", message, re.DOTALL)
     if found is None:

@@ -42,7 +42,7 @@ def format_of(path: str, given: Optional[str]) -> str:
 
 
 def is_remote(path: str) -> bool:
-    """Whether it is a URL, which needs fsspec."""
+    """Whether the path is a URL, which needs fsspec."""
     return "://" in path
 
 
@@ -62,13 +62,13 @@ def open_input(path: str, options: Optional[Mapping[str, Any]]) -> BinaryIO:
         system, inside = filesystem(path, options)
         try:
             return cast(BinaryIO, system.open(inside, "rb"))
-        except FileNotFoundError:  # names no file, or not the one that was given
+        except FileNotFoundError:  # does not name a file, or not the given one
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
     return open(path, "rb")
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names of columns, for an error."""
+    """Names of columns, for an error message."""
     return ", ".join(map(repr, names)) if names else "none"
 
 
@@ -105,13 +105,13 @@ class Reader:
                 end = first + table.num_rows
                 yield first, table.cast(self.schema)
         except (self._arrow.ArrowException, OSError) as fault:
-            if getattr(fault, "errno", None):  # a fault of the disk, not of the file
+            if getattr(fault, "errno", None):  # an I/O error, not an invalid file
                 raise
             where = "" if "Row #" in str(fault) else f"after row {end}: "
             raise InvalidArgumentError(f"{self.path}: {where}{self._explained(str(fault))}") from None
 
     def check(self) -> None:
-        """Raises if the rows cannot be read, in a format where finding out costs little."""
+        """Raises if the rows cannot be read, in formats where checking is cheap."""
 
     def close(self) -> None:
         """Closes the file."""
@@ -142,7 +142,7 @@ class Reader:
         return InvalidArgumentError(f"{self.path}: not {article} {format_} file: {fault} (it begins with {begin!r})")
 
     def _explained(self, fault: str) -> str:
-        """pyarrow's text of a fault, with what it does not say."""
+        """pyarrow's message, with what it leaves out."""
         return fault
 
 
@@ -172,7 +172,7 @@ class _Parquet(Reader):
 
 
 class _Csv(Reader):
-    """Every column is text, as it stands in the file; an empty field without quotes is a null."""
+    """Every column is text, exactly as in the file; an empty field without quotes is a null."""
 
     def _open(self) -> list[str]:
         self._csv = optional("pyarrow.csv", "run_files")
@@ -184,7 +184,7 @@ class _Csv(Reader):
         return self._names
 
     def check(self) -> None:
-        """Reads every row once. A fault in the last row would otherwise end a job that has run for hours."""
+        """Reads every row once. Otherwise an error in the last row would end a job that has run for hours."""
         rows = 0
         for first, table in self.pieces(lambda *_: True):
             rows = first + table.num_rows
@@ -232,11 +232,11 @@ class _Csv(Reader):
             )
 
     def _ends_within_quotes(self, value: str) -> bool:
-        """Whether the last value of the last row begins with a quote that no other one closes. pyarrow takes the rest of
-        the file for that value then, and says nothing."""
+        """Whether the last value of the last row begins with a quote that is never closed. pyarrow then silently takes
+        the rest of the file as that value."""
         opened = b'"' + value.encode().replace(b'"', b'""')
         size = self._file.seek(0, os.SEEK_END)
-        self._file.seek(max(0, size - len(opened) - 3))  # a delimiter before it, a line's end behind it
+        self._file.seek(max(0, size - len(opened) - 3))  # a delimiter before it, a line end after it
         end = self._file.read()
         return any(end.removesuffix(line)[: -len(opened)][-1:] in (b",", b"\n", b"\r")
                    for line in (b"", b"\n", b"\r\n", b"\r") if end.endswith(opened + line))  # fmt: skip
@@ -336,7 +336,7 @@ def check_writable(format_: str, schema: Any) -> None:
             raise InvalidArgumentError(
                 f"the column {field.name!r} has bytes ({field.type}), which CSV has not: write Parquet or Arrow"
             )
-        # Better found out before the job than after it.
+        # It is better to fail before the job than after it.
         one = arrow.schema([field])
         try:
             writer = Writer(cast(BinaryIO, io.BytesIO()), format_, one)

@@ -1,4 +1,4 @@
-"""What identifies a job on files: all that must be the same when it is resumed."""
+"""What identifies a job on files: everything that must be the same when it is resumed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def identity_of(
             continue
         value = getattr(wanted.params, field.name)
         if field.name == "json_schema" and value is not None:
-            value = schema_of(value)  # a class may have changed and kept its name
+            value = schema_of(value)  # a class may have changed without changing its name
         found["samples of a row" if field.name == "samples" else field.name] = _as_kept(value)
     return found
 
@@ -64,7 +64,7 @@ def _as_kept(value: Any) -> Any:
 
 
 def _model_hash(model: Optional[str]) -> Optional[str]:
-    """A hash of a directory: of its JSON and templates in full, of its weights by samples."""
+    """A hash of a directory: of all its JSON files and templates, and of samples of its weights."""
     if model is None:
         return None
     digest = hashlib.sha256()
@@ -76,7 +76,7 @@ def _model_hash(model: Optional[str]) -> Optional[str]:
 
 
 def _file_hash(path: str, options: Optional[Mapping[str, Any]]) -> str:
-    """A file's size and a hash of its content, above 64 MiB of samples."""
+    """A file's size and a hash of its content; above 64 MiB, of samples of the content."""
     digest = hashlib.sha256()
     with open_input(path, options) as file:
         size = file.seek(0, os.SEEK_END)

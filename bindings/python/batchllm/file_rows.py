@@ -26,7 +26,7 @@ class Prompts:
     system: Optional[str]
 
     def check(self, reader: Reader) -> set[str]:
-        """The columns that prompts are made of. Raises if the file does not have them, or has them of another type."""
+        """The columns that prompts are made from. Raises if they are missing or have another type."""
         if self.template is None and self.column not in reader.columns:
             raise InvalidArgumentError(
                 f"prompt_column: {reader.path} has no column {self.column!r}; it has {listed(reader.columns)}"
@@ -52,7 +52,7 @@ class Prompts:
         return Table(rows, template, fields=self.fields, chat=self.chat, system=self.system)
 
     def rows(self, chunk: Any, open_rows: Optional[list[int]], texts: bool = False) -> Any:
-        """What an engine takes of a chunk. open_rows: of these rows only; None: of all. texts: texts instead of a table."""
+        """The engine's input for a chunk. open_rows: only these rows; None: all. texts: texts, not a table."""
         if open_rows is not None and self.fields == "given":
             chunk, open_rows = chunk.take(open_rows), None
         table = self.table(chunk)
@@ -69,7 +69,7 @@ class Prompts:
             return prompts
         if open_rows is None and not texts:
             return table
-        # The order of fields depends on all rows of the chunk.
+        # The order of fields depends on every row of the chunk.
         made = [table._prompt(i) for i in (range(len(table)) if open_rows is None else open_rows)]
         given = from_texts([text for text in made if text is not None])
         column = Chats(given.data, given.offsets) if self.chat else Texts(given.data, given.offsets)
@@ -83,20 +83,20 @@ def _is_text(kind: Any) -> bool:
 
 
 def _is_cell(kind: Any) -> bool:
-    """Whether a template can write it."""
+    """Whether a template can insert a value of this type."""
     types = optional("pyarrow", "run_files").types
     number = types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind) or types.is_boolean(kind)
     return bool(_is_text(kind) or number)
 
 
 def _items(kind: Any) -> Any:
-    """The type of a list's items; None if it is no list."""
+    """The type of a list's items; None if it is not a list."""
     types = optional("pyarrow", "run_files").types
     return kind.value_type if types.is_list(kind) or types.is_large_list(kind) else None
 
 
 def _check_prompts(reader: Reader, column: str) -> None:
-    """Raises if no row of such a column is a prompt."""
+    """Raises if rows of such a column cannot be prompts."""
     types, kind = optional("pyarrow", "run_files").types, reader.schema.field(column).type
     if _is_text(kind):
         return
@@ -129,7 +129,7 @@ def check_continuations(reader: Reader, column: str) -> None:
 
 
 def without_nulls(value: Any) -> Any:
-    """Drops null members: in a file, a member that some messages have is null in all others."""
+    """Drops null members: in a file, a member that only some messages have is null in all others."""
     if isinstance(value, dict):
         return {name: without_nulls(one) for name, one in value.items() if one is not None}
     return [without_nulls(one) for one in value] if isinstance(value, list) else value

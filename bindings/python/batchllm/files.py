@@ -99,7 +99,8 @@ def run_files(
     result_prefix: put before the names of the results' columns: text, finish_reason, error, prompt_tokens,
     shared_tokens, completion_tokens, and if asked for sample, logprobs, top_logprobs, prompt_logprobs,
     prompt_top_logprobs.
-    samples: with params.n above 1: "rows" writes a row for each sample; "lists" a row for each prompt, with lists.
+    samples: with params.n above 1: "rows" writes a row for each sample; "lists" writes a row for each prompt, with
+    lists.
     task: "generate"; "embed": a column `embedding` instead of text, with pooling, normalize and dimensions as in
     `Engine.embed`; "classify": `label`, `score` (its probability) and the `probabilities` of all labels.
     continuations: scores rows as `Engine.score` does: a column `scores` instead of text, with a number for each of
@@ -110,8 +111,8 @@ def run_files(
     storage_options: for fsspec.
     progress: as in `Engine.generate`.
 
-    The output appears only when every row has its result. A row that fails has an `error`, and the others go on. Whatever
-    stops the run (Ctrl-C, a full disk) is raised; the results so far are kept for `resume`.
+    The output appears only when every row has its result. A row that fails gets an `error`, and the others continue.
+    Whatever stops the run (Ctrl-C, a full disk) is raised; the results so far are kept for `resume`.
     """
     if chunk_rows < 1:
         raise InvalidArgumentError(f"chunk_rows is {chunk_rows}: it is at least 1")
@@ -165,7 +166,7 @@ def run_files(
                 run.go(progress)
             except Exception:
                 if not begun and not run.has_results:
-                    files.forget()  # a mistake in the job leaves nothing that would stand in the way of the next try
+                    files.forget()  # after a mistake in the job, leave nothing that would block the next try
                 raise
             report = run.merge(kinds[1])
             files.write_state(
@@ -177,7 +178,7 @@ def run_files(
         return report
     except OSError as fault:
         if fault.filename is None and fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            fault.filename = target  # a write does not say which file it was; all of them are beside this one
+            fault.filename = target  # a failed write does not name its file; all of them are beside this one
         raise
     finally:
         reader.close()

@@ -31,7 +31,7 @@ def to_arrow(results: Results, samples: str) -> Any:
 
 
 def samples_as_lists(results: Results, batch: Any) -> Any:
-    """A record batch of results, with a row for each -> one with a row for each prompt."""
+    """A record batch with a row for each result -> one with a row for each prompt."""
     arrow = optional("pyarrow", "to_arrow")
     starts = _starts(results)
     offsets = arrow.array(starts, arrow.int64())
@@ -48,7 +48,7 @@ def samples_as_lists(results: Results, batch: Any) -> Any:
 
 
 class _Capsules:
-    """Results as an object that has Arrow's capsules and nothing else."""
+    """Results as an object with nothing but Arrow's capsules."""
 
     def __init__(self, results: Results) -> None:
         self.__arrow_c_array__ = results.__arrow_c_array__
@@ -57,7 +57,7 @@ class _Capsules:
 def to_polars(results: Results, samples: str) -> Any:
     """See Results.to_polars."""
     polars = optional("polars", "to_polars")
-    frame = polars.DataFrame(_Capsules(results))  # which would take results themselves as a sequence
+    frame = polars.DataFrame(_Capsules(results))  # which would treat `results` itself as a sequence
     if not _as_lists(samples):
         return frame
     starts = _starts(results)
@@ -90,7 +90,7 @@ def to_pandas(results: Results, samples: str) -> Any:
             else:
                 columns[name] = [list(values[begin:end]) for begin, end in zip(starts, starts[1:])]
         del columns["sample"]
-    # From arrays of equal length pandas would make one of two dimensions.
+    # pandas would turn arrays of equal length into one two-dimensional array.
     return pandas.DataFrame({name: _series(pandas, values) for name, values in columns.items()})
 
 
@@ -143,13 +143,13 @@ def _as_lists(samples: str) -> bool:
 
 
 def _starts(results: Results) -> list[int]:
-    """Where the samples of each prompt begin, and at the end the number of results. Results of one tag are neighbours."""
+    """Where the samples of each prompt begin, followed by the number of results. Equal tags are adjacent."""
     tags = results.tags.tolist()
     samples = results.samples.tolist()
     return [i for i in range(len(tags)) if i == 0 or tags[i] != tags[i - 1] or samples[i] == 0] + [len(tags)]
 
 
 def _first_failures(results: Results, starts: Sequence[int]) -> list[int]:
-    """For each prompt the first of its results that failed, or else its first."""
+    """For each prompt, the first of its results that failed, or else its first result."""
     statuses = results.statuses.tolist()
     return [next((i for i in range(a, b) if statuses[i]), a) for a, b in zip(starts, starts[1:])]

@@ -1,4 +1,4 @@
-"""The JARs of the Java and Spark packages, where they are installed with this one."""
+"""The JARs of the Java and Spark packages, if they are installed with this one."""
 
 from __future__ import annotations
 

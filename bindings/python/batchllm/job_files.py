@@ -1,6 +1,6 @@
 """The files that a job keeps beside its output, so that it can be killed at any moment and resumed.
 
-    OUTPUT               appears in one piece when every row has its result
+    OUTPUT               appears at once, when every row has its result
     OUTPUT.state         which job this is, as JSON
     OUTPUT.parts/        finished chunks (N.arrow) and results of other rows (N.RUN.rows); removed once the output exists
     OUTPUT.parts/lock    held by the run that is writing
@@ -36,7 +36,7 @@ class JobFiles:
     # ---- What is there ----
 
     def output_exists(self) -> bool:
-        """An output that holds anything."""
+        """Whether the output exists and is not empty."""
         return os.path.exists(self.output) and os.path.getsize(self.output) > 0
 
     def read_state(self) -> Optional[dict[str, Any]]:
@@ -84,7 +84,7 @@ class JobFiles:
     # ---- What is made ----
 
     def write_state(self, state: Mapping[str, Any]) -> None:
-        """Writes the state in one piece."""
+        """Writes the state atomically."""
         with self._replacing(self.output + ".state") as file:
             file.write(json.dumps(state, indent=1).encode())
 
@@ -109,13 +109,13 @@ class JobFiles:
         return open(os.path.join(self.parts, f"{chunk:08}.{self._run:04}.rows"), "wb")
 
     def old_rows(self, chunk: int) -> list[str]:
-        """The paths of such files that other runs have left."""
+        """The paths of such files left by other runs."""
         begin, own = f"{chunk:08}.", f".{self._run:04}.rows"
         names = sorted(name for name in os.listdir(self.parts) if name.startswith(begin) and name.endswith(".rows"))
         return [os.path.join(self.parts, name) for name in names if not name.endswith(own)]
 
     def drop_rows(self, chunk: int) -> None:
-        """Removes such files of a chunk, whose part exists by now."""
+        """Removes such files of a chunk whose part now exists."""
         for name in os.listdir(self.parts):
             if name.startswith(f"{chunk:08}.") and name.endswith(".rows"):
                 os.unlink(os.path.join(self.parts, name))
@@ -127,7 +127,7 @@ class JobFiles:
             if name == "whole" or name.endswith((".arrow", ".rows", ".new")):
                 os.unlink(os.path.join(self.parts, name))
         if everything:
-            with suppress(OSError):  # any other file there is not this job's
+            with suppress(OSError):  # any other file there does not belong to this job
                 os.unlink(os.path.join(self.parts, "lock"))
                 os.rmdir(self.parts)
 
@@ -154,7 +154,7 @@ class JobFiles:
 
     @contextmanager
     def _replacing(self, path: str, under: Optional[str] = None) -> Iterator[BinaryIO]:
-        """A new file, renamed to its path once all of it is on the disk."""
+        """A new file, renamed to its path once it is completely on disk."""
         under = under or path + ".new"
         try:
             with open(under, "wb") as file:
@@ -163,7 +163,7 @@ class JobFiles:
                 os.fsync(file.fileno())
             os.replace(under, path)
         except BaseException:
-            with suppress(OSError):  # a full disk needs the room
+            with suppress(OSError):  # frees the space, which a full disk needs
                 os.unlink(under)
             raise
         folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
@@ -183,20 +183,20 @@ class RemoteJobFiles(JobFiles):
         super().__init__(inside)
 
     def output_exists(self) -> bool:
-        """An output that holds anything."""
+        """Whether the output exists and is not empty."""
         return bool(self._system.exists(self.output)) and bool(self._system.size(self.output))
 
     def read_state(self) -> Optional[dict[str, Any]]:
-        """The state, None where there is none."""
+        """The state; None if there is none."""
         path = self.output + ".state"
         return _state(self.output, self._system.cat_file(path)) if self._system.exists(path) else None
 
     def lock(self) -> None:
-        """Only makes the folder: there are no locks at a URL."""
+        """Only creates the folder: URLs have no locks."""
         self._system.makedirs(self.parts, exist_ok=True)
 
     def finished(self) -> set[int]:
-        """Numbers of chunks whose part is there."""
+        """The numbers of the finished chunks."""
         self._system.invalidate_cache()
         names = self._system.ls(self.parts, detail=False) if self._system.exists(self.parts) else []
         ends = [str(name).rsplit("/", 1)[-1] for name in names]
@@ -207,7 +207,7 @@ class RemoteJobFiles(JobFiles):
         return cast(BinaryIO, self._system.open(self._part(chunk), "rb"))
 
     def old_rows(self, chunk: int) -> list[str]:
-        """None are kept."""
+        """Always empty: none are kept."""
         return []
 
     def drop_rows(self, chunk: int) -> None:
@@ -258,7 +258,7 @@ def _is_descriptor(path: str) -> bool:
 
 
 def rows_of(path: str, schema: Any) -> list[Any]:
-    """The record batches of a file of results, up to the first that is incomplete."""
+    """The record batches of a file of results, up to the first incomplete one."""
     arrow = optional("pyarrow", "run_files")
     found: list[Any] = []
     with open(path, "rb") as file:

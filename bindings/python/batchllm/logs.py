@@ -15,7 +15,7 @@ _logs: weakref.WeakValueDictionary[int, Log] = weakref.WeakValueDictionary()
 
 
 class Log:
-    """The log of one engine. What a handler raises is kept until the engine's next call."""
+    """The log of one engine. An exception of a handler is kept until the engine's next call."""
 
     def __init__(self, options: native.batchllm_engine_options, logger: logging.Logger) -> None:
         self._logger = logger
@@ -34,7 +34,7 @@ class Log:
             self._error = error
 
     def check(self) -> None:
-        """Raises what a handler has raised."""
+        """Raises the exception that a handler has raised, if any."""
         error, self._error = self._error, None
         if error is not None:
             raise error

@@ -1,4 +1,4 @@
-"""The generated layer, as far as the package uses it: batchllm.h in Python's terms (bindings/swig)."""
+"""The part of the generated layer that the package uses: batchllm.h in Python's terms (bindings/swig)."""
 
 import os
 from array import array

@@ -7,7 +7,7 @@ from typing import Iterable
 
 
 def no_option(name: str, known: Iterable[str]) -> TypeError:
-    """Names the options that may have been meant, or else all."""
+    """The error names the options that may have been meant, or else all of them."""
     names = sorted(known)
     near = get_close_matches(name, names, n=3, cutoff=0.7)
     near += [other for other in names if other not in near and set(name.split("_")) <= set(other.split("_"))]

@@ -20,8 +20,8 @@ _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_pen
 class SamplingParams:
     """How text is generated for a row. The defaults are the library's: greedy, up to 128 tokens.
 
-    A value out of range fails the call if all rows have the same parameters; if each row has its own, it fails only its
-    row (`ROW_INVALID_PARAMETER`). A value of the wrong type, or beyond 32 bits (64 for `seed`), fails the call.
+    A value out of range fails the call if all rows have the same parameters; if each row has its own, it only fails
+    that row (`ROW_INVALID_PARAMETER`). A value of the wrong type, or beyond 32 bits (64 for `seed`), fails the call.
 
     max_tokens: maximum tokens generated, at least 1. A row ends earlier at an end-of-sequence token or at `stop`.
     temperature: 0: greedy, always the likeliest token. Otherwise logits are divided by it: values above 1 make the
@@ -38,7 +38,7 @@ class SamplingParams:
     ignore_eos: the model's end-of-sequence tokens do not end the row.
     logprobs: -1 or None: none; 0: those of the chosen tokens (`Result.logprobs`); n: also those of the n likeliest
     tokens (`top_logprobs`), up to 20.
-    parse_special: False: special tokens spelled out in the text are plain text (for text that you do not trust).
+    parse_special: False: special tokens spelled out in the text are plain text (for untrusted text).
     add_special: whether BOS and the like are added, as the tokenizer says.
     stop_tokens: token ids that end the row, in addition to the model's end-of-sequence tokens.
     stop: a str or a list of them; the row ends where the first one appears, and its text is cut before it.
@@ -56,13 +56,13 @@ class SamplingParams:
     them by keyword and place; otherwise they fail the call.
     n: the same as samples.
     stop_token_ids: the same as stop_tokens.
-    min_tokens: this many tokens come before any end-of-sequence token or one of stop_token_ids, and `stop` applies
-    only after them; at most max_tokens.
+    min_tokens: this many tokens are generated before an end-of-sequence token or one of stop_token_ids can be chosen,
+    and `stop` applies only after them; at most max_tokens.
     bad_words: texts that are never generated. Each is tokenized with and without a space before it; another spelling,
-    or the same text in other tokens, is a different word.
+    or the same text as other tokens, is not covered.
     prompt_logprobs: -1 or None: none; 0: those of the prompt's tokens from the second on (`Result.prompt_logprobs`); n:
-    also those of the n likeliest tokens in each place (`prompt_top_logprobs`), up to 20. Such a row shares no prefix: its
-    whole prompt is computed for it alone.
+    also those of the n likeliest tokens at each position (`prompt_top_logprobs`), up to 20. Such a row shares no
+    prefix: its whole prompt is computed for this row alone.
     """
 
     max_tokens: int = 128
@@ -131,7 +131,7 @@ class SamplingParams:
         stop_token_ids: Optional[Sequence[int]] = None,
     ) -> None:
         given = dict(locals())
-        if isinstance(bad_words, str):  # its letters would be taken as words
+        if isinstance(bad_words, str):  # each of its letters would be taken as a word
             raise TypeError(f"bad_words: {bad_words!r} is a str: a list of them is expected")
         given["bad_words"] = () if bad_words is None else bad_words
         given["samples"] = _same("samples", samples, "n", n, 1)

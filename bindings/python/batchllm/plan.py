@@ -28,7 +28,7 @@ def named(what: str, names: dict[str, int], value: str) -> int:
 
 
 def level_count(levels: Union[int, str]) -> int:
-    """The number that the library has for `levels`."""
+    """The library's number for `levels`."""
     if isinstance(levels, str) and levels not in LEVELS:
         raise ValueError(f"levels is {levels!r}: it is 1, 2 or 'auto'")
     return LEVELS[levels] if isinstance(levels, str) else levels
@@ -44,9 +44,9 @@ class PlanStats:
     longest_prefix, largest_group: in tokens; in rows.
     saving_ratio: 1 - processed / logical.
     seconds: time spent on planning; 0 for a plan from a file.
-    enlarge, levels: how it was planned: 0 "none", 1 "optimal", 2 "paper"; levels of prefixes (0: "auto").
-    self_contained: whether it holds the rows' tokens.
-    tokenizer_fingerprint: of the tokenizer, 0: unknown.
+    enlarge, levels: how the plan was made: 0 "none", 1 "optimal", 2 "paper"; levels of prefixes (0: "auto").
+    self_contained: whether the plan contains the rows' tokens.
+    tokenizer_fingerprint: that of the tokenizer; 0: unknown.
     """
 
     rows: int
@@ -127,12 +127,12 @@ class Plan:
 
         rows: as for `Engine.generate`, or as returned by `Tokenizer.encode`.
         enlarge, levels, order, min_prefix_tokens: as in `Engine`.
-        self_contained: the plan holds the rows' tokens.
-        decode_lengths: tokens that each row is expected to generate, for the order of groups; None: the same.
+        self_contained: the plan contains the rows' tokens.
+        decode_lengths: tokens that each row is expected to generate, for the order of groups; None: all the same.
         previous: a plan of earlier rows: equal rows keep their groups, the others are planned again.
-        tokenizer_fingerprint: `Tokenizer.fingerprint`, by which an engine refuses the plan of another; 0: unknown.
-        head_cost: with levels "auto", `Engine.info().head_cost`: what each token below a head pays for it, in computed
-            tokens; 0: not known, then no head is shared.
+        tokenizer_fingerprint: `Tokenizer.fingerprint`: an engine with another tokenizer rejects the plan; 0: unknown.
+        head_cost: with levels "auto", `Engine.info().head_cost`: what a head costs each token below it, in computed
+            tokens; 0: not known, so no heads are shared.
         """
         column = token_column(rows)
         options = native.batchllm_plan_options()
@@ -189,13 +189,13 @@ class Plan:
         step_tokens: int = 0,
         max_requests: int = 0,
     ) -> Prediction:
-        """How long an engine would take for the plan's rows, before anything runs.
+        """Predicts how long an engine would take for the plan's rows, before anything runs.
 
         model: a directory with a config.json; weights are not read.
-        rows: those that the plan was made from; None: those in a plan made with `self_contained=True`.
+        rows: the rows that the plan was made from; None: those in the plan, made with `self_contained=True`.
         device: "h200", or a file with a device's costs; "": this machine's, measured once and kept.
-        max_tokens, samples: of each row. Nobody knows where a model ends a row: each is taken to run to max_tokens, or,
-            where the model may end it, to expected_tokens.
+        max_tokens, samples: of each row. Where a model ends a row is not known in advance: each row is assumed to run
+            to max_tokens, or to expected_tokens if the model may end it.
         backend, devices, kv_memory_bytes, step_tokens, max_requests: as in `Engine`.
         """
         options = native.batchllm_engine_options()
@@ -221,8 +221,8 @@ class Plan:
         return prediction_of(made)
 
     def report(self, tokenizer: Optional[Tokenizer] = None) -> Report:
-        """What the rows share as a page. Prefixes are shown by their words with the tokenizer and a plan made with
-        `self_contained=True`, by token numbers without the tokenizer, and else by their lengths."""
+        """A page that shows what the rows share. With a tokenizer and a plan made with `self_contained=True`, prefixes
+        are shown as words; without the tokenizer, as token ids; otherwise by their lengths."""
         made = Report("Plan")
         handle = tokenizer._handle() if tokenizer is not None else None
         native.batchllm_report_add_plan_of(made._native, self._handle(), handle)

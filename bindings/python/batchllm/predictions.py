@@ -11,14 +11,14 @@ from . import native
 class Prediction:
     """The result of `Plan.predict`.
 
-    device: its name, for display. devices: their number.
-    seconds: in steps, on the busiest device.
-    linear_seconds, attention_seconds, other_seconds: on all devices.
-    steps, preemptions: of all devices.
+    device: the device's name, for display. devices: how many.
+    seconds: time spent in steps, on the busiest device.
+    linear_seconds, attention_seconds, other_seconds: summed over all devices.
+    steps, preemptions: summed over all devices.
     rows, logical_prompt_tokens, processed_prompt_tokens, recomputed_tokens, completion_tokens: of all rows; n samples of
         a row count as n rows.
     saving_ratio: 1 - processed / logical.
-    kv_pages_peak, kv_pages_total, kv_page_bytes: of keys and values.
+    kv_pages_peak, kv_pages_total, kv_page_bytes: KV pages: the most in use, their number, and the size of one.
     """
 
     device: str
@@ -42,6 +42,6 @@ class Prediction:
 
 
 def prediction_of(made: native.batchllm_prediction) -> Prediction:
-    """From the native struct."""
+    """A `Prediction` from the native struct."""
     names = [name for name in Prediction.__dataclass_fields__ if name != "_native"]
     return Prediction(_native=made, **{name: getattr(made, name) for name in names})

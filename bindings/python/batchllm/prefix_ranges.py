@@ -18,7 +18,7 @@ from typing import Iterator, NamedTuple, Optional, Sequence
 TOKEN_BYTES = 4
 """How many bytes of a prompt count as one token, in weights and limits."""
 
-# How far a boundary may move to spare prefixes, as a share of a partition's work.
+# How far a boundary may move to avoid cutting prefixes, as a share of a partition's work.
 _SLACK = 0.25
 # The engine shares no prefix of fewer than 16 tokens, so cutting one costs nothing.
 _LEAST_PREFIX = 16 * TOKEN_BYTES
@@ -47,7 +47,7 @@ class PromptSample:
     _items: list[tuple[int, Item]] = field(default_factory=list)
 
     def add(self, draw: int, item: Item) -> None:
-        """One of the rows that are counted in `rows`."""
+        """Adds one of the rows that are counted in `rows`."""
         if len(self._items) < self.capacity:
             heapq.heappush(self._items, (-draw, item))
         elif draw < -self._items[0][0]:
@@ -88,7 +88,7 @@ class PrefixRanges:
         return len(self._boundaries) + 1
 
     def partition(self, prompt: Optional[bytes], place: int) -> int:
-        """The number of a row's partition. Any will do if the prompt is null."""
+        """The number of a row's partition. A null prompt may go to any partition."""
         if prompt is None:
             return place % self.partitions
         return bisect_right(self._boundaries, (prompt[: self._head_bytes], place))
@@ -96,11 +96,11 @@ class PrefixRanges:
     @classmethod
     def choose(cls, sample: PromptSample, wanted: int, output_tokens: int) -> PrefixRanges:
         """Chooses boundaries. wanted: the number of partitions; there are fewer if there are fewer rows. output_tokens:
-        expected of each row; they weigh as much as prompt tokens."""
+        the tokens that a row is expected to generate; they weigh as much as prompt tokens."""
         rows = sample.items()
         n = len(rows)
         partitions = max(1, min(wanted, n))
-        shared = [0] * (n + 1)  # shared[i]: of rows i - 1 and i
+        shared = [0] * (n + 1)  # shared[i]: the prefix of rows i - 1 and i
         blind = 0
         for i in range(1, n):
             shared[i] = common(rows[i - 1].head, rows[i].head)

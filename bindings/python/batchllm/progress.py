@@ -19,10 +19,10 @@ class Report:
         return False
 
     def update(self, progress: Progress) -> None:
-        """Where the engine stands."""
+        """Reports the engine's progress."""
 
     def close(self) -> None:
-        """The call has ended."""
+        """Ends the display when the call ends."""
 
 
 class _Function(Report):

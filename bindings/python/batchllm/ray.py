@@ -36,12 +36,12 @@ _PARTITION_BYTES = 128 << 20
 _SAMPLE_BYTES = 64 << 20
 _KEYS_COUNTED = 4096
 _PLACE = "batchllm_place"
-# Blocks that an engine works on at a time: as one nears its end, the next fills the engine's steps.
+# Blocks that an engine works on at a time: as one nears its end, the next one fills the engine's steps.
 _BLOCKS_AT_ONCE = 2
 
 
 class _Counts:
-    """Counts, in an actor of their own."""
+    """Counts, kept in a separate actor."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
@@ -144,7 +144,7 @@ def transform(
     **engine_options: Any,
 ) -> Any:
     """Runs a model over the rows of a Ray dataset. Returns a dataset of the rows with their own columns and text, tokens,
-    finish_reason, error (null if there is none), prompt_tokens, shared_tokens and completion_tokens; if asked for also
+    finish_reason, error (null if there is none), prompt_tokens, shared_tokens and completion_tokens; if requested, also
     sample, logprobs, top_logprobs, prompt_logprobs, prompt_top_logprobs, scores, embedding, or label, score and
     probabilities. Rows come in no particular order.
 
@@ -154,10 +154,10 @@ def transform(
     prompt_column: the column with texts, lists of token ids or lists of chat messages.
     template, chat, system: build prompts from several columns, as in `Engine.generate_table`. With chat but without a
     template, prompt_column holds the user's message.
-    params: for all rows. The columns max_tokens_column to lark_grammar_column give rows parameters of their own; where
+    params: for all rows. The columns max_tokens_column to lark_grammar_column give each row its own parameters; where
     they are null, `params` applies.
     key_column: a column of integers that identify rows. A row's key and the seeds determine its random numbers. Without
-    keys its prompt takes the key's place, so equal prompts get equal answers.
+    a key column, the prompt takes the place of the key, so equal prompts get equal answers.
     continuations_column: a column of lists of texts, or of lists of token ids. Rows are scored.
     result_prefix: put before the names of the columns that are added.
     task: "generate", "embed" or "classify", with pooling, normalize and dimensions as in `Engine.embed`.
@@ -169,11 +169,11 @@ def transform(
     sample_rows, head_bytes: how many prompts are sampled, and how many bytes of each are used (about four per token); 0:
     chosen so that the sample fits 64 MiB.
     window_rows, window_bytes: the most that an engine plans at a time.
-    metrics: adds its counts to these.
+    metrics: the call adds its counts to these.
     engine_options: other options of `Engine`: backend, devices, compute_type, kv_memory_bytes, seed ..
 
-    A row that fails has an `error`, and the others go on. If an actor is lost, another computes its rows again, with the
-    same answers.
+    A row that fails gets an `error`, and the others continue. If an actor is lost, another computes its rows again,
+    with the same answers.
     """
     for name in engine_options:
         if name not in _ENGINE:
@@ -247,7 +247,7 @@ def transform(
 
 
 def _directory(model: Union[str, os.PathLike[str], None]) -> Optional[str]:
-    """An absolute path: actors have a working directory of their own."""
+    """An absolute path: an actor has its own working directory."""
     if model is None:
         return None
     return os.path.abspath(model) if os.path.isdir(model) else os.fspath(model)

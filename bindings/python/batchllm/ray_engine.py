@@ -49,14 +49,14 @@ class _Window:
         return _Row(self.prompts[at], self.params[at], None if self.scored is None else self.scored[at])
 
     def take(self, batch: Any, found: Sequence[tuple[int, int, int]]) -> None:
-        """Answers of some rows: (row, sample, number in the batch)."""
+        """Adds answers of some rows: (row, sample, number in the batch)."""
         first = sum(one.num_rows for one in self.answers)
         self.answers.append(batch.take(arrow().array([at for _, _, at in found], arrow().int64())))
         self.places += [(row, sample, first + i) for i, (row, sample, _) in enumerate(found)]
         self.left -= sum(sample == 0 for _, sample, _ in found)
 
     def table(self) -> Any:
-        """Rows and their answers, in an order that is the same each time they are computed."""
+        """Rows and their answers, in an order that is the same whenever they are computed."""
         pa = arrow()
         self.places.sort()
         answers = pa.Table.from_batches(self.answers).take(pa.array([at for _, _, at in self.places], pa.int64()))
@@ -67,7 +67,8 @@ class _Window:
 
 
 class RowEngine:
-    """What Ray's actors run. Calls in several threads, one for each block, share the engine: together their rows fill its steps.
+    """The class that Ray's actors run. Calls in several threads, one for each block, share the engine: together their
+    rows fill its steps.
 
     A row's tag determines its random numbers, so its answer is the same wherever, and however often, it runs. The engine
     has at most one row of a tag at a time. An equal row takes its answer; a different one waits.

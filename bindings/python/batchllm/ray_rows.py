@@ -100,7 +100,7 @@ class RayRows:
         return _token_bytes(column)
 
     def column_of(self, rows: Sequence[Optional[bytes]]) -> Any:
-        """What an engine takes, made from such bytes."""
+        """The engine's input, made from such bytes."""
         nulls = [i for i, row in enumerate(rows) if row is None]
         given = [row for row in rows if row is not None]
         column: Any

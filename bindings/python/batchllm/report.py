@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 
 class Report:
-    """What was shared, token batches and KV pages over time, lengths, finish reasons, errors, the slowest groups.
+    """A page that shows what was shared, token batches and KV pages over time, lengths, finish reasons, errors and the
+    slowest groups.
 
         results = engine.generate(prompts, report=True)
         results.report().save("job.html")
 
-    A notebook shows it. It contains words of prompts, so it is as confidential as they are.
+    In a notebook, it displays itself. It contains words of the prompts, so it is as confidential as they are.
     """
 
     def __init__(self, title: str = "batchllm") -> None:
@@ -36,12 +37,13 @@ class Report:
             native.batchllm_report_add_fact(self._native, name, str(value))
 
     def add_prediction(self, prediction: Prediction) -> None:
-        """Adds a result of `Plan.predict`, shown beside the achieved figures. For several the page shows the sums."""
+        """Adds a result of `Plan.predict`, shown beside the achieved figures. If several are added, the page shows
+        their sums."""
         with self._lock:
             native.batchllm_report_add_prediction(self._native, prediction._native)
 
     def to_html(self) -> str:
-        """The page: one HTML file that refers to nothing outside, of less than 1 MB."""
+        """The page as one self-contained HTML file of less than 1 MB."""
         with self._lock:
             return native.batchllm_report_html_of(self._native, self.title, self.seconds)
 
@@ -51,7 +53,7 @@ class Report:
             native.batchllm_report_save_to(self._native, self.title, self.seconds, os.fspath(path))
 
     def _repr_html_(self) -> str:
-        """For notebooks: in a frame of its own, which keeps its style apart and runs no scripts."""
+        """For notebooks: the page in a frame, which isolates its styles and runs no scripts."""
         page = html.escape(self.to_html(), quote=True)
         return f'<iframe sandbox="" srcdoc="{page}" style="width:100%;height:900px;border:0"></iframe>'
 

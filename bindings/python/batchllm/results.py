@@ -32,7 +32,7 @@ ASKED = {
 
 
 def refuse_pickle(self: object, protocol: object = None) -> NoReturn:
-    """What holds memory of the library cannot travel to another process."""
+    """Objects that refer to the library's memory cannot be sent to another process."""
     raise TypeError(
         f"{type(self).__module__}.{type(self).__name__} holds memory of the native library and cannot be pickled"
         + ("; results.to_pylist() can" if isinstance(self, (Results, Result)) else "; make one in each process")
@@ -46,7 +46,7 @@ def _pairs(
 
 
 class Result(Mapping[str, Any]):
-    """One result: a row of `Results`, read when asked for. A mapping too, of what `to_dict` has."""
+    """One result: a row of `Results`, read on access. Also a mapping, with the items of `to_dict`."""
 
     __slots__ = ("_results", "_index")
 
@@ -69,12 +69,12 @@ class Result(Mapping[str, Any]):
 
     @property
     def ok(self) -> bool:
-        """Whether the row did not fail."""
+        """Whether the row succeeded."""
         return self.status == 0
 
     @property
     def error(self) -> Optional[str]:
-        """Why the row failed."""
+        """Why the row failed; None if it did not."""
         if self.ok:
             return None
         return f"{status_name(self.status)}: {self._results.error_text(self._index)}"
@@ -86,7 +86,7 @@ class Result(Mapping[str, Any]):
 
     @property
     def text(self) -> str:
-        """The generated text; what is not UTF-8, as a row may end within a character, is U+FFFD."""
+        """The generated text. Bytes that are not UTF-8 become U+FFFD: a row may end in the middle of a character."""
         return self._results.text_of(self._index)
 
     @property
@@ -97,7 +97,7 @@ class Result(Mapping[str, Any]):
 
     @property
     def sample(self) -> int:
-        """Which of the row's samples."""
+        """The number of this sample among those of its row."""
         return self._results.samples[self._index]
 
     @property
@@ -107,44 +107,45 @@ class Result(Mapping[str, Any]):
 
     @property
     def shared_tokens(self) -> int:
-        """Of them, those that were not computed for this result alone."""
+        """How many of the prompt's tokens were not computed for this result alone."""
         return self._results.shared_tokens[self._index]
 
     @property
     def logprobs(self) -> memoryview[float]:
-        """Of the chosen tokens, when asked for."""
+        """The log-probabilities of the chosen tokens, if requested."""
         offsets = self._results.logprob_offsets
         return self._results.logprobs[offsets[self._index] : offsets[self._index + 1]]
 
     @property
     def top_logprobs(self) -> list[list[tuple[int, float]]]:
-        """For each token the likeliest as (token, logprob), when asked for."""
+        """For each token, the likeliest tokens as (token, logprob), if requested."""
         results = self._results
         first, last = results.logprob_offsets[self._index], results.logprob_offsets[self._index + 1]
         return _pairs(results.top_offsets[first : last + 1], results.top_tokens, results.top_logprobs)
 
     @property
     def prompt_logprobs(self) -> memoryview[float]:
-        """Of the prompt's tokens from the second on, when asked for; of samples the first has them."""
+        """The log-probabilities of the prompt's tokens from the second on, if requested; only the row's first sample
+        has them."""
         offsets = self._results.prompt_logprob_offsets
         return self._results.prompt_logprobs[offsets[self._index] : offsets[self._index + 1]]
 
     @property
     def prompt_top_logprobs(self) -> list[list[tuple[int, float]]]:
-        """For each of `prompt_logprobs` the likeliest in its place as (token, logprob), when asked for."""
+        """For each of `prompt_logprobs`, the likeliest tokens at its position as (token, logprob), if requested."""
         results = self._results
         first, last = results.prompt_logprob_offsets[self._index], results.prompt_logprob_offsets[self._index + 1]
         return _pairs(results.prompt_top_offsets[first : last + 1], results.prompt_top_tokens, results.prompt_top_logprobs)
 
     @property
     def scores(self) -> memoryview[float]:
-        """Of a scored row: the log-probability of each continuation."""
+        """For a scored row, the log-probability of each continuation."""
         offsets = self._results.score_offsets
         return self._results.scores[offsets[self._index] : offsets[self._index + 1]]
 
     @property
     def score_logprobs(self) -> list[memoryview[float]]:
-        """Of a scored row: the log-probability of each token of each continuation."""
+        """For a scored row, the log-probability of each token of each continuation."""
         results = self._results
         first, last = results.score_offsets[self._index], results.score_offsets[self._index + 1]
         return [
@@ -154,24 +155,24 @@ class Result(Mapping[str, Any]):
 
     @property
     def embedding(self) -> memoryview[float]:
-        """Of an embedded row: its vector, in the library's memory."""
+        """For an embedded row, its vector, in the library's memory."""
         offsets = self._results.embedding_offsets
         return self._results.embeddings[offsets[self._index] : offsets[self._index + 1]]
 
     @property
     def label_logits(self) -> memoryview[float]:
-        """Of a classified row, in the order of `Engine.labels`."""
+        """For a classified row, the logit of each label, in the order of `Engine.labels`."""
         offsets = self._results.label_offsets
         return self._results.label_logits[offsets[self._index] : offsets[self._index + 1]]
 
     @property
     def label_probabilities(self) -> memoryview[float]:
-        """The same; how they follow from the logits is the model's problem_type."""
+        """For a classified row, the probability of each label, computed as the model's problem_type says."""
         offsets = self._results.label_offsets
         return self._results.label_probabilities[offsets[self._index] : offsets[self._index + 1]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain Python values; what was not asked for is left out."""
+        """Plain Python values; what was not requested is left out."""
         return {name: self[name] for name in self._results.columns}
 
     def __getitem__(self, name: str) -> Any:
@@ -219,7 +220,7 @@ def _column(name: str, what: str) -> Any:
 
 
 class Results(Sequence[Result]):
-    """A column batch of results; `results[i]` and iteration give `Result`s.
+    """A batch of results as columns; `results[i]` and iteration give `Result`s.
 
     The columns are read-only memoryviews of the library's memory, which they keep alive:
     `numpy.asarray(results.tokens)` copies nothing. Item i of a column with offsets is
@@ -291,7 +292,7 @@ class Results(Sequence[Result]):
         return str(self.text[offsets[index] : offsets[index + 1]], "utf-8", "replace")
 
     def error_text(self, index: int) -> str:
-        """One result's error text; "" where there is none."""
+        """One result's error text; "" if there is none."""
         offsets = self.error_offsets
         return str(self.error_bytes[offsets[index] : offsets[index + 1]], "utf-8", "replace")
 
@@ -302,23 +303,23 @@ class Results(Sequence[Result]):
 
     @property
     def errors(self) -> list[Optional[str]]:
-        """Every result's error, None where it has none."""
+        """Every result's error; None for a result without one."""
         return [None if status == 0 else Result(self, i).error for i, status in enumerate(self.statuses)]
 
     @property
     def failed(self) -> list[int]:
-        """Which results failed."""
+        """The indices of the results that failed."""
         return [i for i, status in enumerate(self.statuses) if status]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of `to_pandas` and the like: those of every result, and those that some result has."""
+        """The columns of `to_pandas` and similar methods: those of all results, and those of at least one."""
         if self._columns is None:
             self._columns = ALWAYS + tuple(name for name, within in ASKED.items() if len(getattr(self, within)))
         return self._columns
 
     def report(self) -> Report:
-        """The page of the call that was made with `report=True`: what was shared, and what took how long."""
+        """The page of a call made with `report=True`: what was shared, and how long everything took."""
         if self._report is None:
             raise ValueError("there is no report: make these results with report=True")
         return self._report
@@ -328,14 +329,16 @@ class Results(Sequence[Result]):
         return [result.to_dict() for result in self]
 
     def to_arrow(self, *, samples: str = "rows") -> Any:
-        """A pyarrow.RecordBatch of the columns `columns`, over the same memory but for `finish_reason` and `error`.
+        """A pyarrow.RecordBatch of the columns `columns`, which shares the library's memory, except for `finish_reason`
+        and `error`.
 
         samples: "rows": a row for each sample; "lists": a row for each prompt, with lists of its samples' values.
         """
         return frames.to_arrow(self, samples)
 
     def to_pandas(self, *, samples: str = "rows") -> Any:
-        """A pandas DataFrame of the columns `columns`; lists of numbers are read-only NumPy arrays of the same memory.
+        """A pandas DataFrame of the columns `columns`; lists of numbers are read-only NumPy arrays over the library's
+        memory.
 
         samples: as in `to_arrow`.
         """

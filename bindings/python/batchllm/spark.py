@@ -26,7 +26,7 @@ from .options import no_option
 
 __all__ = ["Metrics", "transform"]
 
-# The options of Java's BatchLlmOptions, which describes each; in Java they are written promptColumn and so on.
+# The options of Java's BatchLlmOptions, which documents each one; their Java names are promptColumn and so on.
 _OPTIONS = frozenset({
     "prompt_column", "messages_column", "template", "fields", "chat", "system", "key_column", "continuations_column", "max_tokens_column", "temperature_column", "seed_column",
     "choices_column", "regex_column", "json_schema_column", "grammar_column", "lark_grammar_column", "result_prefix",
@@ -41,7 +41,7 @@ _OPTIONS = frozenset({
     "stop_strings", "min_tokens", "bad_words", "prompt_logprobs",
     "partitions", "ordered", "expected_tokens", "sample_rows", "head_bytes", "window_rows", "window_bytes",
 })  # fmt: skip
-# vLLM's words.
+# vLLM's names.
 _SYNONYMS = {"n": "samples", "stop": "stop_strings", "stop_token_ids": "stop_tokens"}
 _FRACTIONS = frozenset({
     "kv_memory_fraction", "idle_seconds", "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty",
@@ -85,8 +85,8 @@ class Metrics:
 
     @property
     def warnings(self) -> list[str]:
-        """What executors' engines have warned of, for example prompts that could share more than they do. The driver logs
-        each of these when the first task with it ends. Warnings that differ only in numbers are kept once."""
+        """Warnings of the executors' engines, for example that prompts could share more than they do. The driver logs
+        each one when the first task that reports it ends. Warnings that differ only in numbers are kept once."""
         return [str(text) for text in self._java.warnings()]
 
     @property
@@ -100,15 +100,16 @@ class Metrics:
 
 def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any) -> DataFrame:
     """Runs a model over the rows of a DataFrame. Returns the rows with their own columns, their key, and the columns text,
-    tokens, finish_reason, error (null if there is none), prompt_tokens, shared_tokens and completion_tokens; if asked for
-    also sample, logprobs, prompt_logprobs, scores, embedding, or label, score and probabilities.
+    tokens, finish_reason, error (null if there is none), prompt_tokens, shared_tokens and completion_tokens; if
+    requested, also sample, logprobs, prompt_logprobs, scores, embedding, or label, score and probabilities.
 
-    Rows come in no particular order, or with ordered=True in the order of their keys. To sort by anything else, write or
-    persist the results first: docs/spark.md says why.
+    Rows come in no particular order, or with ordered=True in the order of their keys. To sort by anything else, write
+    or persist the results first; docs/spark.md explains why.
 
     Args:
-        rows: has a column of prompts: text, lists of token ids, or the JSON of chat messages (messages_column).
-        metrics: adds its counts to these.
+        rows: a DataFrame with a column of prompts: text, lists of token ids, or the JSON of chat messages
+        (messages_column).
+        metrics: the call adds its counts to these.
         options: those of Java's BatchLlmOptions: model, backend, max_tokens, prompt_column, key_column, ... json_schema
             may also be a mapping, a pydantic model or a dataclass.
 

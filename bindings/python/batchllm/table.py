@@ -1,4 +1,5 @@
-"""Makes prompts from the columns of a table and a template, on request with fields in the order that shares most.
+"""Makes prompts from the columns of a table and a template, optionally with the fields in the order that lets rows
+share most.
 
 Frames are a dict of columns; a pandas or Polars DataFrame; a pyarrow Table or RecordBatch; a DuckDB relation; or any
 object whose `__arrow_c_stream__` has a struct type. Columns are text, numbers, booleans or categories of these.
@@ -30,8 +31,9 @@ class Table:
 
     frame: a dict of columns, a pandas or Polars DataFrame, a pyarrow Table or a DuckDB relation.
     template: {name} stands for the row's value in the column of that name; {{ and }} write a brace.
-    fields: "given" keeps the template's order. "reorder" puts each row's fields, and the rows, in the order in which rows
-    share most: whole lines move, so each line from the first field's to the last field's must have exactly one field.
+    fields: "given" keeps the template's order. "reorder" puts each row's fields, and the rows, in the order that lets
+    rows share most: whole lines move, so each line from the first field's to the last field's must have exactly one
+    field.
     chat: prompts become conversations with the template's text as the user's message.
     system: with chat, the system message before it.
     """
@@ -72,7 +74,7 @@ class Table:
         return None if prompt is None else prompt.decode("utf-8", "replace")
 
     def _prompt(self, row: int) -> Optional[bytes]:
-        """The same in bytes, since cells need not be UTF-8."""
+        """The same as bytes, since cells need not be UTF-8."""
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         row %= len(self)
@@ -92,7 +94,7 @@ class Table:
 
     @property
     def row_order(self) -> memoryview[int]:
-        """Row numbers in the order in which neighbours share most. Results still come in the order of the rows."""
+        """Row numbers in the order that lets neighbours share most. Results still come in the order of rows."""
         return native.batchllm_table_column_row_order(self._native)
 
     @property
@@ -102,12 +104,12 @@ class Table:
 
     @property
     def sorted_hit_rate(self) -> float:
-        """The same with rows sorted, which is what an engine finds without moving fields."""
+        """The same with rows sorted, which an engine achieves without moving fields."""
         return native.batchllm_table_hit_rate(self._native, 1)
 
     @property
     def hit_rate(self) -> float:
-        """The same in the order that was found. All three rates are 0 with `fields="given"`."""
+        """The same for the order that was found. All three rates are 0 with `fields="given"`."""
         return native.batchllm_table_hit_rate(self._native, 2)
 
 
@@ -117,13 +119,13 @@ def fields_of(template: str) -> list[str]:
 
 
 def null_rows(rows: int) -> Table:
-    """Rows without a prompt, which stand for a column's nulls."""
+    """Rows without a prompt, for the nulls of a column."""
     return Table._of_nulls(rows)
 
 
 class TableSlices:
-    """A frame's prompts, made a slice of rows at a time, so that memory holds only one slice. Only for fields as given,
-    since an order of fields is found over all rows."""
+    """A frame's prompts, made a slice of rows at a time, so that memory holds only one slice. Only for fields in the
+    given order, since reordering looks at all rows."""
 
     rows_each = 65_536
 
@@ -160,7 +162,7 @@ def _sliced(frame: Frame, begin: int, end: int) -> Frame:
 def prompts_of(
     frame: Frame, template: Optional[str], fields: str, chat: bool, system: Optional[str]
 ) -> Union[Table, TableSlices]:
-    """The prompts of a frame, in one piece or in slices."""
+    """The prompts of a frame, as a whole or in slices."""
     if isinstance(frame, Table) or template is None or fields != "given":
         return table_of(frame, template, fields, chat, system)
     if not isinstance(template, str):
@@ -169,7 +171,7 @@ def prompts_of(
 
 
 def table_of(frame: Frame, template: Optional[str], fields: str, chat: bool, system: Optional[str]) -> Table:
-    """A frame's table, or the frame itself if it is one."""
+    """The table of a frame, or the frame itself if it is a table."""
     if isinstance(frame, Table):
         if template is not None:
             raise TypeError("template: a Table has its own")

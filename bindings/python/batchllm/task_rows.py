@@ -50,7 +50,7 @@ class Task:
         return self.name == "generate" and not self.scores
 
     def params(self, params: SamplingParams) -> Optional[native.batchllm_params_column]:
-        """For rows that are embedded or classified; None for others."""
+        """Parameters of rows that are embedded or classified; None for other rows."""
         special = params.add_special, params.parse_special
         if self.name == "embed":
             return embedding_params(self.pooling, self.normalize, self.dimensions, *special)

@@ -1,4 +1,4 @@
-"""The tokenizer by itself: columns of text to columns of token ids, and back."""
+"""The tokenizer alone: columns of text to columns of token ids, and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .results import refuse_pickle
 
 
 class Encoded(Tokens):
-    """Token columns that the library made. A row that failed is empty; `statuses` has its ROW error number."""
+    """Columns of token ids from the library. A row that failed is empty; `statuses` has its ROW error number."""
 
     statuses: memoryview[int]
     errors: list[Optional[str]]
@@ -23,7 +23,7 @@ class Encoded(Tokens):
 
 
 class Decoded(Texts):
-    """Text columns that the library made. A row that failed is empty; `statuses` has its ROW error number."""
+    """Columns of texts from the library. A row that failed is empty; `statuses` has its ROW error number."""
 
     statuses: memoryview[int]
     errors: list[Optional[str]]
@@ -34,7 +34,7 @@ class Decoded(Texts):
 
 
 class Tokenizer:
-    """A tokenizer.json, or that of a model directory. Immutable: any number of threads may use it."""
+    """The tokenizer of a tokenizer.json or of a model directory. Immutable: any number of threads may use it."""
 
     def __init__(self, path: Union[str, os.PathLike[str]]) -> None:
         need_directory(path)
@@ -75,7 +75,7 @@ class Tokenizer:
     def apply_chat_template(
         self, conversations: Rows, *, add_generation_prompt: bool = True, threads: int = 0
     ) -> Decoded:
-        """Conversations -> the texts that the model sees, by its own chat template.
+        """Conversations -> the texts that the model sees, rendered with its chat template.
 
         Encode them with add_special=False: the template has already added what is needed.
         """

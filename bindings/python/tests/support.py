@@ -1,4 +1,4 @@
-"""What the tests share: the small text model, the simulated engine, rows."""
+"""Shared by the tests: the small text model, the simulated engine, rows."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def sim(**options):
 
 
 def slow_sim(**options):
-    """One whose rows of many tokens take long to run: a step for each of their tokens."""
+    """An engine whose long rows take a while to run: one step for each token."""
     return batchllm.Engine(backend="sim", backend_options="vocabulary=1000,eos_token=999,page_tokens=1024,pages=65536",
                            max_request_tokens=50_000_000, **options)
 
@@ -48,6 +48,6 @@ def chat_model(folder, template):
 
 
 def run_script(text, **options):
-    """A script of its own, with this process's package; -> CompletedProcess."""
+    """Runs a script in a new process with this process's package; -> CompletedProcess."""
     return subprocess.run([sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=120,
                           env={**os.environ, "BATCHLLM_TEXT_MODEL": MODEL, "TESTS": os.path.dirname(os.path.abspath(__file__))}, check=False, **options)

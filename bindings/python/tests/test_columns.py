@@ -1,4 +1,4 @@
-"""Rows of every kind in, columns out, and whose memory they are."""
+"""Rows of every kind in, columns out, and who owns their memory."""
 
 import ctypes
 import gc
@@ -85,7 +85,7 @@ class Plain(unittest.TestCase):
                     else:
                         self.assertEqual(results[i].status, batchllm.native.BATCHLLM_ERROR_ROW_NULL)
                         self.assertIn('"prompt" is null', results[i].error)
-            # Its parameters are its own, and so is the number of its results.
+            # Each row has its own parameters, and its own number of results.
             each = [SamplingParams(max_tokens=n, samples=n, temperature=1.0) for n in (1, 2, 3)]
             results = engine.generate(["a", None, "c"], each)
             self.assertEqual(results.tags.tolist(), [0, 1, 1, 2, 2, 2])
@@ -170,7 +170,7 @@ ArrowArray._fields_ = [(name, ctypes.c_int64) for name in ("length", "null_count
 
 
 class FromC:
-    """An Arrow column of a producer in C, with what a test makes wrong in it."""
+    """An Arrow column from a producer in C, with mistakes made by a test."""
 
     def __init__(self, lists=False, **wrong):
         self.released = 0
@@ -251,7 +251,7 @@ class Libraries(unittest.TestCase):
             batchllm.Plan.build(Tokens(masked([1, 2, 3, 4], 0), offsets))
         with self.assertRaisesRegex(ValueError, "data: item 3"):
             batchllm.Tokenizer(MODEL).encode(Texts(masked(text, 3, type=numpy.uint8), offsets))
-        # A mask that hides nothing hides nothing.
+        # A mask without masked items has no effect.
         self.assertEqual(as_lists(Tokens(masked([1, 2, 3, 4]), offsets)), [[1, 2], [3, 4]])
         self.assertEqual(as_lists(numpy.ma.array([[1, 2], [3, 4]], numpy.int32, mask=False)), [[1, 2], [3, 4]])
         self.assertEqual(as_lists(numpy.ma.array([[1, 2]], numpy.int32, mask=[[False, False]])), [[1, 2]])
@@ -268,7 +268,7 @@ class Libraries(unittest.TestCase):
                     engine.generate(numpy.array([[1, 2]], other))
             with self.assertRaisesRegex(TypeError, "2 dimensions of float64: rows are texts, or token ids of int32"):
                 engine.generate(numpy.ones((2, 2)))
-            # Offsets of two dimensions are as many numbers as rows would need, and no offsets.
+            # Two-dimensional offsets have as many numbers as rows would need, but are not offsets.
             for offsets in (numpy.array([[0, 3, 6]]), numpy.array([[0, 3], [4, 6]]), numpy.array([], numpy.int64)):
                 with self.assertRaisesRegex(ValueError, "offsets have one dimension"):
                     engine.generate(Tokens(tokens, offsets))
@@ -305,10 +305,10 @@ class Libraries(unittest.TestCase):
             self.assertEqual(as_lists(whole[1:4]), IDS)
             (column,) = columns(whole)
             self.assertEqual(numpy.asarray(column.tokens).ctypes.data, whole.values.buffers()[1].address)
-        # A null that a slice leaves out.
+        # A null outside of the slice.
         self.assertEqual(as_lists(pyarrow.array([[None], [1], [2]], pyarrow.list_(pyarrow.int32()))[1:]), [[1], [2]])
         self.assertEqual(as_lists(pyarrow.array([[1], [2], [None]], pyarrow.list_(pyarrow.int32()))[:2]), [[1], [2]])
-        # A child array with an offset of its own.
+        # A child array with its own offset.
         values = pyarrow.array([0, 0, 1, 2, 3, 4, 5, 6], pyarrow.int32())[2:]
         self.assertEqual(as_lists(pyarrow.ListArray.from_arrays([0, 3, 4, 6], values)), IDS)
 
@@ -339,7 +339,7 @@ class Libraries(unittest.TestCase):
                 self.assertEqual(as_lists(array_[1:6]), texts[1:6])
                 self.assertEqual(as_lists(array_[:4]), texts[:4])
                 self.assertEqual(as_lists(pyarrow.chunked_array([array_[:5], array_[5:5], array_[5:]])), texts)
-                # A table of one column; it is a slice, and so may be a struct array, which has nulls of its own.
+                # A table of one column, sliced. The same for a struct array, which has its own nulls.
                 self.assertEqual(as_lists(pyarrow.table({"any": array_})[2:]), texts[2:])
                 whole = pyarrow.StructArray.from_arrays([array_], ["any"])
                 self.assertEqual(as_lists(whole[1:]), texts[1:])
@@ -428,7 +428,7 @@ class Libraries(unittest.TestCase):
             for rows in (pandas.Series(TEXTS), pyarrow.array(TEXTS), pyarrow.chunked_array([TEXTS[:2], TEXTS[2:]]),
                          numpy.array(TEXTS), engine_texts()):
                 self.assertEqual(engine.generate(rows, SamplingParams(max_tokens=4)).tokens.tolist(), expected)
-            # Parameters a row, across chunks.
+            # Parameters for each row, across chunks.
             params = [SamplingParams(max_tokens=n) for n in (1, 2, 3)]
             results = engine.generate(pyarrow.chunked_array([TEXTS[:2], TEXTS[2:]]), params)
             self.assertEqual([len(result.tokens) for result in results], [1, 2, 3])

@@ -1,4 +1,4 @@
-"""Rows whose output must look like something: choices, expressions, schemas (also of dataclasses), grammars."""
+"""Rows with constraints: choices, expressions, schemas (also from dataclasses), grammars."""
 
 import dataclasses
 import enum
@@ -36,7 +36,7 @@ class Toy:
     note: typing.Optional[typing.Literal["x"]] = None
 
 
-class Model:  # as pydantic's are
+class Model:  # like pydantic's
     @staticmethod
     def model_json_schema():
         return {"type": "boolean"}
@@ -104,7 +104,7 @@ class Constraints(unittest.TestCase):
                 engine.generate(["a"], SamplingParams(regex="a", choices=["a"]))
 
     def greedy(self, engine, likely, **params):
-        """Greedy: each character of `likely` is written before those behind it wherever the constraint allows it."""
+        """Greedy: wherever the constraint allows several characters, the first of them in `likely` is written."""
         tokenizer = batchllm.Tokenizer(MODEL)
         tokens = [tokenizer.encode_one(character, add_special=False)[0] for character in likely]
         biases = {token: 1000.0 / 2**i for i, token in enumerate(tokens)}

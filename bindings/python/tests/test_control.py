@@ -1,4 +1,4 @@
-"""What interrupts: Ctrl-C, other threads, close, fork, callbacks; and what is left behind."""
+"""Interruptions: Ctrl-C, other threads, close, fork, callbacks; and what they leave behind."""
 
 import asyncio
 import copy
@@ -177,7 +177,7 @@ class Threads(unittest.TestCase):
                     longest = max(longest, time.monotonic() - start)
 
             heart, tasks = asyncio.create_task(beat()), []
-            for i in range(3):  # each begins, and is cancelled, within another's half second
+            for i in range(3):  # each begins and is cancelled within half a second of another call
                 tasks.append(asyncio.create_task(work(i)))
                 await asyncio.sleep(0.1)
             for task in tasks:
@@ -221,7 +221,7 @@ class Threads(unittest.TestCase):
                 thread.join()
                 within = [start, *(tick for tick in ticks if start < tick < end), end]
                 longest = max(after - before for before, after in zip(within, within[1:]))
-                # Held through the call, the lock would make one gap of it; short calls say nothing.
+                # If the lock were held through the call, there would be a single gap; short calls do not tell.
                 if end - start > 0.03:
                     self.assertLess(longest, 0.7 * (end - start), f"{name}: {longest:.3f} of {end - start:.3f} s")
 
@@ -251,7 +251,7 @@ class Threads(unittest.TestCase):
             engine.generate(rows(1), SamplingParams(max_tokens=60, ignore_eos=True))
             engine.add(rows(3), SamplingParams(max_tokens=2, ignore_eos=True, samples=2), tags=[9, 10, 11])
             engine.generate(rows(1), SamplingParams(max_tokens=60, ignore_eos=True))
-            # In parts as they were collected, but one sequence: a row's samples stay together.
+            # In the parts in which they were collected, but as one sequence: a row's samples stay together.
             self.assertEqual([engine.poll(1).tags.tolist(), engine.poll(3).tags.tolist()], [[7], [8, 9, 9]])
             self.assertEqual([engine.poll().tags.tolist(), len(engine.poll())], [[10, 10, 11, 11], 0])
             with self.assertRaises(ValueError):
@@ -278,7 +278,8 @@ class Threads(unittest.TestCase):
             next(stream)
 
             class Ending(list):
-                """The list that the rows of a step come into; it ends the stream, as a collection there would."""
+                """The list that receives the rows of a step; it ends the stream, as a garbage collection at that point
+                would."""
 
                 def __iter__(self):
                     stream.close()
@@ -404,7 +405,7 @@ class Closing(unittest.TestCase):
 
 
 def resident():
-    """Bytes of memory that this process holds."""
+    """Resident memory of this process, in bytes."""
     gc.collect()
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) * 1024
@@ -412,8 +413,8 @@ def resident():
 
 class Leaks(unittest.TestCase):
     def grows(self, action, times):
-        """Bytes that a call leaves behind, in the best of four quarters: what leaks, leaks in each, and what is
-        allocated once for later is not."""
+        """Bytes that a call leaves behind, in the best of four quarters: a leak shows in each of them, a one-time
+        allocation does not."""
         most = []
         for _ in range(4):
             before = resident()

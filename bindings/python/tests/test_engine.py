@@ -26,7 +26,7 @@ class Generate(unittest.TestCase):
             results = engine.generate(rows(5), params)
             self.assertEqual([len(result.tokens) for result in results], lengths)
             self.assertEqual(results.tags.tolist(), [0, 1, 2, 3, 4])
-            # What a stream gives as it ends is the same, row by row.
+            # What a stream returns when it ends is the same, row by row.
             streamed = list(engine.stream(rows(5), params, interval=0))
         self.assertEqual([result.tag for result in streamed], [1, 3, 0, 4, 2])
         for result in streamed:
@@ -110,7 +110,7 @@ class Generate(unittest.TestCase):
             for count in (1, 3):
                 with self.assertRaisesRegex(ValueError, f"{count} tags for 2 rows"):
                     engine.add(rows(2), tags=range(900, 900 + count))
-            # Nothing of it stays behind.
+            # Nothing of it is left behind.
             self.assertEqual(len(engine.generate(rows(3))), 3)
             self.assertEqual(len(engine.poll()), 0)
 
@@ -229,7 +229,7 @@ class Generate(unittest.TestCase):
             with slow_sim() as engine:
                 with self.assertRaisesRegex(batchllm.RowError, "row 1: BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN"):
                     call(engine)
-                # The row that goes on is cancelled, and none of them is left for poll.
+                # The row that continues is cancelled, and none of them is left for poll.
                 engine.run()
                 self.assertEqual((len(engine.poll()), engine._jobs, engine._ended), (0, [], []))
 
@@ -254,7 +254,7 @@ class Generate(unittest.TestCase):
             loop = asyncio.run(job())
             self.assertGreater(len(calls), 1)
             self.assertEqual(set(calls), {(threading.main_thread(), loop)})
-            # As after a stream: the rows stay, and none is lost.
+            # As after a stream, the rows stay and none is lost.
             engine.cancel(1)
             engine.run()
             self.assertEqual(sorted(engine.poll().tags), [0, 1])

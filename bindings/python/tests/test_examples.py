@@ -1,4 +1,5 @@
-"""The examples run and say what they should; so do the guide's blocks; all of it and the package pass mypy --strict."""
+"""The examples and the guide's code blocks run and print what they should; all of them and the package pass mypy
+--strict."""
 
 import contextlib
 import importlib.util
@@ -55,7 +56,8 @@ class Examples(unittest.TestCase):
 
 
 class Guide(unittest.TestCase):
-    """Each python block of docs/python.md, docs/tables.md, docs/files.md and docs/coming-from-vllm.md runs after those before it, in a folder with a model in path/to/model."""
+    """Each python block of docs/python.md, docs/tables.md, docs/files.md and docs/coming-from-vllm.md runs after the
+    previous ones, in a folder with a model in path/to/model."""
 
     def test_blocks_run_as_printed(self):
         self.run_blocks("python.md", 5)

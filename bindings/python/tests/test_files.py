@@ -1,4 +1,4 @@
-"""Files of rows in and out: formats, columns, what is refused, and jobs that are killed, stopped and resumed."""
+"""Files of rows in and out: formats, columns, errors, and jobs that are killed, stopped and resumed."""
 
 import contextlib
 import glob
@@ -60,7 +60,7 @@ def read(path):
 
 
 def token_rows(count, length=6):
-    """Rows of token ids with a number each, of which no two are equal."""
+    """Distinct rows of token ids, each with a number."""
     prompts = [[i % 900, i // 900, *range(length)] for i in range(count)]
     return pyarrow.table({"number": range(count), "prompt": pyarrow.array(prompts, pyarrow.list_(pyarrow.int32()))})
 
@@ -97,7 +97,7 @@ class Formats(Files):
                         self.assertEqual(report, batchllm.FilesReport(7, len(expected.failed), 0))
                         found = read(target)
                         self.assertEqual(found.column_names, ["number", "question", *RESULTS])
-                        if other != "csv":  # its reader guesses types, and takes empty texts for nulls or not
+                        if other != "csv":  # its reader guesses types, and may take empty texts as nulls
                             self.assertEqual(found.column("number").to_pylist(), numbers)
                             self.assertEqual(found.column("question").to_pylist(), texts)
                             self.assertEqual(found.column("text").to_pylist(), expected.texts)
@@ -106,7 +106,7 @@ class Formats(Files):
                         self.assertEqual(found.column("completion_tokens").to_pylist(), [len(one.tokens) for one in expected])
                         self.assertEqual(found.num_rows, 7)
                         self.assertFalse(os.path.exists(target + ".parts"))
-        # What went through CSV twice is what it was.
+        # Going through CSV twice changes nothing.
         with sim() as engine:
             again = self.path("again.csv")
             with self.assertRaisesRegex(batchllm.StateError, "no tokenizer"):
@@ -151,7 +151,7 @@ class Formats(Files):
             self.assertEqual([row["answer_text"] for row in rows], [expected.texts[i : i + 2] for i in (0, 2, 4)])
             self.assertEqual([row["answer_top_logprobs"] for row in rows],
                              [[expected[i]["top_logprobs"], expected[i + 1]["top_logprobs"]] for i in (0, 2, 4)])
-            # Rows that have all failed have no log-probabilities.
+            # If all rows fail, there are no log-probabilities.
             source = write(self.path("nulls.parquet"), pyarrow.table({"prompt": pyarrow.array([None, None], pyarrow.string())}))
             for samples in ("rows", "lists"):
                 self.assertEqual(run_files(engine, source, self.path(f"{samples}_n.parquet"), params=params, samples=samples).failed, 2)
@@ -238,7 +238,7 @@ class Formats(Files):
                 self.assertEqual(read(self.path("chats_out.parquet")).column("text").to_pylist(), engine.generate(chats, FEW).texts)
 
     def test_a_resumed_chunk_that_is_reordered_has_the_bytes_of_the_whole(self):
-        # "\xff" is no UTF-8: its row's error, and not a sign in its place, also when only a part of the chunk is added.
+        # "\xff" is not UTF-8: it is an error of its row and is not replaced, even if only a part of the chunk is added.
         offsets = pyarrow.py_buffer(array("i", [0, 1, 2, 3]).tobytes())
         bad = pyarrow.Array.from_buffers(pyarrow.utf8(), 3, [None, offsets, pyarrow.py_buffer(b"a\xffa")])
         chunk = pyarrow.table({"own": bad, "all": ["the same"] * 3})
@@ -266,7 +266,7 @@ class Formats(Files):
         write(self.path("cut.arrows"), pyarrow.table({"prompt": ["a long text"] * 99}))
         cut = pathlib.Path(self.path("cut.arrows")).read_bytes()
         pathlib.Path(self.path("cut.arrow")).write_bytes(cut[: len(cut) // 2])
-        pathlib.Path(self.path("between.arrow")).write_bytes(cut[:-8])  # behind a message, before the stream's end
+        pathlib.Path(self.path("between.arrow")).write_bytes(cut[:-8])  # after a message, before the end of the stream
         with batchllm.Engine(MODEL) as engine:
             def run(name=source, output="out.parquet", **how):
                 run_files(engine, os.path.join(self.folder, name), self.path(output), **how)
@@ -310,13 +310,13 @@ class Formats(Files):
                 run(result_prefix="r_", force=True)
             self.assertEqual(len(engine.poll()), 1)
             self.assertFalse(os.path.exists(self.path("out.parquet")))
-            lines = "".join(f"{i},b\n" for i in range(3_000_000))  # more than is looked at first
+            lines = "".join(f"{i},b\n" for i in range(3_000_000))  # more than the reader looks at first
             pathlib.Path(self.path("torn.csv")).write_text("prompt,text\n" + lines + "1,2,3\n")
             with self.assertRaisesRegex(batchllm.InvalidArgumentError, "torn.csv: CSV parse error: Row #3000002: Expected 2 columns, got 3"):
                 with contextlib.closing(open_reader(self.path("torn.csv"), "csv", None)) as reader:
                     for _ in reader.pieces(lambda *_: True):
                         pass
-            # Nothing to do is done.
+            # An empty job completes.
             self.assertEqual(run_files(engine, self.path("empty.parquet"), self.path("none.parquet")).rows, 0)
             self.assertEqual(read(self.path("none.parquet")).column_names, ["prompt", *RESULTS])
 
@@ -333,7 +333,7 @@ class Formats(Files):
         self.assertEqual(self.left(), [])
 
     def left(self):
-        """What runs have left beside the input."""
+        """The files that runs have left beside the input."""
         return sorted(name for name in os.listdir(self.folder) if name.startswith("out"))
 
     def test_columns_of_the_wrong_type_are_named_and_nothing_is_left(self):
@@ -538,10 +538,10 @@ class Addresses(Files):
 
 @unittest.skipIf(pyarrow is None, "needs pyarrow")
 class Interrupted(Files):
-    """A job that is ended in any way goes on, and its output is that of one that was not."""
+    """A job that is ended in any way can be continued, and its output is that of an undisturbed job."""
 
     ROWS = 600
-    # Long rows, so that there is time to kill.
+    # Long rows, so that there is time to kill the job.
     JOB = [*SIM_OPTIONS, "--max-tokens", "200", "--n", "2", "--temperature", "1", "--chunk-rows", "100", "--max-requests", "4"]
 
     def setUp(self):
@@ -556,7 +556,7 @@ class Interrupted(Files):
         return program("--input", self.source, "--output", self.path("out.parquet"), *self.JOB, *more, **how)
 
     def check(self):
-        drop = ["shared_tokens"]  # what rows found computed depends on what ran beside them
+        drop = ["shared_tokens"]  # how much is shared depends on what runs at the same time
         self.assertEqual(read(self.path("out.parquet")).drop(drop), read(self.expected).drop(drop))
         self.assertEqual(sorted(os.listdir(self.folder)), ["expected.parquet", "expected.parquet.state", "in.parquet", "out.parquet",
                                                            "out.parquet.state"])
@@ -578,7 +578,7 @@ class Interrupted(Files):
         for _ in range(8):
             command = [sys.executable, "-m", "batchllm", "run", "--input", self.source, "--output", self.path("out.parquet"), *self.JOB,
                        "--resume"]
-            # Half of them at once, and half when there are new rows; each run that begins writes the state anew.
+            # Half of them at once, and half when there are new rows; each run rewrites the state when it begins.
             deadline, wait_for = time.monotonic() + 60, chance.choice([state_time, row_bytes])
             before = wait_for()
             with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as job:
@@ -587,7 +587,7 @@ class Interrupted(Files):
                 time.sleep(chance.random() * 0.03)
                 job.send_signal(chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
                 said = job.communicate(timeout=60)[1]
-            # SIGINT: how Python ends when an interrupt, though handled, passed through an exec() of a text.
+            # SIGINT: how Python ends if an interrupt, even if handled, passed through an exec() of a text.
             ends = (-signal.SIGKILL, 130, 0, -signal.SIGTERM, -signal.SIGINT)
             self.assertIn(job.returncode, ends, f"seed {seed}: {said}")
             if job.returncode == 0:
@@ -603,7 +603,7 @@ class Interrupted(Files):
         if waited:
             self.assertGreater(kept, 0, f"seed {seed}")
         self.check()
-        self.assertEqual(self.run_job("--resume").returncode, 0)  # a job that is done is done
+        self.assertEqual(self.run_job("--resume").returncode, 0)  # a finished job stays finished
         self.check()
 
     def test_rows_of_a_chunk_that_was_not_finished_are_kept(self):
@@ -615,18 +615,18 @@ class Interrupted(Files):
                 raise Stop
 
         params = SamplingParams(max_tokens=20)
-        # A step at a time, so that each has its results in the file.
+        # One step at a time, so that the results of each are in the file.
         with sim(max_requests=8) as engine, unittest.mock.patch.object(batchllm.files, "_SLICE_SECONDS", 0.0):
             with self.assertRaises(Stop):
                 run_files(engine, self.source, self.path("part.parquet"), params=params, progress=stop)
-            # The engine can be used on, and has nothing of the job.
+            # The engine is still usable, and has no rows of the job.
             self.assertEqual(len(engine.generate([[1, 2]], FEW)), 1)
             self.assertEqual(len(engine.poll()), 0)
         rows = [name for name in os.listdir(self.path("part.parquet.parts")) if name.endswith(".rows")]
         self.assertEqual(rows, ["00000000.0001.rows"])
         path = os.path.join(self.path("part.parquet.parts"), rows[0])
         whole = pathlib.Path(path).read_bytes()
-        # A torn end is dropped, and what is before it is not.
+        # A torn end is dropped, but nothing before it.
         kept = []
         for cut in (len(whole), len(whole) - 1, len(whole) // 2, 100, 0):
             pathlib.Path(path).write_bytes(whole[:cut])
@@ -709,7 +709,7 @@ class Interrupted(Files):
 @unittest.skipIf(pyarrow is None, "needs pyarrow")
 class Memory(Files):
     def test_memory_does_not_grow_with_the_input(self):
-        """Peaks of two processes, of which one has eight times the rows."""
+        """Compares the peaks of two processes, one with eight times as many rows."""
         peaks = []
         for rows in (20_000, 160_000):
             source = self.path(f"in{rows}.parquet")

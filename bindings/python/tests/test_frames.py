@@ -1,4 +1,4 @@
-"""Results as tables of pyarrow, pandas and Polars: everything that was asked for, samples as rows or as lists."""
+"""Results as tables of pyarrow, pandas and Polars: everything that was requested, with samples as rows or as lists."""
 
 import importlib.util
 import unittest
@@ -20,7 +20,7 @@ MOST = SamplingParams(max_tokens=4, logprobs=3, samples=2, temperature=1.0)
 
 
 def plain(value):
-    """Of a cell plain Python, whatever holds it."""
+    """A cell as plain Python, from any of the packages."""
     if isinstance(value, dict):
         return {name: plain(one) for name, one in value.items()}
     if hasattr(value, "tolist"):
@@ -29,7 +29,7 @@ def plain(value):
 
 
 def rows_of(frame):
-    """Rows as dicts of plain Python, of any of the three."""
+    """The rows of any of the three as dicts of plain Python."""
     if hasattr(frame, "to_pylist"):
         rows = frame.to_pylist()
     else:
@@ -38,7 +38,7 @@ def rows_of(frame):
 
 
 def none_for_missing(rows):
-    """pandas has NaN for None in columns of texts."""
+    """Turns pandas' NaN in text columns into None."""
     return [{name: None if isinstance(value, float) and value != value else value for name, value in row.items()} for row in rows]
 
 

@@ -75,7 +75,7 @@ class Plans(unittest.TestCase):
             path.write_bytes(path.read_bytes()[:-9])
             with self.assertRaises(batchllm.PlanFormatError):
                 batchllm.Plan.load(path)
-            # Any file name that the system has, and no other: a zero byte does not cut it short.
+            # Any file name that the system allows, and no other: a zero byte does not truncate it.
             for name in (os.path.join(folder, "\udcff.plan"), os.fsencode(folder) + b"/bytes.plan"):
                 plan.save(name)
                 self.assertEqual(batchllm.Plan.load(name).stats().rows, 100)

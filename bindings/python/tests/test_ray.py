@@ -38,7 +38,7 @@ GUIDE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "ray.md"
 
 
 def begin_ray():
-    # Nothing of a cluster that is there, nor of its own statistics; workers find what this process finds.
+    # Uses no existing cluster and no usage statistics; workers find the same packages as this process.
     os.environ.update(RAY_ADDRESS="", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0",
                       RAY_worker_niceness="0")
     os.environ.setdefault("PYTHONPATH", os.pathsep.join(sys.path))
@@ -48,7 +48,7 @@ def begin_ray():
 
 
 def skewed(count):
-    """Prompts of 500 prefixes, one of which has 30 % of the rows: functions of their numbers."""
+    """Prompts of 500 prefixes, one of which has 30 % of the rows: each determined by its number."""
     prefixes = [numpy.random.default_rng(i).integers(3, 32000, 150 + i * 37 % 150).tolist() for i in range(500)]
     prompts = []
     for i in range(count):
@@ -59,7 +59,7 @@ def skewed(count):
 
 
 def best_saving(prompts):
-    """Of one plan over all."""
+    """The saving ratio of one plan over all prompts."""
     tokens = numpy.concatenate([numpy.asarray(prompt, numpy.int32) for prompt in prompts])
     offsets = numpy.cumsum([0] + [len(prompt) for prompt in prompts])
     return batchllm.Plan.build(batchllm.Tokens(tokens, offsets)).stats().saving_ratio
@@ -128,7 +128,7 @@ class Ranges(unittest.TestCase):
 
 
 class Refusals(unittest.TestCase):
-    """Without Ray: constraints that an engine does not make."""
+    """Without Ray: constraints that an engine rejects."""
 
     def refusal(self, fault):
         def prepare(engine, key):
@@ -301,7 +301,7 @@ class Transform(unittest.TestCase):
 
 
 def killed(answers):
-    """The rows of a dataset, an actor of which is killed (kill -9) after the first of them; -> rows, its pid."""
+    """The rows of a dataset, where an actor is killed (kill -9) after the first row; -> rows, its pid."""
     found, victim = [], []
 
     def strike():

@@ -1,4 +1,4 @@
-"""Reports of calls and of plans: their figures, a notebook's frame, and what they refuse."""
+"""Reports of calls and of plans: their figures, a notebook's frame, and errors."""
 
 import html.parser
 import pathlib
@@ -17,7 +17,7 @@ def figures(page):
 
 
 class Frame(html.parser.HTMLParser):
-    """The attributes of the one element of a notebook's text."""
+    """The attributes of the single element of a notebook's text."""
 
     def __init__(self, text):
         super().__init__()
@@ -44,7 +44,7 @@ class Reports(unittest.TestCase):
             self.assertEqual(found["completion_tokens"], len(results.tokens))
             self.assertGreater(results.report().seconds, 0)
             engine.generate(rows(20))
-            self.assertEqual(results.report().to_html(), page)  # it has ended
+            self.assertEqual(results.report().to_html(), page)  # the report has ended
         self.assertIn("30 tokens x 300 rows", page)
 
     def test_a_report_outlives_its_engine_and_is_saved(self):
@@ -101,7 +101,7 @@ class Reports(unittest.TestCase):
             results = engine.generate(rows(2000), batchllm.SamplingParams(max_tokens=60, ignore_eos=True), progress=during, report=True)
             for thread in threads:
                 thread.join()
-            self.assertIn(refused[0], (None, "report: another call's is being written"))  # None: it came late
+            self.assertIn(refused[0], (None, "report: another call's is being written"))  # None: it was too late
             self.assertGreaterEqual(figures(results.report().to_html())["rows_done"], 2000)
             engine.generate(rows(5), report=True).report()
 

@@ -81,20 +81,21 @@ class Wheel(unittest.TestCase):
             self.assertEqual(used.returncode, 0, used.stderr)
             tokens, cuda = used.stdout.splitlines()
             self.assertRegex(tokens, r"^\[\d+, \d+, \d+, \d+\]$")
-            # Where the wheel has the CUDA library, what may be missing is a device or what the library needs.
+            # If the wheel has the CUDA library, only a device or a dependency of the library may be missing.
             missing = "libbatchllm_cuda.so: cannot open" in cuda
             self.assertEqual(missing, CUDA != "enabled", cuda)
             self.check_spark(python, folder, environment, names)
 
     def check_spark(self, python, folder, environment, names):
-        """Where the wheel was built with a JDK and pyspark, it has what Spark needs, and nothing else is given to Spark."""
+        """If the wheel was built with a JDK and pyspark, it has everything that Spark needs, and Spark gets nothing
+        else."""
         pyspark = importlib.util.find_spec("pyspark")
         if pyspark is None or shutil.which("javac") is None:
             print("no JARs in the wheel: no pyspark, or no JDK")
             return
         self.assertLessEqual({"batchllm/jars/batchllm.jar", "batchllm/jars/batchllm-spark.jar"}, set(names))
         packages = pathlib.Path(pyspark.origin).parent.parent
-        shown = pathlib.Path(folder) / "packages"  # Spark's own, and no other of the tests' environment
+        shown = pathlib.Path(folder) / "packages"  # only Spark's own packages from the tests' environment
         shown.mkdir()
         for name in ("pyspark", "py4j"):
             (shown / name).symlink_to(packages / name)
@@ -104,7 +105,7 @@ class Wheel(unittest.TestCase):
         self.assertIn("answers: [(0, None, 2), (1, None, 2), (2, None, 2), (3, None, 2)]", used.stdout)
 
     def check_needs(self, contents):
-        """What the files of the wheel need beyond it is the C and C++ runtime, and no CUDA."""
+        """Outside the wheel, its files only need the C and C++ runtime, and no CUDA."""
         runtime = ("libc.so", "libm.so", "libstdc++.so", "libgcc_s.so", "libpthread.so", "libdl.so", "librt.so", "ld-linux")
         own = {path.name for path in contents.rglob("*.so*")}
         for path in contents.rglob("*.so*"):

@@ -123,7 +123,7 @@ class Words(unittest.TestCase):
 
 
 class Mistakes(unittest.TestCase):
-    """Of a whole job: no result for each row, but an error at once."""
+    """Mistakes of a whole job: an immediate error instead of a result for each row."""
 
     def test_parameters_out_of_range_for_all_rows(self):
         with sim() as engine:
@@ -139,7 +139,7 @@ class Mistakes(unittest.TestCase):
                 for call in (engine.generate, lambda *given: list(engine.stream(*given))):
                     with self.subTest(wrong=wrong), self.assertRaisesRegex(batchllm.InvalidArgumentError, f"no row can run: .*{words}"):
                         call(rows(20), SamplingParams(**wrong))
-            # Nothing of them is left, and what fails for a row's own parameters or tokens is still the row's.
+            # Nothing of them is left, and a failure from a row's own parameters or tokens is still that row's.
             self.assertEqual(len(engine.poll()), 0)
             results = engine.generate(rows(2), [SamplingParams(temperature=-1.0), SamplingParams(max_tokens=2)])
             self.assertEqual(results.failed, [0])

@@ -106,7 +106,9 @@ Status Evaluator::append_repr(const Value &value, std::string *out) {
         return {};
     case Kind::string:
         RETURN_IF_ERROR(charge_text(value.text()));
-        RETURN_IF_ERROR(heap_.room_for(out->size() + 4 * value.text().size())); // all escaped
+        RETURN_IF_ERROR(heap_.room_for(out->size() + 4 * value.text().size())); // if every
+                                                                                // character is
+                                                                                // escaped
         if (value.is_markup()) *out += "Markup(";
         jinja::append_repr(value.text(), out);
         if (value.is_markup()) *out += ')';

@@ -24,7 +24,7 @@ struct CaseRun {
     int32_t difference;
 };
 
-// A character that becomes several; 0: none.
+// A character that maps to several; unused ones are 0.
 struct Expansion {
     uint32_t point;
     uint32_t first, second, third;
@@ -87,7 +87,8 @@ bool is_case_ignorable(uint32_t point) {
     return in(case_ignorable, point);
 }
 
-// Whether the capital sigma at byte `at` ends a word: the one rule of lower case that looks around.
+// Whether the capital sigma at byte `at` ends a word: the only rule of lower case that depends on
+// context.
 bool is_final_sigma(std::string_view text, size_t at) {
     bool before = false;
     for (const char *p = text.data() + at; p > text.data();) {
@@ -112,7 +113,7 @@ bool is_final_sigma(std::string_view text, size_t at) {
 constexpr uint32_t capital_sigma = 0x3A3;
 constexpr uint32_t final_sigma = 0x3C2;
 
-// The character of text at byte `at` in lower case.
+// Appends the character at byte `at` of text in lower case.
 void append_lower(std::string_view text, size_t at, uint32_t point, std::string *out) {
     if (point == capital_sigma && is_final_sigma(text, at)) {
         utf8_append(final_sigma, out);
@@ -183,7 +184,7 @@ std::string title_words(std::string_view text) {
                 std::string_view("-({[<").find(static_cast<char>(point)) != std::string_view::npos);
     };
     size_t begin = 0;
-    // A word: its first character in upper case, the rest in lower case by itself.
+    // A word: its first character in upper case, the rest in lower case.
     const auto end_word = [&](size_t end) {
         const std::string_view word = text.substr(begin, end - begin);
         if (word.empty()) return;

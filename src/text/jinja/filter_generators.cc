@@ -31,7 +31,8 @@ CallArguments rest_of(const CallArguments &arguments, size_t taken) {
     return rest;
 }
 
-// Items whose test has the wanted result; by an attribute: the first argument names it.
+// The items whose test has the wanted result. If an attribute is tested, the first argument names
+// it.
 Result<Value> choose(Evaluator *evaluator, const Value &value, const CallArguments &arguments,
                      bool wanted, bool by_attribute, const char *name) {
     return generate(evaluator, [&](std::vector<Value> *chosen) -> Status {

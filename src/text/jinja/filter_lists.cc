@@ -10,7 +10,7 @@ namespace {
 // lists of one key, so equal ones need no order.
 Status sort_by(Evaluator *evaluator, std::vector<std::pair<Value, Value>> *keyed, bool reverse,
                bool as_lists) {
-    Status failure; // the first one: the sort itself cannot be interrupted
+    Status failure; // the first one, since the sort itself cannot be interrupted
     const auto less = [&](const Value &a, const Value &b) {
         if (!failure.ok()) return false;
         failure = evaluator->charge(1);

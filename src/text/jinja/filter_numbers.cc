@@ -101,7 +101,7 @@ Result<Value> rounded(Evaluator *evaluator, const Value &value, const CallArgume
         return template_error("round: only whole numbers by method 'common' are supported");
     }
     if (value.is_integral()) return Value::integer(value.integer());
-    return Value::real(std::nearbyint(value.real())); // halves to even
+    return Value::real(std::nearbyint(value.real())); // rounds half to even
 }
 
 Result<Value> sum(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {

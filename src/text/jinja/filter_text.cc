@@ -60,7 +60,7 @@ Result<Value> capitalized(Evaluator *evaluator, const Value &value,
 Result<Value> title(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
     RETURN_IF_ERROR(no_arguments("title", arguments));
     ASSIGN_OR_RETURN(const Value titled, with_text(evaluator, value, title_words));
-    return Value::string(titled.text()); // joined of parts, whatever it was
+    return Value::string(titled.text()); // a plain text, since it is joined from parts
 }
 
 Result<Value> replace_text(Evaluator *evaluator, const Value &value,
@@ -96,7 +96,7 @@ Result<Value> indent(Evaluator *evaluator, const Value &value, const CallArgumen
     }
     RETURN_IF_ERROR(evaluator->charge(value.text().size() / 8));
     RETURN_IF_ERROR(evaluator->heap().room_for_parts(value.text().size() + 1));
-    // jinja2 appends a line end, so that a text's own last one starts one more line.
+    // jinja2 appends a line end, so a line end at the end of the text starts one more line.
     std::string text(value.text());
     text += '\n';
     const std::vector<std::string_view> lines = split_lines(text);

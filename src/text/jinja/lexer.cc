@@ -15,7 +15,7 @@ constexpr size_t most_tokens = 1 << 20;
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_name_part(char c) { return is_name_start(c) || is_digit(c); }
 
-// Line ends become LF; the one at the end is dropped.
+// Line ends become LF; the last one is dropped if it ends the text.
 std::string normalize(std::string_view source) {
     std::string text;
     text.reserve(source.size());
@@ -73,7 +73,7 @@ class Lexer {
 
     void skip_space() { advance(rest(0).size() - left_strip(rest(0)).size()); }
 
-    // Skips the end of a tag, the sign before it and what whitespace control removes after it.
+    // Skips the end of a tag, the sign before it, and what whitespace control removes after it.
     void end_tag(char sign, size_t bytes, bool trims_line) {
         advance(bytes);
         if (sign == '-') {
@@ -84,7 +84,7 @@ class Lexer {
         line_starts_ = at_ > 0 && text_[at_ - 1] == '\n';
     }
 
-    // The length of the tag's end `close` here, with its sign; 0: none.
+    // The length of the tag's end `close` at this position, including its sign; 0: none here.
     size_t tag_end(std::string_view close, char *sign) const {
         *sign = 0;
         if (looking_at(close)) return close.size();
@@ -98,7 +98,7 @@ class Lexer {
         return close.size() + 1;
     }
 
-    // Text before a tag that begins with this sign.
+    // Adds the text before a tag that begins with this sign.
     void add_data(std::string_view data, char sign, bool variable) {
         if (sign == '-') {
             data = right_strip(data);
@@ -111,7 +111,7 @@ class Lexer {
         if (!data.empty()) add(TokenType::data, std::string(data));
     }
 
-    // Text up to the next tag, and the tag.
+    // Reads the text up to the next tag, and the tag.
     Status read_data() {
         const size_t begin = at_;
         size_t tag = begin;
@@ -152,7 +152,7 @@ class Lexer {
         return {};
     }
 
-    // {% raw %} to {% endraw %}, if the block that has just begun is one.
+    // Reads {% raw %} to {% endraw %}, if the block that has just begun is one.
     Status read_raw(bool *raw) {
         const size_t begin = at_;
         const int32_t line = line_;
@@ -270,7 +270,7 @@ class Lexer {
     const std::string text_;
     size_t at_ = 0;
     int32_t line_ = 1;
-    bool line_starts_ = true; // what comes next is at the start of a line
+    bool line_starts_ = true; // whether the next character is at the start of a line
     std::vector<Token> tokens_;
 };
 

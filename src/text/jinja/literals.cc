@@ -14,7 +14,7 @@ int digit_value(char c) {
     return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : 99;
 }
 
-// Digits of a base, with single underscores between them, which *out does not get.
+// Reads digits of a base, with single underscores between them, which are left out of *out.
 size_t digits(std::string_view text, size_t from, int base, std::string *out) {
     size_t i = from;
     while (i < text.size()) {

@@ -66,7 +66,7 @@ Result<Value> integer_operation(Operation operation, int64_t a, int64_t b) {
         // Exact up to 53 bits; beyond that Python's result may differ in the last bit.
         return Value::real(static_cast<double>(a) / static_cast<double>(b));
     }
-    if (b == -1) { // the one that overflows
+    if (b == -1) { // the only divisor that can overflow
         if (operation == Operation::modulo) return Value::integer(0);
         return integer_operation(Operation::subtract, 0, a);
     }
@@ -109,7 +109,7 @@ Result<Value> real_operation(Operation operation, double a, double b) {
     return Value::real(quotient - floor > 0.5 ? floor + 1 : floor);
 }
 
-// -1, 0, 1 for a below, at, above b; 2: no order between them (NaN).
+// -1, 0 or 1 if a is less than, equal to or greater than b; 2 if they have no order (NaN).
 Result<int> order(const Value &a, const Value &b) {
     if (a.is_number() && b.is_number()) {
         if (a.is_integral() && b.is_integral()) {
@@ -252,7 +252,7 @@ Status Evaluator::charge_lookup(const Dict &dict, const Value &key) {
     return charge(compared + (1 + compared) * each);
 }
 
-// The most that comparing two values may cost: the smaller one's size, with all levels.
+// The most that comparing two values may cost: the size of the smaller one, including all levels.
 Status Evaluator::charge_comparison(const Value &left, const Value &right) {
     if (left.kind() != right.kind()) return {};
     if (left.is(Kind::string)) {
@@ -264,7 +264,7 @@ Status Evaluator::charge_comparison(const Value &left, const Value &right) {
         if (left.sequence().indexed()) {
             RETURN_IF_ERROR(charge(both));
             for (size_t i = 0; i < both; ++i) RETURN_IF_ERROR(charge_comparison(a[i], b[i]));
-        } else if (a.size() == b.size()) { // sets: each with all
+        } else if (a.size() == b.size()) { // sets: each item with all others
             for (const Value &one : a) {
                 RETURN_IF_ERROR(charge(both));
                 for (const Value &other : b) RETURN_IF_ERROR(charge_comparison(one, other));
@@ -315,7 +315,7 @@ Result<bool> Evaluator::contains(const Value &container, const Value &item) {
     case Kind::sequence: {
         Sequence &sequence = container.sequence();
         if (sequence.read_once()) {
-            // Reads up to the item, and keeps the rest.
+            // Reads as far as the item and leaves the rest.
             while (sequence.taken < sequence.items.size()) {
                 const Value &next = sequence.items[sequence.taken++];
                 RETURN_IF_ERROR(charge_comparison(next, item));

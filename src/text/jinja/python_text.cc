@@ -246,7 +246,7 @@ void append_float(double value, std::string *out) {
     const size_t e = text.find('e');
     const int exponent = std::stoi(std::string(text.substr(e + 1)));
     if (exponent < -4 || exponent >= 16) {
-        *out += text; // both write two digits of exponent at least
+        *out += text; // both write at least two digits of the exponent
         return;
     }
     char fixed[400];

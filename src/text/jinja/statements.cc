@@ -158,8 +158,8 @@ Result<Value> Evaluator::held_by(const Target &target) {
     return heap_.sequence(SequenceType::tuple, std::move(parts));
 }
 
-// Whether the loop's condition lets the item pass. As in jinja2, an item that is unpacked becomes a tuple of
-// its parts, whatever it was.
+// Whether the loop's condition lets the item pass. As in jinja2, an item that is unpacked becomes a
+// tuple of its parts, whatever its type.
 Result<bool> Evaluator::passes(Loop *loop, Value *item) {
     ASSIGN_OR_RETURN(Scope *const scope, inner_scope(loop->outer));
     Scope *const before = std::exchange(scope_, scope);
@@ -176,7 +176,7 @@ Result<bool> Evaluator::passes(Loop *loop, Value *item) {
     return condition->truth();
 }
 
-// Whether the loop has an item of this index. Takes items until it has.
+// Whether the loop has an item with this index. Reads items until it does.
 Result<bool> Evaluator::fetch(Loop *loop, size_t index) {
     if (loop->statement->condition == nullptr) return index < loop->source->size();
     while (loop->passed.size() <= index) {
@@ -205,7 +205,7 @@ Result<Evaluator::Flow> Evaluator::execute_loop(const Statement &statement, Loop
         if (flow == Flow::break_) break;
     }
     if (scope != nullptr) give_back(scope);
-    return scope == nullptr ? Flow::next : Flow::break_; // whether an item was there
+    return scope == nullptr ? Flow::next : Flow::break_; // next if there was an item
 }
 
 Result<Evaluator::Flow> Evaluator::execute_for(const Statement &statement) {

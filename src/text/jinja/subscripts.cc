@@ -18,7 +18,7 @@ bool find_index(int64_t index, size_t size, size_t *at) {
     return true;
 }
 
-// An index that a slice may have: whole, or absent.
+// An index that a slice may have: an integer, or absent.
 Result<int64_t> slice_part(const Value &part, int64_t otherwise) {
     if (part.is(Kind::none)) return otherwise;
     if (part.is_integral()) return part.integer();

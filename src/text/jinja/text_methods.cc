@@ -63,7 +63,7 @@ Result<Value> split_method(Evaluator *evaluator, std::string_view text,
     return list_of(evaluator, parts);
 }
 
-// startswith and endswith: a text, or a tuple of them.
+// startswith and endswith; the affix is a text or a tuple of texts.
 Result<Value> affix_method(Evaluator *evaluator, std::string_view name, std::string_view text,
                            const CallArguments &arguments) {
     ASSIGN_OR_RETURN(const Parameters given, Parameters::bind(name, arguments, {"prefix"}));

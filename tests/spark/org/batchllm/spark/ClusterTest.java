@@ -31,9 +31,9 @@ import org.batchllm.Plan;
 import scala.collection.immutable.ArraySeq;
 
 /**
- * 20,000 rows, 500 prefixes, one of them with 30 % of the rows, on a cluster of two executors: once as
- * it is, and once with one executor killed (kill -9, by itself) in the middle of a partition. Between the
- * two, constraints of the options and of a column in both executors, and warnings of their engines. Arguments: a folder for its files, and
+ * 20,000 rows, 500 prefixes, one of them with 30 % of the rows, on a cluster of two executors: once undisturbed, and
+ * once with one executor that kills itself (kill -9) in the middle of a partition. In between, constraints from the
+ * options and from a column in both executors, and warnings of their engines. Arguments: a folder for its files, and
  * one with a model that has a tokenizer.
  */
 public final class ClusterTest {
@@ -79,7 +79,7 @@ public final class ClusterTest {
         disturbed = disturbed.mapPartitions(killed(marks.toString()), Encoders.row(disturbed.schema()));
         disturbed.write().parquet(folder.resolve("killed").toString());
         check(Files.exists(marks.resolve("killed")), "no executor was killed");
-        // Of the tasks that ended: Spark does not count what the lost executor computed.
+        // Only the tasks that ended: Spark does not count what the lost executor computed.
         System.out.printf("an executor killed: saving ratio %.4f, %s%n", metricsOfKilled.savingRatio(), metricsOfKilled);
         check(metricsOfKilled.savingRatio() > best - 0.02 && metricsOfKilled.savingRatio() <= best, "saving ratio after a loss");
 
@@ -97,7 +97,7 @@ public final class ClusterTest {
         System.out.println("ok");
     }
 
-    /** The options' schema for even rows, a column's own expression for odd ones, wherever they run. */
+    /** The options' schema for even rows, a column's expression for odd ones, wherever they run. */
     private static void constrained(SparkSession spark, String model) {
         Dataset<Row> rows = spark.range(0, 48, 1, 8).select(functions.col("id"),
                 functions.expr("concat('Question ', id, '?')").as("prompt"),
@@ -130,7 +130,10 @@ public final class ClusterTest {
         check(found == 48 && executors.size() == 2, found + " constrained rows, by executors " + executors);
     }
 
-    /** Prompts that begin with what differs: the driver's log says so, once, although two executors' engines found it. */
+    /**
+     * Prompts that begin with what differs: the driver's log says so once, although the engines of two executors found
+     * it.
+     */
     private static void warned(SparkSession spark, BatchLlmOptions options) {
         List<String> logged = Collections.synchronizedList(new ArrayList<>());
         Logger log = Logger.getLogger(BatchLlm.class.getName());
@@ -148,7 +151,7 @@ public final class ClusterTest {
         };
         log.addHandler(handler);
         try {
-            // 50 tokens of the row's own before 200 that all rows have.
+            // 50 tokens of the row's own, followed by 200 that all rows share.
             Dataset<Row> rows = spark.range(0, 400, 1, 4).select(functions.col("id"),
                     functions.expr("concat(transform(sequence(1, 50), x -> cast(pmod(xxhash64(id, x), 32000) as int)),"
                             + " sequence(1000, 1199))").as("prompt"));
@@ -201,8 +204,8 @@ public final class ClusterTest {
     }
 
     /**
-     * Notes when a partition's first result comes and when its last is out, and by which executor. The first
-     * task that is half done when three partitions are finished kills its executor.
+     * Records when a partition's first result arrives and when its last one is out, and on which executor. The first
+     * task that is half done once three partitions are finished kills its executor.
      */
     private static MapPartitionsFunction<Row, Row> killed(String folder) {
         return rows -> new Iterator<>() {
@@ -242,7 +245,7 @@ public final class ClusterTest {
         };
     }
 
-    /** When all of a partition's rows are out: what there is in the executor's process. */
+    /** Describes the executor's process when all of a partition's rows are out. */
     private static MapPartitionsFunction<Row, String> engines() {
         return rows -> {
             rows.forEachRemaining(row -> {});
@@ -262,8 +265,7 @@ public final class ClusterTest {
     }
 
     /**
-     * Partitions that were finished when the executor was killed were not begun again, and its other one
-     * was.
+     * Partitions that were finished when the executor was killed did not start again, and its other one did.
      */
     private static void costs(Path marks) {
         Map<String, Set<String>> begun = new HashMap<>();

@@ -23,8 +23,8 @@ import org.batchllm.Plan;
 import scala.collection.immutable.ArraySeq;
 
 /**
- * What transforms do, in one process. Arguments: a folder for files, a model directory with a tokenizer, and the folder of
- * the golden models.
+ * Transforms in one process. Arguments: a folder for files, a model directory with a tokenizer, and the folder of the
+ * golden models.
  */
 public final class LocalTest {
     private static SparkSession spark;
@@ -260,7 +260,7 @@ public final class LocalTest {
 
     private static void promptsOfEveryTypeComeBackAsTheyWere() {
         for (String type : List.of("smallint", "int", "bigint")) {
-            // Row 3 has a null, and row 5, where it fits, what is no 32-bit number.
+            // Row 3 has a null, and row 5, if the column's type allows it, a number beyond 32 bits.
             Dataset<Row> rows = spark.range(0, 8, 1, 2).select(functions.col("id"),
                     functions.expr("cast(array(5, if(id = 3, null, 6), "
                                      + (type.equals("bigint") ? "if(id = 5, 1099511627776, 7)" : "7")
@@ -318,7 +318,7 @@ public final class LocalTest {
         check(notes.size() == 300, "rows given twice or lost");
     }
 
-    /** Rows of one key share as others do; where they are equal too they have equal answers. */
+    /** Rows with the same key share like others; if they are also equal, they have equal answers. */
     private static void equalKeysShareLikeOthers() {
         Dataset<Row> rows = SkewedRows.rows(spark, 600, 3);
         try (Plan plan = SkewedRows.plan(600)) {
@@ -352,7 +352,7 @@ public final class LocalTest {
     }
 
     private static void aJobThatCannotBeAddedHoldsNoOther() throws Exception {
-        // Both have the same keys: rows of the one wait for those of the other.
+        // Both have the same keys: rows of one wait for those of the other.
         Dataset<Row> rows = SkewedRows.rows(spark, 400, 1);
         BatchLlmOptions broken = sim().stopStrings(List.of("a\0b")).partitions(1);
         CompletableFuture<Boolean> failing = CompletableFuture.supplyAsync(() -> {
@@ -407,7 +407,7 @@ public final class LocalTest {
     }
 
     private static void orderedResultsAreSortedAndComputedOnce() {
-        // Keys in no order, below zero too, of a column whose name and type are not the usual ones.
+        // Unordered keys, some below zero, in a column with an unusual name and type.
         Dataset<Row> rows = SkewedRows.rows(spark, 400, 2).withColumn("the key", functions.expr("int(id * 7919 % 400 - 200)"));
         BatchLlmOptions options = sim().keyColumn("the key").partitions(3);
         BatchLlmMetrics once = new BatchLlmMetrics(spark.sparkContext());
@@ -423,7 +423,7 @@ public final class LocalTest {
         check(BatchLlm.transform(rows.limit(0), options).collectAsList().isEmpty(), "no rows in order");
         check(answers(rows.withColumn("the key", functions.lit(5)), options).size() == 400, "equal keys in order");
 
-        // What the guide says of orderBy: the model runs twice, and once where results are in order, or persisted.
+        // As the guide says about orderBy: the model runs twice, but once if results are in order or persisted.
         check(rowsComputedToSort(BatchLlm.transform(rows, options.ordered(false), once), once) == 800, "twice");
         for (String adaptive : List.of("true", "false")) {
             spark.conf().set("spark.sql.adaptive.enabled", adaptive);
@@ -502,7 +502,7 @@ public final class LocalTest {
     }
 
     private static void rowsHaveConstraintsOfTheirOwn() {
-        // Rows 4 mod 8 have the options', 5 mod 8 a wrong one, which is their own error.
+        // Rows 4 mod 8 have the options' constraint, 5 mod 8 an invalid one, which is their own error.
         String column = "case id % 8 when 4 then null when 5 then '(a' else concat('[', id % 3, ']{3}') end";
         Dataset<Row> rows = texts(60).withColumn("must", functions.expr(column));
         BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
@@ -540,7 +540,7 @@ public final class LocalTest {
         }
     }
 
-    /** Rows of a golden model: prompts of token ids, and what is expected of them. */
+    /** Rows of a golden model: prompts of token ids, and their expected output. */
     private static Dataset<Row> expected(String name) {
         return spark.read().option("multiLine", true).json(golden.resolve(name + "/embedding.json").toString())
                 .selectExpr("posexplode(rows) as (id, one)")
@@ -648,7 +648,7 @@ public final class LocalTest {
         answers(SkewedRows.rows(spark, 500, 2), options);
         check(SharedEngine.loaded() == loaded + 1,
                 SharedEngine.loaded() - loaded + " engines for twelve tasks of two jobs");
-        // Engines of the other tests stood in the way on the same device, and were closed.
+        // Engines of the other tests were on the same device, and had to be closed.
         check(Engines.open() == 1, Engines.open() + " engines are open");
         answers(SkewedRows.rows(spark, 100, 2), options.idleSeconds(0.1));
         for (int i = 0; i < 100 && Engines.open() > 0; ++i) Thread.sleep(100);
@@ -686,11 +686,11 @@ public final class LocalTest {
         Dataset<Row> rows = SkewedRows.rows(spark, 5_000, 1);
         for (Dataset<Row> some : List.of(rows, rows.withColumn("prompt", functions.expr("nullif(prompt, prompt)")))) {
             long held = some.mapPartitions(most, Encoders.LONG()).collectAsList().get(0);
-            // One and a half with the engine, and what was read of the next to find its end.
+            // One and a half in the engine, plus what was read of the next one to find its end.
             check(held >= windowRows && held <= 2 * windowRows,
                     held + " rows were held at once, windows have " + windowRows);
         }
-        // Rows without a prompt do not pile up in a partition.
+        // Rows without a prompt do not accumulate in one partition.
         Dataset<Row> none = rows.withColumn("prompt", functions.expr("if(id < 10, prompt, null)"));
         check(BatchLlm.transform(none, sim().partitions(4)).where("prompt is null")
                                 .select(functions.spark_partition_id())

@@ -20,7 +20,8 @@ import scala.collection.immutable.ArraySeq;
 
 /**
  * Any number of short rows through Spark on sim: each has one result, and no executor grows. Argument: how many rows.
- * Run by scripts/long spark, whose executors have all of their Java heap from the start: what grows is not Java's.
+ * Run by scripts/long spark, whose executors have all of their Java heap from the start, so that growth does not come
+ * from Java.
  */
 public final class ManyRows {
     private static final int ROWS_A_PARTITION = 100_000;
@@ -67,7 +68,7 @@ public final class ManyRows {
             long rest = most(ends.subList(early, ends.size()));
             memory += String.format("; executor %s %d MiB after a fifth, %d MiB at most later", executor.get(0), first,
                     rest);
-            // As tests/cli/stream.py has it: what a fifth of the job has not taken, the rest must not take either.
+            // Like tests/cli/stream.py: after a fifth of the job, memory must not grow any more.
             if (rest > 1.1 * first + 16) grows += " executor " + executor.get(0);
         }
         System.out.printf("rows through Spark: %d rows, %.0f s%s%n", count, seconds, memory);
@@ -83,7 +84,7 @@ public final class ManyRows {
         return ends.stream().mapToLong(end -> end.<Long>getAs("resident") >> 20).max().orElse(0);
     }
 
-    /** Eight rows share twelve tokens and have four of their own; no two rows are equal. */
+    /** Groups of eight rows share twelve tokens; each row has four of its own. No two rows are equal. */
     private static int[] prompt(long id) {
         int[] prompt = new int[16];
         for (int i = 0; i < prompt.length; ++i) {
@@ -94,7 +95,10 @@ public final class ManyRows {
         return prompt;
     }
 
-    /** One row a partition: how many rows, the sum of their ids, how many are wrong, when, and what the process has. */
+    /**
+     * One row per partition: how many rows, the sum of their ids, how many are wrong, the time, and the memory of the
+     * process.
+     */
     private static MapPartitionsFunction<Row, Row> measured() {
         return (Iterator<Row> rows) -> {
             long count = 0;

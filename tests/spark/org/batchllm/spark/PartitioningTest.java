@@ -68,8 +68,8 @@ public final class PartitioningTest {
             check(saving(parts) > saving(List.of(rows)) - 0.02,
                     "saving with " + partitions + " partitions: " + saving(parts) + " of "
                             + saving(List.of(rows)));
-            // A cut may move by a quarter at either end, and of 64 shares each is known by 100 sampled rows: three
-            // standard deviations are 0.3.
+            // A cut may move by a quarter at either end, and each of 64 shares is estimated from 100 sampled rows:
+            // three standard deviations are 0.3.
             double share = work(List.of(rows)) / partitions;
             for (List<Row> part : parts) {
                 check(work(List.of(part)) < 1.8 * share,
@@ -151,7 +151,10 @@ public final class PartitioningTest {
         check(Arrays.equals(equal.keyCuts(4), new long[] {7}), "equal keys");
     }
 
-    /** Fields: an own text, a key of 50 values, a long text that the key determines, one of two values, one of many. */
+    /**
+     * Fields: a text of each row's own, a key of 50 values, a long text that the key determines, one with two values,
+     * one with many.
+     */
     private static void fieldsAreOrderedByWhatRowsShare(Random random) {
         int[] lengths = {40, 5, 200, 3, 30};
         List<long[]> rows = new ArrayList<>();
@@ -172,7 +175,8 @@ public final class PartitioningTest {
             if (first == null) first = order;
             check(Arrays.equals(first, order), "the order depends on partitions");
         }
-        // The key and what it determines before everything but the field of two values, the own text last.
+        // The key and what it determines come before everything except the field with two values; the row's own text is
+        // last.
         check(Arrays.equals(first, new int[] {2, 1, 3, 4, 0}), Arrays.toString(first));
         FieldSample none = new FieldSample(10);
         check(none.order(new int[] {1, 1}).length == 2, "no rows, no order");
@@ -246,7 +250,7 @@ public final class PartitioningTest {
         }
     }
 
-    // Rows of a job's parts, as if everything that neighbours share were computed once.
+    // The work of a job's parts, as if everything that neighbours share were computed once.
     private static double work(List<List<Row>> parts) {
         long work = 0;
         for (List<Row> part : parts) {

@@ -16,7 +16,7 @@ import org.batchllm.Plan;
 import org.batchllm.TokenColumn;
 import scala.collection.immutable.ArraySeq;
 
-/** A job whose rows are functions of their numbers: 500 prefixes, one of them with 30 % of the rows. */
+/** A job whose rows are determined by their numbers: 500 prefixes, one of them with 30 % of the rows. */
 final class SkewedRows {
     static final int VOCABULARY = 32_000;
     static final StructType SCHEMA = new StructType()
@@ -47,7 +47,7 @@ final class SkewedRows {
                         Encoders.row(SCHEMA));
     }
 
-    /** Of the rows [0, count), as one process would plan them. */
+    /** A plan of rows [0, count), as in a single process. */
     static Plan plan(int count) {
         List<int[]> prompts = new ArrayList<>();
         for (int id = 0; id < count; ++id) prompts.add(prompt(id));

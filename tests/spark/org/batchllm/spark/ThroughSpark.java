@@ -18,7 +18,7 @@ public final class ThroughSpark {
 
     public static void main(String[] arguments) throws IOException {
         SparkSession spark = SparkSession.builder().getOrCreate();
-        // A schema, which is an object, as its text.
+        // A schema is an object in the job; here it must be text.
         Dataset<Row> rows = spark.read()
                 .schema("id long, prompt string, max_tokens int, temperature double, seed long, json_schema string")
                 .json(arguments[1]);

@@ -18,10 +18,10 @@ public final class BatchLlm {
     }
 
     /**
-     * Calls into native code since the library was loaded. No call is made once a row, which tests
-     * hold against this number.
+     * Calls into native code since the library was loaded. No call is made once per row; tests check this with the
+     * number.
      *
-     * @return calls, getters of small structs included
+     * @return calls, including getters of small structs
      */
     public static long nativeCalls() {
         return Native.batchllm_calls();

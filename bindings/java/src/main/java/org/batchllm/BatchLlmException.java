@@ -1,11 +1,11 @@
 package org.batchllm;
 
 /**
- * A call, or an engine as a whole, has failed. Each kind is a class, so that it can be caught; what is
- * wrong with one row never throws, but comes with the row's {@link Result}.
+ * A call, or an engine as a whole, has failed. Each kind of failure is a class, so that it can be caught. An error of a
+ * single row is never thrown, but is part of the row's {@link Result}.
  *
- * <p>Beside these, use after close, close during a use and use by two threads at once throw
- * {@link IllegalStateException}.
+ * <p>In addition, use after close, close while in use, and use by two threads at once throw {@link
+ * IllegalStateException}.
  */
 public class BatchLlmException extends RuntimeException {
     private static final long serialVersionUID = 1;
@@ -28,15 +28,15 @@ public class BatchLlmException extends RuntimeException {
     }
 
     /**
-     * The name of {@link #status}, which stays when messages change.
+     * The name of {@link #status}, which stays the same if messages change.
      *
-     * @return such as "BATCHLLM_ERROR_IO"
+     * @return for example "BATCHLLM_ERROR_IO"
      */
     public String code() {
         return Status.name(status);
     }
 
-    /** An argument, or a column, cannot be what it is. */
+    /** An argument or a column is not valid. */
     public static final class InvalidArgument extends BatchLlmException {
         private static final long serialVersionUID = 1;
 
@@ -45,7 +45,7 @@ public class BatchLlmException extends RuntimeException {
         }
     }
 
-    /** The library got no memory, on the host or on the device. */
+    /** Host or device memory ran out. */
     public static final class OutOfMemory extends BatchLlmException {
         private static final long serialVersionUID = 1;
 
@@ -54,7 +54,7 @@ public class BatchLlmException extends RuntimeException {
         }
     }
 
-    /** A file cannot be read or written. */
+    /** A file could not be read or written. */
     public static final class Io extends BatchLlmException {
         private static final long serialVersionUID = 1;
 
@@ -63,7 +63,7 @@ public class BatchLlmException extends RuntimeException {
         }
     }
 
-    /** A job ended before its end: {@link Engine#interrupt} or a progress listener stopped it. */
+    /** A job was stopped by {@link Engine#interrupt} or by a progress listener. */
     public static final class Stopped extends BatchLlmException {
         private static final long serialVersionUID = 1;
 
@@ -72,7 +72,7 @@ public class BatchLlmException extends RuntimeException {
         }
     }
 
-    /** A fault of the library: please report it. */
+    /** A bug in the library: please report it. */
     public static final class Internal extends BatchLlmException {
         private static final long serialVersionUID = 1;
 
@@ -81,7 +81,7 @@ public class BatchLlmException extends RuntimeException {
         }
     }
 
-    /** Well-formed, but this version cannot do it; the message names what. */
+    /** Well-formed, but not supported; the message says what. */
     public static final class Unsupported extends BatchLlmException {
         private static final long serialVersionUID = 1;
 
@@ -90,7 +90,7 @@ public class BatchLlmException extends RuntimeException {
         }
     }
 
-    /** The call does not fit the state of what it is made on. */
+    /** The call is not valid in the object's current state. */
     public static final class InvalidState extends BatchLlmException {
         private static final long serialVersionUID = 1;
 
@@ -99,7 +99,7 @@ public class BatchLlmException extends RuntimeException {
         }
     }
 
-    /** A model's, a tokenizer's or a plan's file is damaged or not of its kind. */
+    /** A file of a model, a tokenizer or a plan is damaged or has the wrong format. */
     public static class Format extends BatchLlmException {
         private static final long serialVersionUID = 1;
 
@@ -108,7 +108,7 @@ public class BatchLlmException extends RuntimeException {
         }
     }
 
-    /** config.json, generation_config.json or safetensors. */
+    /** config.json, generation_config.json or a safetensors file is invalid. */
     public static final class ModelFormat extends Format {
         private static final long serialVersionUID = 1;
 
@@ -117,7 +117,7 @@ public class BatchLlmException extends RuntimeException {
         }
     }
 
-    /** tokenizer.json or tokenizer_config.json. */
+    /** tokenizer.json or tokenizer_config.json is invalid. */
     public static final class TokenizerFormat extends Format {
         private static final long serialVersionUID = 1;
 
@@ -126,7 +126,7 @@ public class BatchLlmException extends RuntimeException {
         }
     }
 
-    /** Not a plan file, damaged, or of a newer format. */
+    /** The file is not a plan, is damaged, or has a newer format. */
     public static final class PlanFormat extends Format {
         private static final long serialVersionUID = 1;
 
@@ -135,7 +135,7 @@ public class BatchLlmException extends RuntimeException {
         }
     }
 
-    /** A plan of another tokenizer. */
+    /** The plan was made with another tokenizer. */
     public static final class PlanMismatch extends BatchLlmException {
         private static final long serialVersionUID = 1;
 
@@ -144,7 +144,7 @@ public class BatchLlmException extends RuntimeException {
         }
     }
 
-    /** There is no such backend here: no driver, or no device. */
+    /** The backend is not available on this machine: no driver, or no device. */
     public static final class BackendUnavailable extends BatchLlmException {
         private static final long serialVersionUID = 1;
 
@@ -153,7 +153,7 @@ public class BatchLlmException extends RuntimeException {
         }
     }
 
-    /** The device failed; the engine stays failed, but what has finished can still be polled. */
+    /** The device failed. The engine stays failed; finished rows can still be polled. */
     public static final class Device extends BatchLlmException {
         private static final long serialVersionUID = 1;
 

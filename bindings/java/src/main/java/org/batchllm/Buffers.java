@@ -7,9 +7,9 @@ import java.nio.LongBuffer;
 import java.util.Arrays;
 
 /**
- * What is left of a buffer, as native code takes it: a direct buffer in the machine's byte order as it
- * is, any other one as an array. The buffer's own position does not move. An empty one becomes an empty
- * array: that of an empty mapped file is direct and has no address.
+ * The remaining part of a buffer, in a form for native code: a direct buffer in the machine's byte order as it is, any
+ * other buffer as an array. The buffer's own position does not move. An empty buffer becomes an empty array, because
+ * that of an empty mapped file is direct but has no address.
  */
 final class Buffers {
     private Buffers() {}
@@ -52,7 +52,7 @@ final class Buffers {
         return copy;
     }
 
-    /** Of a column's n + 1 offsets. */
+    /** The number of rows of a column with n + 1 offsets. */
     static long rows(LongBuffer offsets) {
         if (!offsets.hasRemaining()) throw new IllegalArgumentException("no offsets: n rows have n + 1 of them");
         return offsets.remaining() - 1;

@@ -7,12 +7,12 @@ import java.util.List;
 import java.util.Objects;
 
 /**
- * What the output of a row must look like: one of a list of texts, a match of a regular expression, JSON that a schema
- * accepts, or a text of a grammar. Named by {@link SamplingParams.Builder#constraint}. Immutable, and of no engine: each
- * engine makes its own of it once, with the first row that names one that is equal.
+ * A constraint on the output of a row: one of a list of texts, a match of a regular expression, JSON that matches a
+ * schema, or a text of a grammar. Set it with {@link SamplingParams.Builder#constraint}. A constraint is immutable and
+ * does not belong to an engine: each engine compiles it once, with the first row that has an equal one.
  *
- * <p>Where it is wrong, or cannot be enforced exactly, {@link Engine#prepare} and the call that adds the rows throw a
- * {@link BatchLlmException} whose text has the place in it, and the call adds no row. docs/structured-output.md says
+ * <p>If it is invalid, or cannot be enforced exactly, {@link Engine#prepare} and the call that adds the rows throw a
+ * {@link BatchLlmException} whose message names the place, and the call adds no row. docs/structured-output.md says
  * what can be enforced.
  */
 public final class Constraint implements Serializable {
@@ -24,15 +24,15 @@ public final class Constraint implements Serializable {
     private final String text;
     /** The texts of {@link #ofChoices}. */
     private final List<String> choices;
-    /** "": it begins at once. */
+    /** "": applies from the start. */
     private final String startAfter;
-    /** Of JSON. */
+    /** For JSON. */
     private final boolean flexibleWhitespace;
-    /** Of JSON. */
+    /** For JSON. */
     private final boolean anyMemberOrder;
-    /** Of JSON. */
+    /** For JSON. */
     private final boolean anyNumbers;
-    /** Whether what cannot be enforced is passed over. */
+    /** Whether requirements that cannot be enforced are ignored. */
     private final boolean looseSchema;
 
     private Constraint(
@@ -59,7 +59,7 @@ public final class Constraint implements Serializable {
     }
 
     /**
-     * One of these texts.
+     * The output is one of these texts.
      *
      * @param texts at least one, without zero characters
      * @return a constraint
@@ -70,7 +70,7 @@ public final class Constraint implements Serializable {
     }
 
     /**
-     * One of these texts.
+     * The output is one of these texts.
      *
      * @param texts at least one, without zero characters
      * @return a constraint
@@ -80,7 +80,7 @@ public final class Constraint implements Serializable {
     }
 
     /**
-     * All of the output matches.
+     * The whole output matches a regular expression.
      *
      * @param expression in the dialect of Python's `re`
      * @return a constraint
@@ -90,7 +90,7 @@ public final class Constraint implements Serializable {
     }
 
     /**
-     * JSON that a schema accepts.
+     * The output is JSON that matches a schema.
      *
      * @param schema of draft 4, 6, 7, 2019-09 or 2020-12
      * @return a constraint
@@ -100,9 +100,9 @@ public final class Constraint implements Serializable {
     }
 
     /**
-     * A text of a grammar.
+     * The output is a text of a grammar in GBNF.
      *
-     * @param grammar as llama.cpp has them
+     * @param grammar in llama.cpp's GBNF notation
      * @return a constraint
      */
     public static Constraint ofGbnf(String grammar) {
@@ -110,7 +110,7 @@ public final class Constraint implements Serializable {
     }
 
     /**
-     * A text of a grammar.
+     * The output is a text of a grammar in Lark's language.
      *
      * @param grammar in Lark's language
      * @return a constraint
@@ -120,10 +120,10 @@ public final class Constraint implements Serializable {
     }
 
     /**
-     * Begins after the first occurrence of this text in the output. Before it the model writes freely, and its EOS ends
-     * the row.
+     * The constraint applies after the first occurrence of this text in the output. Before it, the model generates
+     * freely, and its EOS ends the row.
      *
-     * @param marker such as "&lt;/think&gt;"; "": at once
+     * @param marker for example "&lt;/think&gt;"; "": from the start
      * @return a changed copy
      */
     public Constraint withStartAfter(String marker) {
@@ -134,7 +134,7 @@ public final class Constraint implements Serializable {
     /**
      * JSON may have a space, or a line feed and an indent, between its parts.
      *
-     * @param value default false: it has none
+     * @param value default false: no whitespace
      * @return a changed copy
      */
     public Constraint withFlexibleWhitespace(boolean value) {
@@ -142,9 +142,9 @@ public final class Constraint implements Serializable {
     }
 
     /**
-     * Members of JSON objects come in any order.
+     * Members of JSON objects may come in any order.
      *
-     * @param value default false: in the order in which the schema names them
+     * @param value default false: in the schema's order
      * @return a changed copy
      */
     public Constraint withAnyMemberOrder(boolean value) {
@@ -154,7 +154,7 @@ public final class Constraint implements Serializable {
     /**
      * JSON numbers may be written as 12.0 for 12, and with exponents.
      *
-     * @param value default false: plainly
+     * @param value default false: in their plain form
      * @return a changed copy
      */
     public Constraint withAnyNumbers(boolean value) {
@@ -162,21 +162,21 @@ public final class Constraint implements Serializable {
     }
 
     /**
-     * What a schema asks that cannot be enforced exactly is passed over. {@link Engine#prepare} and a warning in the
-     * engine's log say what, by keyword and place.
+     * Requirements of a schema that cannot be enforced exactly are ignored. {@link Engine#prepare} and a warning in the
+     * engine's log list them by keyword and place.
      *
-     * @param value default false: it is an error
+     * @param value default false: they are an error
      * @return a changed copy
      */
     public Constraint withLooseSchema(boolean value) {
         return new Constraint(kind, text, choices, startAfter, flexibleWhitespace, anyMemberOrder, anyNumbers, value);
     }
 
-    /** For an engine; to be deleted by the caller. */
+    /** The native constraint for an engine. The caller must delete it. */
     batchllm_constraint make(batchllm_engine engine) {
         List<byte[]> texts = new ArrayList<>();
         for (String choice : choices) texts.add(Utf8.terminable(choice));
-        // Each followed by a zero byte.
+        // Each text is followed by a zero byte.
         long[] starts = new long[texts.size()];
         byte[] bytes = new byte[texts.stream().mapToInt(one -> one.length + 1).sum()];
         int end = 0;

@@ -6,19 +6,19 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** The constraints of one engine: {@link Constraint} -> native object, each made once. Of one thread at a time. */
+/** The constraints of one engine: {@link Constraint} -> native object, each made once. Used by one thread at a time. */
 final class Constraints {
-    private static final int MOST = 4096; // all are forgotten then: rows that were added keep what they need
+    private static final int MOST = 4096; // beyond that all are dropped; rows that were added keep theirs alive
 
     private final Map<Constraint, batchllm_constraint> made = new HashMap<>();
 
-    /** What of the schema is not enforced, a line each. */
+    /** The requirements of the schema that are not enforced, one per line. */
     String prepare(batchllm_engine engine, Constraint constraint) {
         if (made.size() >= MOST) clear();
         return Native.batchllm_constraint_warnings(get(engine, constraint));
     }
 
-    /** Puts the constraints of parameters into their column: a native call for each that differs. */
+    /** Puts the constraints of parameters into their column, with one native call for each distinct constraint. */
     void set(batchllm_engine engine, batchllm_params_column column, List<SamplingParams> params) {
         Map<Constraint, List<Integer>> rows = new LinkedHashMap<>();
         Constraint last = null;

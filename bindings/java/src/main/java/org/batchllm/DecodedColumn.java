@@ -3,8 +3,8 @@ package org.batchllm;
 import java.nio.ByteBuffer;
 
 /**
- * Texts that {@link Tokenizer#decode(TokenColumn, boolean)} or {@link
- * Tokenizer#applyChatTemplate(TextColumn, boolean)} has made.
+ * The texts that {@link Tokenizer#decode(TokenColumn, boolean)} or {@link Tokenizer#applyChatTemplate(TextColumn,
+ * boolean)} returns.
  */
 public final class DecodedColumn extends MadeColumn {
     private final ByteBuffer text;
@@ -26,7 +26,7 @@ public final class DecodedColumn extends MadeColumn {
     }
 
     /**
-     * One text. Bytes that are not UTF-8, as tokens may end within a character, are U+FFFD.
+     * One text. Bytes that are not UTF-8 become U+FFFD: tokens may end in the middle of a character.
      *
      * @param i from 0
      * @return a copy

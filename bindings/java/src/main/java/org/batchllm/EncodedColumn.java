@@ -2,7 +2,7 @@ package org.batchllm;
 
 import java.nio.IntBuffer;
 
-/** Rows of token ids that {@link Tokenizer#encode(TextColumn, boolean, boolean)} has made. */
+/** The rows of token ids that {@link Tokenizer#encode(TextColumn, boolean, boolean)} returns. */
 public final class EncodedColumn extends MadeColumn {
     private final IntBuffer tokens;
 

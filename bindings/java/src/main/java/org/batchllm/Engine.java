@@ -20,7 +20,7 @@ import java.util.stream.LongStream;
  * }
  * }</pre>
  *
- * <p>An engine is used by one thread at a time; a second one gets an {@link IllegalStateException}.
+ * <p>Only one thread may use an engine at a time; a second one gets an {@link IllegalStateException}.
  * {@link #cancel} and {@link #interrupt} may be called by any thread at any time. Closing an engine that
  * is in use throws, and so does using a closed one. An engine that is no longer reachable is freed
  * eventually, but its memory is large, so close it.
@@ -32,7 +32,7 @@ public final class Engine implements AutoCloseable {
     private final Handle handle;
     private final AtomicBoolean stop = new AtomicBoolean();
     private final Constraints constraints;
-    // Of the thread that uses the engine.
+    // Used by the thread that uses the engine.
     private boolean running;
     private boolean polled = true; // poll has returned a result for every row
 
@@ -43,10 +43,10 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * Loads the model and takes the KV memory.
+     * Loads the model and allocates the KV memory.
      *
      * @param options of the engine
-     * @return an engine to be closed
+     * @return an engine, which must be closed
      */
     public static Engine create(EngineOptions options) {
         NativeLog.refuseCallsWhileLogging();
@@ -64,7 +64,7 @@ public final class Engine implements AutoCloseable {
         return new Engine(engine, constraints, freeing(engine, constraints, logNumber));
     }
 
-    /** What a cleaner runs must not refer to the Engine. */
+    /** Static, because what a cleaner runs must not refer to the Engine. */
     private static Runnable freeing(batchllm_engine engine, Constraints constraints, long logNumber) {
         return () -> {
             constraints.clear();
@@ -86,7 +86,7 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * Makes a constraint now rather than with the first row that has an equal one, so that an invalid one is found
+     * Compiles a constraint now instead of with the first row that has an equal one, so that an invalid one is found
      * early.
      *
      * @param constraint for rows of this engine
@@ -116,7 +116,7 @@ public final class Engine implements AutoCloseable {
         }
     }
 
-    /** Plans all added rows that have not started. A step does this by itself. */
+    /** Plans all added rows that have not started. {@link #step} does this automatically. */
     public void buildGroups() {
         try (Handle.Use use = handle.use()) {
             Native.batchllm_build_groups(engine);
@@ -208,7 +208,10 @@ public final class Engine implements AutoCloseable {
         if (running) throw new IllegalStateException("a progress listener cannot step or run the engine");
     }
 
-    /** Makes the run in progress, or else the next one, return false after its current step. Any thread. */
+    /**
+     * Makes the run in progress, or else the next one, return false after its current step. May be called from any
+     * thread.
+     */
     public void interrupt() {
         try (Handle.Use use = handle.share()) {
             stop.set(true);
@@ -217,8 +220,8 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * Cancels every unfinished row with this tag: each ends at the next step with what it has generated.
-     * Any thread. Unknown tags are ignored.
+     * Cancels every unfinished row with this tag: each ends at the next step with what it has generated. May be called
+     * from any thread. Unknown tags are ignored.
      *
      * @param tag of the rows
      */
@@ -238,7 +241,7 @@ public final class Engine implements AutoCloseable {
         }
     }
 
-    /** Cancels every unfinished row, whatever its tag. Any thread. */
+    /** Cancels every unfinished row, whatever its tag. May be called from any thread. */
     public void cancelAll() {
         try (Handle.Use use = handle.share()) {
             Native.batchllm_cancel_all(engine);
@@ -248,7 +251,7 @@ public final class Engine implements AutoCloseable {
     /**
      * Removes and returns all finished results.
      *
-     * @return in the order in which they finished; to be closed
+     * @return results in the order in which they finished, which must be closed
      */
     public Results poll() {
         return poll(0);
@@ -258,7 +261,7 @@ public final class Engine implements AutoCloseable {
      * Removes and returns finished results.
      *
      * @param max the most to return, though a row's samples are never split; 0: all
-     * @return in the order in which they finished; to be closed
+     * @return results in the order in which they finished, which must be closed
      */
     public Results poll(long max) {
         try (Handle.Use use = handle.use()) {
@@ -272,7 +275,7 @@ public final class Engine implements AutoCloseable {
      * A whole job: adds the rows, runs them, and returns all results in the order of the rows.
      *
      * @param rows without tags: they become 0, 1, 2, ... All other rows of the engine must have been polled
-     * @return to be closed
+     * @return results, which must be closed
      * @throws BatchLlmException.Stopped if the run was stopped; the rows stay in the engine
      */
     public Results generate(Rows rows) {
@@ -284,7 +287,7 @@ public final class Engine implements AutoCloseable {
      *
      * @param rows without tags
      * @param listener as for {@link #run(ProgressListener)}
-     * @return to be closed
+     * @return results, which must be closed
      */
     public Results generate(Rows rows, ProgressListener listener) {
         try (Handle.Use use = handle.use()) {
@@ -300,12 +303,12 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * A whole job of vectors. {@link Results#embeddings} has them in one buffer, in the order of the rows and without a
-     * copy; {@link Results#embeddingArrays} returns them as arrays.
+     * A whole job of vectors. {@link Results#embeddings} returns them in one buffer, in the order of the rows and
+     * without a copy; {@link Results#embeddingArrays} returns them as arrays.
      *
      * @param rows without tags; their parameters may set {@link SamplingParams.Builder#pooling}, {@link
      *     SamplingParams.Builder#normalize} and {@link SamplingParams.Builder#dimensions}
-     * @return to be closed
+     * @return results, which must be closed
      */
     public Results embed(Rows rows) {
         return generate(rows.withTask(Task.EMBED));
@@ -316,7 +319,7 @@ public final class Engine implements AutoCloseable {
      * Results#labelProbabilities}, in the order of {@link #labels} and of the rows.
      *
      * @param rows without tags
-     * @return to be closed
+     * @return results, which must be closed
      */
     public Results classify(Rows rows) {
         return generate(rows.withTask(Task.CLASSIFY));
@@ -325,9 +328,9 @@ public final class Engine implements AutoCloseable {
     /**
      * How likely each prompt is to continue with one text rather than another, for rerankers that answer yes or no.
      *
-     * @param prompts each with a query and a document, worded as the model was trained
-     * @param positive the answer for a document that answers the query, such as "yes"
-     * @param negative the answer for one that does not
+     * @param prompts each with a query and a document, in the wording that the model was trained on
+     * @param positive the answer for a relevant document, for example "yes"
+     * @param negative the answer for an irrelevant one
      * @return from 0 to 1, in the order of the prompts; NaN for a prompt that failed
      */
     public double[] rerank(Collection<String> prompts, String positive, String negative) {
@@ -444,7 +447,7 @@ public final class Engine implements AutoCloseable {
      * are not in it are planned now; so are all rows if the plan was made with a different {@link Sharing} or
      * minimum prefix than the engine's.
      *
-     * @param plan of the same tokenizer
+     * @param plan made with the same tokenizer
      */
     public void usePlan(Plan plan) {
         try (Handle.Use use = handle.use();
@@ -454,9 +457,9 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
-     * The plan of the rows that were planned last, to be saved.
+     * The plan of the rows that were planned last, for saving.
      *
-     * @return to be closed
+     * @return a plan, which must be closed
      */
     public Plan plan() {
         try (Handle.Use use = handle.use()) {

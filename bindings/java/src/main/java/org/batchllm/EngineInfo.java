@@ -1,6 +1,6 @@
 package org.batchllm;
 
-/** What became of an engine's options on one of its devices, "auto" and 0 among them, and of its model. */
+/** The effective options of an engine on one of its devices, with "auto" and 0 resolved, and the sizes of the model. */
 public final class EngineInfo {
     private final int deviceCount;
     private final String backend;
@@ -41,7 +41,7 @@ public final class EngineInfo {
     }
 
     /**
-     * The engine's devices.
+     * How many devices the engine has.
      *
      * @return devices
      */
@@ -59,7 +59,7 @@ public final class EngineInfo {
     }
 
     /**
-     * The type of its arithmetic, like "bf16".
+     * The type of its arithmetic, for example "bf16".
      *
      * @return its name
      */
@@ -68,7 +68,7 @@ public final class EngineInfo {
     }
 
     /**
-     * The processor or GPU and what is used of it, for people.
+     * For display: the processor or GPU, and which features of it are used.
      *
      * @return a text
      */
@@ -77,7 +77,7 @@ public final class EngineInfo {
     }
 
     /**
-     * The device as the options number it.
+     * The device's number, as in the options.
      *
      * @return a number
      */
@@ -86,7 +86,7 @@ public final class EngineInfo {
     }
 
     /**
-     * Token ids are below it.
+     * The size of the vocabulary; token ids are below this.
      *
      * @return tokens
      */
@@ -104,7 +104,7 @@ public final class EngineInfo {
     }
 
     /**
-     * Positions of a KV page.
+     * Positions in a KV page.
      *
      * @return tokens
      */
@@ -113,7 +113,7 @@ public final class EngineInfo {
     }
 
     /**
-     * Groups of layers whose keys and values have pages of their own.
+     * Groups of layers with separate KV pages.
      *
      * @return groups
      */
@@ -131,7 +131,7 @@ public final class EngineInfo {
     }
 
     /**
-     * KV pages of this device.
+     * The number of KV pages of this device.
      *
      * @return pages
      */
@@ -149,7 +149,7 @@ public final class EngineInfo {
     }
 
     /**
-     * State slots of this device; 0 for a model whose layers have no state.
+     * The number of state slots of this device; 0 for a model whose layers have no state.
      *
      * @return slots
      */
@@ -167,7 +167,7 @@ public final class EngineInfo {
     }
 
     /**
-     * What each token below a head pays for it, for {@link PlanOptions.Builder#headCost}.
+     * What a head costs each token below it, for {@link PlanOptions.Builder#headCost}.
      *
      * @return computed tokens; 0: not known
      */
@@ -176,7 +176,7 @@ public final class EngineInfo {
     }
 
     /**
-     * Most tokens of a batch on this device.
+     * Maximum tokens of a batch on this device.
      *
      * @return tokens
      */
@@ -185,7 +185,7 @@ public final class EngineInfo {
     }
 
     /**
-     * Most tokens of a row: prompt and output.
+     * Maximum tokens of a row, prompt plus output.
      *
      * @return tokens
      */

@@ -3,7 +3,7 @@ package org.batchllm;
 import java.lang.System.Logger;
 import java.nio.file.Path;
 
-/** What an engine is made with. Immutable; what is not set has the library's default. */
+/** Options of an engine. Immutable; options that are not set have the library's defaults. */
 public final class EngineOptions {
     private final Builder values;
 
@@ -22,7 +22,7 @@ public final class EngineOptions {
     }
 
     /**
-     * Options for no model, which backend "sim" can do without.
+     * Options without a model, which backend "sim" does not need.
      *
      * @return a builder
      */
@@ -34,7 +34,7 @@ public final class EngineOptions {
         return values.logger != null ? values.logger : System.getLogger("org.batchllm");
     }
 
-    /** To be deleted by the caller. */
+    /** The native options. The caller must delete them. */
     batchllm_engine_options make(long logNumber) {
         batchllm_engine_options options = new batchllm_engine_options();
         try {
@@ -92,7 +92,7 @@ public final class EngineOptions {
         }
 
         /**
-         * What computes.
+         * The backend.
          *
          * @param value "auto" (the default), "cpu", "cuda" or "sim"
          * @return this
@@ -103,7 +103,7 @@ public final class EngineOptions {
         }
 
         /**
-         * Which CUDA devices.
+         * The CUDA devices.
          *
          * @param value numbers, "0" or "0,1"; default "0"
          * @return this
@@ -114,7 +114,7 @@ public final class EngineOptions {
         }
 
         /**
-         * In which numbers is computed.
+         * The type of the arithmetic.
          *
          * @param value "auto" (the default), "bf16", "f16" or "f32"
          * @return this
@@ -149,7 +149,7 @@ public final class EngineOptions {
         /**
          * Memory for KV pages.
          *
-         * @param value bytes; default 0: by {@link #kvMemoryFraction}
+         * @param value bytes; default 0: set by {@link #kvMemoryFraction}
          * @return this
          */
         public Builder kvMemoryBytes(long value) {
@@ -158,7 +158,7 @@ public final class EngineOptions {
         }
 
         /**
-         * Memory for KV pages, of what is free after loading.
+         * Memory for KV pages, as a share of the memory that is free after the model is loaded.
          *
          * @param value default 0: 0.9 on a GPU, 0.4 on a CPU
          * @return this
@@ -169,7 +169,7 @@ public final class EngineOptions {
         }
 
         /**
-         * Most tokens computed in a step.
+         * Maximum tokens computed in a step.
          *
          * @param value default 0: chosen by the backend
          * @return this
@@ -191,9 +191,9 @@ public final class EngineOptions {
         }
 
         /**
-         * Most requests running at once.
+         * Maximum requests running at once.
          *
-         * @param value default 0: no cap but memory
+         * @param value default 0: limited only by memory
          * @return this
          */
         public Builder maxRequests(long value) {
@@ -202,7 +202,7 @@ public final class EngineOptions {
         }
 
         /**
-         * What of the prompts is shared.
+         * Which prefixes prompts share.
          *
          * @param value default {@link Sharing#OPTIMAL}
          * @return this
@@ -213,10 +213,10 @@ public final class EngineOptions {
         }
 
         /**
-         * Whether prefixes share heads too.
+         * Whether prefixes also share their beginnings (heads).
          *
          * @param value 0 (the default): they share those heads that save more than they cost with this model; 1: one
-         *     shared prefix a row; 2: they share all
+         *     shared prefix per row; 2: they share all heads
          * @return this
          */
         public Builder levels(int value) {
@@ -225,7 +225,7 @@ public final class EngineOptions {
         }
 
         /**
-         * In which order groups are computed.
+         * The order in which groups are computed.
          *
          * @param value default {@link GroupOrder#DECODE_FIRST}
          * @return this
@@ -236,7 +236,7 @@ public final class EngineOptions {
         }
 
         /**
-         * Shorter prefixes are not shared.
+         * Prefixes shorter than this are not shared.
          *
          * @param value tokens; default 0: 16
          * @return this
@@ -247,8 +247,8 @@ public final class EngineOptions {
         }
 
         /**
-         * A row's results are the same bits whatever rows are computed with it, shared or not, at any step size,
-         * memory and number of threads; on "cuda" in 16 bits, where it shares the same prefixes.
+         * A row's results are the same bits whatever rows are computed with it, shared or not, for any step size,
+         * memory and number of threads. On "cuda" in 16 bits this holds if the row shares the same prefixes.
          *
          * @param value default false: last bits may differ
          * @return this
@@ -270,9 +270,9 @@ public final class EngineOptions {
         }
 
         /**
-         * A CSV file with a line a step.
+         * A CSV file with a line for each step.
          *
-         * @param value is written anew
+         * @param value the file; an existing one is overwritten
          * @return this
          */
         public Builder timeline(Path value) {
@@ -281,8 +281,8 @@ public final class EngineOptions {
         }
 
         /**
-         * Where the engine's log lines go. It is called on any thread, cannot call the engine, and is
-         * asked once, when the engine is made, which levels it takes.
+         * Where the engine's log lines go. The logger is called on any thread and must not call the engine. Which
+         * levels it accepts is determined once, when the engine is created.
          *
          * @param value default: System.getLogger("org.batchllm")
          * @return this

@@ -2,7 +2,7 @@ package org.batchllm;
 
 import java.util.Locale;
 
-/** What an engine has done so far. */
+/** Statistics of an engine so far. */
 public final class EngineStats {
     private final long rows;
     private final long rowsDone;
@@ -68,7 +68,7 @@ public final class EngineStats {
     }
 
     /**
-     * Rows with an outcome.
+     * Rows with a result.
      *
      * @return rows
      */
@@ -77,7 +77,7 @@ public final class EngineStats {
     }
 
     /**
-     * Of those, the ones with an error status.
+     * How many of those have an error.
      *
      * @return rows
      */
@@ -86,7 +86,7 @@ public final class EngineStats {
     }
 
     /**
-     * Rows that an equal greedy row answered.
+     * Rows that got the answer of an equal greedy row.
      *
      * @return rows
      */
@@ -95,7 +95,7 @@ public final class EngineStats {
     }
 
     /**
-     * Prompt tokens of rows that have started, n samples counted as n rows.
+     * Prompt tokens of rows that have started, counting n samples as n rows.
      *
      * @return tokens
      */
@@ -104,7 +104,7 @@ public final class EngineStats {
     }
 
     /**
-     * Prompt tokens computed, once on each device, without recomputation.
+     * Prompt tokens computed, once on each device, not counting recomputation.
      *
      * @return tokens
      */
@@ -113,7 +113,7 @@ public final class EngineStats {
     }
 
     /**
-     * Logical less processed prompt tokens.
+     * Logical minus processed prompt tokens.
      *
      * @return tokens
      */
@@ -140,7 +140,7 @@ public final class EngineStats {
     }
 
     /**
-     * Steps made.
+     * Steps run.
      *
      * @return steps
      */
@@ -149,7 +149,7 @@ public final class EngineStats {
     }
 
     /**
-     * Rows that had to give their pages back and start again.
+     * How often a row was preempted: it lost its pages and started again.
      *
      * @return times
      */
@@ -167,7 +167,7 @@ public final class EngineStats {
     }
 
     /**
-     * KV pages that there are.
+     * KV pages of all devices.
      *
      * @return pages
      */
@@ -176,7 +176,7 @@ public final class EngineStats {
     }
 
     /**
-     * The most KV pages in use.
+     * The most KV pages in use at once.
      *
      * @return pages
      */
@@ -203,7 +203,7 @@ public final class EngineStats {
     }
 
     /**
-     * The most state slots in use.
+     * The most state slots in use at once.
      *
      * @return slots
      */
@@ -239,7 +239,7 @@ public final class EngineStats {
     }
 
     /**
-     * Time in the tokenizer.
+     * Time spent in the tokenizer.
      *
      * @return seconds
      */
@@ -248,7 +248,7 @@ public final class EngineStats {
     }
 
     /**
-     * Time planning.
+     * Time spent planning.
      *
      * @return seconds
      */
@@ -257,7 +257,7 @@ public final class EngineStats {
     }
 
     /**
-     * Time filling steps.
+     * Time spent scheduling.
      *
      * @return seconds
      */
@@ -266,7 +266,7 @@ public final class EngineStats {
     }
 
     /**
-     * Time in the model; with backend "sim" its modelled time.
+     * Time spent in the model; with backend "sim" its modelled time.
      *
      * @return seconds
      */
@@ -275,7 +275,7 @@ public final class EngineStats {
     }
 
     /**
-     * Time in steps.
+     * Time spent in steps.
      *
      * @return seconds
      */

@@ -24,7 +24,7 @@ public enum FinishReason {
     }
 
     /**
-     * The C header's number, as {@link Results#finishReasons} has it.
+     * The C header's number, as in {@link Results#finishReasons}.
      *
      * @return BATCHLLM_FINISH_
      */

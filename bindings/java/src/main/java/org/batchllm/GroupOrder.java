@@ -1,10 +1,10 @@
 package org.batchllm;
 
-/** In which order groups are computed. */
+/** The order in which groups are computed. */
 public enum GroupOrder {
-    /** By BatchLLM's Eq. 4: groups that generate most for what they compute come first; the default. */
+    /** By BatchLLM's Eq. 4: groups that generate most relative to what they compute come first; the default. */
     DECODE_FIRST(Native.BATCHLLM_ORDER_DECODE_FIRST),
-    /** By their first rows. */
+    /** In the order of their first rows. */
     ARRIVAL(Native.BATCHLLM_ORDER_ARRIVAL);
 
     final int number;

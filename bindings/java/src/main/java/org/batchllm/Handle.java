@@ -4,11 +4,11 @@ import java.lang.ref.Cleaner;
 import java.lang.ref.Reference;
 
 /**
- * A native object and who uses it now. It is freed once: by {@link #close}, or by the cleaner when
- * nothing refers to the handle any more, and never during a use.
+ * A native object and its current uses. It is freed once: by {@link #close}, or by the cleaner when nothing refers to
+ * the handle any more, and never while in use.
  *
- * <p>A use is exclusive, by one thread at a time (which may use it again inside), or shared, by any
- * number of threads beside an exclusive one: which calls are which is the C interface's to say.
+ * <p>A use is either exclusive, by one thread at a time (uses may nest), or shared, by any number of threads, even
+ * during an exclusive one. The C interface determines which kind a call is.
  */
 final class Handle {
     static final Cleaner CLEANER = Cleaner.create();
@@ -28,7 +28,7 @@ final class Handle {
     private int sharers;
     private boolean closed;
 
-    /** free: runs once, on any thread; must not refer to what has this handle. */
+    /** free: runs once, on any thread; must not refer to the object that owns this handle. */
     Handle(String name, Runnable free) {
         this.name = name;
         cleanable = CLEANER.register(this, free);
@@ -74,7 +74,7 @@ final class Handle {
         Reference.reachabilityFence(this);
     }
 
-    /** Throws while somebody uses it; does nothing the second time. */
+    /** Throws while it is in use; does nothing the second time. */
     void close() {
         synchronized (this) {
             if (closed) return;

@@ -6,9 +6,8 @@ import java.nio.IntBuffer;
 import java.nio.LongBuffer;
 
 /**
- * A column that a tokenizer has made. Any number of threads may read it, and it outlives its
- * tokenizer. Its buffers are read-only and stay readable after {@link #close}, as those of {@link
- * Results} do.
+ * A column that a tokenizer has returned. Any number of threads may read it, and it outlives its tokenizer. Its buffers
+ * are read-only and stay readable after {@link #close}, like those of {@link Results}.
  */
 public abstract class MadeColumn implements AutoCloseable {
     final batchllm_column column;
@@ -31,12 +30,12 @@ public abstract class MadeColumn implements AutoCloseable {
         errors = readable(Native.batchllm_column_column_errors(column));
     }
 
-    /** A buffer that is not let out, for use while the column is open. */
+    /** A buffer for internal use while the column is open. */
     static ByteBuffer readable(Object root) {
         return ((ByteBuffer) root).order(ByteOrder.nativeOrder());
     }
 
-    /** A buffer that is. */
+    /** A buffer for callers. */
     final ByteBuffer lend(Object root) {
         return memory.lend((ByteBuffer) root);
     }
@@ -68,10 +67,10 @@ public abstract class MadeColumn implements AutoCloseable {
     }
 
     /**
-     * How an item did.
+     * The status of an item.
      *
      * @param i from 0
-     * @return {@link Status#OK}, or a ROW_ number; such an item is empty
+     * @return {@link Status#OK}, or a ROW_ number if the item failed; such an item is empty
      */
     public int status(int i) {
         try (Handle.Use use = handle.share()) {
@@ -83,7 +82,7 @@ public abstract class MadeColumn implements AutoCloseable {
      * Why an item failed.
      *
      * @param i from 0
-     * @return a text; null when it did not
+     * @return a text; null if it did not
      */
     public String error(int i) {
         try (Handle.Use use = handle.share()) {
@@ -93,7 +92,7 @@ public abstract class MadeColumn implements AutoCloseable {
     }
 
     /**
-     * How each item did: {@link Status}.
+     * The {@link Status} of each item.
      *
      * @return [size]
      */
@@ -104,7 +103,7 @@ public abstract class MadeColumn implements AutoCloseable {
     }
 
     /**
-     * Where each item lies in the column's one buffer.
+     * Where each item is in the column's buffer.
      *
      * @return [size + 1]
      */
@@ -114,7 +113,7 @@ public abstract class MadeColumn implements AutoCloseable {
         }
     }
 
-    /** Frees the column, or lets the buffers that were taken keep it. Throws during a use. */
+    /** Closes the column; its memory is freed once no buffer over it is in use. Throws while in use. */
     @Override
     public void close() {
         handle.close();

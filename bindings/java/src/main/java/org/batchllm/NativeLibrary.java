@@ -29,12 +29,11 @@ import java.util.concurrent.TimeUnit;
  * Loads the native libraries: from the directory that the system property batchllm.library.path names,
  * else from the JAR.
  *
- * <p>Those in the JAR are unpacked into a directory of this process alone, below batchllm.unpack.dir or
- * java.io.tmpdir, that only its user can enter; each file is checked against the JAR's list of hashes.
- * The directory gets its name when it holds a locked file, by which other processes see that it is in
- * use; it is deleted when the process ends, or, after a crash, by the next process of the same user that
- * unpacks there. What another user has put there under such a name, a link or a pipe that waits for a
- * reader, is not touched.
+ * <p>Those in the JAR are unpacked into a directory for this process alone, below batchllm.unpack.dir or
+ * java.io.tmpdir, which only its user can enter; each file is checked against the JAR's list of hashes. The directory
+ * gets its name once it contains a locked file, which shows other processes that it is in use. It is deleted when the
+ * process ends, or, after a crash, by the next process of the same user that unpacks there. Anything that another user
+ * has put there under such a name, such as a link or a pipe without a writer, is left alone.
  */
 final class NativeLibrary {
     private static final String LIBRARY_PATH = "batchllm.library.path";
@@ -42,14 +41,14 @@ final class NativeLibrary {
     private static final String NAME = "batchllm_java";
     private static final String PREFIX = "batchllm-java-";
     private static final String NEW_PREFIX = ".batchllm-java-new-";
-    /** A process that opens and closes a file that it has locked loses the lock: it leaves its own alone. */
+    /** A process that opens and closes a file that it has locked loses the lock, so it skips its own. */
     private static final String OWN_PREFIX = PREFIX + ProcessHandle.current().pid() + "-";
     private static final String LOCK = "lock";
     private static boolean loaded;
 
     private NativeLibrary() {}
 
-    /** Once a class loader. Throws UnsatisfiedLinkError. */
+    /** Loads once per class loader. Throws UnsatisfiedLinkError. */
     static synchronized void load() {
         if (loaded) return;
         String path = System.getProperty(LIBRARY_PATH);
@@ -62,7 +61,7 @@ final class NativeLibrary {
         loaded = true;
     }
 
-    /** The classes' own layer must be of their version; the library may be newer, since its interface only grows. */
+    /** The native layer must match the classes' version; the library may be newer, since its interface only grows. */
     private static void check(String path) {
         int jar = Native.BATCHLLM_VERSION_MAJOR << 16 | Native.BATCHLLM_VERSION_MINOR << 8 | Native.BATCHLLM_VERSION_PATCH;
         String where = path == null ? "the loaded " : "-D" + LIBRARY_PATH + "=" + path + ": ";
@@ -85,7 +84,7 @@ final class NativeLibrary {
         }
     }
 
-    /** libbatchllm.so may also lie where the system finds it. */
+    /** libbatchllm.so may also be in a place where the system finds it. */
     private static void loadFrom(Path directory) {
         Path library = directory.resolve(System.mapLibraryName("batchllm"));
         if (Files.exists(library)) System.load(library.toString());
@@ -100,7 +99,7 @@ final class NativeLibrary {
         return error;
     }
 
-    /** As the JAR's folders are called: "linux-x86_64". */
+    /** The platform, as in the names of the JAR's folders: "linux-x86_64". */
     static String platform() {
         String os = System.getProperty("os.name").toLowerCase(Locale.ROOT);
         String arch = System.getProperty("os.arch").toLowerCase(Locale.ROOT);
@@ -113,7 +112,7 @@ final class NativeLibrary {
     private static final class Entry {
         final String hash;
         final String name;
-        final boolean loaded; // else it lies there for another one, which opens it when it wants it
+        final boolean loaded; // else another library opens it when needed
 
         Entry(String line) {
             String[] words = line.split(" ");
@@ -146,7 +145,7 @@ final class NativeLibrary {
                     + " directory that can be written by -D" + UNPACK_DIR + ", or one that holds the libraries by -D"
                     + LIBRARY_PATH, thrown);
         }
-        // In the list's order: what is loaded already is found by its name when the next one needs it.
+        // In the order of the list: a library that is already loaded is found by name when the next one needs it.
         for (Entry entry : entries) {
             if (!entry.loaded) continue;
             try {
@@ -159,7 +158,7 @@ final class NativeLibrary {
     }
 
     private static Path unpack(Path base, String folder, List<Entry> entries) throws IOException {
-        Path made = Files.createTempDirectory(base, NEW_PREFIX); // for its owner alone
+        Path made = Files.createTempDirectory(base, NEW_PREFIX); // only its owner can enter it
         FileChannel channel = null;
         try {
             deleteAbandoned(base, Files.getOwner(made));
@@ -212,7 +211,7 @@ final class NativeLibrary {
         if (!found.toString().equals(hash)) throw new IOException(file.getFileName() + " is damaged in the JAR");
     }
 
-    /** Directories of the user's processes that have ended without deleting them. */
+    /** Deletes directories of this user's processes that ended without deleting them. */
     private static void deleteAbandoned(Path base, UserPrincipal user) {
         try (DirectoryStream<Path> directories = Files.newDirectoryStream(base, "{" + PREFIX + "," + NEW_PREFIX + "}*")) {
             for (Path directory : directories) {
@@ -220,17 +219,17 @@ final class NativeLibrary {
                 try {
                     if (!Files.isDirectory(directory, LinkOption.NOFOLLOW_LINKS)) continue;
                     if (name.startsWith(OWN_PREFIX)) continue;
-                    // Nobody else can put a link in its place then, where the sticky bit is set.
+                    // If the user owns it and the sticky bit is set, nobody else can replace it with a link.
                     if (!Files.getOwner(directory, LinkOption.NOFOLLOW_LINKS).equals(user)) continue;
                     if (name.startsWith(PREFIX) ? abandoned(directory.resolve(LOCK)) : old(directory)) {
                         delete(directory);
                     }
                 } catch (IOException thrown) {
-                    // Just deleted by another process.
+                    // Another process has just deleted it.
                 }
             }
         } catch (IOException | DirectoryIteratorException thrown) {
-            // A directory may be one that can be written and not listed.
+            // A directory may be writable but not listable.
         }
     }
 
@@ -241,7 +240,7 @@ final class NativeLibrary {
         }
     }
 
-    /** Unpacking takes seconds. */
+    /** Whether a directory is too old to be still unpacking, which takes seconds. */
     private static boolean old(Path directory) throws IOException {
         FileTime modified = Files.getLastModifiedTime(directory, LinkOption.NOFOLLOW_LINKS);
         return System.currentTimeMillis() - modified.toMillis() > TimeUnit.HOURS.toMillis(1);
@@ -260,7 +259,7 @@ final class NativeLibrary {
         try {
             if (channel != null) channel.close();
         } catch (IOException thrown) {
-            // The process ends.
+            // The process is ending.
         }
     }
 }

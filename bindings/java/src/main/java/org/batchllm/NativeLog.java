@@ -6,7 +6,7 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
 
-/** The library's log lines, from any of its threads, to each engine's logger. */
+/** Passes the library's log lines, from any thread, to each engine's logger. */
 final class NativeLog {
     private static final Map<Long, Logger> LOGGERS = new ConcurrentHashMap<>();
     private static final AtomicLong NUMBERS = new AtomicLong();
@@ -14,7 +14,7 @@ final class NativeLog {
 
     private NativeLog() {}
 
-    /** A number for an engine, whose lines go to the logger until it is removed. */
+    /** Returns a number for an engine; its lines go to the logger until the number is removed. */
     static long add(Logger logger) {
         long number = NUMBERS.incrementAndGet();
         LOGGERS.put(number, logger);
@@ -25,7 +25,7 @@ final class NativeLog {
         LOGGERS.remove(number);
     }
 
-    /** The least important of the library's levels that the logger takes. */
+    /** The least important of the library's levels that the logger accepts. */
     static int level(Logger logger) {
         for (int level = Native.BATCHLLM_LOG_DEBUG; level > Native.BATCHLLM_LOG_ERROR; level--) {
             if (logger.isLoggable(levelOf(level))) return level;
@@ -46,7 +46,7 @@ final class NativeLog {
         }
     }
 
-    /** Called by native code, on any thread. What a logger throws has nowhere to go. */
+    /** Called by native code, on any thread. Exceptions of a logger are dropped. */
     static void line(long number, int level, byte[] message) {
         Logger logger = LOGGERS.get(number);
         if (logger == null) return;
@@ -61,7 +61,7 @@ final class NativeLog {
         }
     }
 
-    /** A logger runs inside a call of the library, which cannot be called again from there. */
+    /** A logger runs inside a call of the library, so it must not call the library again. */
     static void refuseCallsWhileLogging() {
         if (LOGGING.get() != null) throw new IllegalStateException("a logger cannot call the library");
     }

@@ -5,15 +5,14 @@ import java.nio.ByteOrder;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /**
- * Native memory that a handle and the buffers over it share: it is freed when the handle is closed
- * and none of the buffers, nor a view of one, can be reached any more. So a buffer stays readable
- * whatever is closed.
+ * Native memory that is shared by a handle and the buffers over it. It is freed once the handle is closed and none of
+ * the buffers, nor any view of one, is reachable any more. So a buffer stays readable whatever is closed.
  */
 final class NativeMemory {
     private final NativeObject object;
     private final AtomicInteger holders = new AtomicInteger(1);
 
-    /** Held once, by the handle. */
+    /** Starts with one reference, that of the handle. */
     NativeMemory(NativeObject object) {
         this.object = object;
     }
@@ -23,8 +22,8 @@ final class NativeMemory {
     }
 
     /**
-     * A read-only buffer that holds the memory. root: over the memory, fresh, and known to nobody else:
-     * every view of it refers to it, so it is unreachable only when all of them are.
+     * A read-only buffer that keeps the memory alive. root: a new buffer over the memory that nothing else refers to.
+     * Every view refers to it, so it is unreachable only once all of them are.
      */
     ByteBuffer lend(ByteBuffer root) {
         holders.incrementAndGet();

@@ -1,6 +1,6 @@
 package org.batchllm;
 
-/** What SWIG generates for a native object. */
+/** The methods that SWIG generates for a native object. */
 interface NativeObject {
     /** Frees it; a second call does nothing. */
     void delete();

@@ -6,7 +6,7 @@ import java.util.Arrays;
 
 /**
  * Which rows share which prefix, and in which order they are computed. A plan is made without an engine or a
- * model; it can be saved and used by a later job. It is used by one thread at a time.
+ * model; it can be saved and used by a later job. Only one thread may use it at a time.
  */
 public final class Plan implements AutoCloseable {
     final batchllm_plan plan;
@@ -21,7 +21,7 @@ public final class Plan implements AutoCloseable {
      * Plans rows.
      *
      * @param rows token ids
-     * @return to be closed
+     * @return a plan, which must be closed
      */
     public static Plan create(TokenColumn rows) {
         return create(rows, PlanOptions.builder().build(), null, null);
@@ -32,10 +32,11 @@ public final class Plan implements AutoCloseable {
      *
      * @param rows token ids
      * @param options of the plan
-     * @param decodeLengths how many tokens each row will generate, for the order of groups; null: equal
+     * @param decodeLengths how many tokens each row is expected to generate, for the order of groups; null: all the
+     *     same
      * @param previous a plan of an earlier version of the rows, or null: unchanged rows keep their groups, and
      *     only new or changed rows are planned
-     * @return to be closed
+     * @return a plan, which must be closed
      */
     public static Plan create(TokenColumn rows, PlanOptions options, int[] decodeLengths, Plan previous) {
         NativeLog.refuseCallsWhileLogging();
@@ -55,8 +56,8 @@ public final class Plan implements AutoCloseable {
     /**
      * Reads a plan file.
      *
-     * @param file written by {@link #save} or the program
-     * @return to be closed
+     * @param file written by {@link #save} or by the batchllm program
+     * @return a plan, which must be closed
      */
     public static Plan load(Path file) {
         NativeLog.refuseCallsWhileLogging();
@@ -66,7 +67,7 @@ public final class Plan implements AutoCloseable {
     /**
      * Writes a plan file atomically: an existing file is replaced or, on any error, left as it was.
      *
-     * @param file to be written
+     * @param file the file to write
      */
     public void save(Path file) {
         try (Handle.Use use = handle.use()) {
@@ -119,12 +120,12 @@ public final class Plan implements AutoCloseable {
     }
 
     /**
-     * How long an engine would take for the plan's rows, before anything runs.
+     * Predicts how long an engine would take for the plan's rows, before anything runs.
      *
      * @param engine the options of that engine, with a model directory, of which only config.json is read
-     * @param rows those that the plan was made of; null: those that a self-contained plan keeps
+     * @param rows the rows that the plan was made from; null: those in a self-contained plan
      * @param device "h200", or a file with a device's costs; null: this machine's, measured once and kept
-     * @param maxTokens that each row generates
+     * @param maxTokens the tokens that each row generates
      * @return the figures
      */
     public Prediction predict(EngineOptions engine, TokenColumn rows, String device, int maxTokens) {
@@ -132,14 +133,14 @@ public final class Plan implements AutoCloseable {
     }
 
     /**
-     * The same of rows with several samples, or that the model is expected to end.
+     * The same for rows with several samples, or rows that the model is expected to end.
      *
      * @param engine the options of that engine, with a model directory, of which only config.json is read
-     * @param rows those that the plan was made of; null: those that a self-contained plan keeps
+     * @param rows the rows that the plan was made from; null: those in a self-contained plan
      * @param device "h200", or a file with a device's costs; null: this machine's, measured once and kept
-     * @param maxTokens that each row generates
-     * @param samples of each row
-     * @param expectedTokens that a row generates which the model may end; 0: its maxTokens
+     * @param maxTokens the tokens that each row generates
+     * @param samples the samples of each row
+     * @param expectedTokens the tokens that a row generates if the model may end it; 0: maxTokens
      * @return the figures
      */
     public Prediction predict(
@@ -171,7 +172,7 @@ public final class Plan implements AutoCloseable {
         }
     }
 
-    /** Frees the plan. Throws during a use. */
+    /** Frees the plan. Throws while in use. */
     @Override
     public void close() {
         handle.close();
@@ -211,7 +212,7 @@ public final class Plan implements AutoCloseable {
         }
 
         /**
-         * Of the prefix, what is shared with other groups too.
+         * The length of the part of the prefix that other groups share too.
          *
          * @param group from 0
          * @return tokens; 0 unless levels is 2

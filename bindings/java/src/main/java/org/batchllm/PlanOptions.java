@@ -1,6 +1,6 @@
 package org.batchllm;
 
-/** How rows are planned. Immutable; what is not set has the library's default. */
+/** How rows are planned. Immutable; options that are not set have the library's defaults. */
 public final class PlanOptions {
     private final Sharing sharing;
     private final int levels;
@@ -21,7 +21,7 @@ public final class PlanOptions {
     }
 
     /**
-     * Options with the library's defaults, to be changed.
+     * A builder with the library's defaults.
      *
      * @return a builder
      */
@@ -29,7 +29,7 @@ public final class PlanOptions {
         return new Builder();
     }
 
-    /** To be deleted by the caller. */
+    /** The native options. The caller must delete them. */
     batchllm_plan_options make() {
         batchllm_plan_options options = new batchllm_plan_options();
         options.setEnlarge(sharing.number);
@@ -55,7 +55,7 @@ public final class PlanOptions {
         private Builder() {}
 
         /**
-         * What of the rows is shared.
+         * Which prefixes rows share.
          *
          * @param value default {@link Sharing#OPTIMAL}
          * @return this
@@ -66,10 +66,10 @@ public final class PlanOptions {
         }
 
         /**
-         * Whether prefixes share heads too.
+         * Whether prefixes also share their beginnings (heads).
          *
          * @param value 0 (the default): they share those heads that save more than they cost, by headCost; 1: one
-         *     shared prefix a row; 2: they share all
+         *     shared prefix per row; 2: they share all heads
          * @return this
          */
         public Builder levels(int value) {
@@ -78,7 +78,7 @@ public final class PlanOptions {
         }
 
         /**
-         * In which order groups stand.
+         * The order of groups.
          *
          * @param value default {@link GroupOrder#DECODE_FIRST}
          * @return this
@@ -89,7 +89,7 @@ public final class PlanOptions {
         }
 
         /**
-         * Shorter prefixes are not shared.
+         * Prefixes shorter than this are not shared.
          *
          * @param value tokens; default 0: 16
          * @return this
@@ -100,7 +100,7 @@ public final class PlanOptions {
         }
 
         /**
-         * Whether the plan keeps the rows' tokens.
+         * Whether the plan contains the rows' tokens.
          *
          * @param value default false
          * @return this
@@ -111,7 +111,7 @@ public final class PlanOptions {
         }
 
         /**
-         * The tokenizer that the tokens are of: an engine with another one refuses the plan.
+         * The tokenizer that the tokens come from: an engine with another one rejects the plan.
          *
          * @param value {@link Tokenizer#fingerprint}; default 0: unknown, never compared
          * @return this
@@ -122,9 +122,9 @@ public final class PlanOptions {
         }
 
         /**
-         * What each token below a head pays for it, with levels 0.
+         * What a head costs each token below it, for levels 0.
          *
-         * @param value computed tokens, {@link EngineInfo#headCost}; default 0: not known, no head is shared
+         * @param value computed tokens, {@link EngineInfo#headCost}; default 0: not known, so no heads are shared
          * @return this
          */
         public Builder headCost(double value) {

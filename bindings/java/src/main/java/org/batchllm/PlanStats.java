@@ -39,23 +39,23 @@ public final class PlanStats {
     /**
      * How prefixes were chosen.
      *
-     * @return the way
+     * @return as in {@link PlanOptions.Builder#sharing}
      */
     public Sharing sharing() {
         return sharing;
     }
 
     /**
-     * 1: one shared prefix a row; 2: prefixes share heads too; 0: those that save more than they cost.
+     * 1: one shared prefix per row; 2: prefixes also share heads; 0: those heads that save more than they cost.
      *
-     * @return 0, 1 or 2, as it was asked for
+     * @return 0, 1 or 2, as requested
      */
     public int levels() {
         return levels;
     }
 
     /**
-     * Whether the plan keeps the rows' tokens.
+     * Whether the plan contains the rows' tokens.
      *
      * @return true if so
      */
@@ -109,7 +109,7 @@ public final class PlanStats {
     }
 
     /**
-     * Each group's prefix once, plus rows' own tokens.
+     * Tokens of each group's prefix, counted once, plus the rows' own tokens.
      *
      * @return tokens
      */
@@ -145,7 +145,7 @@ public final class PlanStats {
     }
 
     /**
-     * Time that planning took; 0 for a loaded plan.
+     * Time spent planning; 0 for a loaded plan.
      *
      * @return seconds
      */
@@ -154,7 +154,7 @@ public final class PlanStats {
     }
 
     /**
-     * The tokenizer that the rows' tokens are of; 0: unknown.
+     * The tokenizer that the rows' tokens come from; 0: unknown.
      *
      * @return a hash
      */

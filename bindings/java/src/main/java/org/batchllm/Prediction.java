@@ -1,6 +1,6 @@
 package org.batchllm;
 
-/** What a plan's rows are predicted to take: {@link Plan#predict}. Immutable, and with nothing to close. */
+/** How long a plan's rows are predicted to take: {@link Plan#predict}. Immutable; need not be closed. */
 public final class Prediction {
     final batchllm_prediction prediction;
     final Handle handle;
@@ -11,7 +11,7 @@ public final class Prediction {
     }
 
     /**
-     * The device, for people.
+     * The device, for display.
      *
      * @return its name
      */
@@ -35,7 +35,7 @@ public final class Prediction {
     /**
      * How long the rows take.
      *
-     * @return seconds in steps, of the device that takes longest
+     * @return seconds in steps, on the busiest device
      */
     public double seconds() {
         try (Handle.Use use = handle.share()) {
@@ -44,7 +44,7 @@ public final class Prediction {
     }
 
     /**
-     * Of that, on all devices, the products of the layers.
+     * Time for the matrix products of the layers, summed over all devices.
      *
      * @return seconds
      */
@@ -55,7 +55,7 @@ public final class Prediction {
     }
 
     /**
-     * Of that, on all devices, attention.
+     * Time for attention, summed over all devices.
      *
      * @return seconds
      */
@@ -66,7 +66,7 @@ public final class Prediction {
     }
 
     /**
-     * Of that, on all devices, all the rest: norms, activations, logits, sampling, launches.
+     * Time for everything else, summed over all devices: norms, activations, logits, sampling, launches.
      *
      * @return seconds
      */
@@ -77,7 +77,7 @@ public final class Prediction {
     }
 
     /**
-     * Batches of all devices.
+     * Steps, summed over all devices.
      *
      * @return the number
      */
@@ -88,7 +88,7 @@ public final class Prediction {
     }
 
     /**
-     * How often a row's pages are taken for another's.
+     * How often a row is preempted: its pages are given to another row.
      *
      * @return the number
      */
@@ -110,7 +110,7 @@ public final class Prediction {
     }
 
     /**
-     * Prompt tokens of all rows, n samples of a row counted as n rows.
+     * Prompt tokens of all rows, counting n samples of a row as n rows.
      *
      * @return tokens
      */
@@ -154,7 +154,7 @@ public final class Prediction {
     }
 
     /**
-     * What sharing saves of the prompt tokens.
+     * The share of prompt tokens that sharing saves.
      *
      * @return 1 - processed / logical
      */
@@ -165,7 +165,7 @@ public final class Prediction {
     }
 
     /**
-     * Most KV pages in use at once.
+     * The most KV pages in use at once.
      *
      * @return pages of all devices
      */
@@ -176,7 +176,7 @@ public final class Prediction {
     }
 
     /**
-     * KV pages that there are.
+     * The number of KV pages.
      *
      * @return pages of all devices
      */

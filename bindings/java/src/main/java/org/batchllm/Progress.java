@@ -1,6 +1,6 @@
 package org.batchllm;
 
-/** How far an engine is, after a step. */
+/** An engine's progress after a step. */
 public final class Progress {
     private final long rowsWaiting;
     private final long rowsRunning;
@@ -29,9 +29,9 @@ public final class Progress {
     }
 
     /**
-     * Whether there is nothing left to do.
+     * Whether nothing is left to do.
      *
-     * @return no row waits or runs
+     * @return true if no row waits or runs
      */
     public boolean done() {
         return rowsWaiting + rowsRunning == 0;
@@ -56,7 +56,7 @@ public final class Progress {
     }
 
     /**
-     * Rows with an outcome, polled or not.
+     * Rows with a result, polled or not.
      *
      * @return rows
      */
@@ -74,7 +74,7 @@ public final class Progress {
     }
 
     /**
-     * Prompt tokens of the step that are one row's own.
+     * Prompt tokens of the step that belong to a single row.
      *
      * @return tokens
      */
@@ -101,7 +101,7 @@ public final class Progress {
     }
 
     /**
-     * KV pages that there are.
+     * The number of KV pages.
      *
      * @return pages
      */
@@ -110,7 +110,7 @@ public final class Progress {
     }
 
     /**
-     * Prompt tokens to compute plus most tokens to generate.
+     * Prompt tokens still to compute plus the maximum tokens still to generate.
      *
      * @return tokens
      */
@@ -119,7 +119,7 @@ public final class Progress {
     }
 
     /**
-     * Prompt tokens computed plus tokens generated, of all steps.
+     * Prompt tokens computed plus tokens generated in all steps so far.
      *
      * @return tokens
      */

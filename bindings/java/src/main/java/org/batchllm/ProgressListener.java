@@ -1,11 +1,11 @@
 package org.batchllm;
 
-/** Told between steps, on the thread that runs the engine, how far it is. */
+/** Called between steps with the engine's progress, on the thread that runs the engine. */
 @FunctionalInterface
 public interface ProgressListener {
     /**
-     * May call whatever the engine has but step, run, generate and close. What it throws comes out of
-     * the run, which can be called again.
+     * May call any method of the engine except step, run, generate and close. An exception ends the run, which throws
+     * it and can be called again.
      *
      * @param progress after the last step
      * @return whether to continue

@@ -4,7 +4,7 @@ import java.nio.file.Path;
 
 /**
  * What a job did, as one HTML page that needs no other file and no network: what was shared, token batches and KV pages
- * over time, lengths, finish reasons, errors, the slowest groups.
+ * over time, lengths, finish reasons, errors and the slowest groups.
  *
  * <pre>{@code
  * try (Report report = Report.create("Tonight's job")) {
@@ -14,8 +14,8 @@ import java.nio.file.Path;
  * }
  * }</pre>
  *
- * <p>Words of prompts are in it, so it is as confidential as they are. One thread uses a report at a time, and the
- * engine that writes to it does so within its own calls.
+ * <p>It contains words of the prompts, so it is as confidential as they are. Only one thread may use a report at a
+ * time; an engine writes to it only during calls of that engine.
  */
 public final class Report implements AutoCloseable {
     final batchllm_report report;
@@ -31,8 +31,8 @@ public final class Report implements AutoCloseable {
     /**
      * An empty report.
      *
-     * @param title of the page
-     * @return to be closed, before or after the engine that writes to it
+     * @param title the title of the page
+     * @return a report, which must be closed, before or after the engine that writes to it
      */
     public static Report create(String title) {
         NativeLog.refuseCallsWhileLogging();
@@ -40,10 +40,10 @@ public final class Report implements AutoCloseable {
     }
 
     /**
-     * A line of the page's list of facts.
+     * Adds a line to the page's list of facts.
      *
-     * @param name at most 64 different ones; the same again replaces the value
-     * @param value of the fact
+     * @param name using a name again replaces its value; at most 64 names
+     * @param value the fact
      */
     public void addFact(String name, String value) {
         try (Handle.Use use = handle.use()) {
@@ -52,9 +52,9 @@ public final class Report implements AutoCloseable {
     }
 
     /**
-     * What was predicted, to be shown beside what was achieved; of several the page shows the sums.
+     * Adds a prediction, which is shown beside the achieved figures. If several are added, the page shows their sums.
      *
-     * @param prediction of {@link Plan#predict}
+     * @param prediction a result of {@link Plan#predict}
      */
     public void addPrediction(Prediction prediction) {
         try (Handle.Use use = handle.use(); Handle.Use other = prediction.handle.share()) {
@@ -63,10 +63,10 @@ public final class Report implements AutoCloseable {
     }
 
     /**
-     * What a plan shares, for one that is not run.
+     * Adds what a plan shares, for a plan that is not run.
      *
-     * @param plan made with {@link PlanOptions.Builder#selfContained} where prefixes are to have their words
-     * @param tokenizer for words; null: token numbers
+     * @param plan must be made with {@link PlanOptions.Builder#selfContained} if prefixes are to be shown as words
+     * @param tokenizer for words; null: token ids
      */
     public void addPlan(Plan plan, Tokenizer tokenizer) {
         try (Handle.Use use = handle.use(); Handle.Use other = plan.handle.use()) {
@@ -79,7 +79,7 @@ public final class Report implements AutoCloseable {
     }
 
     /**
-     * The page as it stands.
+     * The page.
      *
      * @return HTML, less than 1 MB
      */
@@ -90,9 +90,9 @@ public final class Report implements AutoCloseable {
     }
 
     /**
-     * Writes the page in one piece: an existing file is replaced or, on any error, left as it was.
+     * Writes the page atomically: an existing file is replaced or, on any error, left as it was.
      *
-     * @param file to be written
+     * @param file the file to write
      */
     public void save(Path file) {
         try (Handle.Use use = handle.use()) {
@@ -100,7 +100,7 @@ public final class Report implements AutoCloseable {
         }
     }
 
-    /** Frees the report. Throws during a use. */
+    /** Frees the report. Throws while in use. */
     @Override
     public void close() {
         handle.close();

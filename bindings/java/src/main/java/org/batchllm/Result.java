@@ -83,7 +83,7 @@ public final class Result {
     }
 
     /**
-     * Whether the row did not fail.
+     * Whether the row succeeded.
      *
      * @return status() == OK
      */
@@ -156,7 +156,7 @@ public final class Result {
     }
 
     /**
-     * The log-probability of each generated token, if {@link SamplingParams.Builder#logprobs} asked for it.
+     * The log-probability of each generated token, if {@link SamplingParams.Builder#logprobs} was set.
      *
      * @return a copy; otherwise empty
      */
@@ -167,7 +167,7 @@ public final class Result {
     /**
      * The likeliest tokens for each item of {@link #logprobs}, likeliest first.
      *
-     * @return as many lists; each empty if none were asked for
+     * @return as many lists; each empty if none were requested
      */
     public int[][] topTokens() {
         return copy(logprobs.topTokens);
@@ -184,7 +184,7 @@ public final class Result {
 
     /**
      * The log-probability of each token of the prompt, from the second on, if {@link
-     * SamplingParams.Builder#promptLogprobs} asked for it. Only a row's first sample has them.
+     * SamplingParams.Builder#promptLogprobs} was set. Only a row's first sample has them.
      *
      * @return a copy; otherwise empty
      */
@@ -193,9 +193,9 @@ public final class Result {
     }
 
     /**
-     * The likeliest tokens in the place of each item of {@link #promptLogprobs}, likeliest first.
+     * The likeliest tokens at the position of each item of {@link #promptLogprobs}, likeliest first.
      *
-     * @return as many lists; each empty if none were asked for
+     * @return as many lists; each empty if none were requested
      */
     public int[][] promptTopTokens() {
         return copy(promptLogprobs.topTokens);
@@ -267,7 +267,7 @@ public final class Result {
         return copy;
     }
 
-    /** Log-probabilities of tokens, and the likeliest in the place of each. */
+    /** Log-probabilities of tokens, and the likeliest tokens at the position of each. */
     private static final class TokenLogprobs {
         final float[] values;
         final int[][] topTokens;

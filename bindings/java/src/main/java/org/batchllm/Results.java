@@ -16,14 +16,14 @@ import java.util.NoSuchElementException;
 import java.util.function.Function;
 
 /**
- * A column batch of results: one result for each row, or adjacent ones for a row with several samples. Any
- * number of threads may read it. It outlives its engine.
+ * A batch of results as columns: one result for each row, or adjacent ones for a row with several samples. Any number
+ * of threads may read it. It outlives its engine.
  *
  * <p>The columns are read-only direct buffers over the library's memory, in the machine's byte order;
  * item i of a column with offsets is [offsets[i], offsets[i + 1]). A buffer stays readable after
  * {@link #close}, which frees the memory at once if no column was taken, and otherwise when the garbage
- * collector finds that no column, and no view of one, is in use any more. {@link #get} and the iterator copy
- * and take no column.
+ * collector finds that no column, and no view of one, is in use any more. {@link #get} and the iterator make copies and
+ * do not take columns.
  */
 public final class Results implements AutoCloseable, Iterable<Result> {
     private enum Column {
@@ -148,7 +148,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
             return string(errors, (int) errorOffsets.get(i), (int) errorOffsets.get(i + 1));
         }
 
-        // duplicate(): other threads read through the same buffer, whose position is one.
+        // duplicate(), because a buffer has only one position and other threads read through it too.
 
         static int[] ints(IntBuffer column, int from, int to) {
             int[] copy = new int[to - from];
@@ -193,7 +193,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
         size = Math.toIntExact(results.getCount());
     }
 
-    /** These results in the order of their tags, 0 to rows - 1; closes these. */
+    /** A copy of these results in the order of their tags, 0 to rows - 1; closes these results. */
     Results byRow(long rows) {
         try (Handle.Use use = handle.share()) {
             return new Results(Native.batchllm_results_of_rows(results, 0, rows, 1));
@@ -232,7 +232,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * Whether there are none.
+     * Whether there are no results.
      *
      * @return size() == 0
      */
@@ -369,7 +369,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * Where each result's tokens lie in {@link #tokens()}.
+     * Where each result's tokens are in {@link #tokens()}.
      *
      * @return [size + 1]
      */
@@ -387,7 +387,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * Where each result's text lies in {@link #text()}.
+     * Where each result's text is in {@link #text()}.
      *
      * @return [size + 1], in bytes
      */
@@ -396,7 +396,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * The generated text of all results; empty when the engine has no tokenizer.
+     * The generated text of all results; empty if the engine has no tokenizer.
      *
      * @return UTF-8
      */
@@ -405,7 +405,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * Where each result's error text lies in {@link #errors}.
+     * Where each result's error text is in {@link #errors}.
      *
      * @return [size + 1], in bytes
      */
@@ -423,7 +423,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * Where each result's log-probabilities lie in {@link #logprobs}: a row that did not ask has none.
+     * Where each result's log-probabilities are in {@link #logprobs}: rows that did not request them have none.
      *
      * @return [size + 1]
      */
@@ -434,14 +434,14 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     /**
      * The natural logarithms of the chosen tokens' probabilities.
      *
-     * @return one a token of the results that asked
+     * @return one for each token of results that requested them
      */
     public FloatBuffer logprobs() {
         return lend(Column.LOGPROBS).asFloatBuffer();
     }
 
     /**
-     * Where each item of {@link #logprobs} has its likeliest tokens.
+     * Where the likeliest tokens for each item of {@link #logprobs} are in {@link #topTokens}.
      *
      * @return one more than logprobs
      */
@@ -468,8 +468,8 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * Where each result's log-probabilities of its prompt lie in {@link #promptLogprobs}: a row that did not ask has
-     * none, nor has a sample but the first.
+     * Where the log-probabilities of each result's prompt are in {@link #promptLogprobs}: rows that did not request
+     * them have none, and only the first sample of a row has them.
      *
      * @return [size + 1]
      */
@@ -478,16 +478,16 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * The natural logarithms of the probabilities of prompts' tokens, from the second of each on.
+     * The natural logarithms of the probabilities of the prompts' tokens, from the second token of each prompt on.
      *
-     * @return one a token of the prompts that asked, but the first
+     * @return one for each such token of prompts that requested them
      */
     public FloatBuffer promptLogprobs() {
         return lend(Column.PROMPT_LOGPROBS).asFloatBuffer();
     }
 
     /**
-     * Where each item of {@link #promptLogprobs} has the likeliest tokens in its place.
+     * Where the likeliest tokens for each item of {@link #promptLogprobs} are in {@link #promptTopTokens}.
      *
      * @return one more than promptLogprobs
      */
@@ -496,7 +496,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * The likeliest tokens in the places of the prompts', likeliest first.
+     * The likeliest tokens at the positions of the prompts' tokens, likeliest first.
      *
      * @return token ids
      */
@@ -514,7 +514,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * Where each result's scores lie in {@link #scores}.
+     * Where each result's scores are in {@link #scores}.
      *
      * @return [size + 1], in continuations
      */
@@ -523,16 +523,16 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * Of scored rows, the sum of each continuation's log-probabilities.
+     * The sum of each continuation's log-probabilities, for scored rows.
      *
-     * @return one a continuation
+     * @return one for each continuation
      */
     public DoubleBuffer scores() {
         return lend(Column.SCORES).asDoubleBuffer();
     }
 
     /**
-     * Where each continuation's tokens lie in {@link #scoreLogprobs}.
+     * Where each continuation's tokens are in {@link #scoreLogprobs}.
      *
      * @return one more than scores
      */
@@ -541,16 +541,16 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * Of scored rows, the log-probability of each token of each continuation.
+     * The log-probability of each token of each continuation, for scored rows.
      *
-     * @return one a token
+     * @return one for each token
      */
     public FloatBuffer scoreLogprobs() {
         return lend(Column.SCORE_LOGPROBS).asFloatBuffer();
     }
 
     /**
-     * Where each result's vector lies in {@link #embeddings}: a row that was not embedded, or that failed, has none.
+     * Where each result's vector is in {@link #embeddings}: a row that was not embedded, or that failed, has none.
      *
      * @return [size + 1]
      */
@@ -559,8 +559,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * The vectors of embedded rows, one after the other: [size, dimensions] where every row has one of as many
-     * dimensions.
+     * The vectors of embedded rows, one after the other: [size, dimensions] if every row has a vector of the same size.
      *
      * @return numbers
      */
@@ -571,7 +570,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     /**
      * The vectors as arrays, which are copies.
      *
-     * @return one a result; empty for one without a vector
+     * @return one for each result; empty for a result without a vector
      */
     public float[][] embeddingArrays() {
         try (Handle.Use use = handle.share()) {
@@ -583,7 +582,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * Where each result's labels lie in {@link #labelLogits} and {@link #labelProbabilities}: a row that was not
+     * Where each result's labels are in {@link #labelLogits} and {@link #labelProbabilities}: a row that was not
      * classified, or that failed, has none.
      *
      * @return [size + 1]
@@ -602,8 +601,8 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     }
 
     /**
-     * The probabilities of classified rows' labels. The model's problem_type says how they are made: softmax over the
-     * labels, the sigmoid of each, or, for regression, the logits.
+     * The probabilities of classified rows' labels. The model's problem_type determines how they are computed: softmax
+     * over the labels, the sigmoid of each, or, for regression, the logits.
      *
      * @return the same shape as labelLogits
      */
@@ -611,7 +610,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
         return lend(Column.LABEL_PROBABILITIES).asFloatBuffer();
     }
 
-    /** Frees the results, or lets the buffers that were taken keep them. Throws during a use. */
+    /** Closes the results; their memory is freed once no buffer over it is in use. Throws while in use. */
     @Override
     public void close() {
         handle.close();

@@ -9,12 +9,12 @@ import java.util.Map;
 import java.util.Objects;
 
 /**
- * Rows for an engine, in columns: prompts, and what there is for each of them. Immutable; the `with`
- * methods give changed copies that share the columns.
+ * Rows for an engine, as columns: prompts, with their tags and parameters. Immutable; the `with` methods return changed
+ * copies that share the columns.
  */
 public final class Rows {
     private final TextColumn text;
-    private final boolean chat; // the text is conversations
+    private final boolean chat; // whether the texts are conversations
     private final TokenColumn tokens;
     private final TextColumn textContinuations;
     private final TokenColumn tokenContinuations;
@@ -47,7 +47,7 @@ public final class Rows {
     /**
      * Prompts to be continued, as text, which goes through the model's tokenizer.
      *
-     * @param prompts a row each
+     * @param prompts one for each row
      * @return rows with default parameters
      */
     public static Rows ofText(TextColumn prompts) {
@@ -57,7 +57,7 @@ public final class Rows {
     /**
      * The same from strings.
      *
-     * @param prompts a row each
+     * @param prompts one for each row
      * @return rows with default parameters
      */
     public static Rows ofText(Collection<? extends CharSequence> prompts) {
@@ -67,7 +67,7 @@ public final class Rows {
     /**
      * The same from strings.
      *
-     * @param prompts a row each
+     * @param prompts one for each row
      * @return rows with default parameters
      */
     public static Rows ofText(String... prompts) {
@@ -75,11 +75,11 @@ public final class Rows {
     }
 
     /**
-     * Conversations to be answered, through the model's own chat template. One that is wrong, or that the
-     * template refuses, is that row's {@link Status#ROW_TEMPLATE}.
+     * Conversations to be answered, rendered with the model's chat template. A row whose conversation is invalid, or
+     * rejected by the template, gets {@link Status#ROW_TEMPLATE}.
      *
-     * @param conversations a row each: JSON, a list of messages, [{"role": "user", "content": "Hello"}], or
-     *     an object that has it as "messages", and what else the template takes (docs/chat.md)
+     * @param conversations one for each row, as JSON: a list of messages, [{"role": "user", "content": "Hello"}], or an
+     *     object with such a list as "messages" and other members for the template (docs/chat.md)
      * @return rows with default parameters
      */
     public static Rows ofChat(TextColumn conversations) {
@@ -89,7 +89,7 @@ public final class Rows {
     /**
      * The same from strings.
      *
-     * @param conversations a row each
+     * @param conversations one for each row
      * @return rows with default parameters
      */
     public static Rows ofChat(Collection<? extends CharSequence> conversations) {
@@ -99,7 +99,7 @@ public final class Rows {
     /**
      * The same from strings.
      *
-     * @param conversations a row each
+     * @param conversations one for each row
      * @return rows with default parameters
      */
     public static Rows ofChat(String... conversations) {
@@ -107,10 +107,10 @@ public final class Rows {
     }
 
     /**
-     * A table's rows. One without a prompt is a result with {@link Status#ROW_NULL}. The table is to be open when the rows
-     * are added.
+     * A table's rows. A row without a prompt gets {@link Status#ROW_NULL}. The table must be open when the rows are
+     * added.
      *
-     * @param table its prompts, a row each
+     * @param table the table, whose prompts are the rows
      * @return rows with default parameters
      */
     public static Rows ofTable(Table table) {
@@ -120,7 +120,7 @@ public final class Rows {
     /**
      * Prompts to be continued, as token ids.
      *
-     * @param prompts a row each
+     * @param prompts one for each row
      * @return rows with default parameters
      */
     public static Rows ofTokens(TokenColumn prompts) {
@@ -131,8 +131,8 @@ public final class Rows {
      * Prompts to be scored, not continued: the log-probability of each of the given continuations after
      * the row's prompt. A continuation is tokenized by itself, without special tokens, and appended.
      *
-     * @param prompts a row each
-     * @param continuations of all rows, row after row
+     * @param prompts one for each row
+     * @param continuations those of all rows, row after row
      * @param rows n + 1 offsets: row i's continuations are [rows[i], rows[i + 1]), at least one
      * @return rows to be scored
      */
@@ -152,8 +152,8 @@ public final class Rows {
     /**
      * The same from token ids.
      *
-     * @param prompts a row each
-     * @param continuations of all rows, row after row
+     * @param prompts one for each row
+     * @param continuations those of all rows, row after row
      * @param rows n + 1 offsets: row i's continuations are [rows[i], rows[i + 1]), at least one
      * @return rows to be scored
      */
@@ -173,8 +173,8 @@ public final class Rows {
     /**
      * The same from strings, with the same continuations for every prompt.
      *
-     * @param prompts a row each
-     * @param continuations each one's are all of these
+     * @param prompts one for each row
+     * @param continuations the continuations of every prompt
      * @return rows to be scored
      */
     public static Rows ofScores(Collection<String> prompts, Collection<String> continuations) {
@@ -194,9 +194,9 @@ public final class Rows {
     }
 
     /**
-     * Names the rows; results have the names. They need not differ.
+     * Gives the rows tags, by which results refer to them. Tags need not be distinct.
      *
-     * @param values one a row, 64 bits; without them rows are numbered 0, 1, ... as they are added
+     * @param values one for each row, 64 bits; without them rows are numbered 0, 1, ... as they are added
      * @return rows with tags
      */
     public Rows withTags(long... values) {
@@ -204,9 +204,9 @@ public final class Rows {
     }
 
     /**
-     * Names the rows; results have the names.
+     * Gives the rows tags, by which results refer to them.
      *
-     * @param values one a row
+     * @param values one for each row
      * @return rows with tags
      */
     public Rows withTags(LongBuffer values) {
@@ -214,10 +214,10 @@ public final class Rows {
     }
 
     /**
-     * Sampling parameters of all rows. Of rows to be scored only {@link
-     * SamplingParams.Builder#addSpecial} and {@link SamplingParams.Builder#parseSpecial} count.
+     * Sampling parameters of all rows. For rows to be scored, only {@link SamplingParams.Builder#addSpecial} and {@link
+     * SamplingParams.Builder#parseSpecial} apply.
      *
-     * @param values for every row
+     * @param values parameters for every row
      * @return rows with parameters
      */
     public Rows withParams(SamplingParams values) {
@@ -227,7 +227,7 @@ public final class Rows {
     /**
      * Sampling parameters of each row.
      *
-     * @param values one a row
+     * @param values one for each row
      * @return rows with parameters
      */
     public Rows withParams(List<SamplingParams> values) {
@@ -258,7 +258,7 @@ public final class Rows {
         return tags != null;
     }
 
-    /** The same rows for another task than their parameters say. */
+    /** The same rows with another task than in their parameters. */
     Rows withTask(Task task) {
         if (textContinuations != null || tokenContinuations != null) {
             throw new IllegalArgumentException("rows to be scored have no other task");

@@ -47,7 +47,7 @@ public final class SamplingParams {
     }
 
     /**
-     * Parameters with the library's defaults, to be changed.
+     * A builder with the library's defaults.
      *
      * @return a builder
      */
@@ -56,7 +56,7 @@ public final class SamplingParams {
     }
 
     /**
-     * These parameters, to be changed.
+     * A builder with these parameters.
      *
      * @return a builder
      */
@@ -64,14 +64,14 @@ public final class SamplingParams {
         return new Builder(values);
     }
 
-    /** Null: none. */
+    /** The constraint; null: none. */
     Constraint constraint() {
         return values.constraint;
     }
 
     /**
-     * The native parameters, one for all rows or one for each row. A field takes one native call, and
-     * only if some row does not have its default. To be deleted by the caller.
+     * The native parameters, one for all rows or one for each row. Each field takes one native call, and only if some
+     * row does not have its default. The caller must delete them.
      */
     static batchllm_params_column column(List<SamplingParams> rows) {
         batchllm_params_column column = Native.batchllm_params_column_create(rows.size());
@@ -347,7 +347,7 @@ public final class SamplingParams {
         }
 
         /**
-         * Whether special tokens spelled out in the text are read as such.
+         * Whether special tokens spelled out in the text are parsed as special tokens.
          *
          * @param value default true; false for text that you do not trust
          * @return this
@@ -391,8 +391,8 @@ public final class SamplingParams {
         }
 
         /**
-         * Texts that are never generated. Each is tokenized with and without a space before it; another spelling, or the
-         * same text in other tokens, is a different word.
+         * Texts that are never generated. Each is tokenized with and without a space before it; another spelling, or
+         * the same text as other tokens, is not covered.
          *
          * @param values not empty, without zero characters
          * @return this
@@ -409,8 +409,8 @@ public final class SamplingParams {
         }
 
         /**
-         * This many tokens come before the end of the row: EOS ids and stop tokens are excluded before, and stop strings
-         * apply only after them.
+         * The row does not end before this many tokens: EOS ids and stop tokens are excluded until then, and stop
+         * strings apply only after them.
          *
          * @param value from 0, the default, to maxTokens
          * @return this
@@ -421,8 +421,8 @@ public final class SamplingParams {
         }
 
         /**
-         * Log-probabilities of the prompt's tokens, from the second on, and of this many of the likeliest in each place.
-         * Such a row shares no prefix: its whole prompt is computed for it alone.
+         * Log-probabilities of the prompt's tokens, from the second on, and of this many of the likeliest tokens at
+         * each position. Such a row shares no prefix: its whole prompt is computed for this row alone.
          *
          * @param value 0 to 20; default -1: none at all
          * @return this
@@ -444,8 +444,7 @@ public final class SamplingParams {
         }
 
         /**
-         * What the output must look like. Log-probabilities then refer to the model's distribution over the allowed
-         * tokens.
+         * A constraint on the output. Log-probabilities then refer to the model's distribution over the allowed tokens.
          *
          * @param value null, the default: no constraint
          * @return this
@@ -481,7 +480,7 @@ public final class SamplingParams {
         /**
          * Whether a vector is scaled to length 1.
          *
-         * @param value default: what the model's modules.json says, or no without that file
+         * @param value default: as in the model's modules.json, or false if there is no such file
          * @return this
          */
         public Builder normalize(boolean value) {

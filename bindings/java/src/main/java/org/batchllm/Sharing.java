@@ -1,8 +1,8 @@
 package org.batchllm;
 
-/** What of a batch's prompts is shared. */
+/** Which prefixes prompts share. */
 public enum Sharing {
-    /** Nothing: equal rows and samples are computed singly too. */
+    /** None: even equal rows and samples of a row are computed separately. */
     NONE(Native.BATCHLLM_ENLARGE_NONE),
     /** The exact optimum of single-level sharing; the default. */
     OPTIMAL(Native.BATCHLLM_ENLARGE_OPTIMAL),

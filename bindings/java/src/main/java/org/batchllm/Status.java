@@ -20,7 +20,7 @@ public final class Status {
     public static final int ROW_TOO_LARGE = Native.BATCHLLM_ERROR_ROW_TOO_LARGE;
     /** The model's logits for the row are not finite. */
     public static final int ROW_NOT_A_NUMBER = Native.BATCHLLM_ERROR_ROW_NOT_A_NUMBER;
-    /** The row's constraint cannot go on. */
+    /** The row's constraint allows no continuation. */
     public static final int ROW_CONSTRAINT = Native.BATCHLLM_ERROR_ROW_CONSTRAINT;
     /** A cell that the row's prompt needs is null. */
     public static final int ROW_NULL = Native.BATCHLLM_ERROR_ROW_NULL;

@@ -10,7 +10,7 @@ import java.util.List;
 import java.util.Objects;
 
 /**
- * Prompts made of a table's columns and a template:
+ * Prompts made from a table's columns and a template:
  *
  * <pre>{@code
  * Table table = Table.builder("Is this review kind?\nTitle: {title}\nReview: {text}\nAnswer:")
@@ -20,7 +20,7 @@ import java.util.Objects;
  * Results results = engine.generate(Rows.ofTable(table));
  * }</pre>
  *
- * <p>A table does not change; any number of threads may use it at once.
+ * <p>A table is immutable; any number of threads may use it at once.
  */
 public final class Table implements AutoCloseable {
     final batchllm_table table;
@@ -56,7 +56,7 @@ public final class Table implements AutoCloseable {
      * A row's prompt.
      *
      * @param row from 0
-     * @return its text, of a conversation its JSON; null where the row lacks a cell that the template names
+     * @return its text, or the JSON of a conversation; null if a cell that the template names is null
      */
     public String prompt(long row) {
         Objects.checkIndex(Math.toIntExact(row), Math.toIntExact(rows));
@@ -76,8 +76,8 @@ public final class Table implements AutoCloseable {
     }
 
     /**
-     * Share of the fields' bytes that a row begins with as the row before it does, rows and fields as they were given.
-     * This and the next two are 0 for a table that was not reordered.
+     * Share of the fields' bytes that a row has in common with the beginning of the row before it, with rows and fields
+     * in the given order. This and the next two are 0 for a table that was not reordered.
      *
      * @return from 0 to 1
      */
@@ -86,7 +86,7 @@ public final class Table implements AutoCloseable {
     }
 
     /**
-     * The same with the rows sorted: what an engine finds without moving fields.
+     * The same with the rows sorted, which an engine achieves without moving fields.
      *
      * @return from 0 to 1
      */
@@ -95,7 +95,7 @@ public final class Table implements AutoCloseable {
     }
 
     /**
-     * The same in the order that was found.
+     * The same for the order that was found.
      *
      * @return from 0 to 1
      */
@@ -109,7 +109,7 @@ public final class Table implements AutoCloseable {
         }
     }
 
-    /** Frees the table. Throws during a use. */
+    /** Frees the table. Throws while in use. */
     @Override
     public void close() {
         handle.close();
@@ -120,7 +120,7 @@ public final class Table implements AutoCloseable {
         private final String template;
         private final List<String> names = new ArrayList<>();
         private final List<TextColumn> columns = new ArrayList<>();
-        private final List<byte[]> valid = new ArrayList<>(); // null: every cell
+        private final List<byte[]> valid = new ArrayList<>(); // null: every cell is valid
         private boolean reorder;
         private boolean chat;
         private String system;
@@ -132,8 +132,8 @@ public final class Table implements AutoCloseable {
         /**
          * A column without nulls.
          *
-         * @param name as the template has it
-         * @param cells one a row
+         * @param name as in the template
+         * @param cells one for each row
          * @return this
          */
         public Builder column(String name, TextColumn cells) {
@@ -141,10 +141,11 @@ public final class Table implements AutoCloseable {
         }
 
         /**
-         * A column of strings. A row whose template names a null has no prompt, and {@link Status#ROW_NULL}.
+         * A column of strings. If a cell that the template names is null, the row has no prompt and gets {@link
+         * Status#ROW_NULL}.
          *
-         * @param name as the template has it
-         * @param cells one a row; some may be null
+         * @param name as in the template
+         * @param cells one for each row; some may be null
          * @return this
          */
         public Builder column(String name, Collection<? extends CharSequence> cells) {
@@ -165,10 +166,11 @@ public final class Table implements AutoCloseable {
         }
 
         /**
-         * Whether each row gets its fields in the order in which the rows share most. The lines of the template from that
-         * of its first field to that of its last one have one field each, and are what moves. Answers may change.
+         * Whether each row gets its fields in the order that lets rows share most. Whole lines move: each line of the
+         * template from that of its first field to that of its last field must have exactly one field. Answers may
+         * change.
          *
-         * @param value default false: as the template has them
+         * @param value default false: in the template's order
          * @return this
          */
         public Builder reorder(boolean value) {
@@ -177,7 +179,7 @@ public final class Table implements AutoCloseable {
         }
 
         /**
-         * Whether the template's text is the user's message, in the model's chat template.
+         * Whether the template's text becomes the user's message in the model's chat template.
          *
          * @param value default false
          * @return this
@@ -188,7 +190,7 @@ public final class Table implements AutoCloseable {
         }
 
         /**
-         * With {@link #chat}: the system's message before it.
+         * With {@link #chat}: the system message before it.
          *
          * @param text default null: none
          * @return this
@@ -201,7 +203,7 @@ public final class Table implements AutoCloseable {
         /**
          * Makes the prompts. The columns are copied.
          *
-         * @return to be closed
+         * @return a table, which must be closed
          */
         public Table build() {
             NativeLog.refuseCallsWhileLogging();

@@ -11,8 +11,8 @@ import java.util.List;
 /**
  * Texts in one buffer of UTF-8 with n + 1 offsets: text i is the bytes [offsets[i], offsets[i + 1]).
  *
- * <p>Direct buffers go to the library as they are, nothing is copied: do not change them during a
- * call that has been given the column. Arrays are copied for the length of the call.
+ * <p>Direct buffers are passed to the library without a copy: do not change them during a call that uses the column.
+ * Arrays are copied for the duration of the call.
  */
 public final class TextColumn {
     final Object bytes;
@@ -26,7 +26,7 @@ public final class TextColumn {
     }
 
     /**
-     * Texts that lie in a buffer already.
+     * Texts that are already in a buffer.
      *
      * @param utf8 the texts, from the buffer's position to its limit
      * @param offsets n + 1 of them, in bytes from the buffer's position
@@ -37,7 +37,7 @@ public final class TextColumn {
     }
 
     /**
-     * Texts that lie in an array already.
+     * Texts that are already in an array.
      *
      * @param utf8 the texts
      * @param offsets n + 1 of them, in bytes
@@ -48,12 +48,12 @@ public final class TextColumn {
     }
 
     /**
-     * Strings, encoded into one buffer. A string that is no valid Unicode (half of a surrogate pair)
-     * makes its own row fail, and no other.
+     * Strings, encoded into one buffer. A string that is not valid Unicode (half of a surrogate pair) only makes its
+     * own row fail.
      *
      * @param texts the strings
-     * @return a column of its own memory
-     * @throws IllegalArgumentException where one is null, naming its row
+     * @return a column with its own memory
+     * @throws IllegalArgumentException if one is null; the message names its row
      */
     public static TextColumn of(Collection<? extends CharSequence> texts) {
         long[] offsets = new long[texts.size() + 1];
@@ -77,17 +77,17 @@ public final class TextColumn {
      * Strings, encoded into one buffer.
      *
      * @param texts the strings
-     * @return a column of its own memory
+     * @return a column with its own memory
      */
     public static TextColumn of(String... texts) {
         return of(Arrays.asList(texts));
     }
 
     /**
-     * What is left of an iterator, encoded into one buffer.
+     * The remaining strings of an iterator, encoded into one buffer.
      *
      * @param texts the strings
-     * @return a column of its own memory
+     * @return a column with its own memory
      */
     public static TextColumn of(Iterator<? extends CharSequence> texts) {
         List<CharSequence> list = new ArrayList<>();

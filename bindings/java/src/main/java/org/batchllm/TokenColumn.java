@@ -7,9 +7,9 @@ import java.util.Collection;
 /**
  * Rows of token ids in one buffer with n + 1 offsets: row i is the tokens [offsets[i], offsets[i + 1]).
  *
- * <p>Direct buffers in the machine's byte order ({@link java.nio.ByteOrder#nativeOrder}) go to the
- * library as they are, nothing is copied: do not change them during a call that has been given the
- * column. Arrays, and direct buffers in the other order, are copied for the length of the call.
+ * <p>Direct buffers in the machine's byte order ({@link java.nio.ByteOrder#nativeOrder}) are passed to the library
+ * without a copy: do not change them during a call that uses the column. Arrays, and direct buffers in the other byte
+ * order, are copied for the duration of the call.
  */
 public final class TokenColumn {
     final Object tokens;
@@ -23,7 +23,7 @@ public final class TokenColumn {
     }
 
     /**
-     * Rows that lie in a buffer already.
+     * Rows that are already in a buffer.
      *
      * @param tokens the token ids, from the buffer's position to its limit
      * @param offsets n + 1 of them, in tokens from the buffer's position
@@ -34,7 +34,7 @@ public final class TokenColumn {
     }
 
     /**
-     * Rows that lie in an array already.
+     * Rows that are already in an array.
      *
      * @param tokens the token ids
      * @param offsets n + 1 of them, in tokens
@@ -45,11 +45,11 @@ public final class TokenColumn {
     }
 
     /**
-     * Rows in arrays of their own, copied into one.
+     * Rows in separate arrays, copied into one.
      *
      * @param rows each row's token ids
-     * @return a column of its own memory
-     * @throws IllegalArgumentException where one is null, naming its row
+     * @return a column with its own memory
+     * @throws IllegalArgumentException if one is null; the message names its row
      */
     public static TokenColumn of(Collection<int[]> rows) {
         long[] offsets = new long[rows.size() + 1];

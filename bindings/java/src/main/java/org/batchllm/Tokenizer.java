@@ -18,15 +18,15 @@ public final class Tokenizer implements AutoCloseable {
     /**
      * Reads a tokenizer.
      *
-     * @param path a tokenizer.json, or a model directory that has one
-     * @return to be closed
+     * @param path a tokenizer.json, or a model directory that contains one
+     * @return a tokenizer, which must be closed
      */
     public static Tokenizer load(Path path) {
         NativeLog.refuseCallsWhileLogging();
         return new Tokenizer(Native.batchllm_tokenizer_create_from(path.toString()));
     }
 
-    /** For Report. */
+    /** Adds a plan to a report. Used by Report. */
     void add(batchllm_report report, batchllm_plan plan) {
         try (Handle.Use use = handle.share()) {
             Native.batchllm_report_add_plan_of(report, plan, tokenizer);
@@ -36,10 +36,10 @@ public final class Tokenizer implements AutoCloseable {
     /**
      * Encodes texts, on every core, in one native call.
      *
-     * @param texts to be encoded
+     * @param texts the texts to encode
      * @param addSpecial whether the tokenizer's template adds BOS and the like
-     * @param parseSpecial whether special tokens written in the text are taken as such
-     * @return a row of tokens each, to be closed
+     * @param parseSpecial whether special tokens spelled out in the text are parsed as special tokens
+     * @return a row of tokens for each text; must be closed
      */
     public EncodedColumn encode(TextColumn texts, boolean addSpecial, boolean parseSpecial) {
         int flags =
@@ -51,10 +51,9 @@ public final class Tokenizer implements AutoCloseable {
     }
 
     /**
-     * Encodes one text, with what the template adds, and special tokens taken as such. For many texts
-     * use the columns.
+     * Encodes one text: adds BOS and the like, and parses special tokens. For many texts, use columns.
      *
-     * @param text to be encoded
+     * @param text the text to encode
      * @return token ids
      */
     public int[] encode(String text) {
@@ -67,9 +66,9 @@ public final class Tokenizer implements AutoCloseable {
     /**
      * Decodes rows of tokens, on every core, in one native call.
      *
-     * @param rows to be decoded
+     * @param rows the rows to decode
      * @param skipSpecial whether special tokens are left out of the text
-     * @return a text each, to be closed
+     * @return a text for each row; must be closed
      */
     public DecodedColumn decode(TokenColumn rows, boolean skipSpecial) {
         int flags = skipSpecial ? Native.BATCHLLM_DECODE_SKIP_SPECIAL : 0;
@@ -79,9 +78,9 @@ public final class Tokenizer implements AutoCloseable {
     }
 
     /**
-     * Decodes one row, special tokens left out. For many rows use the columns.
+     * Decodes one row, without special tokens. For many rows, use columns.
      *
-     * @param tokens to be decoded
+     * @param tokens the row to decode
      * @return the text
      */
     public String decode(int... tokens) {
@@ -89,10 +88,10 @@ public final class Tokenizer implements AutoCloseable {
     }
 
     /**
-     * Decodes rows, special tokens left out.
+     * Decodes rows, without special tokens.
      *
-     * @param rows to be decoded
-     * @return a text each
+     * @param rows the rows to decode
+     * @return a text for each row
      */
     public List<String> decode(Collection<int[]> rows) {
         try (DecodedColumn column = decode(TokenColumn.of(rows), true)) {
@@ -106,13 +105,13 @@ public final class Tokenizer implements AutoCloseable {
     }
 
     /**
-     * The text that a model sees of conversations, in one native call. Encode it with special tokens
-     * parsed and none added.
+     * Renders conversations with the model's chat template, in one native call. Encode the result with parseSpecial,
+     * but without addSpecial.
      *
      * @param conversations as for {@link Rows#ofChat(TextColumn)}
-     * @param generationPrompt whether the text ends where the assistant begins, where a conversation does
-     *     not say
-     * @return a text each, to be closed
+     * @param generationPrompt whether the text ends where the assistant's answer begins, unless a conversation says
+     *     otherwise
+     *     @return a text for each conversation; must be closed
      */
     public DecodedColumn applyChatTemplate(TextColumn conversations, boolean generationPrompt) {
         int flags = generationPrompt ? 0 : Native.BATCHLLM_CHAT_NO_GENERATION_PROMPT;
@@ -123,7 +122,7 @@ public final class Tokenizer implements AutoCloseable {
     }
 
     /**
-     * A hash of everything that changes how text becomes tokens.
+     * A hash of everything that affects how text becomes tokens.
      *
      * @return never 0
      */
@@ -144,7 +143,7 @@ public final class Tokenizer implements AutoCloseable {
         }
     }
 
-    /** Frees the tokenizer. Throws during a use. */
+    /** Frees the tokenizer. Throws while in use. */
     @Override
     public void close() {
         handle.close();

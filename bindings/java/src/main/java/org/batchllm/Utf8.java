@@ -2,12 +2,12 @@ package org.batchllm;
 
 import java.nio.charset.StandardCharsets;
 
-/** Strings as UTF-8. A char that is half of a pair without its other half becomes bytes that are not
- * UTF-8, so that the row that has it fails, and does not run with another text. */
+/** Strings as UTF-8. Half of a surrogate pair without its other half becomes bytes that are not UTF-8, so that its row
+ * fails instead of running with another text. */
 final class Utf8 {
     private Utf8() {}
 
-    /** For a native text that ends with a zero byte; null for null. */
+    /** A text for native code, which adds a zero byte; null for null. */
     static byte[] terminable(String text) {
         if (text == null) return null;
         if (text.indexOf('\0') >= 0) {
@@ -32,7 +32,7 @@ final class Utf8 {
                 && Character.isLowSurrogate(text.charAt(i + 1));
     }
 
-    /** Bytes that {@link #encode} takes. */
+    /** How many bytes {@link #encode} writes. */
     static long length(CharSequence text) {
         long length = 0;
         for (int i = 0, end = text.length(); i < end; i++) {

@@ -3,7 +3,7 @@ package org.batchllm.spark;
 /** One result of one row. */
 final class Answer implements Cloneable {
     Request request;
-    boolean first; // of the row's
+    boolean first; // the first answer of its row
     String text;
     int[] tokens;
     String finishReason;
@@ -15,7 +15,7 @@ final class Answer implements Cloneable {
     float[] promptLogprobs;
     double[] scores;
     float[] embedding;
-    String label; // the likeliest
+    String label; // the likeliest label
     float score; // its probability
     float[] probabilities; // of all labels
 
@@ -23,7 +23,7 @@ final class Answer implements Cloneable {
         this.request = request;
     }
 
-    /** The same of another row. */
+    /** The same answer for another row. */
     Answer of(Request other) {
         try {
             Answer copy = (Answer) clone();

@@ -36,9 +36,9 @@ import org.apache.spark.unsafe.hash.Murmur3_x86_32;
  * }</pre>
  *
  * <p>The result has the rows' own columns, the key, and the columns text, tokens, finish_reason, error (null if
- * there is none), prompt_tokens, shared_tokens and completion_tokens; if asked for also sample, logprobs, scores,
- * embedding or label. Rows come in no particular order, or with {@link BatchLlmOptions#ordered} in the order of
- * their keys.
+ * there is none), prompt_tokens, shared_tokens and completion_tokens; if requested, also sample, logprobs, scores,
+ * embedding or label. Rows come in no particular order, or with {@link BatchLlmOptions#ordered} in the order of their
+ * keys.
  *
  * <p>The rows are read twice: by this call, to find where their prompts share prefixes (a sample of prompts goes
  * to the driver), and when the result is computed. They must be the same both times, as Spark requires of anything
@@ -60,7 +60,7 @@ public final class BatchLlm {
         return transform(rows, options, new BatchLlmMetrics(rows.sparkSession().sparkContext()));
     }
 
-    /** The same, and adds its counts to the metrics. */
+    /** The same, and adds the counts to the metrics. */
     public static Dataset<Row> transform(
             Dataset<Row> rows, BatchLlmOptions given, BatchLlmMetrics metrics) {
         given.check();
@@ -100,8 +100,8 @@ public final class BatchLlm {
         Broadcast<byte[]> plan = file == null ? null : context.broadcast(file);
         BatchLlmOptions sent = options.withoutPlan();
         MapPartitionsFunction<Row, Row> compute = part -> new TaskRows(part, columns, sent, plan, metrics);
-        // A condition that always holds. Without it Spark would hand the rows made here as they are, with no schema and
-        // with Java's arrays, to a function that follows (map, toJavaRDD).
+        // A condition that always holds. Without it, Spark would pass the rows made here unchanged, without a schema
+        // and with Java's arrays, to a function that follows (map, toJavaRDD).
         Dataset<Row> answers =
                 placed.mapPartitions(compute, Encoders.row(columns.result())).filter(columns.promptTokens().geq(0));
         if (options.template != null) answers = answers.drop(Columns.PROMPT);
@@ -126,13 +126,13 @@ public final class BatchLlm {
     /** A sample of the rows' cells, from one pass over the rows: two hashes and the length of each. */
     private static FieldSample fieldSample(Dataset<Row> keyed, List<String> fields, BatchLlmOptions options) {
         List<Column> wanted = new ArrayList<>();
-        List<Column> identity = new ArrayList<>(); // of a row, by which it is sampled: keys may be equal
+        List<Column> identity = new ArrayList<>(); // what identifies a row for sampling, since keys may be equal
         identity.add(Template.cell(options.keyColumn != null ? options.keyColumn : Columns.KEY));
         for (String field : fields) identity.add(Template.cell(field));
         wanted.add(xxhash64(identity.toArray(new Column[0])));
         for (String field : fields) {
             wanted.add(xxhash64(Template.cell(field)));
-            wanted.add(xxhash64(lit(1), Template.cell(field))); // from another seed
+            wanted.add(xxhash64(lit(1), Template.cell(field))); // with another seed
             wanted.add(octet_length(Template.cell(field)));
         }
         int capacity = options.sampleRows == 0 ? FIELD_SAMPLE_ROWS : options.sampleRows;
@@ -140,7 +140,7 @@ public final class BatchLlm {
         return keyed.select(wanted.toArray(new Column[0]))
                 .toJavaRDD()
                 .treeAggregate(new FieldSample(capacity), (sample, row) -> {
-                    if (row.anyNull()) return sample; // its error, or its missing key's, comes later
+                    if (row.anyNull()) return sample; // its error, or that for a missing key, comes later
                     long[] cells = new long[2 * count];
                     int[] bytes = new int[count];
                     for (int i = 0; i < bytes.length; ++i) {
@@ -154,9 +154,9 @@ public final class BatchLlm {
     }
 
     /**
-     * The answers sorted by key over all partitions. orderBy would sample them first, and so compute them twice; here the
-     * keys are known already. A query that reads the result twice, such as an orderBy by another column, finds the files
-     * of this shuffle.
+     * The answers sorted by key over all partitions. orderBy would sample the answers first, and so compute them twice;
+     * here the keys are already known. A query that reads the result twice, such as an orderBy by another column,
+     * reuses the files of this shuffle.
      */
     private static Dataset<Row> inOrder(Dataset<Row> answers, Columns columns, long[] cuts) {
         int[] names = partitionNames(cuts.length + 1);
@@ -207,8 +207,8 @@ public final class BatchLlm {
     }
 
     /**
-     * A number for each partition that Spark's hash partitioning sends there, so that a column of such numbers
-     * decides where rows go. (Spark 4.1 has repartitionById for this, older versions do not.)
+     * For each partition, a number that Spark's hash partitioning maps to it, so that a column of such numbers
+     * determines where rows go. (Spark 4.1 has repartitionById for this; older versions do not.)
      */
     static int[] partitionNames(int partitions) {
         int[] names = new int[partitions];

@@ -57,8 +57,8 @@ public final class BatchLlmMetrics implements Serializable {
     }
 
     /**
-     * What executors' engines have warned of, for example prompts that could share more than they do. The driver logs
-     * each of these when the first task with it ends. Warnings that differ only in numbers are kept once.
+     * Warnings of the executors' engines, for example that prompts could share more than they do. The driver logs each
+     * one when the first task that reports it ends. Warnings that differ only in numbers are kept once.
      */
     public List<String> warnings() {
         return warnings.value();

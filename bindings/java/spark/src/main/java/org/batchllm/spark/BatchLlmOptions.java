@@ -11,8 +11,8 @@ import org.batchllm.Sharing;
 import org.batchllm.Task;
 
 /**
- * What {@link BatchLlm#transform} does: columns, model, sampling, partitions. Setters change this
- * object and return it. What is not set has the library's own default.
+ * Options of {@link BatchLlm#transform}: columns, model, sampling, partitions. Setters change this object and return
+ * it. Options that are not set have the library's defaults.
  */
 public final class BatchLlmOptions implements Serializable, Cloneable {
     private static final long serialVersionUID = 1;
@@ -109,8 +109,8 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     }
 
     /**
-     * Instead of prompts: a string column of conversations, JSON as {@code Rows.ofChat} takes it, which go
-     * through the model's own chat template.
+     * Instead of prompts: a string column of conversations, as JSON in the form of {@code Rows.ofChat}, which are
+     * rendered with the model's chat template.
      */
     public BatchLlmOptions messagesColumn(String name) {
         messagesColumn = name;
@@ -118,9 +118,9 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     }
 
     /**
-     * Instead of prompts: a text with fields, such as "Title: {title}\nReview: {text}\nAnswer:". {name} is the row's value in
-     * the column of that name, text or a number; {{ and }} write a brace. A row with a null among them is an error
-     * (ROW_NULL).
+     * Instead of prompts: a text with fields, such as "Title: {title}\nReview: {text}\nAnswer:". {name} is the row's
+     * value, text or a number, in the column of that name; {{ and }} write a brace. If one of these values is null, the
+     * row gets an error (ROW_NULL).
      */
     public BatchLlmOptions template(String text) {
         template = text;
@@ -128,31 +128,32 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     }
 
     /**
-     * With {@link #template}: "given" (default), fields as the template has them, or "reorder", in the order in which rows
-     * share most, found from a sample of the rows and the same for all of them. The lines of the template from that of its
-     * first field to that of its last one have one field each, and are what moves. Answers may change with the order.
+     * With {@link #template}: "given" (default) keeps the template's order of fields; "reorder" puts them in the order
+     * that lets rows share most, which is found from a sample of the rows and is the same for all rows. Whole lines
+     * move: each line of the template from that of its first field to that of its last field must have exactly one
+     * field. Answers may change with the order.
      */
     public BatchLlmOptions fields(String order) {
         fields = Objects.requireNonNull(order);
         return this;
     }
 
-    /** With {@link #template}: the text is the user's message, in the model's own chat template. */
+    /** With {@link #template}: the text becomes the user's message in the model's chat template. */
     public BatchLlmOptions chat(boolean value) {
         chat = value;
         return this;
     }
 
-    /** With {@link #chat}: the system's message before it. */
+    /** With {@link #chat}: the system message before it. */
     public BatchLlmOptions system(String text) {
         system = text;
         return this;
     }
 
     /**
-     * A column of integers that differ, one a row: names the row, fixes its random numbers, and puts
-     * results back into order ({@link #ordered}). Default: none, and a column "batchllm_key" is added, which rises in the
-     * order of the input.
+     * A column of distinct integers: a key identifies its row, determines the row's random numbers, and puts results
+     * back in order ({@link #ordered}). Default: none; a column "batchllm_key" is added, which increases in the order
+     * of the input.
      */
     public BatchLlmOptions keyColumn(String name) {
         keyColumn = name;
@@ -160,60 +161,60 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     }
 
     /**
-     * Rows are scored, not continued: an array of strings (or of arrays of token ids, where prompts
-     * are token ids), whose log-probabilities after the prompt come in the column "scores".
+     * Rows are scored, not continued: the column holds arrays of strings (or of arrays of token ids, if prompts are
+     * token ids). Their log-probabilities after the prompt are in the column "scores".
      */
     public BatchLlmOptions continuationsColumn(String name) {
         continuationsColumn = name;
         return this;
     }
 
-    /** A column of integers: maxTokens of each row. Null in a row: {@link #maxTokens}. */
+    /** A column of integers: maxTokens for each row; {@link #maxTokens} where it is null. */
     public BatchLlmOptions maxTokensColumn(String name) {
         maxTokensColumn = name;
         return this;
     }
 
-    /** A column of numbers: temperature of each row. Null in a row: {@link #temperature}. */
+    /** A column of numbers: temperature for each row; {@link #temperature} where it is null. */
     public BatchLlmOptions temperatureColumn(String name) {
         temperatureColumn = name;
         return this;
     }
 
-    /** A column of integers: seed of each row. Null in a row: {@link #seed}. */
+    /** A column of integers: seed for each row; {@link #seed} where it is null. */
     public BatchLlmOptions seedColumn(String name) {
         seedColumn = name;
         return this;
     }
 
     /**
-     * A column of arrays of strings: {@link #choices} of each row. Null in a row, here and in the four that follow: what
-     * the options say for all rows. One such column at most.
+     * A column of arrays of strings: {@link #choices} for each row. If it is null in a row, here and for the next four
+     * columns, the options for all rows apply. At most one of the five columns may be set.
      */
     public BatchLlmOptions choicesColumn(String name) {
         choicesColumn = name;
         return this;
     }
 
-    /** A string column: {@link #regex} of each row. */
+    /** A string column: {@link #regex} for each row. */
     public BatchLlmOptions regexColumn(String name) {
         regexColumn = name;
         return this;
     }
 
-    /** A string column: {@link #jsonSchema} of each row. */
+    /** A string column: {@link #jsonSchema} for each row. */
     public BatchLlmOptions jsonSchemaColumn(String name) {
         jsonSchemaColumn = name;
         return this;
     }
 
-    /** A string column: {@link #grammar} of each row. */
+    /** A string column: {@link #grammar} for each row. */
     public BatchLlmOptions grammarColumn(String name) {
         grammarColumn = name;
         return this;
     }
 
-    /** A string column: {@link #larkGrammar} of each row. */
+    /** A string column: {@link #larkGrammar} for each row. */
     public BatchLlmOptions larkGrammarColumn(String name) {
         larkGrammarColumn = name;
         return this;
@@ -251,7 +252,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    /** "key=value,key=value" of the backend. */
+    /** Options of the backend, as "key=value,key=value". */
     public BatchLlmOptions backendOptions(String pairs) {
         backendOptions = pairs;
         return this;
@@ -259,7 +260,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
 
     /**
      * A plan file (`batchllm plan`, or the Plan class) of these rows, made with the same tokenizer:
-     * rows that it has keep its groups. Read once, on the driver, and sent to the executors.
+     * rows in the plan keep its groups. The file is read once, on the driver, and sent to the executors.
      */
     public BatchLlmOptions planPath(String path) {
         planPath = path;
@@ -272,7 +273,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    /** What is shared: "optimal" (default), "paper" or "none". */
+    /** Which prefixes are shared: "optimal" (default), "paper" or "none". */
     public BatchLlmOptions enlarge(String name) {
         enlarge = name;
         return this;
@@ -284,39 +285,39 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    /** 0 (default): prefixes share heads that save more than they cost; 1: a shared prefix a row; 2: all heads. */
+    /** 0 (default): prefixes share heads that save more than they cost; 1: one shared prefix per row; 2: all heads. */
     public BatchLlmOptions levels(int count) {
         levels = count;
         return this;
     }
 
-    /** Shorter prefixes are not shared. */
+    /** Prefixes shorter than this are not shared. */
     public BatchLlmOptions minPrefixTokens(int count) {
         minPrefixTokens = count;
         return this;
     }
 
     /**
-     * A row's results are the same bits whatever rows run with it, and so also when a task runs again.
+     * A row's results are the same bits whatever rows run with it, and therefore also if a task runs again.
      */
     public BatchLlmOptions reproducible(boolean value) {
         reproducible = value;
         return this;
     }
 
-    /** Bytes of KV pages of an engine. */
+    /** Bytes for the KV pages of an engine. */
     public BatchLlmOptions kvMemoryBytes(long bytes) {
         kvMemoryBytes = bytes;
         return this;
     }
 
-    /** The same, as a fraction of the memory that is free after loading. */
+    /** The same, as a fraction of the memory that is free after the model is loaded. */
     public BatchLlmOptions kvMemoryFraction(double fraction) {
         kvMemoryFraction = fraction;
         return this;
     }
 
-    /** Most tokens computed in a step. */
+    /** Maximum tokens computed in a step. */
     public BatchLlmOptions stepTokens(long tokens) {
         stepTokens = tokens;
         return this;
@@ -328,7 +329,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    /** Most rows running at once. */
+    /** Maximum rows running at once. */
     public BatchLlmOptions maxRequests(long count) {
         maxRequests = count;
         return this;
@@ -340,11 +341,12 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    // ---- What is wanted of the rows ----
+    // ---- What is computed for the rows ----
 
     /**
      * "generate" (default): text and tokens. "embed": a vector, in the column "embedding". "classify": the columns
-     * "label", the likeliest, "score", its probability, and "probabilities", of all labels in the model's order.
+     * "label" (the likeliest label), "score" (its probability) and "probabilities" (of all labels, in the model's
+     * order).
      */
     public BatchLlmOptions task(String name) {
         task = Objects.requireNonNull(name);
@@ -369,39 +371,42 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    // ---- What generated text must look like: one of the five at most ----
+    // ---- Constraints on the generated text: at most one of the five ----
 
-    /** One of these texts. */
+    /** The output is one of these texts. */
     public BatchLlmOptions choices(List<String> texts) {
         choices = texts == null ? null : texts.toArray(new String[0]);
         return this;
     }
 
-    /** A match of this expression, from end to end. */
+    /** The whole output matches this regular expression. */
     public BatchLlmOptions regex(String expression) {
         regex = expression;
         return this;
     }
 
-    /** JSON that this schema accepts. */
+    /** The output is JSON that matches this schema. */
     public BatchLlmOptions jsonSchema(String schema) {
         jsonSchema = schema;
         return this;
     }
 
-    /** A text of this grammar, in GBNF. */
+    /** The output is a text of this grammar, in GBNF. */
     public BatchLlmOptions grammar(String text) {
         grammar = text;
         return this;
     }
 
-    /** A text of this grammar, in Lark's language. */
+    /** The output is a text of this grammar, in Lark's language. */
     public BatchLlmOptions larkGrammar(String text) {
         larkGrammar = text;
         return this;
     }
 
-    /** Begins after the first occurrence of this text in the output, such as "&lt;/think&gt;". Default "": at once. */
+    /**
+     * The constraint applies after the first occurrence of this text in the output, such as "&lt;/think&gt;". Default
+     * "": from the start.
+     */
     public BatchLlmOptions startAfter(String text) {
         startAfter = Objects.requireNonNull(text);
         return this;
@@ -413,7 +418,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    /** Members of JSON objects come in any order. Default false: as the schema names them. */
+    /** Members of JSON objects may come in any order. Default false: in the schema's order. */
     public BatchLlmOptions anyMemberOrder(boolean value) {
         anyMemberOrder = value;
         return this;
@@ -426,8 +431,8 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     }
 
     /**
-     * What a schema asks that cannot be enforced exactly is passed over, and a warning in the executor's log says what.
-     * Default false: it is an error of the row that has the schema, or of the job.
+     * Requirements of a schema that cannot be enforced exactly are ignored, and a warning in the executor's log lists
+     * them. Default false: they are an error of the row with the schema, or of the job.
      */
     public BatchLlmOptions looseSchema(boolean value) {
         looseSchema = value;
@@ -436,7 +441,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
 
     // ---- Sampling: as batchllm_params in batchllm.h ----
 
-    /** Most tokens generated for a row. Default 128. */
+    /** Maximum tokens generated for a row. Default 128. */
     public BatchLlmOptions maxTokens(int count) {
         maxTokens = count;
         return this;
@@ -478,13 +483,13 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    /** Results for each row. With more than 1 each row has that many output rows, numbered in the column "sample". */
+    /** Results for each row. With more than 1, each row has that many output rows, numbered in the column "sample". */
     public BatchLlmOptions samples(int count) {
         samples = count;
         return this;
     }
 
-    /** With a row's key it fixes the row's random numbers. */
+    /** Determines a row's random numbers, together with its key. */
     public BatchLlmOptions seed(long value) {
         seed = value;
         return this;
@@ -502,7 +507,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    /** This many tokens come before the end of a row; at most maxTokens. */
+    /** A row does not end before this many tokens; at most maxTokens. */
     public BatchLlmOptions minTokens(int count) {
         minTokens = count;
         return this;
@@ -510,38 +515,38 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
 
     /**
      * A column "prompt_logprobs" with the natural log of the probability of each of the prompt's tokens, from the
-     * second on. Rows then compute their whole prompts for themselves: they share no prefix.
+     * second on. Such rows share no prefix: each computes its whole prompt.
      */
     public BatchLlmOptions promptLogprobs(boolean value) {
         promptLogprobs = value;
         return this;
     }
 
-    /** Texts that are not generated, each tokenized with a space before it and without. */
+    /** Texts that are never generated. Each is tokenized with and without a space before it. */
     public BatchLlmOptions badWords(List<String> words) {
         badWords = words.toArray(new String[0]);
         return this;
     }
 
-    /** false: special tokens written in a prompt's text are plain text. */
+    /** false: special tokens spelled out in a prompt's text are plain text. */
     public BatchLlmOptions parseSpecial(boolean value) {
         parseSpecial = value;
         return this;
     }
 
-    /** false: no BOS and the like before a prompt's text. */
+    /** false: BOS and the like are not added to a prompt's text. */
     public BatchLlmOptions addSpecial(boolean value) {
         addSpecial = value;
         return this;
     }
 
-    /** Besides the model's EOS ids. */
+    /** Token ids that end a row, in addition to the model's EOS ids. */
     public BatchLlmOptions stopTokens(List<Integer> tokens) {
         stopTokens = tokens.stream().mapToInt(Integer::intValue).toArray();
         return this;
     }
 
-    /** The text is cut before the first of these that is found. */
+    /** A row ends where the first of these appears, and its text is cut before it. */
     public BatchLlmOptions stopStrings(List<String> texts) {
         stopStrings = texts.toArray(new String[0]);
         return this;
@@ -549,16 +554,16 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
 
     // ---- Distribution ----
 
-    /** Partitions of the result. 0 (default): four a task slot, but none for fewer than 1,000 rows. */
+    /** Partitions of the result. 0 (default): four per task slot, but none with fewer than 1,000 rows. */
     public BatchLlmOptions partitions(int count) {
         partitions = count;
         return this;
     }
 
     /**
-     * Whether results come in the order of their keys, over all partitions. It takes one more shuffle, of the results,
-     * and no second look at them, as orderBy after the transform does (Spark computes what it sorts twice). Default
-     * false: they come as they are computed, in no order.
+     * Whether results come in the order of their keys, over all partitions. This takes one more shuffle, of the
+     * results, but does not compute them twice, as an orderBy after the transform would (Spark samples what it sorts).
+     * Default false: they come as they are computed, in no particular order.
      */
     public BatchLlmOptions ordered(boolean value) {
         ordered = value;
@@ -571,34 +576,37 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    /** Rows sampled to find the partitions. 0 (default): 200 a partition, 2,000 to 100,000. */
+    /** Rows sampled to find the partitions. 0 (default): 200 per partition, from 2,000 to 100,000. */
     public BatchLlmOptions sampleRows(int count) {
         sampleRows = count;
         return this;
     }
 
     /**
-     * Bytes of a sampled prompt's head (four a token). Prompts that are equal so far are taken as
-     * equal when partitions are made. 0 (default): 64 MiB over the sampled rows, 1,024 to 16,384.
+     * How many bytes of each sampled prompt are used (about four per token). Prompts that are equal up to there are
+     * treated as equal when partitions are chosen. 0 (default): 64 MiB divided by the sampled rows, from 1,024 to
+     * 16,384.
      */
     public BatchLlmOptions headBytes(int count) {
         headBytes = count;
         return this;
     }
 
-    /** Most rows of a task that are in memory before the engine has them. Default 16,384. */
+    /**
+     * Maximum rows of a task that wait in memory to be added to the engine. Default 16,384.
+     */
     public BatchLlmOptions windowRows(int count) {
         windowRows = count;
         return this;
     }
 
-    /** Most bytes of prompts and continuations in a window. Default 64 MiB. */
+    /** Maximum bytes of prompts and continuations in such a window. Default 64 MiB. */
     public BatchLlmOptions windowBytes(long count) {
         windowBytes = count;
         return this;
     }
 
-    /** Of the five that say what the output must look like, those that are set. */
+    /** The names of those of the five constraint options that are set. */
     List<String> constraintNames() {
         List<String> names = new ArrayList<>();
         if (choices != null) names.add("choices");
@@ -617,7 +625,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return task() == Task.GENERATE && continuationsColumn == null;
     }
 
-    /** A copy for the tasks, which get the plan by broadcast. */
+    /** A copy for the tasks, which receive the plan by broadcast. */
     BatchLlmOptions withoutPlan() {
         BatchLlmOptions copy = copy();
         copy.plan = null;
@@ -625,7 +633,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return copy;
     }
 
-    /** A copy for rows whose prompts have been made of the template and are in this column. */
+    /** A copy for rows whose prompts were made from the template and are in this column. */
     BatchLlmOptions withPrompts(String column) {
         BatchLlmOptions copy = copy();
         if (chat) copy.messagesColumn = column;
@@ -641,7 +649,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         }
     }
 
-    /** Throws for what no engine would see. */
+    /** Throws for mistakes that an engine would not detect. */
     void check() {
         positive("windowRows", windowRows);
         positive("windowBytes", windowBytes);

@@ -28,13 +28,13 @@ import org.apache.spark.sql.types.StructType;
 import org.batchllm.Constraint;
 import org.batchllm.Task;
 
-/** Where a row's prompt and key are, and how a result row is made of a row and its answer. */
+/** Where a row's prompt and key are, and how a result row is made from a row and its answer. */
 final class Columns implements Serializable {
     private static final long serialVersionUID = 1;
 
-    /** Of the column of keys that is added where there is none. */
+    /** The name of the column of keys that is added if there is none. */
     static final String KEY = "batchllm_key";
-    /** Of the column of prompts made of a template, which is no result. */
+    /** The name of the column of prompts made from a template; it is not in the result. */
     static final String PROMPT = "batchllm_prompt";
 
     private final String promptName;
@@ -42,7 +42,7 @@ final class Columns implements Serializable {
     private final int prompt;
     private final int key;
     private final int continuations; // -1: none
-    private final int maxTokens; // of these three too
+    private final int maxTokens; // -1: none, as for the next two
     private final int temperature;
     private final int seed;
     private final RowParams common;
@@ -58,7 +58,7 @@ final class Columns implements Serializable {
     private final StructType result;
     private boolean keysRepeat;
 
-    /** Throws IllegalArgumentException, with the column's name, for what cannot be used. */
+    /** Throws IllegalArgumentException with the name of a column that cannot be used. */
     Columns(StructType input, BatchLlmOptions options) {
         promptName = options.messagesColumn != null ? options.messagesColumn : options.promptColumn;
         keyName = options.keyColumn != null ? options.keyColumn : KEY;
@@ -169,7 +169,7 @@ final class Columns implements Serializable {
         return new StructType(fields.toArray(new StructField[0]));
     }
 
-    /** Throws when a column that is to be added is there already. */
+    /** Throws if a column that is to be added already exists. */
     static void requireNone(StructType input, String name, String otherwise) {
         for (String other : input.fieldNames()) {
             if (other.equalsIgnoreCase(name)) {
@@ -191,7 +191,7 @@ final class Columns implements Serializable {
         return tokens;
     }
 
-    /** Of rows that have none of their own; null: none. */
+    /** The constraint of rows without their own; null: none. */
     Constraint constraint() {
         return constraints.common();
     }
@@ -210,12 +210,12 @@ final class Columns implements Serializable {
         return col(quoted(keyName)).cast(DataTypes.LongType);
     }
 
-    /** Of results. */
+    /** The column of prompt tokens in the results. */
     Column promptTokens() {
         return col(quoted(promptTokensName));
     }
 
-    /** Rows' keys alone do not tell them apart: their prompts do too. */
+    /** Keys repeat, so rows are identified by key and prompt. */
     void setKeysRepeat() {
         keysRepeat = true;
     }
@@ -224,22 +224,22 @@ final class Columns implements Serializable {
         return keyName;
     }
 
-    /** By which rows are sampled, and told apart where the heads of their prompts are equal. */
+    /** What rows are sampled by, and distinguished by if the heads of their prompts are equal. */
     Column identity() {
         return keysRepeat ? xxhash64(key(), prompt()) : key();
     }
 
-    /** Of results: by key, and a row's own by sample. */
+    /** The order of results: by key, and by sample within a row. */
     Column[] order() {
         return sampled ? new Column[] {key(), col(quoted(sampleName))} : new Column[] {key()};
     }
 
-    /** At least so many bytes of a prompt; see {@link #bytes}. */
+    /** At least this many bytes of a prompt; see {@link #bytes}. */
     Column head(int bytes) {
         return tokens ? slice(prompt(), 1, bytes / Prompts.TOKEN_BYTES + 1) : substring(prompt(), 1, bytes);
     }
 
-    /** Of a whole prompt. */
+    /** The length of a whole prompt in bytes. */
     Column promptBytes() {
         return tokens ? size(prompt()).multiply(Prompts.TOKEN_BYTES) : octet_length(prompt());
     }
@@ -251,8 +251,8 @@ final class Columns implements Serializable {
     // ---- On the executors: values ----
 
     /**
-     * An array's items. Spark has them in collections of its own version of Scala, which nothing here may name, so that one
-     * JAR serves several versions; a Row converts them.
+     * An array's items. Spark keeps them in collections of its own version of Scala. Nothing here may refer to those,
+     * so that one JAR works with several versions; a Row converts them.
      */
     static List<?> list(Object value) {
         return RowFactory.create(new Object[] {value}).getList(0);
@@ -267,7 +267,7 @@ final class Columns implements Serializable {
         List<?> list = list(value);
         int[] tokens = new int[list.size()];
         int i = 0;
-        // What is no id of any vocabulary (null, beyond 32 bits) becomes -1: the row's error says so.
+        // A value that cannot be a token id (null, beyond 32 bits) becomes -1, so that the row gets an error.
         for (Object token : list) {
             long id = token == null ? -1 : ((Number) token).longValue();
             tokens[i++] = id == (int) id ? (int) id : -1;
@@ -275,7 +275,7 @@ final class Columns implements Serializable {
         return tokens;
     }
 
-    /** The prompt is null when the row's is. */
+    /** The request's prompt is null if the row's is. */
     Request request(Row row) {
         Object[] values = new Object[row.size()];
         for (int i = 0; i < values.length; ++i) values[i] = row.get(i);
@@ -304,7 +304,7 @@ final class Columns implements Serializable {
     private RowParams params(Object[] values) {
         if (maxTokens < 0 && temperature < 0 && seed < 0 && !constraints.differ()) return common;
         Number most = value(values, maxTokens, common.maxTokens());
-        // Beyond 32 bits there is no length: as good as the most there is.
+        // No output is longer than 32 bits can count, so larger values are clamped.
         int length = (int) Math.max(Integer.MIN_VALUE, Math.min(Integer.MAX_VALUE, most.longValue()));
         return new RowParams(length, value(values, temperature, common.temperature()).doubleValue(),
                 value(values, seed, common.seed()).longValue(), constraints.of(values));
@@ -314,7 +314,7 @@ final class Columns implements Serializable {
         return at < 0 || values[at] == null ? otherwise : (Number) values[at];
     }
 
-    /** Why no engine can take the row; null when one can. */
+    /** Why no engine can run the row; null if one can. */
     String error(Request row) {
         if (row.prompt == null) {
             return promptName.equals(PROMPT) ? "ROW_NULL: a field that the template names is null"

@@ -3,7 +3,7 @@ package org.batchllm.spark;
 import java.util.ResourceBundle;
 import java.util.function.Consumer;
 
-/** An engine's log: goes where it would go anyway, and its warnings are passed on too. */
+/** An engine's log: forwards everything to the usual logger, and also hands warnings on. */
 record EngineLog(System.Logger log, Consumer<String> warnings) implements System.Logger {
     @Override
     public String getName() {

@@ -9,9 +9,8 @@ import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 
 /**
- * The engines of this process: one for each device and set of engine options. Tasks acquire and
- * release them; one that no task has used for a while, or that stands in the way of another on its
- * device, is closed.
+ * The engines of this process: one for each device and set of engine options. Tasks acquire and release them. An engine
+ * is closed if no task has used it for a while, or if another one needs its device.
  */
 final class Engines {
     private static final Map<String, Device> DEVICES = new ConcurrentHashMap<>();
@@ -30,17 +29,17 @@ final class Engines {
         double idleSeconds;
     }
 
-    /** Its lock is held while an engine loads: whoever wants the same device waits. */
+    /** Its lock is held while an engine loads, so that tasks that need the same device wait. */
     private static final class Device { final Map<String, Held> engines = new HashMap<>(); }
 
-    /** To be released by the same options and devices. */
+    /** Must be released with the same options and devices. */
     static SharedEngine acquire(BatchLlmOptions options, String devices) {
         Device device = DEVICES.computeIfAbsent(devices, name -> new Device());
         String key = NativeEngine.key(options);
         synchronized (device) {
             Held held = device.engines.get(key);
             if (held != null && held.engine.failed()) {
-                device.engines.remove(key); // its tasks still hold the object, and fail
+                device.engines.remove(key); // its tasks still refer to it, and fail
                 held.engine.close();
                 held = null;
             }
@@ -68,7 +67,7 @@ final class Engines {
         }
     }
 
-    /** Engines that are loaded. */
+    /** The number of loaded engines. */
     static int open() {
         int open = 0;
         for (Device device : DEVICES.values()) {
@@ -79,7 +78,7 @@ final class Engines {
         return open;
     }
 
-    /** Closes engines that no task uses: all, or those whose time is over. */
+    /** Closes engines that no task uses: all of them, or those that have been idle too long. */
     private static void closeIdle(Device device, boolean all) {
         synchronized (device) {
             Iterator<Held> engines = device.engines.values().iterator();

@@ -8,15 +8,15 @@ import org.apache.spark.broadcast.Broadcast;
 import org.batchllm.Constraint;
 
 /**
- * What joins a task to the engine that it shares with others: windows of rows go in by {@link
- * SharedEngine#submit}, answers come out here. The queue is bounded by what the task has submitted.
+ * Connects a task to the engine that it shares with others: windows of rows go in through {@link SharedEngine#submit},
+ * answers come out here. The queue is bounded by the rows that the task has submitted.
  */
 final class Feed {
     final BatchLlmOptions options;
-    /** Prompts are tokens, not text. */
+    /** Whether prompts are tokens rather than text. */
     final boolean tokens;
     final boolean scored;
-    final Constraint constraint; // of rows that have none of their own; null: none
+    final Constraint constraint; // for rows without their own; null: none
     final Broadcast<byte[]> plan; // null: none
 
     private final LinkedBlockingQueue<List<Answer>> answers = new LinkedBlockingQueue<>();
@@ -33,7 +33,7 @@ final class Feed {
 
     // ---- The task's side ----
 
-    /** Answers, or an empty list when none came in time. Throws when the engine has failed. */
+    /** Answers, or an empty list if none came in time. Throws if the engine has failed. */
     List<Answer> take(long milliseconds) throws InterruptedException {
         List<Answer> first = answers.poll(milliseconds, TimeUnit.MILLISECONDS);
         if (failure != null) throw new IllegalStateException("batchllm: " + failure.getMessage(), failure);

@@ -12,13 +12,14 @@ import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 
 /**
- * Rows' cells -> the one order of fields in which sorted rows share most. Cells are known by hash and length, of the
- * {@code capacity} rows whose keys have the least hashes: a function of the rows alone, as {@link PromptSample} is.
+ * Rows' cells -> the order of fields in which sorted rows share most. Keeps the hashes and lengths of the cells of the
+ * {@code capacity} rows whose keys have the smallest hashes, so the result depends on the rows alone, like {@link
+ * PromptSample}.
  */
 final class FieldSample implements Serializable {
     private static final long serialVersionUID = 1;
 
-    /** A row without nulls. Naturally ordered by falling hash of its key. */
+    /** A row without nulls. The natural order is by decreasing hash of its key. */
     private static final class Item implements Comparable<Item>, Serializable {
         private static final long serialVersionUID = 1;
         final long place;
@@ -44,7 +45,7 @@ final class FieldSample implements Serializable {
         this.capacity = capacity;
     }
 
-    /** A row's cells: two numbers that tell values apart, and lengths in bytes. */
+    /** Adds a row's cells: two numbers that identify each value, and lengths in bytes. */
     void add(long key, long[] cells, int[] bytes) {
         keep(new Item(Prompts.hash(key), cells, bytes));
     }
@@ -64,9 +65,10 @@ final class FieldSample implements Serializable {
     }
 
     /**
-     * Fields by number. lineBytes: of each one's line besides the value. The best of three: as given; by what their
-     * repeated values share alone; and field after field, each time the one that shares most among the rows that have had
-     * all fields before it in common. The last sees fields that determine one another.
+     * The best order, as field numbers. lineBytes: bytes of each field's line besides the value. Tries three orders: as
+     * given; by what the repeated values of each field share by themselves; and greedily, choosing the field that
+     * shares most among the rows that have all previous fields in common. The last detects fields that determine one
+     * another.
      */
     int[] order(int[] lineBytes) {
         List<Item> rows = new ArrayList<>(items);
@@ -122,7 +124,10 @@ final class FieldSample implements Serializable {
         return shared;
     }
 
-    /** Bytes shared when the field comes next in groups of rows; finer, if not null: the groups that it makes of them. */
+    /**
+     * Bytes shared if the field comes next in groups of rows. finer, if not null, receives the groups that it divides
+     * them into.
+     */
     private static long split(List<Item> rows, int[] groups, int field, int[] lineBytes, int[] finer) {
         Map<List<Long>, Integer> numbers = new HashMap<>();
         long shared = 0;

@@ -31,24 +31,24 @@ import org.batchllm.Sharing;
 import org.batchllm.TextColumn;
 import org.batchllm.TokenColumn;
 
-/** Requests -> columns -> the library's engine -> answers. Of one thread. */
+/** Requests -> columns -> the library's engine -> answers. Used by one thread. */
 final class NativeEngine implements AutoCloseable {
     private static final int PREFIX = "BATCHLLM_ERROR_".length();
 
     private final Engine engine;
     private final List<String> labels; // of a model with a classification head
     private Plan plan; // the last one used
-    private long planId; // of its broadcast
+    private long planId; // the id of its broadcast
     private long polled; // rows
-    private boolean ready; // there is something to poll
+    private boolean ready; // whether there is something to poll
 
-    /** warnings: called on any thread. */
+    /** warnings: may be called on any thread. */
     NativeEngine(BatchLlmOptions options, String devices, Consumer<String> warnings) {
         engine = Engine.create(engineOptions(options, devices, warnings));
         labels = engine.labels();
     }
 
-    /** Equal for options that the same engine serves, whatever the sampling: the device aside. */
+    /** Equal for options that the same engine can serve; independent of sampling and device. */
     static String key(BatchLlmOptions options) {
         return String.join("\n", String.valueOf(options.model), String.valueOf(options.backend),
                 String.valueOf(options.computeType), String.valueOf(options.backendOptions),
@@ -79,8 +79,9 @@ final class NativeEngine implements AutoCloseable {
     }
 
     /**
-     * Rows whose keys differ from each other and from those of all rows in the engine. Throws: none were
-     * added. Returns the answers of those that were not: their own constraints are wrong, or cannot be enforced.
+     * Adds rows whose keys differ from each other and from those of all rows in the engine. If it throws, none were
+     * added. Returns answers for rows that were not added because their own constraints are invalid or cannot be
+     * enforced.
      */
     List<Answer> add(Feed feed, List<Request> all) {
         List<Answer> refused = refuse(all, feed.constraint);
@@ -104,7 +105,7 @@ final class NativeEngine implements AutoCloseable {
         return refused;
     }
 
-    /** common: the constraint of rows that have none of their own, whose failure is the feed's. */
+    /** common: the constraint of rows without their own; if it fails, the feed fails. */
     private List<Answer> refuse(List<Request> requests, Constraint common) {
         Map<Constraint, String> errors = new HashMap<>();
         List<Answer> refused = new ArrayList<>();
@@ -117,7 +118,7 @@ final class NativeEngine implements AutoCloseable {
         return refused;
     }
 
-    /** Why rows cannot have this constraint; "" when they can. */
+    /** Why rows cannot have this constraint; "" if they can. */
     private String error(Constraint constraint) {
         try {
             engine.prepare(constraint);
@@ -225,14 +226,14 @@ final class NativeEngine implements AutoCloseable {
         }
     }
 
-    /** One iteration. False: no row is left. */
+    /** Runs one step. False: no row is left. */
     boolean step() {
         Progress progress = engine.step();
         ready = progress.rowsDone() > polled;
         return !progress.done();
     }
 
-    /** What has finished since the last call: rows with all of their results. */
+    /** The answers that have finished since the last call, always all of a row's. */
     List<Answer> poll(LongFunction<Request> running) {
         if (!ready) return List.of();
         try (Results results = engine.poll()) {
@@ -277,12 +278,12 @@ final class NativeEngine implements AutoCloseable {
         return best;
     }
 
-    /** Computed so far. */
+    /** Prompt tokens computed so far. */
     long processedPromptTokens() {
         return engine.stats().processedPromptTokens();
     }
 
-    /** The row with this tag ends soon, with what it has. */
+    /** Ends the row with this tag soon, with what it has. */
     void cancel(long tag) {
         engine.cancel(tag);
     }

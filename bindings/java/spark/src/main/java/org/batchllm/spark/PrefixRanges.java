@@ -5,27 +5,26 @@ import java.util.Arrays;
 import java.util.List;
 
 /**
- * A sample of prompts -> ranges of prompts, one a partition, of about the same work.
+ * A sample of prompts -> ranges of prompts, one per partition, with about the same work.
  *
- * <p>Rows that share a prefix lie together in the order of prompts. A boundary between two of them
- * costs what they have in common: that prefix is computed on both sides. So each boundary is put,
- * near the place that balances the work, where neighbours have least in common, and is written as
- * the shortest head that separates the two: a group whose prefix is longer than what the two have
- * in common is never cut, sampled or not. A prefix with more rows than a partition may hold has no
- * such place inside; it is cut between its rows, and computed once in each part.
+ * <p>Rows that share a prefix are adjacent in the order of prompts. A boundary between two of them costs what they have
+ * in common, since that prefix is computed on both sides. So each boundary is placed where neighbours have least in
+ * common, near the point that balances the work. It is stored as the shortest head that separates the two neighbours: a
+ * group whose prefix is longer than what they have in common is never cut, sampled or not. A prefix with more rows than
+ * fit a partition is divided among several, and computed once in each.
  *
- * <p>Prompts that are equal as far as heads go are told apart by the place that their keys give them. A row's
- * partition is a function of its prompt and key alone.
+ * <p>Prompts with equal heads are ordered by the place that their keys determine. A row's partition depends only on its
+ * prompt and key.
  */
 final class PrefixRanges implements Serializable {
     private static final long serialVersionUID = 1;
 
-    /** How far a boundary may move for the sake of prefixes, in shares of a partition's work. */
+    /** How far a boundary may move to avoid cutting prefixes, as a share of a partition's work. */
     private static final double SLACK = 0.25;
-    /** Prefixes below the engine's least (16 tokens) are not shared, so cutting them costs nothing. */
+    /** The engine shares no prefix of fewer than 16 tokens, so cutting one costs nothing. */
     private static final int LEAST_PREFIX = 16 * Prompts.TOKEN_BYTES;
 
-    // Partition i holds [boundary i - 1, boundary i), boundaries being (head, place).
+    // Partition i has [boundary i - 1, boundary i); a boundary is (head, place).
     private final byte[][] heads;
     private final long[] places;
     private final int headBytes;
@@ -42,7 +41,7 @@ final class PrefixRanges implements Serializable {
         return heads.length + 1;
     }
 
-    /** Most sampled prompts are longer than heads, and their heads are equal. */
+    /** Whether most sampled prompts are longer than heads and have equal heads. */
     boolean blind() {
         return blind;
     }
@@ -66,15 +65,15 @@ final class PrefixRanges implements Serializable {
     }
 
     /**
-     * @param sample of all rows
-     * @param wanted partitions; fewer when there are fewer rows
-     * @param outputTokens expected for a row: they weigh as much as prompt tokens
+     * @param sample a sample of all rows
+     * @param wanted the number of partitions; there are fewer if there are fewer rows
+     * @param outputTokens the tokens that a row is expected to generate; they weigh as much as prompt tokens
      */
     static PrefixRanges choose(PromptSample sample, int wanted, int outputTokens) {
         List<PromptSample.Item> rows = sample.sorted();
         int n = rows.size();
         int partitions = Math.max(1, Math.min(wanted, n));
-        // common[i]: of rows i - 1 and i.
+        // common[i]: the common prefix of rows i - 1 and i.
         int[] common = new int[n + 1];
         int blind = 0;
         for (int i = 1; i < n; ++i) {
@@ -88,7 +87,7 @@ final class PrefixRanges implements Serializable {
         int last = 0;
         for (int part = 1; part < partitions; ++part) {
             int lowest = last + 1;
-            int highest = n - (partitions - part); // leave a row for each of the others
+            int highest = n - (partitions - part); // leaves a row for each of the others
             double share = before[n] / partitions;
             int cut = cut(before, common, lowest, highest, part * share, SLACK * share);
             PromptSample.Item right = rows.get(cut);
@@ -101,8 +100,8 @@ final class PrefixRanges implements Serializable {
     }
 
     /**
-     * Work of all rows before sampled row i, in bytes of prompt. A sampled row stands for rows /
-     * sampled others, but what it shares is computed once for all of these.
+     * Work of all rows before sampled row i, in bytes of prompt. A sampled row stands for rows / sampled rows, but what
+     * it shares is computed once for all of them.
      */
     private static double[] work(List<PromptSample.Item> rows, int[] common, long total, int outputTokens) {
         int n = rows.size();
@@ -116,7 +115,7 @@ final class PrefixRanges implements Serializable {
         return before;
     }
 
-    /** The cut in [lowest, highest] with least in common, of those at most slack from the aim. */
+    /** Of the cuts in [lowest, highest] within slack of the aim, the one where neighbours have least in common. */
     private static int cut(double[] before, int[] common, int lowest, int highest, double aim, double slack) {
         int best = -1;
         int nearest = lowest;

@@ -9,14 +9,14 @@ import java.util.PriorityQueue;
 import java.util.stream.IntStream;
 
 /**
- * Prompts -> a uniform sample of their heads: the {@code capacity} rows whose keys have the least
- * hashes. So the sample is a function of the rows alone, whatever partitions they come in and in
- * whatever order these are merged, and its size is exact.
+ * Prompts -> a uniform sample of their heads: the {@code capacity} rows whose keys have the smallest hashes. So the
+ * sample depends on the rows alone, not on their partitions or on the order in which these are merged, and its size is
+ * exact.
  */
 final class PromptSample implements Serializable {
     private static final long serialVersionUID = 1;
 
-    /** One row: its head, its whole length, and its key. Naturally ordered by falling hash. */
+    /** One row: its head, its whole length, and its key. The natural order is by decreasing hash. */
     static final class Item implements Comparable<Item>, Serializable {
         private static final long serialVersionUID = 1;
         final byte[] head;
@@ -36,15 +36,15 @@ final class PromptSample implements Serializable {
             return Long.compare(other.hash, hash);
         }
 
-        /** Of rows with equal heads: see {@link PromptSample#place}. */
+        /** Its place among rows with equal heads: see {@link PromptSample#place}. */
         long place() {
             return Prompts.hash(hash);
         }
     }
 
     /**
-     * The place of a row among those with the same head. Not the hash by which rows are sampled: the
-     * sample has the least of those only.
+     * The place of a row among those with the same head. This is not the hash that rows are sampled by, since the
+     * sample only has the smallest of those.
      */
     static long place(long key) {
         return Prompts.hash(Prompts.hash(key));
@@ -59,7 +59,7 @@ final class PromptSample implements Serializable {
     private final int capacity;
     private final int headBytes;
     private long rows;
-    // The greatest hash on top: the next to be displaced.
+    // The largest hash is on top: it is the next to be replaced.
     private final PriorityQueue<Item> items = new PriorityQueue<>();
 
     PromptSample(int capacity, int headBytes) {
@@ -67,7 +67,7 @@ final class PromptSample implements Serializable {
         this.headBytes = headBytes;
     }
 
-    /** A row: its prompt, or at least headBytes of it, and the whole prompt's length. */
+    /** Adds a row: its prompt, or at least headBytes of it, and the whole prompt's length. */
     void add(byte[] prompt, long length, long key) {
         rows++;
         long hash = Prompts.hash(key);
@@ -101,15 +101,15 @@ final class PromptSample implements Serializable {
     }
 
     /**
-     * Whether some rows have one key. The sample has every row of the keys with the least hashes, so that it sees any share
-     * of rows that is worth a look, and each one where all rows are sampled.
+     * Whether keys repeat. The sample has every row of the keys with the smallest hashes, so it detects any significant
+     * share of repeated keys, and all of them if every row is sampled.
      */
     boolean keysRepeat() {
         return items.stream().mapToLong(item -> item.key).distinct().count() < items.size();
     }
 
     /**
-     * Keys that cut all rows into so many ranges of about equal size, or into fewer where keys are equal: range i is
+     * Keys that divide all rows into this many ranges of about equal size, or into fewer if keys are equal: range i is
      * [cut i - 1, cut i).
      */
     long[] keyCuts(int ranges) {

@@ -6,11 +6,10 @@ import java.util.Arrays;
 
 /**
  * Prompts as bytes whose unsigned order is the order of the prompts: text as UTF-8, tokens as four
- * big-endian bytes each. A token of text is about four bytes too, so lengths of both kinds count in
- * the same unit.
+ * big-endian bytes each. A token of text also has about four bytes, so both kinds of lengths have the same unit.
  */
 final class Prompts {
-    /** Bytes that stand for one token, in weights and limits. */
+    /** Bytes per token, in weights and limits. */
     static final int TOKEN_BYTES = 4;
 
     private Prompts() {}
@@ -36,13 +35,13 @@ final class Prompts {
         ByteBuffer.wrap(bytes).asIntBuffer().get(into, at, bytes.length / TOKEN_BYTES);
     }
 
-    /** Bytes that a and b have in common at their heads. */
+    /** The length of the longest common prefix of a and b. */
     static int common(byte[] a, byte[] b) {
         int differ = Arrays.mismatch(a, b);
         return differ < 0 ? a.length : differ;
     }
 
-    /** Of a key and a prompt, which may be null. */
+    /** A hash of a key and a prompt, which may be null. */
     static long hash(long key, byte[] prompt) {
         long hash = hash(key);
         if (prompt == null) return hash;

@@ -6,17 +6,17 @@ import java.util.List;
 /** One row on its way through an engine. */
 final class Request implements Windows.HasPrompt {
     /**
-     * The row's columns; null in the prompt's place, which {@link #prompt} has in less memory, unless the
-     * prompt has what is no token id.
+     * The row's columns. The prompt is null here, since {@link #prompt} has it in less memory, unless it contains a
+     * value that is not a token id.
      */
     final Object[] columns;
     final byte[] prompt;
     final long key;
-    /** Of rows to be scored, as bytes like the prompt; else null. */
+    /** The continuations of a row to be scored, as bytes like the prompt; else null. */
     final byte[][] continuations;
     final RowParams params;
 
-    // Of the engine's thread, while it has the row:
+    // Used by the engine's thread while it has the row:
     Feed feed;
     List<Request> alike; // rows like this one, which take its answers; null: none
 

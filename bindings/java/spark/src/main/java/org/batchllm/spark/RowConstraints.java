@@ -10,13 +10,13 @@ import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructType;
 import org.batchllm.Constraint;
 
-/** What the output of each row must look like: as a column of the row's own says, else as the options say. */
+/** The constraint on each row's output: from a column if the row has a value there, else from the options. */
 final class RowConstraints implements Serializable {
     private static final long serialVersionUID = 1;
 
     private enum Kind { CHOICES, REGEX, JSON_SCHEMA, GRAMMAR, LARK_GRAMMAR }
 
-    private final String name; // of the column; null: none
+    private final String name; // the column's name; null: none
     private final int at;
     private final Kind kind;
     private final Constraint common; // null: none
@@ -26,7 +26,7 @@ final class RowConstraints implements Serializable {
     private final boolean anyNumbers;
     private final boolean looseSchema;
 
-    /** Throws IllegalArgumentException, with the name of the option or column, for what cannot be used. */
+    /** Throws IllegalArgumentException with the name of an option or column that cannot be used. */
     RowConstraints(StructType input, BatchLlmOptions options) {
         startAfter = options.startAfter;
         flexibleWhitespace = options.flexibleWhitespace;
@@ -95,7 +95,7 @@ final class RowConstraints implements Serializable {
                 .withLooseSchema(looseSchema);
     }
 
-    /** Of rows that have none of their own; null: none. */
+    /** The constraint of rows without their own; null: none. */
     Constraint common() {
         return common;
     }
@@ -104,7 +104,7 @@ final class RowConstraints implements Serializable {
         return at >= 0;
     }
 
-    /** Of a row with these columns; null: none. */
+    /** The constraint of a row with these columns; null: none. */
     Constraint of(Object[] values) {
         if (at < 0 || values[at] == null || error(values) != null) return common;
         if (kind != Kind.CHOICES) return make(kind, (String) values[at]);
@@ -115,7 +115,7 @@ final class RowConstraints implements Serializable {
         return Columns.list(values[at]);
     }
 
-    /** Why the row's own cannot be one; null when it can, as far as is known without the model. */
+    /** Why the row's own constraint is invalid; null if it is valid as far as can be told without the model. */
     String error(Object[] values) {
         if (at < 0 || values[at] == null || kind != Kind.CHOICES) return null;
         return list(values).contains(null) ? "ROW_CONSTRAINT: column " + name + ": a choice is null" : null;

@@ -15,14 +15,13 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * One engine for all tasks of this process that want the same model on the same device. One thread
- * drives it: tasks hand over windows of rows and wait for answers, so that rows of several tasks
- * fill the engine's steps together.
+ * One engine for all tasks of this process that use the same model on the same device. One thread drives it: tasks
+ * submit windows of rows and wait for answers, so that rows of several tasks fill the engine's steps together.
  *
- * <p>A row's tag is its key, since the tag is a part of what fixes the row's random numbers. The
- * engine has at most one row of a key at a time. One that is like it takes its answers; another one, of another job, or of
- * a task that was killed and runs again, is held until the first is done. (Where a job's keys repeat, Columns makes
- * others of keys and prompts.)
+ * <p>A row's tag is its key, since the tag is one of the things that determine the row's random numbers. The engine has
+ * at most one row with a key at a time. An equal row takes its answers; a different one, from another job or from a
+ * task that was killed and runs again, waits until the first is done. (If a job's keys repeat, Columns makes new ones
+ * from keys and prompts.)
  */
 final class SharedEngine implements AutoCloseable {
     private static final AtomicLong LOADED = new AtomicLong();
@@ -32,12 +31,12 @@ final class SharedEngine implements AutoCloseable {
     private final Thread thread;
     private final Set<Feed> feeds = ConcurrentHashMap.newKeySet();
     private volatile Throwable failure;
-    /** Prompt tokens that the engine has computed and no task has counted yet. */
+    /** Prompt tokens that the engine has computed and that no task has counted yet. */
     private final AtomicLong processed = new AtomicLong();
-    /** Of the engine's log, which no task has taken yet. */
+    /** Warnings from the engine's log that no task has taken yet. */
     private final Set<String> warnings = ConcurrentHashMap.newKeySet();
 
-    // Of the thread alone.
+    // Used only by the thread.
     private NativeEngine engine;
     private boolean closing;
     private boolean added;
@@ -45,7 +44,7 @@ final class SharedEngine implements AutoCloseable {
     private final Map<Long, Request> running = new HashMap<>();
     private final Map<Long, Deque<Request>> held = new HashMap<>();
 
-    /** Loads the model; throws what that throws. */
+    /** Loads the model; throws if that fails. */
     SharedEngine(BatchLlmOptions options, String devices) {
         CountDownLatch loaded = new CountDownLatch(1);
         thread = new Thread(() -> drive(options, devices, loaded), "batchllm " + devices);
@@ -67,7 +66,7 @@ final class SharedEngine implements AutoCloseable {
 
     // ---- Any thread ----
 
-    /** Every row gets its answers, in any order, on the feed. */
+    /** Submits rows. Every row gets its answers, in any order, on the feed. */
     void submit(Feed feed, List<Request> rows) {
         feeds.add(feed);
         commands.add(() -> add(feed, rows));
@@ -75,14 +74,14 @@ final class SharedEngine implements AutoCloseable {
         if (failure != null) feed.fail(failure);
     }
 
-    /** The feed's rows end, and nobody waits for their answers. */
+    /** Ends the feed's rows; their answers are discarded. */
     void abandon(Feed feed) {
         feed.abandon();
         feeds.remove(feed);
         commands.add(() -> cancel(feed));
     }
 
-    /** Engines that this process has loaded so far. */
+    /** How many engines this process has loaded so far. */
     static long loaded() {
         return LOADED.get();
     }
@@ -91,12 +90,12 @@ final class SharedEngine implements AutoCloseable {
         return failure != null;
     }
 
-    /** Computed prompt tokens since the last call, by whichever task. */
+    /** Prompt tokens computed since the last call by any task. */
     long takeProcessed() {
         return processed.getAndSet(0);
     }
 
-    /** What the engine has warned of since the last call, by whichever task. */
+    /** Warnings of the engine since the last call by any task. */
     List<String> takeWarnings() {
         return warnings.stream().filter(warnings::remove).toList();
     }
@@ -105,7 +104,7 @@ final class SharedEngine implements AutoCloseable {
         if (warnings.size() < MOST_WARNINGS) warnings.add(text);
     }
 
-    /** Frees the model. No task may use it any more. */
+    /** Frees the model. No task may use it after this. */
     @Override
     public void close() {
         commands.add(() -> closing = true);
@@ -149,7 +148,7 @@ final class SharedEngine implements AutoCloseable {
         }
     }
 
-    /** All that there are; waits for one when the engine has nothing to do. */
+    /** Takes all pending commands; waits for one if the engine has nothing to do. */
     private void takeCommands() throws InterruptedException {
         Runnable command = running.isEmpty() ? commands.take() : commands.poll();
         for (; command != null; command = commands.poll()) command.run();
@@ -173,7 +172,7 @@ final class SharedEngine implements AutoCloseable {
         start(feed, free);
     }
 
-    /** Rows whose keys are free, and in `running`. What fails here is the feed's own fault. */
+    /** Starts rows whose keys are free and that are in `running`. A failure here is the feed's own. */
     private void start(Feed feed, List<Request> rows) {
         if (rows.isEmpty()) return;
         List<Answer> refused;
@@ -190,11 +189,11 @@ final class SharedEngine implements AutoCloseable {
         try {
             engine.plan(feed);
         } catch (RuntimeException e) {
-            feed.fail(e); // the task ends by it, and then cancels its rows
+            feed.fail(e); // this ends the task, which then cancels its rows
         }
     }
 
-    /** These rows have left the engine: those that waited for their keys come in. */
+    /** Starts rows that waited for the keys of these rows, which have left the engine. */
     private void startHeld(Iterable<Request> gone) {
         Map<Feed, List<Request>> next = new IdentityHashMap<>();
         for (Request row : gone) {
@@ -217,7 +216,7 @@ final class SharedEngine implements AutoCloseable {
         }
     }
 
-    /** All of the results of some rows. */
+    /** Delivers all of the results of some rows. */
     private void deliver(List<Answer> answers) {
         Map<Feed, List<Answer>> byFeed = new IdentityHashMap<>();
         Set<Request> done = Collections.newSetFromMap(new IdentityHashMap<>());

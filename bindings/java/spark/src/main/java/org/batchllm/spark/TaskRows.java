@@ -11,9 +11,9 @@ import org.apache.spark.resource.ResourceInformation;
 import org.apache.spark.sql.Row;
 
 /**
- * One partition's rows, sorted by prompt -> result rows, as they finish. At most one and a half
- * windows of rows are with the engine: the next window goes in while half of one is still there, so
- * that the engine does not run dry.
+ * One partition's rows, sorted by prompt -> result rows, as they finish. At most one and a half windows of rows are in
+ * the engine: the next window is added while half of the last one is still running, so that the engine does not run out
+ * of rows.
  */
 final class TaskRows implements Iterator<Row> {
     private static final long WAIT_MS = 200;
@@ -27,8 +27,8 @@ final class TaskRows implements Iterator<Row> {
     private final String devices;
     private SharedEngine engine; // acquired with the first row
     private Iterator<Answer> ready = List.<Answer>of().iterator();
-    private int left; // rows that the engine has
-    private int window; // rows of the last window that it was given
+    private int left; // rows in the engine
+    private int window; // rows of the last window that was added
 
     TaskRows(Iterator<Row> rows, Columns columns, BatchLlmOptions options, Broadcast<byte[]> plan,
             BatchLlmMetrics metrics) {
@@ -38,7 +38,7 @@ final class TaskRows implements Iterator<Row> {
         windows = new Windows<>(requests(rows), options.windowRows, options.windowBytes);
         feed = new Feed(options, columns.tokens(), columns.scored(), columns.constraint(), plan);
         devices = options.devices != null ? options.devices
-                : "cpu".equals(options.backend) ? "" // the GPUs that Spark gave the task are left alone
+                : "cpu".equals(options.backend) ? "" // does not use the GPUs that Spark assigned to the task
                                                 : devices(context);
     }
 
@@ -56,7 +56,7 @@ final class TaskRows implements Iterator<Row> {
         };
     }
 
-    /** What Spark gave the task: "0", "2,3"; "" when it gave none. */
+    /** The GPUs that Spark assigned to the task: "0", "2,3"; "" if none. */
     static String devices(TaskContext context) {
         ResourceInformation gpus = context.resourcesJMap().get("gpu");
         return gpus == null ? "" : String.join(",", gpus.addresses());
@@ -87,8 +87,8 @@ final class TaskRows implements Iterator<Row> {
     }
 
     /**
-     * Gives the engine windows while it has few rows, up to one with rows that need no engine, whose
-     * answers it returns.
+     * Adds windows while the engine has few rows, until one contains rows that need no engine. Returns the answers of
+     * those.
      */
     private List<Answer> fill() {
         List<Answer> answers = new ArrayList<>();
@@ -110,7 +110,7 @@ final class TaskRows implements Iterator<Row> {
 
     private void acquire() {
         engine = Engines.acquire(options, devices);
-        // Also when the task fails, is killed, or its rows are not all wanted.
+        // Also called if the task fails, is killed, or does not need all of its rows.
         context.addTaskCompletionListener((TaskContext done) -> {
             metrics.processedPromptTokens.add(engine.takeProcessed());
             engine.takeWarnings().forEach(metrics.warnings::add);

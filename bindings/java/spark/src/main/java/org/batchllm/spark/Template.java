@@ -23,11 +23,11 @@ import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * A template's text -> an expression for a row's prompt. The language is the library's (docs/tables.md); it is read here
- * too because rows are placed by their prompts before any native code sees them.
+ * A template's text -> an expression for a row's prompt. The language is the library's (docs/tables.md). It is also
+ * parsed here because rows are partitioned by their prompts before any native code sees them.
  */
 final class Template {
-    /** Text, then the field behind it; the last part's is null. */
+    /** Text, then the field that follows it; null for the last part. */
     private static final class Part {
         final String text;
         final String field;
@@ -44,7 +44,7 @@ final class Template {
         this.parts = parts;
     }
 
-    /** Throws IllegalArgumentException, with the place, for what cannot be read. */
+    /** Throws IllegalArgumentException with the place of a mistake. */
     static Template parse(String text) {
         List<Part> parts = new ArrayList<>();
         StringBuilder literal = new StringBuilder();
@@ -78,7 +78,7 @@ final class Template {
         return new IllegalArgumentException("template: " + what);
     }
 
-    /** Each once, as they first appear. */
+    /** Each field once, in the order in which they first appear. */
     List<String> fields() {
         Set<String> names = new LinkedHashSet<>();
         for (Part part : parts) {
@@ -87,7 +87,7 @@ final class Template {
         return new ArrayList<>(names);
     }
 
-    /** Throws when a field is no column of the rows, or is one that is not written as text. */
+    /** Throws if a field is not a column of the rows, or if the column cannot be written as text. */
     void check(StructType rows) {
         for (String field : fields()) {
             DataType type = rows.fields()[Columns.index(rows, field)].dataType();
@@ -103,7 +103,7 @@ final class Template {
         return col("`" + field.replace("`", "``") + "`").cast(DataTypes.StringType);
     }
 
-    /** Null where a cell is. */
+    /** The prompt; null if one of the cells is null. */
     Column prompt() {
         List<Column> pieces = new ArrayList<>();
         for (Part part : parts) {
@@ -125,7 +125,7 @@ final class Template {
         return struct(lit(role).as("role"), content.as("content"));
     }
 
-    /** The same with its fields in this order, lines moved whole; throws where a line cannot be moved. */
+    /** The same template with its fields in this order. Whole lines move; throws if a line cannot be moved. */
     Template reordered(List<String> order) {
         Movable movable = new Movable();
         List<Part> moved = new ArrayList<>();
@@ -142,7 +142,7 @@ final class Template {
         return new Template(moved);
     }
 
-    /** Bytes of each field's line besides its value, one for its line's end. */
+    /** Bytes of each field's line besides its value, including one for the line end. */
     int[] lineBytes() {
         Movable movable = new Movable();
         int[] bytes = new int[movable.fields.size()];
@@ -152,7 +152,7 @@ final class Template {
         return bytes;
     }
 
-    /** The lines that have a field each, and what stands before and behind them. */
+    /** The lines that have a field each, and the text before and after them. */
     private final class Movable {
         final List<String> fields = new ArrayList<>();
         final List<String> before = new ArrayList<>();
@@ -182,7 +182,7 @@ final class Template {
                                             + ": what all rows have goes before or behind the fields that may be moved");
                 }
                 fields.add(field);
-                // In another place a bare value would say nothing of what it is.
+                // In another place, a bare value would not tell what it is.
                 before.add(text.chars().allMatch(c -> c == ' ' || c == '\t') ? field + ": " : text);
                 after.add(end < 0 ? next : next.substring(0, end));
                 if (last) {

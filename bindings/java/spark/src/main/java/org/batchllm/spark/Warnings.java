@@ -10,8 +10,9 @@ import org.apache.spark.SparkContext;
 import org.apache.spark.util.AccumulatorV2;
 
 /**
- * What executors' engines warn of, brought to the driver with each task that ends, and logged there. Of texts that
- * differ only in their numbers the first is kept, since engines of one job warn of the same thing with other figures.
+ * Warnings of the executors' engines, sent to the driver with each task that ends, and logged there. Of texts that
+ * differ only in their numbers, the first is kept, since the engines of a job warn of the same thing with different
+ * figures.
  */
 final class Warnings extends AccumulatorV2<String, List<String>> {
     private static final long serialVersionUID = 1;
@@ -19,7 +20,7 @@ final class Warnings extends AccumulatorV2<String, List<String>> {
     private static final int MOST = 20;
 
     private final LinkedHashMap<String, String> texts = new LinkedHashMap<>();
-    // True only for the one that the driver made, and not where executors log to the driver's own log.
+    // True only for the driver's original, and not if executors log to the driver's own log.
     private final transient boolean logs;
 
     Warnings(SparkContext context) {
@@ -63,7 +64,7 @@ final class Warnings extends AccumulatorV2<String, List<String>> {
         return new Warnings(texts);
     }
 
-    // Heartbeats send it while tasks add to it.
+    // Heartbeats serialize it while tasks add to it.
     private synchronized void writeObject(ObjectOutputStream out) throws IOException {
         out.defaultWriteObject();
     }

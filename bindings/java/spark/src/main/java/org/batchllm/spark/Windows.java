@@ -6,15 +6,15 @@ import java.util.List;
 import java.util.NoSuchElementException;
 
 /**
- * Rows in the order of their prompts -> windows of bounded size. A window ends in its last quarter,
- * where neighbours have least in common, so that few prefixes are computed in two windows.
+ * Rows in the order of their prompts -> windows of bounded size. A window ends where neighbours in its last quarter
+ * have least in common, so that few prefixes are computed in two windows.
  */
 final class Windows<R extends Windows.HasPrompt> implements Iterator<List<R>> {
     interface HasPrompt {
-        /** Null: none; such rows come first in the order. */
+        /** Null: no prompt; such rows come first in the order. */
         byte[] prompt();
 
-        /** Of all that goes to the engine. */
+        /** Bytes of everything that goes to the engine. */
         long bytes();
     }
 
@@ -23,7 +23,7 @@ final class Windows<R extends Windows.HasPrompt> implements Iterator<List<R>> {
     private final long maxBytes;
     private List<R> waiting = new ArrayList<>();
 
-    /** Windows of at most maxRows rows and, but for their last row, of maxBytes of prompts and continuations. */
+    /** Windows of at most maxRows rows and, not counting their last row, maxBytes of prompts and continuations. */
     Windows(Iterator<R> rows, int maxRows, long maxBytes) {
         this.rows = rows;
         this.maxRows = maxRows;
@@ -54,7 +54,7 @@ final class Windows<R extends Windows.HasPrompt> implements Iterator<List<R>> {
         return window;
     }
 
-    /** Where to cut, with at least a row before; the rows from there on open the next window. */
+    /** Where to cut, with at least one row before the cut; the rows after it begin the next window. */
     private int cut(List<R> window) {
         int n = window.size();
         if (n < 2) return n;
