@@ -6,16 +6,10 @@
 //
 //     experts                          Qwen3-30B-A3B: 128 experts, 8 a token, 768 wide, hidden 2048
 //     experts --experts 8 --chosen 2 --width 14336 --hidden 4096 --tokens 256
-<<<<<<< HEAD
-//     experts --kernel sm90            that one alone
-//     experts --gelu                   gates by GELU's approximation with tanh (Gemma 4), not by SiLU
-//     experts --fp8 blocks             elements in e4m3 with scales of blocks of W, or of its rows (rows); the dense
-//                                      product, too
-=======
 //     experts --kernel sm90            only this one
+//     experts --gelu                   gates by GELU's approximation with tanh (Gemma 4), not by SiLU
 //     experts --fp8 blocks             elements in e4m3 with scales of blocks of W, or of its rows
 //                                      (rows); also for the dense product
->>>>>>> prose
 //     experts --check                  no times: elements drawn from each product against float64
 #include <algorithm>
 #include <cmath>

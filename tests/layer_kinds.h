@@ -272,7 +272,6 @@ inline Model shared_expert() {
     });
 }
 
-<<<<<<< HEAD
 // Experts beside the feed-forward of a layer (Gemma 4 26B-A4B), of a model made by gemma4(): each between norms of its
 // own.
 inline void add_normed_experts(Layer *layer) {
@@ -308,10 +307,7 @@ inline Model some_normed_experts() {
     return model;
 }
 
-// Of gpt-oss.
-=======
 // As in gpt-oss.
->>>>>>> prose
 inline Model biased_experts() {
     return changed(plain(8, 1, 64), [](Layer *layer) {
         add_experts(layer);

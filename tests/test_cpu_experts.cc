@@ -94,7 +94,6 @@ void a_correction_chooses_and_does_not_weigh(void **) {
     assert_close(got.weights, {0.5});
 }
 
-<<<<<<< HEAD
 void an_experts_scale_weighs_and_does_not_choose(void **) {
     Router router = of_kind(RouterKind::sigmoid, 2, true);
     router.scale = 2;
@@ -103,11 +102,8 @@ void an_experts_scale_weighs_and_does_not_choose(void **) {
     assert_close(got.weights, {0.5, 3});
 }
 
-// Groups {0, 1}, {2, 3}, {4, 5}: the best expert stands in a group whose two best are not the highest.
-=======
 // Groups {0, 1}, {2, 3}, {4, 5}: the best expert is in a group whose two best do not have the
 // highest sum.
->>>>>>> prose
 void groups_are_chosen_by_their_two_best(void **) {
     Router router = of_kind(RouterKind::sigmoid, 2, false);
     router.groups = 3;
