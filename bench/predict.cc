@@ -1,9 +1,9 @@
 // How long a described device is predicted to take for the jobs of bench/throughput.
 //
-//     predict [DEVICE]              beside what an H200 took (docs/performance.md): rows/s measured
-//                                   and predicted, the
-//                                   error, and where the seconds are predicted to go. A star: a fit to these
-//                                   jobs alone was tested on the others
+//     predict [DEVICE]              beside what an H200 took, or an H100 if DEVICE is h100
+//                                   (docs/performance.md): rows/s measured and predicted, the error, and
+//                                   where the seconds are predicted to go. A star: a fit to these jobs alone
+//                                   was tested on the others
 //     predict [DEVICE] --heads      jobs whose prefixes have a head, on several models: rows/s with
 //                                   levels 1, 2 and auto
 //     predict [DEVICE] --job NAME ..    the same of one job, changed as bench/throughput changes
@@ -39,7 +39,8 @@ std::string name_of(const MeasuredJob &job) {
 
 Status compare_with_measured(const std::string &device) {
     double worst = 0, sum = 0;
-    const std::vector<MeasuredJob> jobs = measured_on_h200();
+    const std::vector<MeasuredJob> jobs =
+        device == "h100" ? measured_on_h100() : measured_on_h200();
     std::printf("| job | measured, rows/s | predicted | error | steps | linear, s | attention | "
                 "elementwise | logits | step |\n|---|---|---|---|---|---|---|---|---|---|\n");
     for (const MeasuredJob &job : jobs) {

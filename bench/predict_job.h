@@ -1,4 +1,4 @@
-// The jobs of bench/throughput as they ran on an H200, and the same jobs through the real planner and
+// The jobs of bench/throughput as they ran on an H200 and an H100, and the same jobs through the real planner and
 // scheduler with modelled steps. For bench/predict and tests/test_predict.cc.
 #pragma once
 
@@ -56,19 +56,36 @@ constexpr MeasuredRate kMeasuredRates[] = {
     {"industry2", 800, 4096, 44.3, false},
 };
 
+// At 2edf6d3. None was used for the description.
+constexpr MeasuredRate kMeasuredOnH100[] = {
+    {"a16", 0, 0, 88.9, false},  {"one", 0, 0, 121.9, false},         {"c16", 256, 0, 17.6, false},
+    {"a4", 512, 0, 46.9, false}, {"industry1", 1000, 0, 57.4, false}, {"a16", 0, 4096, 84.8, false},
+};
+
+inline MeasuredJob measured_job(const MeasuredRate &rate) {
+    MeasuredJob job{};
+    for (const NamedJob &named : kJobs) {
+        if (std::string(named.name) == rate.name) job.job = named;
+    }
+    if (rate.rows > 0) job.job.rows = rate.rows;
+    job.step_tokens = rate.step_tokens;
+    job.rows_second = rate.rows_second;
+    job.fitted = rate.fitted;
+    return job;
+}
+
+inline std::vector<MeasuredJob> measured_on_h100() {
+    std::vector<MeasuredJob> jobs;
+    for (const MeasuredRate &rate : kMeasuredOnH100) jobs.push_back(measured_job(rate));
+    jobs.push_back(measured_job({"a16", 384, 0, 90.2, false}));
+    jobs.back().job.model = "qwen3-30b-a3b";
+    return jobs;
+}
+
 inline std::vector<MeasuredJob> measured_on_h200() {
-    const auto named = [](const char *name) {
-        for (const NamedJob &job : kJobs) {
-            if (std::string(job.name) == name) return job;
-        }
-        return kJobs[0];
-    };
     std::vector<MeasuredJob> jobs;
     const auto add = [&](const MeasuredRate &rate) {
-        MeasuredJob job{named(rate.name), 0, rate.rows_second, rate.fitted};
-        if (rate.rows > 0) job.job.rows = rate.rows;
-        job.step_tokens = rate.step_tokens;
-        jobs.push_back(job);
+        jobs.push_back(measured_job(rate));
         return &jobs.back();
     };
     for (const MeasuredRate &rate : kMeasuredRates) add(rate);

@@ -901,8 +901,8 @@ BATCHLLM_API int32_t batchllm_table_get_info(const batchllm_table *table,
 typedef struct batchllm_predict_options {
     uint32_t struct_size;
     int32_t reserved;   /* 0, else INVALID_ARGUMENT */
-    const char *device; /* the name of a built-in description, "h200", or the path of a description
-                           file, which has a slash or ends in .json. NULL (default) or "":
+    const char *device; /* the name of a built-in description, "h200" or "h100", or the path of a
+                           description file, which has a slash or ends in .json. NULL (default) or "":
                            the first of the engine options' devices on this machine. It is measured
                            the first time, for some seconds, and kept in the user's cache:
                            $XDG_CACHE_HOME/batchllm or ~/.cache/batchllm */

@@ -28,7 +28,7 @@ EXAMPLES = [
     ("How long an H200 would take:",
      ["batchllm plan --model ./model --input rows.jsonl --output rows.plan --device h200"]),
 ]
-WORDS = {"--backend": "auto cpu cuda sim", "--compute-type": "auto bf16 f16 f32", "--device": "h200 here"}
+WORDS = {"--backend": "auto cpu cuda sim", "--compute-type": "auto bf16 f16 f32", "--device": "h200 h100 here"}
 
 
 @dataclass

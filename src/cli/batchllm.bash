@@ -17,7 +17,7 @@ _batchllm() {
         --compute-type) mapfile -t COMPREPLY < <(compgen -W "auto bf16 f16 f32" -- "$current"); return ;;
         --quantize) mapfile -t COMPREPLY < <(compgen -W "none stored fp8" -- "$current"); return ;;
         --kv-type) mapfile -t COMPREPLY < <(compgen -W "auto fp8" -- "$current"); return ;;
-        --device) mapfile -t COMPREPLY < <(compgen -W "h200 here" -- "$current"); return ;;
+        --device) mapfile -t COMPREPLY < <(compgen -W "h200 h100 here" -- "$current"); return ;;
         --order) mapfile -t COMPREPLY < <(compgen -W "arrival decode-first" -- "$current"); return ;;
         --seed) return ;;
         --progress) mapfile -t COMPREPLY < <(compgen -W "auto bar lines json none" -- "$current"); return ;;

@@ -49,7 +49,7 @@ struct EngineChoice {
 
 // The device to predict time for.
 struct PredictionChoice {
-    std::string device; // "h200", a file, or "here" for this machine's; empty: none
+    std::string device; // "h200", "h100", a file, or "here" for this machine's; empty: none
     int64_t expected_tokens = 0;
 };
 

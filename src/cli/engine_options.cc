@@ -57,7 +57,7 @@ void add_engine(CLI::App *app, EngineChoice *choice) {
 
 void add_prediction(CLI::App *app, PredictionChoice *choice) {
     app->add_option("--device", choice->device,
-                    "predict the time on this device: h200, a description file, or here "
+                    "predict the time on this device: h200, h100, a description file, or here "
                     "(this machine's device, measured once and kept)")
         ->type_name("NAME");
     add_size(app, "--expected-tokens", &choice->expected_tokens, 1,

@@ -344,7 +344,7 @@ Result<ProbedDevice> probe_device(const EngineOptions &options) {
     }
     if (own.backend != "cpu") {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                     "backend \"%s\" has no device to measure: name one (\"h200\")",
+                     "backend \"%s\" has no device to measure: name one (\"h200\", \"h100\")",
                      own.backend.c_str());
     }
     RETURN_IF_ERROR(check_cpu_devices(own));

@@ -14,7 +14,7 @@
 namespace batchllm {
 
 struct PredictOptions {
-    std::string device;          // "h200", a file of costs, or "": this machine's device, measured
+    std::string device;          // "h200", "h100", a file of costs, or "": this machine's, measured
     int64_t expected_tokens = 0; // that a row which may end early generates; 0: its max_tokens
 };
 

@@ -193,7 +193,7 @@ class Plan:
 
         model: a directory with a config.json; weights are not read.
         rows: the rows that the plan was made from; None: those in the plan, made with `self_contained=True`.
-        device: "h200", or a file with a device's costs; "": this machine's, measured once and kept.
+        device: "h200", "h100", or a file with a device's costs; "": this machine's, measured once and kept.
         max_tokens, samples: of each row. Where a model ends a row is not known in advance: each row is assumed to run
             to max_tokens, or to expected_tokens if the model may end it.
         backend, devices, kv_memory_bytes, step_tokens, max_requests: as in `Engine`.

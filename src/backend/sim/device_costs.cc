@@ -44,11 +44,27 @@ DeviceCosts h200() {
     return costs;
 }
 
+// As device_probe.h measured an H100 SXM5; experts are the H200's rates, scaled as the products are.
+DeviceCosts h100() {
+    DeviceCosts costs = h200();
+    costs.name = "NVIDIA H100 80GB HBM3";
+    costs.memory_bytes = int64_t{85664174551};
+    costs.products = {{16, 4.5e13},   {32, 8.6e13},   {64, 1.73e14},  {128, 3.54e14}, {256, 5.9e14},
+                      {1024, 7.4e14}, {2048, 7.3e14}, {4096, 6.4e14}, {8192, 6.8e14}};
+    costs.memory_bandwidth = 2.5e12;
+    costs.attention_flops = 6.6e14;
+    costs.attention_bandwidth = 3.14e12;
+    costs.merge_ns = 1;
+    costs.experts = {{16, 6.2e13}, {64, 2.35e14}, {128, 3.97e14},
+                     {256, 5e14},  {512, 5.5e14}, {2048, 5.8e14}};
+    return costs;
+}
+
 struct Named {
     const char *name;
     DeviceCosts (*make)();
 };
-constexpr std::array<Named, 1> known = {{{"h200", h200}}};
+constexpr std::array<Named, 2> known = {{{"h200", h200}, {"h100", h100}}};
 
 struct Key {
     const char *name;

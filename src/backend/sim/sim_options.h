@@ -20,7 +20,7 @@
 //   host_us             0              the host's time between two batches
 //   overlap             0              1: two batches in flight, the second with tokens that the first
 //                                        samples
-//   device              none           a description of a device (device_costs.h): "h200", or a file's
+//   device              none           a description of a device (device_costs.h): "h200", "h100", or a file's
 //                                        path. StepCost then gives the seconds, the host's too, from the
 //                                        model's shape; pages, page_tokens and the tokens of a step are as on
 //                                        that device, unless given. Not with tokens_per_second, step_floor_us,
