@@ -558,9 +558,9 @@ void a_vision_tower_is_passed_over_and_nothing_else(void **) {
     assert_true(load_renamed("language_model.model.", "model.language_model.").ok());
     must_fail(load_renamed("vision_tower.", "vision_towel."), BATCHLLM_ERROR_UNSUPPORTED,
               {"vision_towel.", "of no use"});
+    // Errors have the name in the file, not the one used for the look-up.
     must_fail(load_renamed("language_model.model.norm.", "language_model.model.norn."),
-              BATCHLLM_ERROR_MODEL_FORMAT, {"model.norm.weight", "missing"});
-    // The error has the name in the file, not the one used for the look-up.
+              BATCHLLM_ERROR_MODEL_FORMAT, {"tensor language_model.model.norm.weight is missing"});
     must_fail(load_renamed("\"dtype\":\"BF16\"", "\"dtype\":\"I16\" "), BATCHLLM_ERROR_UNSUPPORTED,
               {"tensor language_model.model.embed_tokens.weight is of type I16"});
 }

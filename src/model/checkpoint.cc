@@ -108,6 +108,17 @@ Status Checkpoint::rename(const Model &model) {
     return {};
 }
 
+std::string Checkpoint::name_in_files(const std::string &name, const Model &model) const {
+    for (const Model::Renamed &renamed : model.renamed) {
+        const bool used = std::any_of(tensors.begin(), tensors.end(), [&](const auto &tensor) {
+            return tensor.second.stored.name.starts_with(renamed.from);
+        });
+        if (!used || !name.starts_with(renamed.to)) continue;
+        return renamed.from + name.substr(renamed.to.size());
+    }
+    return name;
+}
+
 bool is_ignored_tensor(const std::string &name) {
     return name.ends_with(".rotary_emb.inv_freq") || name == "rotary_emb.inv_freq";
 }

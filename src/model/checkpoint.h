@@ -28,6 +28,8 @@ class Checkpoint {
     Status add_file(const std::string &path);
     // Gives the tensors the names used in the description, and drops those that it skips.
     Status rename(const Model &model);
+    // For errors: the name that a missing tensor would have in these files.
+    std::string name_in_files(const std::string &name, const Model &model) const;
 };
 
 Result<Checkpoint> open_checkpoint(const std::string &model_dir);

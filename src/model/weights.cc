@@ -51,7 +51,7 @@ class Taker {
             return error(code, "%s: tensor %s is missing",
                          checkpoint_.files.size() == 1 ? checkpoint_.files[0].path().c_str()
                                                        : "the model's shards",
-                         tensor->name.c_str());
+                         checkpoint_.name_in_files(tensor->name, model_).c_str());
         }
         Located &located = found->second;
         const StoredTensor &stored = located.stored;
@@ -217,7 +217,8 @@ class Taker {
         const auto found = checkpoint_.tensors.find(name);
         if (found == checkpoint_.tensors.end()) {
             return error(code, "%s: tensor %s is missing",
-                         path_of(checkpoint_.tensors.at(tensor->name)), name.c_str());
+                         path_of(checkpoint_.tensors.at(tensor->name)),
+                         checkpoint_.name_in_files(name, model_).c_str());
         }
         Located &located = found->second;
         const int64_t rows = tensor->stored_rows > 0 ? tensor->stored_rows : tensor->rows;
