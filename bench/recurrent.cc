@@ -7,8 +7,9 @@
 //     recurrent --part inputs    # only the inputs of chunks: convolution, lengths of q and k, gates
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
+#include <cstdlib>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "device_arrays.h"
@@ -234,6 +235,18 @@ void time_convolution(int32_t sms) {
     }
 }
 
+// Reads one option. False: unknown, or with another value.
+bool read_option(const std::string &name, const std::string &value, Bench *bench, bool *inputs) {
+    const int number = std::atoi(value.c_str());
+    if (name == "--key-heads" && number > 0) return bench->key_heads = number, true;
+    if (name == "--value-heads" && number > 0) return bench->value_heads = number, true;
+    if (name == "--sms" && number > 0) return bench->sms = number, true;
+    if (name == "--state" && value == "bf16") return bench->state = DType::bf16, true;
+    if (name == "--family" && value == "sm80") return bench->sm90 = false, true;
+    if (name == "--part" && value == "inputs") return *inputs = true;
+    return false;
+}
+
 } // namespace
 
 int main(int count, char **values) {
@@ -243,21 +256,10 @@ int main(int count, char **values) {
     require(cudaGetDeviceProperties(&properties, 0));
     bench.sms = properties.multiProcessorCount;
     bench.sm90 = properties.major == 9 && properties.minor == 0;
-    for (int i = 1; i + 1 < count; i += 2) {
-        if (std::strcmp(values[i], "--key-heads") == 0) bench.key_heads = std::atoi(values[i + 1]);
-        if (std::strcmp(values[i], "--value-heads") == 0) {
-            bench.value_heads = std::atoi(values[i + 1]);
-        }
-        if (std::strcmp(values[i], "--sms") == 0) bench.sms = std::atoi(values[i + 1]);
-        if (std::strcmp(values[i], "--state") == 0 && std::strcmp(values[i + 1], "bf16") == 0) {
-            bench.state = DType::bf16;
-        }
-        if (std::strcmp(values[i], "--family") == 0 && std::strcmp(values[i + 1], "sm80") == 0) {
-            bench.sm90 = false;
-        }
-        if (std::strcmp(values[i], "--part") == 0) {
-            inputs = std::strcmp(values[i + 1], "inputs") == 0;
-        }
+    for (int i = 1; i < count; i += 2) {
+        if (i + 1 < count && read_option(values[i], values[i + 1], &bench, &inputs)) continue;
+        std::fprintf(stderr, "%s: the options are at the top of bench/recurrent.cc\n", values[i]);
+        return 2;
     }
     for (int i = 0; i < 20; ++i) copy_rate(); // until the clock has settled
     const double copied = copy_rate();
