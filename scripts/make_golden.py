@@ -69,7 +69,7 @@ def layers_of(pattern):
 # name: (model_type, file dtype, spelling of config.json, configuration, eos in generation_config,
 # size of a shard in kB or None). Spelling "new" is what transformers 5 writes; "type" and
 # "rope_type" are the older spellings of the rope keys; "stacked" has a layer's experts in two tensors, "each" has
-# every expert's matrices apart.
+# a tensor for every matrix of every expert.
 MODELS = {
     "llama2_mha_f16": ("llama", "float16", "type", dict(
         vocab_size=288, hidden_size=128, intermediate_size=64, num_hidden_layers=2,
@@ -669,12 +669,15 @@ def make_model(name, seed, output):
         if name in golden_fp8.FP8:
             read = os.path.join(temporary, "plain")
             golden_fp8.quantize_directory(directory, golden_fp8.FP8[name], read)
-            if spelling == "each":  # their class has no other way to read them
-                stack_experts(os.path.join(read, "model.safetensors"))
         if name in golden_four_bits.FOUR_BITS:
             read = os.path.join(temporary, "plain")
             golden_fp8.quantize_directory(directory, golden_four_bits.FOUR_BITS[name], read,
                                           golden_four_bits.quantize_tensors)
+        if spelling == "each":  # their class reads only stacks; separate experts would stay random
+            if read == directory:
+                read = os.path.join(temporary, "plain")
+                shutil.copytree(directory, read)
+            stack_experts(os.path.join(read, "model.safetensors"))
         reference = auto.from_pretrained(
             read, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.no_grad():

@@ -939,11 +939,14 @@ void the_experts_of_gemma_4_need_their_keys(void **) {
     fails(R"("num_experts": 6, "moe_intermediate_size": 24)", {"top_k_experts"});
     fails(R"("num_experts": 6, "top_k_experts": 2)", {"moe_intermediate_size"});
     fails(R"("num_experts": 6, "top_k_experts": null, "moe_intermediate_size": 24)",
-          {"top_k_experts"});
+          {"top_k_experts", "null", "enable_moe_block"});
     fails(R"("num_experts": 6, "top_k_experts": 7, "moe_intermediate_size": 24)",
           {"top_k_experts", "there are 6 experts"});
-    fails(R"("num_experts": 2000, "top_k_experts": 2, "moe_intermediate_size": 24)",
-          {"num_experts"});
+    for (const char *many : {"2000", "4000000", "6.5", "\"6\""}) {
+        fails(std::string(R"("num_experts": )") + many +
+                  R"(, "top_k_experts": 2, "moe_intermediate_size": 24)",
+              {"num_experts", many, "from 1 to 1024"});
+    }
     fails(R"("num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 0)",
           {"moe_intermediate_size"});
 }
