@@ -44,7 +44,8 @@ DeviceCosts h200() {
     return costs;
 }
 
-// As device_probe.h measured an H100 SXM5; experts are the H200's rates, scaled as the products are.
+// As device_probe.h measured an H100 SXM5. Experts are the H200's rates, scaled as the products are; a merge is as
+// on the H200, so that heads have the same price.
 DeviceCosts h100() {
     DeviceCosts costs = h200();
     costs.name = "NVIDIA H100 80GB HBM3";
@@ -54,7 +55,6 @@ DeviceCosts h100() {
     costs.memory_bandwidth = 2.5e12;
     costs.attention_flops = 6.6e14;
     costs.attention_bandwidth = 3.14e12;
-    costs.merge_ns = 1;
     costs.experts = {{16, 6.2e13}, {64, 2.35e14}, {128, 3.97e14},
                      {256, 5e14},  {512, 5.5e14}, {2048, 5.8e14}};
     return costs;
