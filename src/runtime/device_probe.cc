@@ -344,8 +344,8 @@ Result<ProbedDevice> probe_device(const EngineOptions &options) {
     }
     if (own.backend != "cpu") {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                     "backend \"%s\" has no device to measure: name one (\"h200\", \"h100\")",
-                     own.backend.c_str());
+                     "backend \"%s\" has no device to measure: name one of %s", own.backend.c_str(),
+                     device_names().c_str());
     }
     RETURN_IF_ERROR(check_cpu_devices(own));
     ASSIGN_OR_RETURN(const std::unique_ptr<ProbeModel> model, probe_model(true));

@@ -164,15 +164,21 @@ std::string products_text(const std::vector<DeviceCosts::Product> &products) {
 
 } // namespace
 
-Result<DeviceCosts> named_device_costs(std::string_view name) {
+std::string device_names() {
     std::string names;
     for (const Named &device : known) {
-        if (name == device.name) return device.make();
         names.append(names.empty() ? "" : ", ").append(device.name);
+    }
+    return names;
+}
+
+Result<DeviceCosts> named_device_costs(std::string_view name) {
+    for (const Named &device : known) {
+        if (name == device.name) return device.make();
     }
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                  "device \"%s\" is not known: there are %s, and files that end in .json",
-                 std::string(name).c_str(), names.c_str());
+                 std::string(name).c_str(), device_names().c_str());
 }
 
 Result<DeviceCosts> find_device_costs(const std::string &name) {

@@ -73,7 +73,9 @@ struct DeviceCosts {
     }
 };
 
-// A built-in description: "h200", "h100". The error for an unknown name lists those that exist.
+// The names of the built-in descriptions: "h200, h100".
+std::string device_names();
+// A built-in description. The error for an unknown name lists those that exist.
 Result<DeviceCosts> named_device_costs(std::string_view name);
 // The same, or a file: a name with a slash or ending in ".json" is a path.
 Result<DeviceCosts> find_device_costs(const std::string &name);
