@@ -571,9 +571,14 @@ class Interrupted(Files):
             except FileNotFoundError:
                 return 0
 
+        def size(name):
+            try:
+                return os.path.getsize(name)
+            except FileNotFoundError:
+                return 0
+
         def row_bytes():
-            names = glob.glob(self.path("out.parquet.parts/*"))
-            return {name for name in names if os.path.exists(name) and os.path.getsize(name) > 5000}
+            return {name for name in glob.glob(self.path("out.parquet.parts/*")) if size(name) > 5000}
 
         for _ in range(8):
             command = [sys.executable, "-m", "batchllm", "run", "--input", self.source, "--output", self.path("out.parquet"), *self.JOB,
