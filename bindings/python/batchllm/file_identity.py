@@ -43,6 +43,8 @@ def identity_of(
     found |= {"samples": "lists" if wanted.lists else "rows", "result_prefix": wanted.prefix}
     found |= {"prompt_column": prompts.column, "template": prompts.template, "fields": prompts.fields}
     found |= {"chat": prompts.chat, "system": prompts.system}
+    if wanted.parsed:
+        found |= {"parsed": True}
     task = wanted.task
     if not task.generates:  # left out otherwise, for the same reason
         found |= {"task": task.name, "pooling": task.pooling, "normalize": task.normalize}
