@@ -270,6 +270,8 @@ batchllm_stats Engine::stats() const {
     stats.rows = intake_.added;
     stats.rows_done = rows_done();
     stats.rows_failed += intake_.bad;
+    stats.constrained_results = cut_off_.constrained();
+    stats.cut_off_results = cut_off_.cut();
     stats.processed_prompt_tokens = prompt_tokens_done_;
     stats.shared_prompt_tokens =
         std::max<int64_t>(0, stats.logical_prompt_tokens - stats.processed_prompt_tokens);

@@ -30,6 +30,7 @@
 #include "runtime/addition.h"
 #include "runtime/backend_choice.h"
 #include "runtime/columns.h"
+#include "runtime/cut_off.h"
 #include "runtime/job.h"
 #include "runtime/lane.h"
 #include "runtime/masks.h"
@@ -193,6 +194,7 @@ class Engine {
     void spend(const Sequence &sequence, int64_t tokens);
     bool ends_row(const SamplingParams &params, int32_t token) const;
     void warn_once(const Status &status);
+    void warn_of_cut_off(bool all_done);
 
     // engine_lost.cc
     Status run_on_what_is_left();
@@ -267,6 +269,7 @@ class Engine {
     std::atomic<bool> cancels_waiting_{false};
 
     batchllm_stats stats_{};
+    CutOff cut_off_;
     int64_t plan_tokens_left_ = 0; // to compute for groups that have not been placed
     int64_t prompt_tokens_done_ = 0;
     int64_t lost_tokens_ = 0;  // generated on devices that have since failed, for rows without a

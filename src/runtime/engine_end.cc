@@ -12,6 +12,8 @@ void Engine::give(const Job &job, Job::Answer *to, bool cancelled) {
     answer(job, *to, cancelled, tokenizer_.get(), &intake_.outcomes);
     to->given = true;
     ++stats_.rows_done;
+    for (size_t i = before; i < intake_.outcomes.size(); ++i)
+        cut_off_.count(*job.params, intake_.outcomes[i]);
     for (size_t i = before; i < intake_.outcomes.size(); ++i) {
         if (intake_.outcomes[i].status == BATCHLLM_OK) continue;
         ++stats_.rows_failed;

@@ -71,7 +71,9 @@ Status Engine::run_step() {
 Status Engine::run_started_step() {
     apply_cancels();
     RETURN_IF_ERROR(run_on_what_is_left());
-    if (timeline_ && rows_done() == intake_.added) warn_once(timeline_->flush());
+    const bool all_done = rows_done() == intake_.added;
+    warn_of_cut_off(all_done);
+    if (timeline_ && all_done) warn_once(timeline_->flush());
     return {};
 }
 
@@ -342,6 +344,14 @@ void Engine::spend(const Sequence &sequence, int64_t tokens) {
 // Logs an error of the timeline, which reports it only once.
 void Engine::warn_once(const Status &status) {
     if (!status.ok()) log_(BATCHLLM_LOG_WARNING, status.message());
+}
+
+// If memory runs out, the warning is left out.
+void Engine::warn_of_cut_off(bool all_done) {
+    try {
+        const std::string warning = cut_off_.take_warning(all_done);
+        if (!warning.empty()) log_(BATCHLLM_LOG_WARNING, warning);
+    } catch (const std::bad_alloc &) {}
 }
 
 } // namespace batchllm

@@ -227,11 +227,11 @@ class Generate(unittest.TestCase):
 
         for call in (waited, lambda engine: asyncio.run(awaited(engine))):
             with slow_sim() as engine:
-                with self.assertRaisesRegex(batchllm.RowError, "row 1: BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN"):
+                with self.assertRaisesRegex(batchllm.RowError, "row 1: ROW_UNKNOWN_TOKEN"):
                     call(engine)
                 # The row that continues is cancelled, and none of them is left for poll.
                 engine.run()
-                self.assertEqual((len(engine.poll()), engine._jobs, engine._ended), (0, [], []))
+                self.assertEqual((len(engine.poll()), engine._calls.active, engine._calls.ended), (0, [], []))
 
     def test_progress_of_an_astream_comes_in_the_loops_thread_and_may_end_it(self):
         long = SamplingParams(max_tokens=10_000_000, ignore_eos=True)

@@ -295,7 +295,7 @@ class Formats(Files):
                     run(**how)
             with self.assertRaises(FileNotFoundError):
                 run("missing.parquet")
-            with self.assertRaisesRegex(KeyError, "titel"):
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "titel"):
                 run(template="{titel}", columns=[])
             self.assertFalse(os.path.exists(self.path("none")))
             with self.assertRaisesRegex(ValueError, "prompt_column and template both"):
