@@ -82,7 +82,7 @@ def _warn_of_lengths(results: Results) -> None:
         warnings.warn(
             f"rerank: positive is {lengths[0]} token(s) of this model and negative {lengths[1]}: a word of more tokens is less"
             " likely for that alone; choose two words of equally many",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -92,7 +92,7 @@ def _warn_of_failed(results: Results) -> None:
     if failed:
         first = results[failed[0]]
         warnings.warn(
-            f"{len(failed)} of {len(results)} rows failed, so their values are NaN; row {first.tag}: {first.error}", stacklevel=4
+            f"{len(failed)} of {len(results)} rows failed, so their values are NaN; row {first.tag}: {first.error}", stacklevel=5
         )
 
 
@@ -105,5 +105,5 @@ def warn_of_other_words(results: Results, positive: Any, negative: Any) -> None:
     warnings.warn(
         f"rerank: the model expects neither {positive!r} nor {negative!r} after these prompts: together they have a probability"
         f" of {sum(both) / len(both):.2g}. It may need a space before them, or other words{hint}",
-        stacklevel=3,
+        stacklevel=4,
     )

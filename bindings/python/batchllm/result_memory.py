@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 from . import native
 from .errors import status_name
 
-FINISH_REASONS = {1: "stop", 2: "length", 3: "cancelled", 4: "error", 5: "scored", 6: "embedded", 7: "classified"}
+FINISH_REASONS = {number: native.batchllm_finish_name(number) for number in range(1, 8)}
 
 
 ALWAYS = ("tag", "sample", "text", "tokens", "finish_reason", "status", "error", "prompt_tokens", "shared_tokens")

@@ -100,7 +100,7 @@ class Rerank(unittest.TestCase):
     def test_words_of_unlike_lengths_are_told(self):
         with batchllm.Engine(MODEL) as engine:
             with warnings.catch_warnings():
-                warnings.simplefilter("error")
+                warnings.filterwarnings("error", "rerank: positive")
                 engine.rerank(["Is water wet?"], "yy", "nn")
             with self.assertWarnsRegex(UserWarning, "positive is 3 token.* and negative 2"):
                 engine.rerank(["Is water wet?"], "yes", "no")

@@ -78,7 +78,7 @@ class Generate(unittest.TestCase):
             results = engine.generate(texts, SamplingParams(max_tokens=2))
             self.assertEqual(results.failed, [1])
             self.assertIn("ROW_INVALID_UTF8", results.errors[1])
-            self.assertEqual((results[1].finish_reason, results[1].text), ("error", ""))
+            self.assertEqual((results[1].finish_reason, results[1].text), ("error", None))
             with self.assertRaisesRegex(TypeError, r"results\['text'\]: a number or a slice is expected"):
                 results["text"]
             with self.assertRaises(batchllm.RowError) as caught:

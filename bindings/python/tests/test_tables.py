@@ -2,6 +2,7 @@
 
 import array
 import importlib.util
+import re
 import unittest
 import unittest.mock
 
@@ -122,8 +123,10 @@ class Frames(unittest.TestCase):
             table = batchllm.Table(frame, "<{" + name + "}>")
             wanted = [None if cell is None else f"<{cell}>" for cell in as_text[name]]
             self.assertEqual([table[i] for i in range(5)], wanted, name)
-        with self.assertRaisesRegex(TypeError, "column 't' is of Arrow type"):
-            batchllm.Table(pa.table({"t": pa.array([1], pa.timestamp("s"))}), "{t}")
+        for kind, name in ((pa.timestamp("s", "Europe/Berlin"), "timestamp[s]"), (pa.duration("ms"), "duration[ms]"),
+                           (pa.time32("s"), "time32[s]"), (pa.list_(pa.int8()), "list")):
+            with self.assertRaisesRegex(TypeError, re.escape(f"column 't' is of Arrow type {name}: cast it to text")):
+                batchllm.Table(pa.table({"t": pa.nulls(1, kind)}), "{t}")
         with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no column 'z'"):
             batchllm.Table(frame, "{z}")
         twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["t", "t"])
