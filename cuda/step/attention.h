@@ -16,7 +16,7 @@
 #include "attention/family.h"
 #include "attention/plain.h"
 #include "backend/backend.h"
-#include "backend/step_buffers.h"
+#include "backend/gpu/step_buffers.h"
 #include "device/staging.h"
 #include "model/model.h"
 #include "step/input.h"

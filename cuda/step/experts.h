@@ -2,7 +2,7 @@
 // and the weighted sum of each token's. What is launched depends on the number of tokens alone.
 #pragma once
 
-#include "backend/step_buffers.h"
+#include "backend/gpu/step_buffers.h"
 #include "device/profile.h"
 #include "experts/combine.h"
 #include "experts/grouped.h"

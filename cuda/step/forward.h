@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/gated_product.h"
-#include "backend/step_buffers.h"
+#include "backend/gpu/gated_product.h"
+#include "backend/gpu/step_buffers.h"
 #include "device/profile.h"
 #include "device/staging.h"
 #include "linear/linear.h"

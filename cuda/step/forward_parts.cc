@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "attention/worklist_by_position.h"
-#include "backend/key_segments.h"
+#include "backend/gpu/key_segments.h"
 #include "backend/kv_scales.h"
 #include "step/forward.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "backend/step_buffers.h"
+#include "backend/gpu/step_buffers.h"
 #include "experts/tile.h"
 
 namespace batchllm::cuda {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/step_buffers.h"
+#include "backend/gpu/step_buffers.h"
 #include "device/staging.h"
 #include "recurrent/chunk.h"
 #include "recurrent/delta.h"

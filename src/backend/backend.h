@@ -143,7 +143,7 @@ struct BackendInfo {
     int32_t batches_in_flight = 1; // maximum number of batches that have gone forward but are not
                                    // collected
     // Steps of at least this many tokens compute a feed-forward's activation inside the product of
-    // gate and up, in the layers that takes_gated() allows (backend/gated_product.h); 0: no steps
+    // gate and up, in the layers that takes_gated() allows (backend/gpu/gated_product.h); 0: no steps
     // do.
     int64_t gated_tokens = 0;
     std::string warning; // to be logged once; "": none

@@ -153,7 +153,7 @@ class Probe {
 
 Status measure_attention(const Probe &probe, const Model &model, DeviceCosts *costs) {
     const Sizes sizes = sizes_for(probe.info());
-    const Attention &attention = model.layers.front().attention;
+    const Attention &attention = *model.layers.front().attention();
     const auto layers = static_cast<double>(model.layers.size());
     const double key_bytes = 2.0 * static_cast<double>(attention.kv_size()) * 2;
     // If noise makes a difference between two times zero or negative, the difference is
@@ -188,9 +188,9 @@ Status measure_attention(const Probe &probe, const Model &model, DeviceCosts *co
 Status measure_products(const Probe &probe, const Model &model, DeviceCosts *costs) {
     double elements = 0, products = 0;
     for (const Layer &layer : model.layers) {
-        const Attention &a = layer.attention;
-        for (const Weight *weight : {&a.q, &a.k, &a.v, &a.o, &layer.feed_forward.gate,
-                                     &layer.feed_forward.up, &layer.feed_forward.down}) {
+        const Attention &a = *layer.attention();
+        const FeedForward &f = *layer.feed_forward();
+        for (const Weight *weight : {&a.q, &a.k, &a.v, &a.o, &f.gate, &f.up, &f.down}) {
             elements +=
                 static_cast<double>(weight->rows()) * static_cast<double>(weight->columns());
         }

@@ -476,11 +476,10 @@ void layers_of_one_thing_cost_what_one_layer_of_both_does(void **) {
         };
         const Model apart = described().value();
         Model both = described().value();
-        const bool first = both.layers[0].attends();
+        const bool first = both.layers[0].mixes();
         Layer &mixer = both.layers[first ? 0 : 1], &feeds = both.layers[first ? 1 : 0];
         mixer.before_feed_forward = feeds.before_feed_forward;
-        mixer.feed_forward = feeds.feed_forward;
-        mixer.experts = feeds.experts;
+        mixer.feed = feeds.feed;
         both.layers.erase(both.layers.begin() + (first ? 1 : 0));
         const auto on_h200 = [](const Model &model) {
             return head_cost(StepCost(named_device_costs("h200").value(), model));
@@ -507,7 +506,7 @@ void activations_within_products_move_no_bytes(void **) {
     assert_true(spared(1023) == 0);
     costs.gated_tokens = 256;
     assert_true(std::abs(spared(256) - 1) < 1e-6);
-    FeedForward &first = made.model.layers.front().feed_forward;
+    FeedForward &first = *made.model.layers.front().feed_forward();
     const FeedForward as_it_is = first;
     const auto without_it = [&](const char *why) {
         if (std::abs(spared(1024) - 31.0 / 32) > 1e-6) fail_msg("%s: %g", why, spared(1024));
@@ -529,8 +528,8 @@ void every_norm_of_experts_moves_bytes(void **) {
     const double before = seconds();
     Layer &layer = made.model.layers.front();
     double norms = 0;
-    for (Norm *norm : {&layer.experts.router.norm, &layer.experts.before, &layer.experts.after,
-                       &layer.after_shared}) {
+    Experts &experts = *layer.experts();
+    for (Norm *norm : {&experts.router.norm, &experts.before, &experts.after}) {
         norm->kind = NormKind::rms;
         const double of_norm = 1024 * 6.0 * made.model.hidden / costs.memory_bandwidth;
         assert_true(std::abs((seconds() - before) / of_norm - ++norms) < 1e-6);

@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <functional>
 
-#include "backend/gated_product.h"
-#include "backend/step_buffers.h"
+#include "backend/gpu/gated_product.h"
+#include "backend/gpu/step_buffers.h"
 #include "base/file.h"
 #include "base/json.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "backend/sim/device_costs.h"
-#include "backend/step_buffers.h"
+#include "backend/gpu/step_buffers.h"
 #include "model/model.h"
 
 namespace batchllm {

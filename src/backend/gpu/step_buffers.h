@@ -1,7 +1,6 @@
 // How much device memory the CUDA backend uses for its steps, given the model's shape: buffers as
 // wide as the widest layer requires. The backend allocates these sizes (cuda/step), derives its
-// default step size from them, and predictions give the rest to pages. It is here and not there
-// because predictions know nothing of CUDA.
+// default step size from them, and predictions give the rest to pages.
 #pragma once
 
 #include <array>
@@ -20,9 +19,9 @@ constexpr int32_t padded_head_dim(int32_t head_dim) {
 }
 // Rows of the first matrix of a layer's mixer, and columns of its last: for queries, keys, values
 // and gates with padded heads; for all inputs of linear attention; or for a short convolution's B,
-// C and x.
-int64_t first_rows(const Layer &layer);
-int64_t last_columns(const Layer &layer);
+// C and x. 0: the layer has no mixer.
+int64_t first_rows(const Mixer &mixer);
+int64_t last_columns(const Mixer &mixer);
 // Rows of the head, a multiple of 16; 0: the model has none.
 int64_t head_rows(const Model &model);
 

@@ -1,13 +1,15 @@
 // For which feed-forwards, and from how many tokens on, the CUDA backend computes gate, up and
-// activation in one launch (cuda/gated). It is here and not there because predictions also use it.
+// activation in one launch (cuda/gated).
 #pragma once
 
 #include <cstdint>
 
 #include "base/dtype.h"
-#include "model/model.h"
+#include "model/kinds.h"
 
 namespace batchllm {
+
+struct FeedForward; // model/model.h
 
 // With fewer tokens, cuBLASLt's product and a launch for the activation are as fast.
 inline constexpr int64_t least_gated_tokens = 1024;
@@ -19,9 +21,6 @@ constexpr bool takes_gated(DType element, Activation kind, int64_t columns, int6
            columns % 64 == 0 && width % 128 == 0;
 }
 
-inline bool takes_gated(DType element, const FeedForward &feed) {
-    return feed.gate && !feed.gate.bias && !feed.up.bias &&
-           takes_gated(element, feed.activation, feed.gate.columns(), feed.width);
-}
+bool takes_gated(DType element, const FeedForward &feed);
 
 } // namespace batchllm

@@ -1,7 +1,9 @@
-#include "backend/step_buffers.h"
+#include "backend/gpu/step_buffers.h"
 
 #include <algorithm>
 #include <numeric>
+
+#include "base/visit.h"
 
 namespace batchllm {
 namespace {
@@ -32,7 +34,7 @@ bool has_deltas(const Model &model, const StepForm &form) {
     return form.deltas ||
            std::any_of(model.layers.begin(), model.layers.end(), [](const Layer &layer) {
                return layer.after_attention || layer.after_feed_forward || layer.after_input ||
-                      layer.scalar || layer.experts;
+                      layer.scalar || layer.experts() != nullptr;
            });
 }
 
@@ -41,11 +43,12 @@ void add_activations(const Model &model, const StepForm &form, int64_t rows, Ste
     const int64_t residual_row = dtype_bytes(form.residual) * model.hidden;
     int64_t most_first = 0, most_last = 0, most_gate_up = 0, most_width = 0;
     for (const Layer &layer : model.layers) {
-        const FeedForward &feed = layer.feed_forward;
-        most_first = std::max(most_first, first_rows(layer));
-        most_last = std::max(most_last, last_columns(layer));
-        most_gate_up = std::max(most_gate_up, (feed.gate ? 2 : 1) * int64_t{feed.width});
-        most_width = std::max<int64_t>(most_width, feed.width);
+        most_first = std::max(most_first, first_rows(layer.mixer));
+        most_last = std::max(most_last, last_columns(layer.mixer));
+        const FeedForward *feed = layer.feed_forward();
+        if (feed == nullptr) continue;
+        most_gate_up = std::max(most_gate_up, (feed->gate ? 2 : 1) * int64_t{feed->width});
+        most_width = std::max<int64_t>(most_width, feed->width);
     }
     const int64_t part = model.layer_inputs.width;
     StepBuffers &of = *out;
@@ -91,18 +94,18 @@ void add_attention(const Model &model, const StepForm &form, int64_t rows, StepB
 
 // Short convolutions need only the lists of items, levels and chunks.
 void add_states(const Model &model, const StepForm &form, int64_t rows, StepBuffers *out) {
+    if (model.state_size() == 0) return;
     int64_t channels = 0, keys = 0, heads = 0, delta_heads = 0;
-    bool any = false;
     for (const Layer &layer : model.layers) {
-        any = any || layer.linear_attention || layer.convolution;
-        const LinearAttention &net = layer.linear_attention;
-        channels = std::max(channels, net.channels());
-        heads = std::max<int64_t>(heads, net.value_heads);
-        if (net.rule != StateRule::delta) continue; // the rest is only for delta nets
-        keys = std::max(keys, int64_t{net.value_heads} * net.key_dim);
-        delta_heads = std::max<int64_t>(delta_heads, net.value_heads);
+        if (const LinearAttention *linear = layer.linear_attention()) {
+            channels = std::max(channels, linear->channels());
+            heads = std::max<int64_t>(heads, linear->value_heads);
+        }
+        if (const auto *net = std::get_if<DeltaNet>(&layer.mixer)) {
+            keys = std::max(keys, int64_t{net->value_heads} * net->key_dim);
+            delta_heads = std::max<int64_t>(delta_heads, net->value_heads);
+        }
     }
-    if (!any) return;
     StepBuffers &of = *out;
     of[state_items] = rows * state_item_bytes;
     of[state_levels] = first_state_levels * state_level_bytes;
@@ -118,12 +121,14 @@ void add_states(const Model &model, const StepForm &form, int64_t rows, StepBuff
 void add_experts(const Model &model, const StepForm &form, int64_t rows, StepBuffers *out) {
     int64_t experts = 0, chosen = 0, width = 0, row = 0;
     for (const Layer &layer : model.layers) {
-        if (!layer.experts) continue;
-        const auto count = static_cast<int64_t>(layer.experts.each.size());
+        const Experts *of_layer = layer.experts();
+        if (of_layer == nullptr) continue;
+        const bool gated = layer.shared() != nullptr && layer.shared()->gate;
+        const auto count = static_cast<int64_t>(of_layer->each.size());
         experts = std::max(experts, count);
-        row = std::max(row, rounded_up(count + (layer.shared_gate ? 1 : 0), 16));
-        chosen = std::max<int64_t>(chosen, layer.experts.router.chosen);
-        width = std::max<int64_t>(width, layer.experts.each[0].width);
+        row = std::max(row, rounded_up(count + (gated ? 1 : 0), 16));
+        chosen = std::max<int64_t>(chosen, of_layer->router.chosen);
+        width = std::max<int64_t>(width, of_layer->each[0].width);
     }
     if (experts == 0) return;
     const int64_t all = rows * chosen, element = dtype_bytes(form.element);
@@ -139,18 +144,28 @@ void add_experts(const Model &model, const StepForm &form, int64_t rows, StepBuf
 
 } // namespace
 
-int64_t first_rows(const Layer &layer) {
-    if (layer.linear_attention) return rounded_up(layer.linear_attention.input_rows(), 16);
-    if (layer.convolution) return rounded_up(3 * layer.convolution.channels(), 16);
-    const Attention &a = layer.attention;
-    const int64_t heads = (a.gated ? 2 : 1) * int64_t{a.heads};
-    return (heads + (a.kv_layer < 0 ? 2 * a.kv_heads : 0)) * padded_head_dim(a.head_dim);
+int64_t first_rows(const Mixer &mixer) {
+    return std::visit(
+        Visitor{[](const NoMixer &) { return int64_t{0}; },
+                [](const Attention &a) {
+                    const int64_t heads = (a.gated ? 2 : 1) * int64_t{a.heads};
+                    return (heads + (a.kv_layer < 0 ? 2 * a.kv_heads : 0)) *
+                           padded_head_dim(a.head_dim);
+                },
+                [](const LinearAttention &linear) { return rounded_up(linear.input_rows(), 16); },
+                [](const ShortConvolution &convolution) {
+                    return rounded_up(3 * convolution.channels(), 16);
+                }},
+        mixer);
 }
 
-int64_t last_columns(const Layer &layer) {
-    if (layer.linear_attention) return layer.linear_attention.values_size();
-    if (layer.convolution) return layer.convolution.channels();
-    return int64_t{layer.attention.heads} * padded_head_dim(layer.attention.head_dim);
+int64_t last_columns(const Mixer &mixer) {
+    return std::visit(
+        Visitor{[](const NoMixer &) { return int64_t{0}; },
+                [](const Attention &a) { return int64_t{a.heads} * padded_head_dim(a.head_dim); },
+                [](const LinearAttention &linear) { return linear.values_size(); },
+                [](const ShortConvolution &convolution) { return convolution.channels(); }},
+        mixer);
 }
 
 int64_t head_rows(const Model &model) { return model.head ? rounded_up(model.vocabulary, 16) : 0; }
@@ -158,13 +173,13 @@ int64_t head_rows(const Model &model) { return model.head ? rounded_up(model.voc
 AttentionShapes attention_shapes(const Model &model) {
     AttentionShapes shapes;
     for (const Layer &layer : model.layers) {
-        const Attention &a = layer.attention;
-        if (!layer.attends()) {
+        const Attention *a = layer.attention();
+        if (a == nullptr) {
             shapes.of_layer.push_back(SIZE_MAX);
             continue;
         }
-        const AttentionShape shape{a.window, a.heads, a.kv_heads, padded_head_dim(a.head_dim),
-                                   static_cast<size_t>(a.kv_group)};
+        const AttentionShape shape{a->window, a->heads, a->kv_heads, padded_head_dim(a->head_dim),
+                                   static_cast<size_t>(a->kv_group)};
         const auto same = [&](const AttentionShape &s) {
             return s.window == shape.window && s.heads == shape.heads &&
                    s.kv_heads == shape.kv_heads && s.head_dim == shape.head_dim;
@@ -210,9 +225,7 @@ StepBuffers step_buffers(const Model &model, const StepForm &form, int64_t rows)
 }
 
 int64_t default_step_tokens(const Model &model, const StepForm &form, int64_t memory_bytes) {
-    const bool sparse = std::any_of(model.layers.begin(), model.layers.end(),
-                                    [](const Layer &layer) { return bool(layer.experts); });
-    if (sparse) return sparse_tokens;
+    if (model.has_experts()) return sparse_tokens;
     int64_t tokens = most_step_tokens;
     while (tokens > least_tokens &&
            step_buffers(model, form, tokens).growing() > memory_bytes / memory_share) {
