@@ -8,7 +8,7 @@
 #include "backend/backend.h"
 #include "backend/state_memory.h"
 #include "device/device.h"
-#include "step/forward.h"
+#include "step/forward_options.h"
 
 namespace batchllm::cuda {
 

@@ -10,7 +10,7 @@
 
 #include "backend/gpu/gated_product.h"
 #include "base/dtype.h"
-#include "model/model.h"
+#include "model/kinds.h"
 
 namespace batchllm::cuda {
 

@@ -56,9 +56,9 @@ Result<bool> read_state_option(const std::string &key, const std::string &value,
     if (model == nullptr || model->state_size() == 0) {
         return wrong("the model has no layer with a state");
     }
-    const bool matrices = std::any_of(
-        model->layers.begin(), model->layers.end(),
-        [](const Layer &layer) { return layer.linear_attention() != nullptr; });
+    const bool matrices =
+        std::any_of(model->layers.begin(), model->layers.end(),
+                    [](const Layer &layer) { return layer.linear_attention() != nullptr; });
     if (out->type != DType::f32 && !matrices) {
         return wrong("the states of short convolutions are kept in f32");
     }

@@ -3,8 +3,7 @@
 
 namespace batchllm {
 
-template <typename... Lambdas> struct Visitor : Lambdas... {
-    using Lambdas::operator()...;
-};
+template <typename... Lambdas> struct Visitor : Lambdas... { using Lambdas::operator()...; };
+template <typename... Lambdas> Visitor(Lambdas...) -> Visitor<Lambdas...>;
 
 } // namespace batchllm

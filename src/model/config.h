@@ -137,8 +137,7 @@ void describe_decoder(const DecoderShape &shape, Model *model);
 std::string layer_prefix(size_t layer); // "model.layers.N."
 
 // The layers that attend: in such a decoder all, until a family replaces some.
-void for_each_attention(Model *model,
-                        const std::function<void(size_t layer, Attention &)> &change);
+void for_each_attention(Model *model, const std::function<void(size_t layer, Attention &)> &change);
 
 // Replaces what a layer feeds by experts with the names that most families use: the router is
 // `prefix`gate, and expert E has `prefix`experts.E. plus the names of gate, up and down. `router`

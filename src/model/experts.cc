@@ -72,8 +72,8 @@ void set_correction(const std::string &name, Layer *layer) {
 }
 
 SharedExperts &add_shared_expert(FeedForward shared, Layer *layer) {
-    Experts experts = std::move(*layer->experts());
-    return layer->feed.emplace<SharedExperts>(std::move(experts), std::move(shared));
+    SharedExperts both{std::move(*layer->experts()), std::move(shared), {}, {}};
+    return layer->feed.emplace<SharedExperts>(std::move(both));
 }
 
 Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts) {

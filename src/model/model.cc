@@ -216,13 +216,12 @@ const Experts *Layer::experts() const {
 }
 
 int64_t Layer::state_size() const {
-    return std::visit(Visitor{[](const NoMixer &) { return int64_t{0}; },
-                              [](const Attention &) { return int64_t{0}; },
-                              [](const LinearAttention &linear) { return linear.state_size(); },
-                              [](const ShortConvolution &convolution) {
-                                  return convolution.state_size();
-                              }},
-                      mixer);
+    return std::visit(
+        Visitor{[](const NoMixer &) { return int64_t{0}; },
+                [](const Attention &) { return int64_t{0}; },
+                [](const LinearAttention &linear) { return linear.state_size(); },
+                [](const ShortConvolution &convolution) { return convolution.state_size(); }},
+        mixer);
 }
 
 void place_keys_and_values(Model *model) {

@@ -295,7 +295,9 @@ struct Layer {
     const Experts *experts() const;                  // alone, or beside a shared one
     const SharedExperts *shared() const { return std::get_if<SharedExperts>(&feed); }
     Attention *attention() { return std::get_if<Attention>(&mixer); }
-    FeedForward *feed_forward() { return const_cast<FeedForward *>(std::as_const(*this).feed_forward()); }
+    FeedForward *feed_forward() {
+        return const_cast<FeedForward *>(std::as_const(*this).feed_forward());
+    }
     Experts *experts() { return const_cast<Experts *>(std::as_const(*this).experts()); }
 
     // Numbers in a request's state; 0: it has none.

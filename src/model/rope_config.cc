@@ -267,9 +267,10 @@ namespace {
 // The head_dim of layers with a window, or of those without one; if there are none, of the first
 // layer.
 int32_t head_dim_of(const Model &model, bool windowed) {
-    const auto found = std::find_if(
-        model.layers.begin(), model.layers.end(),
-        [&](const Layer &layer) { return (layer.attention()->window != 0) == windowed; });
+    const auto found =
+        std::find_if(model.layers.begin(), model.layers.end(), [&](const Layer &layer) {
+            return (layer.attention()->window != 0) == windowed;
+        });
     return (found == model.layers.end() ? model.layers[0] : *found).attention()->head_dim;
 }
 

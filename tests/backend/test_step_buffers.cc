@@ -7,8 +7,8 @@
 #include "../../bench/throughput_models.h"
 #include "backend/gpu/gated_product.h"
 #include "backend/gpu/key_segments.h"
-#include "backend/sim/sim_options.h"
 #include "backend/gpu/step_buffers.h"
+#include "backend/sim/sim_options.h"
 #include "seed.h"
 #include "testing.h"
 

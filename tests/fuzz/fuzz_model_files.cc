@@ -7,8 +7,8 @@
 #include <array>
 #include <string>
 
-#include "fuzz_folder.h"
 #include "base/visit.h"
+#include "fuzz_folder.h"
 #include "model/model.h"
 #include "model/quantization.h"
 #include "text/chat_template.h"
@@ -47,29 +47,28 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                 for (const FeedForward &expert : experts->each) check(expert.width > 0);
             }
             std::visit(
-                Visitor{[](const NoMixer &) {},
-                        [&](const Attention &attention) {
-                            check(attention.heads > 0 && attention.kv_heads > 0);
-                            check(attention.head_dim > 0);
-                            check(attention.heads % attention.kv_heads == 0);
-                            check(attention.rope < static_cast<int32_t>(config->ropes.size()));
-                            check(attention.kv_group >= 0 &&
-                                  attention.kv_group <
-                                      static_cast<int32_t>(config->kv_groups.size()));
-                        },
-                        [](const LinearAttention &linear) {
-                            check(linear.key_heads > 0 &&
-                                  linear.value_heads % linear.key_heads == 0);
-                            check(linear.key_dim > 0 && linear.value_dim > 0 && linear.width > 1);
-                            int64_t rows = 0;
-                            for (const Tensor &part : linear.input) rows += part.rows;
-                            check(rows == linear.input_rows());
-                        },
-                        [](const ShortConvolution &convolution) {
-                            check(convolution.width > 1 && convolution.channels() > 0);
-                            check(convolution.b.rows() == convolution.channels() &&
-                                  convolution.c.rows() == convolution.channels());
-                        }},
+                Visitor{
+                    [](const NoMixer &) {},
+                    [&](const Attention &attention) {
+                        check(attention.heads > 0 && attention.kv_heads > 0);
+                        check(attention.head_dim > 0);
+                        check(attention.heads % attention.kv_heads == 0);
+                        check(attention.rope < static_cast<int32_t>(config->ropes.size()));
+                        check(attention.kv_group >= 0 &&
+                              attention.kv_group < static_cast<int32_t>(config->kv_groups.size()));
+                    },
+                    [](const LinearAttention &linear) {
+                        check(linear.key_heads > 0 && linear.value_heads % linear.key_heads == 0);
+                        check(linear.key_dim > 0 && linear.value_dim > 0 && linear.width > 1);
+                        int64_t rows = 0;
+                        for (const Tensor &part : linear.input) rows += part.rows;
+                        check(rows == linear.input_rows());
+                    },
+                    [](const ShortConvolution &convolution) {
+                        check(convolution.width > 1 && convolution.channels() > 0);
+                        check(convolution.b.rows() == convolution.channels() &&
+                              convolution.c.rows() == convolution.channels());
+                    }},
                 layer.mixer);
         }
         if (config->quantization != nullptr) {

@@ -256,7 +256,8 @@ inline Experts &set_experts(Layer *layer) {
 }
 inline SharedExperts &share_experts(Layer *layer) {
     const FeedForward shared = *layer->feed_forward();
-    return layer->feed.emplace<SharedExperts>(six_experts(shared.up.columns()), shared);
+    return layer->feed.emplace<SharedExperts>(
+        SharedExperts{six_experts(shared.up.columns()), shared, {}, {}});
 }
 
 // In no published model.
@@ -542,7 +543,8 @@ inline std::vector<LayerKind> layer_kinds() {
     const auto glm = [] {
         Model model = changed(plain(4, 2, 128), [](Layer *layer) {
             norm_after(layer);
-            for (Weight *w : {&layer->attention()->q, &layer->attention()->k, &layer->attention()->v}) {
+            for (Weight *w :
+                 {&layer->attention()->q, &layer->attention()->k, &layer->attention()->v}) {
                 add_bias(w);
             }
         });

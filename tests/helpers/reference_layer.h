@@ -301,8 +301,7 @@ inline void run_rule(const LinearAttention &d, const Rule &rule, int64_t h, cons
         const double *value = mixed[t].data() + 2 * d.keys_size() + h * d.value_dim;
         const double *gates = input[t].data() + d.channels() + d.values_size();
         const double raw = gates[(removes ? d.value_heads : 0) + h] + at(d.step_bias, h);
-        const double step =
-            std::clamp(std::log1p(std::exp(raw)), rule.least_step, rule.most_step);
+        const double step = std::clamp(std::log1p(std::exp(raw)), rule.least_step, rule.most_step);
         const double decay = std::exp(-std::exp(at(d.decay, h)) * step);
         const double rate = removes ? sigmoid(gates[h]) : step;
         for (size_t v = 0; v < static_cast<size_t>(d.value_dim); ++v) {
@@ -466,13 +465,12 @@ inline Rows feed(const Feed &feed, const Rows &stream, const Rows &x) {
 inline Rows mix(const Model &model, size_t layer, const Rows &x, const KvScales *scales,
                 std::vector<KeysValues> *kept) {
     return std::visit(
-        Visitor{[&](const NoMixer &) { return Rows(x.size(), Row(x[0].size())); },
-                [&](const Attention &) { return attention(model, layer, x, scales, kept); },
-                [&](const DeltaNet &net) { return linear_attention(net, x); },
-                [&](const Mamba2 &mamba) { return linear_attention(mamba, x); },
-                [&](const ShortConvolution &convolution) {
-                    return short_convolution(convolution, x);
-                }},
+        Visitor{
+            [&](const NoMixer &) { return Rows(x.size(), Row(x[0].size())); },
+            [&](const Attention &) { return attention(model, layer, x, scales, kept); },
+            [&](const DeltaNet &net) { return linear_attention(net, x); },
+            [&](const Mamba2 &mamba) { return linear_attention(mamba, x); },
+            [&](const ShortConvolution &convolution) { return short_convolution(convolution, x); }},
         model.layers[layer].mixer);
 }
 

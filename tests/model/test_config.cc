@@ -49,7 +49,9 @@ template <typename T> T is(const Layer &layer) {
     return std::get<T>(layer.mixer);
 }
 
-Attention attention(const Model &model, size_t layer = 0) { return *model.layers[layer].attention(); }
+Attention attention(const Model &model, size_t layer = 0) {
+    return *model.layers[layer].attention();
+}
 
 bool turns_as(const Model &model, const RopeConfig &rope) {
     return model.ropes.size() == 1 &&
@@ -152,7 +154,8 @@ void absent_keys_have_the_defaults_of_transformers(void **) {
         const Model got = must_load(R"({"model_type": ")" + type + "\"}");
         assert_int_equal(got.vocabulary, integer_of(e, "vocab_size", -2));
         assert_int_equal(got.hidden, integer_of(e, "hidden_size", -2));
-        assert_int_equal(got.layers[0].feed_forward()->width, integer_of(e, "intermediate_size", -2));
+        assert_int_equal(got.layers[0].feed_forward()->width,
+                         integer_of(e, "intermediate_size", -2));
         assert_int_equal(got.layers.size(), integer_of(e, "num_hidden_layers", -2));
         assert_int_equal(attention(got).heads, integer_of(e, "num_attention_heads", -2));
         assert_int_equal(attention(got).kv_heads, integer_of(e, "num_key_value_heads", -2));
@@ -229,8 +232,8 @@ void the_input_of_a_short_convolution_is_one_tensor(void **) {
     assert_true(s.filter.values.name == prefix + "conv.weight" && s.filter.columns() == 3);
     assert_true(s.filter.bias.name == prefix + "conv.bias" && s.o.bias);
     assert_true(
-        !is<ShortConvolution>(
-             must_load(family("lfm2", R"("full_attn_idxs": [1])")).layers[2]).b.bias);
+        !is<ShortConvolution>(must_load(family("lfm2", R"("full_attn_idxs": [1])")).layers[2])
+             .b.bias);
 }
 
 void feed_forwards_of_lfm2_are_as_wide_as_its_keys_make_them(void **) {
@@ -278,7 +281,8 @@ void experts_of_lfm2_moe_follow_its_dense_layers(void **) {
         "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
         "intermediate_size": 100, "routed_scaling_factor": 2.5)");
     const Model model = must_load(config);
-    assert_true(model.layers[0].experts() == nullptr && model.layers[0].feed_forward()->width == 100);
+    assert_true(model.layers[0].experts() == nullptr &&
+                model.layers[0].feed_forward()->width == 100);
     for (const size_t i : {1, 2}) {
         const Experts &experts = *model.layers[i].experts();
         const std::string prefix = "model.layers." + std::to_string(i) + ".feed_forward.";
@@ -296,7 +300,8 @@ void experts_of_lfm2_moe_follow_its_dense_layers(void **) {
         must_load(family("lfm2_moe", types + R"(, "use_expert_bias": false, "num_experts": 4,
                                                    "norm_topk_prob": false)"));
     assert_true(!plain.layers[2].experts()->router.correction);
-    assert_true(!plain.layers[2].experts()->router.normalised && plain.layers[1].experts() == nullptr);
+    assert_true(!plain.layers[2].experts()->router.normalised &&
+                plain.layers[1].experts() == nullptr);
     // In one tensor per layer, as in transformers 5.
     Model stacked = must_load(config);
     find_stacked_experts(
@@ -397,7 +402,8 @@ void layer_types_of_a_hybrid_say_which_layers_have_a_delta_net(void **) {
     for (size_t i = 0; i < 8; ++i)
         assert_true((four.layers[i].linear_attention() != nullptr) == (i % 4 != 3));
     const Model two = must_load(hybrid("qwen3_next", R"("full_attention_interval": 2)"));
-    assert_true((two.layers[0].linear_attention() != nullptr) && two.layers[1].linear_attention() == nullptr);
+    assert_true((two.layers[0].linear_attention() != nullptr) &&
+                two.layers[1].linear_attention() == nullptr);
 }
 
 // The parts of one matrix are in the order q, k, v, z, b, a of all heads, wherever they are in the
@@ -477,7 +483,8 @@ void defaults_of_hybrids_are_those_of_transformers(void **) {
     assert_int_equal(next.layers[5].experts()->each[0].width, 512);
     const Model sparse = must_load(R"({"model_type": "qwen3_5_moe_text"})");
     assert_true(sparse.layers.size() == 40 && sparse.layers[0].experts()->each.size() == 256);
-    assert_true(attention(sparse, 3).kv_heads == 2 && sparse.layers[0].feed_forward()->width == 512);
+    assert_true(attention(sparse, 3).kv_heads == 2 &&
+                sparse.layers[0].feed_forward()->width == 512);
 }
 
 // ---- Granite 4 ----
@@ -528,7 +535,8 @@ void every_spelling_of_a_granite_4_is_read(void **) {
     for (const char *types : {R"("layer_types": ["linear_attention", "full_attention", "mamba"])",
                               R"("layers_block_type": ["mamba", "attention", "mamba"])"}) {
         const Model model = must_load(family("granitemoehybrid", types));
-        assert_true(model.layers[0].linear_attention() != nullptr && model.layers[1].linear_attention() == nullptr);
+        assert_true(model.layers[0].linear_attention() != nullptr &&
+                    model.layers[1].linear_attention() == nullptr);
     }
     const auto mamba = [](const std::string &more) {
         return is<Mamba2>(must_load(granite4(more)).layers[0]);
@@ -548,7 +556,8 @@ void every_spelling_of_a_granite_4_is_read(void **) {
     // Dense: only the feed-forward that otherwise shares a layer with experts.
     const Model dense = must_load(granite4(
         R"("num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 48)"));
-    assert_true(dense.layers[0].experts() == nullptr && dense.layers[0].feed_forward()->width == 48);
+    assert_true(dense.layers[0].experts() == nullptr &&
+                dense.layers[0].feed_forward()->width == 48);
     assert_int_equal(dense.layers[0].feed_forward()->up.values.first_row, 48);
     // Without a Mamba layer, its keys are ignored.
     const Model attends = must_load(family("granitemoehybrid", R"("mamba_n_heads": 7,
@@ -556,7 +565,8 @@ void every_spelling_of_a_granite_4_is_read(void **) {
     assert_true(attends.state_size() == 0 && attends.kv_groups.size() == 1);
     // Also with a shared expert and without any Mamba.
     const Model shared = must_load(family("granitemoeshared", R"("shared_intermediate_size": 40)"));
-    assert_true(shared.layers[0].feed_forward()->width == 40 && shared.layers[0].experts() != nullptr);
+    assert_true(shared.layers[0].feed_forward()->width == 40 &&
+                shared.layers[0].experts() != nullptr);
     assert_true(must_load(family("granitemoeshared", "")).layers[0].feed_forward() == nullptr);
 }
 
@@ -635,7 +645,8 @@ void layers_of_bamba_attend_where_its_list_says(void **) {
                 model.final_norm.weight.name == "model.final_layernorm.weight");
     for (size_t i = 0; i < 3; ++i) {
         const Layer &layer = model.layers[i];
-        assert_true((layer.attention() != nullptr) == (i == 1) && (layer.linear_attention() != nullptr) == (i != 1));
+        assert_true((layer.attention() != nullptr) == (i == 1) &&
+                    (layer.linear_attention() != nullptr) == (i != 1));
         const std::string prefix = "model.layers." + std::to_string(i) + ".";
         assert_true(layer.before_feed_forward.weight.name == prefix + "pre_ff_layernorm.weight");
         assert_true(layer.feed_forward()->gate.values.name ==
@@ -746,8 +757,8 @@ void every_spelling_of_a_nemotron_h_is_read(void **) {
     };
     // Infinity as written by Python, and by transformers 5.
     for (const char *infinity : {"Infinity", R"({"__float__": "Infinity"})"}) {
-        const Mamba2 limited = mamba(
-            R"("time_step_min": 0.001, "time_step_limit": [0.25, )" + std::string(infinity) + "]");
+        const Mamba2 limited = mamba(R"("time_step_min": 0.001, "time_step_limit": [0.25, )" +
+                                     std::string(infinity) + "]");
         assert_true(limited.least_step == 0.25F && std::isinf(limited.most_step));
     }
     assert_true(mamba(R"("time_step_min": 0.001)").least_step == 0);
@@ -765,7 +776,8 @@ void every_spelling_of_a_nemotron_h_is_read(void **) {
     // Keys for parts that no layer has are not read.
     const Model dense = must_load(nemotron(R"("n_routed_experts": 0, "moe_latent_size": 7)",
                                            R"("hybrid_override_pattern": "M-*-")"));
-    assert_true(dense.layers[3].experts() == nullptr && dense.layers[3].feed_forward()->width == 72);
+    assert_true(dense.layers[3].experts() == nullptr &&
+                dense.layers[3].feed_forward()->width == 72);
     Model stacked = must_load(nemotron(""));
     find_stacked_experts([](const std::string &name) { return name.ends_with("experts.up_proj"); },
                          &stacked);
@@ -1117,7 +1129,8 @@ void experts_of_all_layers_are_limited(void **) {
     assert_int_equal(must_load(R"({"model_type": "mixtral", "num_hidden_layers": 128,
                                    "num_local_experts": 128})")
                          .layers[127]
-                         .experts()->each.size(),
+                         .experts()
+                         ->each.size(),
                      128);
 }
 
@@ -1257,7 +1270,8 @@ void layers_of_one_kind_share_kv_groups_of_equal_pages(void **) {
             const KvGroup &group = model.kv_groups[g];
             assert_in_range(group.layers.size(), 1, c.planes);
             for (size_t i = 0; i < group.layers.size(); ++i, ++placed) {
-                const Attention &a = *model.layers[static_cast<size_t>(group.layers[i])].attention();
+                const Attention &a =
+                    *model.layers[static_cast<size_t>(group.layers[i])].attention();
                 assert_int_equal(a.kv_group, g);
                 assert_int_equal(a.kv_plane, i);
                 assert_int_equal(group.window, a.window < c.max_positions ? a.window : 0);

@@ -194,7 +194,9 @@ void the_price_of_a_head_does_not_follow_the_size_of_steps(void **) {
 
 // Its own description where there is one; else its rates, compared with those of an H200.
 void heads_cost_what_they_cost_on_the_device_that_is_there(void **) {
-    const auto cost = [](const ComputeDevice &device) { return head_cost_of("Mistral-7B", device); };
+    const auto cost = [](const ComputeDevice &device) {
+        return head_cost_of("Mistral-7B", device);
+    };
     const BenchModel model = bench_model("Mistral-7B").value();
     const auto described = [&](const char *name) {
         return head_cost(StepCost(named_device_costs(name).value(), model.model));

@@ -82,9 +82,7 @@ Status Forward::feed(size_t index, int64_t rows) {
         Visitor{[](const NoFeed &) { return Status(); },
                 [&](const FeedForward &alone) { return feed_dense(index, alone, rows); },
                 [&](const Experts &alone) { return feed_experts(index, alone, rows); },
-                [&](const SharedExperts &both) {
-                    return feed_experts(index, both.experts, rows);
-                }},
+                [&](const SharedExperts &both) { return feed_experts(index, both.experts, rows); }},
         model_.layers[index].feed);
 }
 

@@ -88,9 +88,9 @@ void LinearAttentionLayers::prepare(const Mamba2 &net, const PackedLinearAttenti
 }
 
 // q, k and v for some of a node's tokens, and their gates.
-template <typename Net>
-void LinearAttentionLayers::convolve(const Net &net, const PackedLinearAttention &weights,
-                                     size_t layer, const Piece &piece) {
+template <typename Net> void LinearAttentionLayers::convolve(const Net &net,
+                                                             const PackedLinearAttention &weights,
+                                                             size_t layer, const Piece &piece) {
     const Node &node = work_.nodes[static_cast<size_t>(piece.node)];
     const int64_t channels = net.channels();
     const int32_t before = net.width - 1;
@@ -115,8 +115,7 @@ void LinearAttentionLayers::convolve(const Net &net, const PackedLinearAttention
 
 void LinearAttentionLayers::run_head(const LinearAttention &attention,
                                      const PackedLinearAttention &weights, size_t layer,
-                                     const Node &node, bool removes, int64_t head,
-                                     int32_t thread) {
+                                     const Node &node, bool removes, int64_t head, int32_t thread) {
     const int64_t key_head = head / (attention.value_heads / attention.key_heads);
     float *rows = mixed(attention, node.token_begin);
     DeltaCall call;
@@ -237,8 +236,8 @@ void LinearAttentionLayers::results(const DeltaNet &net, const PackedLinearAtten
     const int32_t length = net.value_dim;
     each_result(net, length, wanted, rows, out,
                 [&](int64_t, float *result, const float *gate, std::byte *to) {
-                    kernels_.rms_norm_head(result, weights.norm.weight.data(),
-                                           weights.norm.epsilon, length);
+                    kernels_.rms_norm_head(result, weights.norm.weight.data(), weights.norm.epsilon,
+                                           length);
                     multiply(gate, result, nullptr, nullptr, length, to);
                 });
 }

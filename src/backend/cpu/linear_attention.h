@@ -52,16 +52,14 @@ class LinearAttentionLayers {
                  float *mixed) const;
     void prepare(const Mamba2 &net, const PackedLinearAttention &weights, int64_t token,
                  float *mixed) const;
-    template <typename Net>
-    void convolve(const Net &net, const PackedLinearAttention &weights, size_t layer,
-                  const Piece &piece);
+    template <typename Net> void convolve(const Net &net, const PackedLinearAttention &weights,
+                                          size_t layer, const Piece &piece);
     void run_head(const LinearAttention &attention, const PackedLinearAttention &weights,
                   size_t layer, const Node &node, bool removes, int64_t head, int32_t thread);
     // One part of a token's results after another, each of `length`: part(index, result, gate, out).
-    template <typename Part>
-    void each_result(const LinearAttention &attention, int64_t length,
-                     const std::vector<int32_t> *wanted, int64_t rows, std::byte *out,
-                     const Part &part) const;
+    template <typename Part> void each_result(const LinearAttention &attention, int64_t length,
+                                              const std::vector<int32_t> *wanted, int64_t rows,
+                                              std::byte *out, const Part &part) const;
     void keep_inputs(const LinearAttention &attention, size_t layer, const Node &node);
     float *projected(const LinearAttention &attention, int64_t token) const {
         return projected_.floats() + token * attention.input_rows();

@@ -9,15 +9,14 @@ int64_t StatePool::layer_bytes(const Layer &layer, DType type) {
     constexpr int64_t line = kLanes * sizeof(float);
     constexpr int64_t number = sizeof(float);
     const int64_t bytes = std::visit(
-        Visitor{[](const NoMixer &) { return int64_t{0}; },
-                [](const Attention &) { return int64_t{0}; },
-                [&](const LinearAttention &linear) {
-                    return matrix_numbers(linear) * linear.value_heads * dtype_bytes(type) +
-                           (linear.width - 1) * linear.channels() * number;
-                },
-                [](const ShortConvolution &convolution) {
-                    return convolution.state_size() * number;
-                }},
+        Visitor{
+            [](const NoMixer &) { return int64_t{0}; },
+            [](const Attention &) { return int64_t{0}; },
+            [&](const LinearAttention &linear) {
+                return matrix_numbers(linear) * linear.value_heads * dtype_bytes(type) +
+                       (linear.width - 1) * linear.channels() * number;
+            },
+            [](const ShortConvolution &convolution) { return convolution.state_size() * number; }},
         layer.mixer);
     return (bytes + line - 1) / line * line;
 }

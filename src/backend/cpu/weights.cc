@@ -131,12 +131,11 @@ Status pack_mixer(const Mixer &from, Linear *linear, PackedLayer *to) {
         return {};
     };
     return std::visit(
-        Visitor{
-            [](const NoMixer &) { return Status(); },
-            [&](const Attention &a) { return put(pack_attention(a, linear), a.o); },
-            [&](const DeltaNet &net) { return put(pack_delta_net(net, linear), net.o); },
-            [&](const Mamba2 &mamba) { return put(pack_mamba2(mamba, linear), mamba.o); },
-            [&](const ShortConvolution &c) { return put(pack_convolution(c, linear), c.o); }},
+        Visitor{[](const NoMixer &) { return Status(); },
+                [&](const Attention &a) { return put(pack_attention(a, linear), a.o); },
+                [&](const DeltaNet &net) { return put(pack_delta_net(net, linear), net.o); },
+                [&](const Mamba2 &mamba) { return put(pack_mamba2(mamba, linear), mamba.o); },
+                [&](const ShortConvolution &c) { return put(pack_convolution(c, linear), c.o); }},
         from);
 }
 

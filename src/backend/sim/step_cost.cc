@@ -240,7 +240,8 @@ StepSeconds StepCost::seconds(const TokenBatch &batch) const {
 
 double StepCost::merge_seconds() const {
     double seconds = 0;
-    for (const AttentionLayers &layers : attention_) seconds += layers.count * merge_seconds_of(layers);
+    for (const AttentionLayers &layers : attention_)
+        seconds += layers.count * merge_seconds_of(layers);
     return seconds;
 }
 

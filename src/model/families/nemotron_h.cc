@@ -189,8 +189,8 @@ Status set_layers(const JsonValue &config, const Kinds &kinds, int32_t width, Mo
         case Kind::experts:
             set_experts(prefix, experts.shape, experts.router, hidden, &layer);
             set_correction(prefix + "gate.e_score_correction_bias", &layer);
-            add_shared_expert(
-                ungated(prefix + "shared_experts.", experts.shared, hidden, biases), &layer);
+            add_shared_expert(ungated(prefix + "shared_experts.", experts.shared, hidden, biases),
+                              &layer);
             break;
         }
     }
