@@ -4,7 +4,7 @@
 
 namespace batchllm::cuda {
 
-std::vector<Product> layer_products(const StepParts &parts, Products *products, size_t layer) {
+std::vector<StepProduct> layer_products(const StepParts &parts, Products *products, size_t layer) {
     const DeviceLayer &w = parts.layer(layer);
     const Layer &described = parts.model.layers[layer];
     const Activations &buffers = parts.activations;
@@ -14,15 +14,15 @@ std::vector<Product> layer_products(const StepParts &parts, Products *products, 
     const auto end = [&](const Matrix &matrix, const Input &x, const DeviceNorm &after,
                          float alpha) {
         const bool delta = after || !products->adds(matrix);
-        return Product{matrix,   x,      delta ? buffers.delta.data() : buffers.residual.data(),
-                       residual, !delta, alpha};
+        return StepProduct{matrix,   x,      delta ? buffers.delta.data() : buffers.residual.data(),
+                           residual, !delta, alpha};
     };
     const Input normed{buffers.normed.data(), buffers.normed_scales.as<float>()};
     const Input attended{w.o.scaling == Scaling::none ? buffers.attended.data()
                                                       : buffers.qkv.data(),
                          buffers.attended_scales.as<float>()};
     const Input activated{buffers.activated.data(), buffers.activated_scales.as<float>()};
-    std::vector<Product> all;
+    std::vector<StepProduct> all;
     if (described.mixes()) {
         all.push_back({w.qkv, normed, buffers.qkv.data(), element, false});
         all.push_back(end(w.o, attended, w.after_attention, scale));
@@ -31,7 +31,7 @@ std::vector<Product> layer_products(const StepParts &parts, Products *products, 
     if (described.feed_forward() != nullptr) {
         all.push_back({w.gate_up, normed, buffers.gate_up.data(), element, false});
         all.push_back(experts != nullptr
-                          ? Product{w.down, activated, buffers.delta.data(), residual, false}
+                          ? StepProduct{w.down, activated, buffers.delta.data(), residual, false}
                           : end(w.down, activated, w.after_feed_forward, scale));
     }
     if (experts != nullptr) {
@@ -72,7 +72,7 @@ Status prepare_in_order(const StepParts &parts, Products *products) {
     const DeviceWeights &weights = parts.weights;
     std::vector<Products::InOrder> wanted;
     for (size_t i = 0; i < weights.layers.size(); ++i) {
-        for (const Product &p : layer_products(parts, products, i)) {
+        for (const StepProduct &p : layer_products(parts, products, i)) {
             wanted.push_back({p.w, p.y_type, p.accumulate, p.alpha, parts.rows});
             // What a layer's scalar multiplies is a delta first.
             if (p.accumulate && weights.layers[i].scalar != nullptr) {
@@ -94,7 +94,7 @@ Status prepare_products(const StepParts &parts, Products *products, cudaStream_t
     const Matrix &head = parts.weights.head;
     for (int64_t rows = 1; rows <= parts.rows; rows = padded_rows(rows) + 1) {
         for (size_t i = 0; i < parts.weights.layers.size(); ++i) { // those of one shape share it
-            for (const Product &p : layer_products(parts, products, i)) {
+            for (const StepProduct &p : layer_products(parts, products, i)) {
                 RETURN_IF_ERROR(products->prepare(p, rows, stream));
             }
         }
@@ -113,7 +113,7 @@ Status run_products(StepParts *parts, Products *products, const ResidualStream &
     for (size_t i = 0; i < layers; ++i) {
         const DeviceLayer &w = parts->layer(i);
         const bool last = i + 1 == layers;
-        for (const Product &p : layer_products(*parts, products, i)) {
+        for (const StepProduct &p : layer_products(*parts, products, i)) {
             // But for QKV, the last layer's are of the wanted.
             RETURN_IF_ERROR(products->run(p, last && &p.w != &w.qkv ? wanted : tokens, stream));
         }

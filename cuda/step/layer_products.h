@@ -12,7 +12,7 @@ namespace batchllm::cuda {
 
 // QKV and O, gate and up, down, the router, and the input block's two; those that the layer has, as all but the last layer
 // run them.
-std::vector<Product> layer_products(const StepParts &parts, Products *products, size_t layer);
+std::vector<StepProduct> layer_products(const StepParts &parts, Products *products, size_t layer);
 
 // step_form() with what is in e4m3.
 StepForm loaded_form(const StepParts &parts, Products *products);

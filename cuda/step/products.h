@@ -14,7 +14,7 @@
 namespace batchllm::cuda {
 
 // y = alpha * x W^T, or added to what is there.
-struct Product {
+struct StepProduct {
     const Matrix &w;
     Input x;
     void *y;
@@ -36,12 +36,12 @@ class Products {
     // Why there are no products in e4m3, or "".
     const std::string &refusal() const { return linear_.refusal(); }
 
-    Status run(const Product &product, int64_t rows, cudaStream_t stream) {
+    Status run(const StepProduct &product, int64_t rows, cudaStream_t stream) {
         return linear_.run(product.w, product.x, rows, product.y, product.y_type,
                            product.accumulate, stream, product.alpha);
     }
     // Chooses the algorithms for so many rows, which is otherwise done as they come.
-    Status prepare(const Product &product, int64_t rows, cudaStream_t stream) {
+    Status prepare(const StepProduct &product, int64_t rows, cudaStream_t stream) {
         return linear_.prepare(product.w, product.x, rows, product.y_type, product.accumulate,
                                stream);
     }
