@@ -165,8 +165,6 @@ class Engine {
     struct LaneShare;
     class Placement;
     Status place_groups();
-    bool goes_on(int32_t prefix) const;
-    void release_heads();
     Job *start_job(int64_t id, Lane *lane);
     int64_t tokens_of_group(const PlanGroup &group);
     int64_t generation_of(const Row &row) const;

@@ -82,7 +82,6 @@ Status Engine::plan_again() {
     });
     for (const int64_t id : ended) intake_.rows.release(id);
     next_group_ = static_cast<int64_t>(plan_.groups.size());
-    release_heads();
     plan_tokens_left_ = 0;
     intake_.unplanned = std::move(waiting);
     // A plan from use_plan is for rows that have not been added yet.

@@ -19,7 +19,7 @@
 #include <algorithm>
 
 #include "runtime/engine.h"
-#include "runtime/slice.h"
+#include "runtime/request_groups.h"
 
 namespace batchllm {
 
@@ -36,12 +36,11 @@ bool wants_more(const Lane &lane, bool alone, int64_t waiting, int64_t prompt_to
 
 } // namespace
 
-// What one lane gets in one call.
+// A lane, and the work that it has.
 struct Engine::LaneShare {
     Lane *lane;
-    Slice slice;
-    int64_t prompt_tokens; // that the lane has to compute, including the slice's
-    double load;           // work left on the lane, including the slice's
+    int64_t prompt_tokens; // that the lane has to compute
+    double load;           // work left on the lane
 };
 
 // Decides where groups go, during one call of place_groups().
@@ -50,8 +49,7 @@ class Engine::Placement {
     explicit Placement(Engine *engine);
 
     bool wanted() const;
-    void place_group(const PlanGroup &group);
-    Status queue();
+    Status place_group(const PlanGroup &group);
 
   private:
     struct Part {
@@ -60,14 +58,18 @@ class Engine::Placement {
     };
     Part choose(const PlanGroup &group, int64_t row_begin);
     LaneShare *lane_for(const PlanGroup &group);
-    void place_rows(LaneShare *share, const PlanGroup &group, int64_t row_begin, int64_t row_end);
+    Status place_rows(LaneShare *share, const PlanGroup &group, int64_t row_begin, int64_t row_end);
+    Status queue(Lane *lane, int32_t prefix);
+    int32_t length_of(int32_t prefix) const;
+    int32_t missing_tokens(const Lane &lane, int32_t prefix) const;
     double work_of(int64_t place, int64_t shared) const;
 
     Engine &engine_;
     double expected_share_ = 1; // share of max_tokens that a row is expected to generate
     double fair_ = 0;           // load of each lane once everything has been placed
     std::vector<LaneShare> shares_;
-    std::vector<Job *> jobs_; // scratch
+    std::vector<Job *> jobs_;         // scratch
+    std::vector<Request *> requests_; // scratch
 };
 
 Engine::Placement::Placement(Engine *engine) : engine_(*engine) {
@@ -83,9 +85,7 @@ Engine::Placement::Placement(Engine *engine) : engine_(*engine) {
                   expected_share_ * static_cast<double>(generation);
     for (const auto &lane : engine_.lanes_) {
         const int64_t prompt_tokens = lane->scheduler().prompt_tokens_left();
-        const Slice::Options sharing{engine_.sharing(), !engine_.last_group_of_.empty(),
-                                     lane->info().reproducible, &lane->kept};
-        shares_.push_back({lane.get(), Slice(engine_.plan_, sharing), prompt_tokens,
+        shares_.push_back({lane.get(), prompt_tokens,
                            static_cast<double>(prompt_tokens) +
                                expected_share_ * static_cast<double>(lane->generation)});
         load += shares_.back().load;
@@ -95,19 +95,32 @@ Engine::Placement::Placement(Engine *engine) : engine_(*engine) {
 
 bool Engine::Placement::wanted() const {
     return std::any_of(shares_.begin(), shares_.end(), [this](const LaneShare &share) {
-        return wants_more(*share.lane, shares_.size() == 1,
-                          share.lane->scheduler().waiting() + share.slice.size(),
+        return wants_more(*share.lane, shares_.size() == 1, share.lane->scheduler().waiting(),
                           share.prompt_tokens);
     });
 }
 
-void Engine::Placement::place_group(const PlanGroup &group) {
+Status Engine::Placement::place_group(const PlanGroup &group) {
     for (int64_t row = group.row_begin; row < group.row_end;) {
         const Part part =
             shares_.size() == 1 ? Part{shares_.data(), group.row_end} : choose(group, row);
-        place_rows(part.share, group, row, part.row_end);
+        RETURN_IF_ERROR(place_rows(part.share, group, row, part.row_end));
         row = part.row_end;
     }
+    return {};
+}
+
+int32_t Engine::Placement::length_of(int32_t prefix) const {
+    return prefix < 0 ? 0 : engine_.plan_.prefixes[static_cast<size_t>(prefix)].length;
+}
+
+// How many of the prefix's tokens the lane would have to compute.
+int32_t Engine::Placement::missing_tokens(const Lane &lane, int32_t prefix) const {
+    const int32_t length = length_of(prefix);
+    while (prefix >= 0 && !lane.scheduler().has(prefix)) {
+        prefix = engine_.plan_.prefixes[static_cast<size_t>(prefix)].parent;
+    }
+    return length - length_of(prefix);
 }
 
 // The lane with the least work. Below a head, a lane that has the head, unless the others fall too
@@ -119,13 +132,13 @@ Engine::LaneShare *Engine::Placement::lane_for(const PlanGroup &group) {
         if (least == nullptr || share.load < least->load) least = &share;
     }
     if (group.prefix < 0 || engine_.last_group_of_.empty()) return least;
-    missing = least->slice.new_prefix_tokens(group.prefix);
+    missing = missing_tokens(*least->lane, group.prefix);
     for (LaneShare &share : shares_) {
-        if (share.slice.new_prefix_tokens(group.prefix) >= missing) continue;
+        if (missing_tokens(*share.lane, group.prefix) >= missing) continue;
         if (nearest == nullptr || share.load < nearest->load) nearest = &share;
     }
     if (nearest == nullptr) return least;
-    const auto head = static_cast<double>(missing - nearest->slice.new_prefix_tokens(group.prefix));
+    const auto head = static_cast<double>(missing - missing_tokens(*nearest->lane, group.prefix));
     const auto queued = static_cast<double>(2 * least->lane->info().step_tokens);
     // Near the end there are no more groups to even out a lane's surplus.
     const double lag = nearest->load < fair_ ? std::max(head_again * head, queued) : head;
@@ -135,9 +148,9 @@ Engine::LaneShare *Engine::Placement::lane_for(const PlanGroup &group) {
 // The lane for the group's next rows, and how many of them it takes.
 Engine::Placement::Part Engine::Placement::choose(const PlanGroup &group, int64_t row_begin) {
     LaneShare *to = lane_for(group);
-    const int64_t shared = to->slice.length_of(group.prefix);
+    const int64_t shared = length_of(group.prefix);
     const double room =
-        fair_ - to->load - static_cast<double>(to->slice.new_prefix_tokens(group.prefix));
+        fair_ - to->load - static_cast<double>(missing_tokens(*to->lane, group.prefix));
     double work = 0;
     int64_t fitting = row_begin + 1;
     for (int64_t row = row_begin; row < group.row_end; ++row) {
@@ -160,8 +173,8 @@ double Engine::Placement::work_of(int64_t place, int64_t shared) const {
            expected_share_ * static_cast<double>(engine_.generation_of(*row));
 }
 
-void Engine::Placement::place_rows(LaneShare *share, const PlanGroup &group, int64_t row_begin,
-                                   int64_t row_end) {
+Status Engine::Placement::place_rows(LaneShare *share, const PlanGroup &group, int64_t row_begin,
+                                     int64_t row_end) {
     jobs_.clear();
     const int64_t generation = share->lane->generation;
     for (int64_t i = row_begin; i < row_end; ++i) {
@@ -171,46 +184,32 @@ void Engine::Placement::place_rows(LaneShare *share, const PlanGroup &group, int
         if (row == nullptr || row->follower || row->state == RowState::started) continue;
         if (Job *job = engine_.start_job(id, share->lane)) jobs_.push_back(job);
     }
-    if (jobs_.empty()) return;
-    const int64_t shared = share->slice.length_of(group.prefix);
-    int64_t tokens = share->slice.new_prefix_tokens(group.prefix);
+    if (jobs_.empty()) return {};
+    const int64_t shared = length_of(group.prefix);
+    const int32_t missing = missing_tokens(*share->lane, group.prefix);
+    int64_t tokens = missing;
     for (const Job *job : jobs_) tokens += job->computed_length - shared;
     share->prompt_tokens += tokens;
     share->load += static_cast<double>(tokens) +
                    expected_share_ * static_cast<double>(share->lane->generation - generation);
-    if (engine_.report_ != nullptr) {
-        engine_.report_group(jobs_, shared, share->slice.new_prefix_tokens(group.prefix));
-    }
-    share->slice.add_group(group, jobs_);
+    if (engine_.report_ != nullptr) engine_.report_group(jobs_, shared, missing);
+    return queue(share->lane, group.prefix);
 }
 
-Status Engine::Placement::queue() {
-    const auto goes_on = [this](int32_t prefix) { return engine_.goes_on(prefix); };
-    for (const LaneShare &share : shares_) {
-        if (share.slice.empty()) continue;
-        std::vector<KeptPrefix> kept = share.slice.kept(goes_on);
-        RETURN_IF_ERROR(
-            share.lane->scheduler().add(share.slice.plan(), share.slice.requests(), kept));
-        share.slice.put_kept(kept, &share.lane->kept);
+// Queues the jobs' requests. Prefixes that groups after this one continue stay on the lane.
+Status Engine::Placement::queue(Lane *lane, int32_t prefix) {
+    const bool nested = !engine_.last_group_of_.empty();
+    const std::vector<PlanPrefix> &prefixes = engine_.plan_.prefixes;
+    const RequestSharing how{engine_.sharing(), nested, lane->info().reproducible};
+    for (const RequestGroup &group : request_groups(prefixes, prefix, jobs_, how, &requests_)) {
+        RETURN_IF_ERROR(lane->scheduler().add(prefixes, group));
     }
-    engine_.release_heads();
+    for (; nested && prefix >= 0; prefix = prefixes[static_cast<size_t>(prefix)].parent) {
+        if (engine_.last_group_of_[static_cast<size_t>(prefix)] > engine_.next_group_) {
+            lane->scheduler().keep(prefix);
+        }
+    }
     return {};
-}
-
-// Whether any group that has not been placed continues the prefix.
-bool Engine::goes_on(int32_t prefix) const {
-    return !last_group_of_.empty() && last_group_of_[static_cast<size_t>(prefix)] >= next_group_;
-}
-
-// Releases the heads that no remaining group needs.
-void Engine::release_heads() {
-    for (const auto &lane : lanes_) {
-        std::erase_if(lane->kept, [&](const auto &kept) {
-            if (goes_on(kept.first)) return false;
-            lane->scheduler().release(kept.second);
-            return true;
-        });
-    }
 }
 
 Status Engine::place_groups() {
@@ -226,11 +225,17 @@ Status Engine::place_groups() {
     while (next_group_ < groups && placement.wanted()) {
         const PlanGroup &group = plan_.groups[static_cast<size_t>(next_group_)];
         stats_.groups += group.prefix >= 0;
-        placement.place_group(group);
+        RETURN_IF_ERROR(placement.place_group(group));
         plan_tokens_left_ -= tokens_of_group(group);
+        for (int32_t prefix = group.prefix; prefix >= 0 && !last_group_of_.empty();) {
+            if (last_group_of_[static_cast<size_t>(prefix)] == next_group_) {
+                for (const auto &lane : lanes_) lane->scheduler().release(prefix);
+            }
+            prefix = plan_.prefixes[static_cast<size_t>(prefix)].parent;
+        }
         ++next_group_;
     }
-    return placement.queue();
+    return {};
 }
 
 // The job for a row and the rows equal to it; null if all of them have been answered.

@@ -165,7 +165,7 @@ Status Engine::build_groups() {
 
     // Nothing from here on can fail.
     next_group_ = static_cast<int64_t>(plan_.groups.size());
-    release_heads();
+    for (const auto &lane : lanes_) lane->scheduler().begin_plan();
     plan_ = std::move(planned->plan);
     plan_ids_ = std::move(planned->ids);
     prefix_counted_ = std::move(counted);

@@ -15,7 +15,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <unordered_map>
 #include <utility>
 
 #include "backend/backend.h"
@@ -64,8 +63,6 @@ class Lane {
 
     // The most tokens that its requests may still generate. Set by the engine.
     int64_t generation = 0;
-    // The prefixes of the engine's plan that later groups continue. Set by the engine.
-    std::unordered_map<int32_t, KeptPrefix> kept;
 
   private:
     Status note(Status status);
