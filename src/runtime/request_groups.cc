@@ -3,44 +3,44 @@
 namespace batchllm {
 
 std::vector<RequestGroup> request_groups(std::span<const PlanPrefix> prefixes, int32_t prefix,
-                                         std::span<Job *const> jobs, const RequestSharing &how,
+                                         std::span<RowRun *const> runs, const RequestSharing &how,
                                          std::vector<Request *> *requests) {
     const int32_t shared = prefix < 0 ? 0 : prefixes[static_cast<size_t>(prefix)].length;
-    // Whether a job shares more of its prompt among its own requests than the group shares.
-    const auto apart = [&](const Job &job) {
-        return how.sharing && job.sequences.size() > 1 && job.prompt_length - 1 > shared;
+    // Whether a run shares more of its prompt among its own requests than the group shares.
+    const auto apart = [&](const RowRun &run) {
+        return how.sharing && run.sequences.size() > 1 && run.prompt_length - 1 > shared;
     };
     size_t count = 0;
-    for (const Job *job : jobs) count += job->sequences.size();
+    for (const RowRun *run : runs) count += run->sequences.size();
     requests->clear();
     requests->reserve(count); // the groups refer to parts of it
-    const auto add = [&](Job *job) {
-        for (Sequence &sequence : job->sequences) requests->push_back(&sequence);
+    const auto add = [&](RowRun *run) {
+        for (Sequence &sequence : run->sequences) requests->push_back(&sequence);
     };
     const auto from = [&](size_t begin) {
         return std::span<Request *const>(*requests).subspan(begin);
     };
 
     std::vector<RequestGroup> groups;
-    for (Job *job : jobs) {
-        job->shared_tokens = apart(*job) ? job->prompt_length - 1 : shared;
-        if (!apart(*job)) add(job);
+    for (RowRun *run : runs) {
+        run->shared_tokens = apart(*run) ? run->prompt_length - 1 : shared;
+        if (!apart(*run)) add(run);
     }
     if (!requests->empty()) groups.push_back({prefix, 0, from(0)});
-    // A prefix that only one job would have is not worth having.
+    // A prefix that only one run would have is not worth having.
     const bool droppable = prefix >= 0 && !how.prefixes_nested && !how.as_planned;
-    if (droppable && jobs.size() == 1) prefix = -1;
-    for (Job *job : jobs) {
-        if (!apart(*job)) continue;
+    if (droppable && runs.size() == 1) prefix = -1;
+    for (RowRun *run : runs) {
+        if (!apart(*run)) continue;
         const size_t begin = requests->size();
-        add(job);
-        groups.push_back({prefix, job->prompt_length - 1, from(begin)});
+        add(run);
+        groups.push_back({prefix, run->prompt_length - 1, from(begin)});
     }
-    for (Job *job : jobs) {
+    for (RowRun *run : runs) {
         // Equal rows and equal samples are answered by one computation of the whole prompt.
-        if (job->answers.size() > 1 || job->answers.front().samples > 1) {
-            if (job->score == nullptr && job->sequences.size() == 1) {
-                job->shared_tokens = job->prompt_length;
+        if (run->answers.size() > 1 || run->answers.front().samples > 1) {
+            if (run->score == nullptr && run->sequences.size() == 1) {
+                run->shared_tokens = run->prompt_length;
             }
         }
     }

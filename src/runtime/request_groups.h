@@ -1,4 +1,4 @@
-// The jobs for rows of one of the plan's groups -> the groups of requests that a scheduler gets.
+// The runs for rows of one of the plan's groups -> the groups of requests that a scheduler gets.
 //
 // The plan's rows are the caller's rows. A row with several requests (its samples, or its
 // continuations to score) becomes a group of its own: all of them begin with the row's prompt
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "plan/plan.h"
-#include "runtime/job.h"
+#include "runtime/row_run.h"
 
 namespace batchllm {
 
@@ -27,10 +27,10 @@ struct RequestSharing {
     bool as_planned = false;
 };
 
-// prefix: that of the jobs' group in the plan, or -1. Sets the jobs' shared_tokens. The groups'
+// prefix: that of the runs' group in the plan, or -1. Sets the runs' shared_tokens. The groups'
 // requests are stored in *requests.
 std::vector<RequestGroup> request_groups(std::span<const PlanPrefix> prefixes, int32_t prefix,
-                                         std::span<Job *const> jobs, const RequestSharing &how,
+                                         std::span<RowRun *const> runs, const RequestSharing &how,
                                          std::vector<Request *> *requests);
 
 } // namespace batchllm

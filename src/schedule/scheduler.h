@@ -148,11 +148,11 @@ class Scheduler {
     explicit Scheduler(const SchedulerOptions &options);
     ~Scheduler();
 
-    // Whether a request of this many tokens (prompt and output; count one output token for a scored
-    // request) fits the pool alone. The answer is exact: the last token is never stored, and pages
-    // that fall out of windows are released. Any request that fits finishes, even if its group's
-    // prefix would waste the page that it needs.
-    bool fits(int64_t tokens) const;
+    // The most tokens (prompt and output; count one output token for a scored request) with which a
+    // request fits the pool alone. Exact: the last token is never stored, and pages that fall out of
+    // windows are released. Any request that fits finishes, even if its group's prefix would waste
+    // the page that it needs.
+    int64_t longest_request() const;
 
     // The prefixes named from now on are those of another plan, and none of them is here yet.
     // Requests that continue prefixes of the plan before are not affected. Cannot fail.

@@ -370,10 +370,9 @@ void requests_have_no_cap_unless_one_is_set(void **) {
     assert_true(capped.steps > free_result.steps);
 }
 
-void fits_is_exact(void **) {
+void the_longest_request_is_exact(void **) {
     Scheduler scheduler({3, 8, 64, 0, 0, true});
-    assert_true(scheduler.fits(25)); // the last token is not stored
-    assert_false(scheduler.fits(26));
+    assert_int_equal(scheduler.longest_request(), 25); // the last token is not stored
 }
 
 void a_request_that_does_not_fit_is_refused_and_nothing_is_taken(void **) {
@@ -570,7 +569,7 @@ int main() {
         cmocka_unit_test(a_prefix_end_and_its_rows_share_a_batch),
         cmocka_unit_test(a_request_fits_where_its_prefix_would_waste_the_page_it_needs),
         cmocka_unit_test(requests_have_no_cap_unless_one_is_set),
-        cmocka_unit_test(fits_is_exact),
+        cmocka_unit_test(the_longest_request_is_exact),
         cmocka_unit_test(a_request_that_does_not_fit_is_refused_and_nothing_is_taken),
         cmocka_unit_test(prefixes_of_rows_that_are_not_computed_are_not_computed),
         cmocka_unit_test(a_row_that_may_share_less_takes_the_parent_prefix),
