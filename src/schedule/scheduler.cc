@@ -318,7 +318,10 @@ void Scheduler::Impl::start_unshared(Request *request) {
 Scheduler::Scheduler(const SchedulerOptions &options) : impl_(std::make_unique<Impl>(options)) {}
 Scheduler::~Scheduler() = default;
 
-int64_t Scheduler::longest_request() const { return impl_->pool.most_tokens() + 1; }
+int64_t Scheduler::longest_request() const {
+    const int64_t stored = impl_->pool.most_tokens(); // INT64_MAX: as many as there are
+    return stored == INT64_MAX ? stored : stored + 1;
+}
 
 const StepCounts &Scheduler::counts() const { return impl_->counts; }
 int32_t Scheduler::in_flight() const { return impl_->in_flight; }

@@ -373,6 +373,9 @@ void requests_have_no_cap_unless_one_is_set(void **) {
 void the_longest_request_is_exact(void **) {
     Scheduler scheduler({3, 8, 64, 0, 0, true});
     assert_int_equal(scheduler.longest_request(), 25); // the last token is not stored
+    SchedulerOptions windows{3, 8, 64, 0, 0, true};
+    windows.kv_windows = {4}; // pages that no token sees any more are released
+    assert_true(Scheduler(windows).longest_request() == INT64_MAX);
 }
 
 void a_request_that_does_not_fit_is_refused_and_nothing_is_taken(void **) {
