@@ -1,4 +1,4 @@
-#include "runtime/job.h"
+#include "runtime/row_run.h"
 
 #include <algorithm>
 
@@ -12,14 +12,14 @@ void set_prompt(const Row &row, std::span<const int32_t> tokens, int32_t shareab
 }
 
 // All candidates of a single token are scored by the logits at the prompt's last position.
-void make_candidates_sequence(const Row &row, Job *job) {
+void make_candidates_sequence(const Row &row, RowRun *run) {
     const ScoreSpec &score = *row.score;
     std::vector<int32_t> candidates;
     for (int32_t c = 0; c < score.count(); ++c) {
         if (score.length(c) == 1) candidates.push_back(score.continuation(c)[0]);
     }
     if (candidates.empty()) return;
-    Sequence &sequence = job->sequences.emplace_back();
+    Sequence &sequence = run->sequences.emplace_back();
     set_prompt(row, {row.tokens, static_cast<size_t>(row.length)}, row.length - 1, &sequence);
     sequence.task = Task::score;
     sequence.wanted_positions = 1;
@@ -29,8 +29,9 @@ void make_candidates_sequence(const Row &row, Job *job) {
 
 // A longer continuation is computed without its last token, since each token is scored by the
 // logits of the position before it.
-void make_continuation_sequence(const Row &row, std::span<const int32_t> continuation, Job *job) {
-    Sequence &sequence = job->sequences.emplace_back();
+void make_continuation_sequence(const Row &row, std::span<const int32_t> continuation,
+                                RowRun *run) {
+    Sequence &sequence = run->sequences.emplace_back();
     sequence.own_tokens.reserve(static_cast<size_t>(row.length) + continuation.size() - 1);
     sequence.own_tokens.assign(row.tokens, row.tokens + row.length);
     sequence.own_tokens.insert(sequence.own_tokens.end(), continuation.begin(),
@@ -42,23 +43,23 @@ void make_continuation_sequence(const Row &row, std::span<const int32_t> continu
     for (int32_t i = 0; i <= sequence.wanted_positions; ++i) sequence.target_offsets.push_back(i);
 }
 
-void make_scored_sequences(const Row &row, Job *job) {
+void make_scored_sequences(const Row &row, RowRun *run) {
     const ScoreSpec &score = *row.score;
     int32_t longer = 0;
     for (int32_t c = 0; c < score.count(); ++c) longer += score.length(c) > 1;
-    job->sequences.reserve(static_cast<size_t>(longer) + 1);
-    make_candidates_sequence(row, job);
+    run->sequences.reserve(static_cast<size_t>(longer) + 1);
+    make_candidates_sequence(row, run);
     for (int32_t c = 0; c < score.count(); ++c) {
-        if (score.length(c) > 1) make_continuation_sequence(row, score.continuation(c), job);
+        if (score.length(c) > 1) make_continuation_sequence(row, score.continuation(c), run);
     }
 }
 
-void make_sampled_sequences(const Row &row, const JobLimits &limits, Job *job) {
+void make_sampled_sequences(const Row &row, const RunLimits &limits, RowRun *run) {
     const PreparedParams &params = *row.params;
     const int32_t count = computed_samples(params, limits.sharing);
-    job->sequences.resize(static_cast<size_t>(count));
+    run->sequences.resize(static_cast<size_t>(count));
     for (int32_t i = 0; i < count; ++i) {
-        Sequence &sequence = job->sequences[static_cast<size_t>(i)];
+        Sequence &sequence = run->sequences[static_cast<size_t>(i)];
         const bool scored = i == 0 && row.wants_prompt_logprobs();
         set_prompt(row, {row.tokens, static_cast<size_t>(row.length)}, scored ? 0 : row.length - 1,
                    &sequence);
@@ -83,8 +84,8 @@ void make_sampled_sequences(const Row &row, const JobLimits &limits, Job *job) {
 }
 
 // The hidden state of the last token, of the first, or the sum of all.
-void make_embedded_sequence(const Row &row, Job *job) {
-    Sequence &sequence = job->sequences.emplace_back();
+void make_embedded_sequence(const Row &row, RowRun *run) {
+    Sequence &sequence = run->sequences.emplace_back();
     const int32_t length = row.computed_length();
     set_prompt(row, {row.tokens, static_cast<size_t>(length)}, row.shareable(), &sequence);
     sequence.task = row.task();
@@ -115,11 +116,11 @@ std::string text_of(const Sequence &sequence, const PreparedParams &params,
 }
 
 // Puts the scores of candidates and of longer continuations back into the row's order.
-void collect_scores(const Job &job, Outcome *outcome) {
-    const ScoreSpec &score = *job.score;
+void collect_scores(const RowRun &run, Outcome *outcome) {
+    const ScoreSpec &score = *run.score;
     size_t next_sequence = 0;
     const Sequence *candidates = nullptr;
-    if (job.sequences.front().own_tokens.empty()) candidates = &job.sequences[next_sequence++];
+    if (run.sequences.front().own_tokens.empty()) candidates = &run.sequences[next_sequence++];
     size_t next_candidate = 0;
     for (int32_t c = 0; c < score.count(); ++c) {
         const int32_t length = score.length(c);
@@ -128,37 +129,37 @@ void collect_scores(const Job &job, Outcome *outcome) {
             outcome->score_logprobs.push_back(candidates->score_logprobs[next_candidate++]);
             continue;
         }
-        const std::vector<float> &logprobs = job.sequences[next_sequence++].score_logprobs;
+        const std::vector<float> &logprobs = run.sequences[next_sequence++].score_logprobs;
         outcome->score_logprobs.insert(outcome->score_logprobs.end(), logprobs.begin(),
                                        logprobs.end());
     }
 }
 
-void answer_scores(const Job &job, const Job::Answer &to, bool cancelled,
-                   std::deque<Outcome> *outcomes) {
+void add_scores(const RowRun &run, const RowRun::Answer &to, bool cancelled,
+                std::deque<Outcome> *outcomes) {
     Outcome outcome;
     outcome.tag = to.tag;
-    outcome.prompt_tokens = job.prompt_length;
-    outcome.shared_tokens = job.shared_tokens;
+    outcome.prompt_tokens = run.prompt_length;
+    outcome.shared_tokens = run.shared_tokens;
     outcome.finish = cancelled ? BATCHLLM_FINISH_CANCELLED : BATCHLLM_FINISH_SCORED;
-    for (const Sequence &sequence : job.sequences) {
+    for (const Sequence &sequence : run.sequences) {
         if (sequence.status == BATCHLLM_OK) continue;
         outcome.finish = BATCHLLM_FINISH_ERROR;
         outcome.status = sequence.status;
         outcome.error = sequence.error;
         break;
     }
-    if (outcome.finish == BATCHLLM_FINISH_SCORED) collect_scores(job, &outcome);
+    if (outcome.finish == BATCHLLM_FINISH_SCORED) collect_scores(run, &outcome);
     outcomes->push_back(std::move(outcome));
 }
 
-void answer_embedded(const Job &job, const Job::Answer &to, bool cancelled,
-                     std::deque<Outcome> *outcomes) {
-    const Sequence &sequence = job.sequences.front();
+void add_embedded(const RowRun &run, const RowRun::Answer &to, bool cancelled,
+                  std::deque<Outcome> *outcomes) {
+    const Sequence &sequence = run.sequences.front();
     Outcome outcome;
     outcome.tag = to.tag;
     outcome.prompt_tokens = to.prompt_length;
-    outcome.shared_tokens = std::min(job.shared_tokens, to.prompt_length);
+    outcome.shared_tokens = std::min(run.shared_tokens, to.prompt_length);
     outcome.finish = cancelled ? BATCHLLM_FINISH_CANCELLED : sequence.finish;
     outcome.status = sequence.status;
     outcome.error = sequence.error;
@@ -168,39 +169,39 @@ void answer_embedded(const Job &job, const Job::Answer &to, bool cancelled,
 }
 
 // Takes the log-probabilities of the prompt if all of them are there.
-void take_prompt_logprobs(const Job &job, const Sequence &sequence, Outcome *outcome) {
+void take_prompt_logprobs(const RowRun &run, const Sequence &sequence, Outcome *outcome) {
     if (sequence.targets.empty()) return;
     // The other samples share the prompt with each other, but not with this one.
-    if (job.sequences.size() > 1) outcome->shared_tokens = 0;
+    if (run.sequences.size() > 1) outcome->shared_tokens = 0;
     if (sequence.prompt_logprobs.values.size() < sequence.targets.size()) return;
     outcome->prompt_logprobs = sequence.prompt_logprobs;
 }
 
-void answer_samples(const Job &job, const Job::Answer &to, const Tokenizer *tokenizer,
-                    std::deque<Outcome> *outcomes) {
+void add_samples(const RowRun &run, const RowRun::Answer &to, const Tokenizer *tokenizer,
+                 std::deque<Outcome> *outcomes) {
     for (int32_t sample = 0; sample < to.samples; ++sample) {
-        const bool one_for_all = job.sequences.size() == 1;
-        const Sequence &sequence = job.sequences[one_for_all ? 0 : static_cast<size_t>(sample)];
+        const bool one_for_all = run.sequences.size() == 1;
+        const Sequence &sequence = run.sequences[one_for_all ? 0 : static_cast<size_t>(sample)];
         Outcome outcome;
         outcome.tag = to.tag;
         outcome.sample = sample;
         outcome.status = sequence.status;
         outcome.error = sequence.error;
         outcome.finish = sequence.done ? sequence.finish : BATCHLLM_FINISH_CANCELLED;
-        outcome.prompt_tokens = job.prompt_length;
-        outcome.shared_tokens = job.shared_tokens;
+        outcome.prompt_tokens = run.prompt_length;
+        outcome.shared_tokens = run.shared_tokens;
         outcome.tokens = sequence.output;
-        outcome.text = text_of(sequence, *job.params, tokenizer);
+        outcome.text = text_of(sequence, *run.params, tokenizer);
         outcome.logprobs = sequence.logprobs;
-        if (sample == 0) take_prompt_logprobs(job, sequence, &outcome);
+        if (sample == 0) take_prompt_logprobs(run, sequence, &outcome);
         outcomes->push_back(std::move(outcome));
     }
 }
 
 } // namespace
 
-bool Job::any_answer_left() const {
-    return std::any_of(answers.begin(), answers.end(), [](const Answer &a) { return !a.given; });
+bool RowRun::any_answer_left() const {
+    return std::any_of(answers.begin(), answers.end(), [](const Answer &a) { return !a.answered; });
 }
 
 int32_t computed_samples(const SamplingParams &params, bool sharing) {
@@ -213,57 +214,68 @@ int32_t clipped_max_tokens(const SamplingParams &params, int64_t prompt_length,
         std::min<int64_t>(params.max_tokens, max_request_tokens - prompt_length));
 }
 
-int64_t logical_tokens(const Job &job) {
+int64_t most_generated(const PreparedParams &params, int64_t prompt_length,
+                       const RunLimits &limits) {
+    if (params.task != Task::generate) return 0;
+    return int64_t{clipped_max_tokens(params, prompt_length, limits.max_request_tokens)} *
+           computed_samples(params, limits.sharing);
+}
+
+int64_t most_generated(const Row &row, const RunLimits &limits) {
+    return row.task() == Task::generate ? most_generated(*row.params, row.length, limits) : 0;
+}
+
+int64_t logical_tokens(const RowRun &run) {
     int64_t tokens = 0;
-    if (job.score != nullptr) {
-        for (const Sequence &sequence : job.sequences) tokens += sequence.prompt.length;
+    if (run.score != nullptr) {
+        for (const Sequence &sequence : run.sequences) tokens += sequence.prompt.length;
         return tokens;
     }
-    for (const Job::Answer &answer : job.answers) {
-        tokens += int64_t{answer.samples} * job.sequences.front().prompt.length;
+    for (const RowRun::Answer &answer : run.answers) {
+        tokens += int64_t{answer.samples} * run.sequences.front().prompt.length;
     }
     return tokens;
 }
 
-std::unique_ptr<Job> make_job(RowStore *rows, const std::vector<int64_t> &ids,
-                              const JobLimits &limits) {
-    auto job = std::make_unique<Job>();
+std::unique_ptr<RowRun> make_run(RowStore *rows, const std::vector<int64_t> &ids,
+                                 const RunLimits &limits) {
+    auto run = std::make_unique<RowRun>();
     const Row &row = *rows->find(ids.front());
-    job->params = row.params;
-    job->score = row.score.get();
-    job->task = row.task();
-    job->prompt_length = row.length;
-    job->computed_length = row.computed_length();
+    run->params = row.params;
+    run->score = row.score.get();
+    run->task = row.task();
+    run->prompt_length = row.length;
+    run->computed_length = row.computed_length();
     for (const int64_t id : ids) {
         const Row &equal = *rows->find(id);
         const int32_t samples = equal.score != nullptr ? 1 : equal.params->samples;
-        job->answers.push_back({id, equal.tag, samples, equal.length, false});
+        run->answers.push_back({id, equal.tag, samples, equal.length, false});
     }
-    if (job->task == Task::score) {
-        make_scored_sequences(row, job.get());
-    } else if (embedded(job->task)) {
-        make_embedded_sequence(row, job.get());
+    if (run->task == Task::score) {
+        make_scored_sequences(row, run.get());
+    } else if (embedded(run->task)) {
+        make_embedded_sequence(row, run.get());
     } else {
-        make_sampled_sequences(row, limits, job.get());
+        make_sampled_sequences(row, limits, run.get());
     }
-    for (Sequence &sequence : job->sequences) {
-        sequence.job = job.get();
-        sequence.params = job->params.get();
+    for (Sequence &sequence : run->sequences) {
+        sequence.run = run.get();
+        sequence.params = run->params.get();
         sequence.row = ids.front();
     }
-    job->unfinished = static_cast<int32_t>(job->sequences.size());
-    return job;
+    run->unfinished = static_cast<int32_t>(run->sequences.size());
+    return run;
 }
 
-void answer(const Job &job, const Job::Answer &to, bool cancelled, const Tokenizer *tokenizer,
-            std::deque<Outcome> *outcomes) {
+void add_outcomes(const RowRun &run, const RowRun::Answer &to, bool cancelled,
+                  const Tokenizer *tokenizer, std::deque<Outcome> *outcomes) {
     OutcomesOfRow made(outcomes);
-    if (job.task == Task::score) {
-        answer_scores(job, to, cancelled, outcomes);
-    } else if (embedded(job.task)) {
-        answer_embedded(job, to, cancelled, outcomes);
+    if (run.task == Task::score) {
+        add_scores(run, to, cancelled, outcomes);
+    } else if (embedded(run.task)) {
+        add_embedded(run, to, cancelled, outcomes);
     } else {
-        answer_samples(job, to, tokenizer, outcomes);
+        add_samples(run, to, tokenizer, outcomes);
     }
     made.keep();
 }

@@ -1,4 +1,5 @@
-// Rows -> requests. A job computes one row and all rows equal to it. It has one sequence for each
+// Rows -> requests. A run of a row computes it and all rows equal to it, from the time when it is
+// started until it has its results. It has one sequence for each
 // of the row's samples or scored continuations, or a single sequence for its hidden state.
 #pragma once
 
@@ -19,7 +20,7 @@ namespace batchllm {
 
 class Lane;
 struct GroupRun;
-struct Job;
+struct RowRun;
 
 // The text of a sequence as it grows, up to its first stop string.
 struct StopFinder {
@@ -50,7 +51,7 @@ struct Constrained {
 
 // What the scheduler computes, plus what the runtime needs to know about it.
 struct Sequence : Request {
-    Job *job = nullptr;
+    RowRun *run = nullptr;
     std::vector<int32_t> own_tokens;   // prompt and continuation of a scored sequence; else empty
     TokenLogprobs logprobs;            // of `output`, if requested
     TokenLogprobs prompt_logprobs;     // generate: of `targets`, as they arrive
@@ -66,17 +67,17 @@ struct Sequence : Request {
     std::string error;
 };
 
-struct Job {
+struct RowRun {
     struct Answer {
         int64_t row;
         uint64_t tag;
         int32_t samples;
         int32_t prompt_length; // differs between rows for which only the first token counts
-        bool given;            // its result has been made already: it was cancelled before the
+        bool answered;         // its result has been made already: it was cancelled before the
                                // others
     };
 
-    Lane *lane = nullptr;            // of the device that computes the whole job
+    Lane *lane = nullptr;            // of the device that computes the whole run
     std::vector<Answer> answers;     // the row, then the rows equal to it
     std::vector<Sequence> sequences; // never moved once the scheduler has them
     std::shared_ptr<const PreparedParams> params;
@@ -92,24 +93,24 @@ struct Job {
     bool any_answer_left() const;
 };
 
-struct JobLimits {
+struct RunLimits {
     int64_t max_request_tokens = 0;
     uint64_t engine_seed = 0;
     const Tokenizer *tokenizer = nullptr; // null: no text, no stop strings
     bool sharing = true;                  // false: each sample is computed separately
 };
-// The job for waiting rows that are all equal; the first one lends its tokens. A job determines
+// The run for waiting rows that are all equal; the first one lends its tokens. A run determines
 // what is computed, not where it ends: it knows no EOS ids.
-std::unique_ptr<Job> make_job(RowStore *rows, const std::vector<int64_t> &ids,
-                              const JobLimits &limits);
+std::unique_ptr<RowRun> make_run(RowStore *rows, const std::vector<int64_t> &ids,
+                                 const RunLimits &limits);
 
-// Appends the result of one of the job's rows: one outcome per sample, or none if memory runs out.
+// Appends the result of one of the run's rows: one outcome per sample, or none if memory runs out.
 // A cancelled row gets whatever there is so far.
-void answer(const Job &job, const Job::Answer &to, bool cancelled, const Tokenizer *tokenizer,
-            std::deque<Outcome> *outcomes);
+void add_outcomes(const RowRun &run, const RowRun::Answer &to, bool cancelled,
+                  const Tokenizer *tokenizer, std::deque<Outcome> *outcomes);
 
-// The prompt tokens that would be computed if the job's results shared nothing.
-int64_t logical_tokens(const Job &job);
+// The prompt tokens that would be computed if the run's results shared nothing.
+int64_t logical_tokens(const RowRun &run);
 
 // How many of a row's samples are computed. With sharing, greedy rows compute one, since all are
 // equal.
@@ -118,5 +119,9 @@ int32_t computed_samples(const SamplingParams &params, bool sharing);
 // The most tokens that a row may generate: its max_tokens, limited by the longest request.
 int32_t clipped_max_tokens(const SamplingParams &params, int64_t prompt_length,
                            int64_t max_request_tokens);
+// The same over all of its samples that are computed.
+int64_t most_generated(const PreparedParams &params, int64_t prompt_length,
+                       const RunLimits &limits);
+int64_t most_generated(const Row &row, const RunLimits &limits);
 
 } // namespace batchllm
