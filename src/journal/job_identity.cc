@@ -1,4 +1,4 @@
-#include "cli/job_identity.h"
+#include "journal/job_identity.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -15,7 +15,7 @@
 #include "base/json_view.h"
 #include "cli/json_text.h"
 
-namespace batchllm::cli {
+namespace batchllm {
 namespace {
 
 std::string hexadecimal(uint64_t value) {
@@ -216,4 +216,4 @@ std::string JobIdentity::differences(const JobIdentity &earlier) const {
     return text;
 }
 
-} // namespace batchllm::cli
+} // namespace batchllm

@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 
-namespace batchllm::cli {
+namespace batchllm {
 
 struct JobIdentity {
     // Name and value of everything that changes results, in a fixed order: "model weights", "input
@@ -40,4 +40,4 @@ Status add_model_parts(JobIdentity *identity, const std::string &model_dir);
 // hashed.
 Status add_input_parts(JobIdentity *identity, const std::string &path);
 
-} // namespace batchllm::cli
+} // namespace batchllm
