@@ -46,20 +46,30 @@ Result<int64_t> size_of(const std::string &path, int fd) {
 
 // Whether there is an output that is not empty. It must be able to get its name by a rename.
 Result<bool> has_output(const std::string &path) {
-    if (descriptor_named(path) >= 0) {
-        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                     "%s: an open descriptor: an output that appears when it is complete needs a "
-                     "name of its own",
-                     path.c_str());
-    }
+    const Status no_name =
+        error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+              "%s: not a regular file: the output appears in one piece, under its own name",
+              path.c_str());
+    if (path == "-" || descriptor_named(path) >= 0) return no_name;
     ASSIGN_OR_RETURN(const bool there, file_exists(path));
     if (!there) return false;
     struct stat info;
     if (::stat(path.c_str(), &info) != 0) return io_error(path, "cannot stat");
-    if (S_ISREG(info.st_mode)) return info.st_size > 0;
-    return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                 "%s: not a regular file: the output appears when it is complete, by a rename",
-                 path.c_str());
+    if (S_ISDIR(info.st_mode)) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: is a directory", path.c_str());
+    }
+    if (!S_ISREG(info.st_mode)) return no_name;
+    return info.st_size > 0;
+}
+
+// Fails if the output, which would be replaced, is the input.
+Status refuse_input(const std::string &output, const std::string &input) {
+    struct stat one, other;
+    if (input.empty() || ::stat(output.c_str(), &one) != 0 || ::stat(input.c_str(), &other) != 0 ||
+        one.st_dev != other.st_dev || one.st_ino != other.st_ino) {
+        return {};
+    }
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: is the input", output.c_str());
 }
 
 Status no_state(const std::string &path) {
@@ -131,9 +141,13 @@ Status Journal::open_files(const JournalOptions &options) {
     const bool resumed = options.existing == JournalOptions::Existing::resume;
     const bool refused = options.existing == JournalOptions::Existing::refuse;
     bool there = false; // an output apart from the results
-    if (keep_blocks_) ASSIGN_OR_RETURN(there, has_output(output_));
-    ASSIGN_OR_RETURN(ResultsFile results,
-                     ResultsFile::open(keep_blocks_ ? output_ + ".blocks" : output_, options.input));
+    if (keep_blocks_) {
+        ASSIGN_OR_RETURN(there, has_output(output_));
+        RETURN_IF_ERROR(refuse_input(output_, options.input));
+    }
+    ASSIGN_OR_RETURN(
+        ResultsFile results,
+        ResultsFile::open(keep_blocks_ ? output_ + ".blocks" : output_, options.input));
     results_.emplace(std::move(results));
     if (!results_->regular()) {
         if (!resumed && !keep_blocks_) return {};
@@ -161,7 +175,8 @@ Status Journal::resume() {
     RETURN_IF_ERROR(compare_with(earlier));
     state_.emplace(std::move(state));
     ASSIGN_OR_RETURN(complete_, read_if_complete());
-    return complete_ ? Status() : match_entries();
+    if (!complete_) return match_entries();
+    return results_->remove(); // just created, or left by a run that was killed while it removed it
 }
 
 // Whether the output is complete. Then the records alone say what is in it.
@@ -222,9 +237,9 @@ Status Journal::match_entries() {
     int64_t lost = 0;
     while (true) {
         ASSIGN_OR_RETURN(const std::optional<Entry> entry, next_entry(&results, &left));
-        if (!entry.has_value()) break; // torn, or the end
+        if (!entry.has_value() || (keep_blocks_ && lost > 0)) break; // torn, or the end
         if (lost > 0) {
-            lost += entry->rows;
+            ++lost;
             continue;
         }
         const size_t wanted = static_cast<size_t>(entry->rows) * ResultRecord::bytes;
@@ -284,7 +299,8 @@ Status Journal::begin() {
         return error(BATCHLLM_ERROR_STATE, "the journal %s",
                      complete_ ? "is complete" : "has no output");
     }
-    if (!started_) RETURN_IF_ERROR(start());
+    if (!ready_) RETURN_IF_ERROR(start());
+    ready_ = true;
     return results_->check_named();
 }
 
@@ -335,12 +351,11 @@ Status Journal::take_rows(std::span<const int64_t> rows) {
 Status Journal::append_lines(std::span<const int64_t> rows, const uint8_t *failed,
                              std::string_view text, std::span<const int64_t> offsets) {
     if (keep_blocks_) return error(BATCHLLM_ERROR_STATE, "the journal has blocks, not lines");
-    text = text.substr(0, static_cast<size_t>(offsets.back()));
+    if (rows.empty()) return begin();
     std::string records;
     for (size_t i = 0; i < rows.size(); ++i) {
-        const std::string_view line =
-            text.substr(static_cast<size_t>(offsets[i]),
-                        static_cast<size_t>(offsets[i + 1] - offsets[i]));
+        const std::string_view line = text.substr(static_cast<size_t>(offsets[i]),
+                                                  static_cast<size_t>(offsets[i + 1] - offsets[i]));
         if (line.empty() || line.find('\n') != line.size() - 1 ||
             std::memchr(line.data(), 0, line.size()) != nullptr) {
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
@@ -376,12 +391,11 @@ Status Journal::append_block(std::span<const int64_t> rows, const uint8_t *faile
         record.failed = failed != nullptr && failed[i] != 0;
         record.append_to(&records);
     }
-    blocks_.reserve(blocks_.size() + 1);
     const int64_t ends[] = {static_cast<int64_t>(whole.size())};
-    const BlockPlace place{bytes_, rows_done_ + rows_written_};
-    RETURN_IF_ERROR(append(rows, failed, whole, ends, records));
-    blocks_.push_back(place);
-    return {};
+    blocks_.push_back({bytes_, rows_done_ + rows_written_});
+    Status status = append(rows, failed, whole, ends, records);
+    if (!status.ok()) blocks_.pop_back();
+    return status;
 }
 
 // Appends entries of equally many rows; ends: where each ends in bytes.
@@ -421,32 +435,41 @@ Status Journal::append(std::span<const int64_t> rows, const uint8_t *failed, std
     return status;
 }
 
-Result<Journal::Block> Journal::read_block(int64_t block) {
+Result<std::pair<Journal::BlockPlace, Journal::BlockPlace>> Journal::place_of(int64_t block) const {
     if (block < 0 || block >= blocks()) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "block %" PRId64 " of %" PRId64, block,
                      blocks());
     }
-    const BlockPlace &place = blocks_[static_cast<size_t>(block)];
-    const auto next = static_cast<size_t>(block + 1);
-    const bool last = next == blocks_.size();
-    const int64_t end = last ? bytes_ : blocks_[next].offset;
-    const int64_t end_record = last ? state_->kept() : blocks_[next].first_record;
-    FileScanner scanner(results_->fd(), results_->path(), place.offset);
-    const auto bytes = static_cast<size_t>(end - place.offset);
+    const auto at = static_cast<size_t>(block);
+    const BlockPlace next =
+        at + 1 < blocks_.size() ? blocks_[at + 1] : BlockPlace{bytes_, state_->kept()};
+    return std::pair(blocks_[at], next);
+}
+
+Result<std::span<const int64_t>> Journal::rows_of_block(int64_t block) {
+    ASSIGN_OR_RETURN(const auto place, place_of(block));
+    const int64_t first = place.first.first_record;
+    ASSIGN_OR_RETURN(const std::string records,
+                     state_->read(first, place.second.first_record - first));
+    read_rows_.clear();
+    for (size_t at = 0; at < records.size(); at += ResultRecord::bytes) {
+        const std::string_view one = std::string_view(records).substr(at, ResultRecord::bytes);
+        read_rows_.push_back(ResultRecord::read(one).row);
+    }
+    return std::span<const int64_t>(read_rows_);
+}
+
+Result<std::string_view> Journal::read_block(int64_t block) {
+    ASSIGN_OR_RETURN(const auto place, place_of(block));
+    FileScanner scanner(results_->fd(), results_->path(), place.first.offset);
+    const auto bytes = static_cast<size_t>(place.second.offset - place.first.offset);
     ASSIGN_OR_RETURN(const std::string_view found, scanner.exactly(bytes));
     if (found.size() < bytes) {
         return error(BATCHLLM_ERROR_IO, "%s: was truncated while the job ran",
                      results_->path().c_str());
     }
     read_.assign(found.substr(block_head));
-    const int64_t rows = end_record - place.first_record;
-    ASSIGN_OR_RETURN(const std::string records, state_->read(place.first_record, rows));
-    read_rows_.clear();
-    for (size_t at = 0; at < records.size(); at += ResultRecord::bytes) {
-        const std::string_view one = std::string_view(records).substr(at, ResultRecord::bytes);
-        read_rows_.push_back(ResultRecord::read(one).row);
-    }
-    return Block{read_rows_, read_};
+    return std::string_view(read_);
 }
 
 Status Journal::sync() {
@@ -470,7 +493,7 @@ Status Journal::finish(const std::string &path) {
         }
         RETURN_IF_ERROR(sync_directory_of(output_));
     }
-    ASSIGN_OR_RETURN(const bool there, has_output(output_));
+    ASSIGN_OR_RETURN(const bool there, file_exists(output_));
     if (!there) return error(BATCHLLM_ERROR_STATE, "%s: there is no output", output_.c_str());
     ResultRecord complete;
     complete.kind = ResultRecord::Kind::complete;

@@ -57,13 +57,10 @@ class Journal {
     Status append_block(std::span<const int64_t> rows, const uint8_t *failed,
                         std::string_view bytes);
 
-    struct Block {
-        std::span<const int64_t> rows;
-        std::string_view bytes;
-    };
     int64_t blocks() const { return static_cast<int64_t>(blocks_.size()); }
-    // Valid until the next call.
-    Result<Block> read_block(int64_t block);
+    // Valid until the next call of the same function.
+    Result<std::span<const int64_t>> rows_of_block(int64_t block);
+    Result<std::string_view> read_block(int64_t block);
 
     // Syncs to disk: what has been appended survives a crash of the machine.
     Status sync();
@@ -93,6 +90,8 @@ class Journal {
         int64_t offset;       // in the file
         int64_t first_record; // in the state
     };
+    // Where a block begins, and where the next one would.
+    Result<std::pair<BlockPlace, BlockPlace>> place_of(int64_t block) const;
 
     Journal() = default;
     Status identify(const JournalOptions &options);
@@ -119,6 +118,7 @@ class Journal {
     std::optional<StateFile> state_;
     bool resuming_ = false;
     bool started_ = false;
+    bool ready_ = false; // start() has succeeded
     bool complete_ = false;
     int64_t bytes_ = 0; // of the whole entries
     std::vector<BlockPlace> blocks_;

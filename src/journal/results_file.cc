@@ -70,8 +70,8 @@ Status ResultsFile::open_and_lock(const std::string &input_path) {
         if (fd_ < 0 || ::fstat(fd_, &info) != 0) return io_error(path_, "cannot open");
         regular_ = S_ISREG(info.st_mode);
         if (!regular_) return {};
-        ASSIGN_OR_RETURN(const bool is_input, input_path.empty() ? Result<bool>(false)
-                                                                 : same_file(input_path, fd_));
+        ASSIGN_OR_RETURN(const bool is_input,
+                         input_path.empty() ? Result<bool>(false) : same_file(input_path, fd_));
         if (is_input) return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: is the input", path);
         RETURN_IF_ERROR(lock());
         // Between open and lock, another run may have completed its whole job.
