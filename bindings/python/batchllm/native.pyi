@@ -75,6 +75,10 @@ class batchllm_report(_Handle): ...
 class batchllm_table(_Handle): ...
 class batchllm_journal(_Handle): ...
 
+class batchllm_ranges(_Handle):
+    blind: int
+
+
 class batchllm_results(_Handle):
     count: int
 
@@ -375,6 +379,19 @@ def batchllm_params_set_constraint(
     column: batchllm_params_column, rows: Optional[Buffer], constraint: batchllm_constraint
 ) -> None: ...
 
+def batchllm_ranges_choose_from(
+    heads: Buffer,
+    offsets: Buffer,
+    lengths: Buffer,
+    places: Buffer,
+    partitions: int,
+    rows: int,
+    head_bytes: int,
+    expected_tokens: int,
+) -> batchllm_ranges: ...
+def batchllm_ranges_column_heads(ranges: batchllm_ranges) -> memoryview[int]: ...
+def batchllm_ranges_column_offsets(ranges: batchllm_ranges) -> memoryview[int]: ...
+def batchllm_ranges_column_places(ranges: batchllm_ranges) -> memoryview[int]: ...
 def batchllm_journal_open_from(
     output: Optional[str],
     input: Optional[str],
