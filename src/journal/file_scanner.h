@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 
-namespace batchllm::cli {
+namespace batchllm {
 
 class FileScanner {
   public:
@@ -21,6 +21,8 @@ class FileScanner {
     Result<std::string_view> until(char end, bool *whole);
     // Exactly `bytes` bytes; fewer only at the end of the file.
     Result<std::string_view> exactly(size_t bytes);
+    // The same, without moving past them.
+    Result<std::string_view> peek(size_t bytes);
 
   private:
     std::string_view take(size_t bytes);
@@ -34,4 +36,4 @@ class FileScanner {
     size_t chunk_ = 4096; // how much to read next; grows, since most state files are small
 };
 
-} // namespace batchllm::cli
+} // namespace batchllm

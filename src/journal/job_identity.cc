@@ -1,4 +1,4 @@
-#include "cli/job_identity.h"
+#include "journal/job_identity.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -12,10 +12,10 @@
 #include <xxhash.h>
 
 #include "base/file.h"
+#include "base/json_escape.h"
 #include "base/json_view.h"
-#include "cli/json_text.h"
 
-namespace batchllm::cli {
+namespace batchllm {
 namespace {
 
 std::string hexadecimal(uint64_t value) {
@@ -103,12 +103,6 @@ Result<std::vector<std::string>> weights_files(const std::string &directory) {
 
 } // namespace
 
-std::string hash_text(std::string_view text) {
-    Hasher hasher;
-    hasher.update(text.data(), text.size());
-    return hasher.digest();
-}
-
 Status add_model_parts(JobIdentity *identity, const std::string &model_dir) {
     for (const char *name : {"config.json", "generation_config.json", "tokenizer.json",
                              "tokenizer_config.json", "model.safetensors.index.json"}) {
@@ -122,8 +116,9 @@ Status add_model_parts(JobIdentity *identity, const std::string &model_dir) {
     }
     // Files that few models have. A job without them has the same identity as before they were
     // added.
-    for (const char *name : {"special_tokens_map.json", "chat_template.jinja", "chat_template.json",
-                             "additional_chat_templates/tool_use.jinja"}) {
+    for (const char *name :
+         {"special_tokens_map.json", "chat_template.jinja", "chat_template.json",
+          "additional_chat_templates/tool_use.jinja", "modules.json", "1_Pooling/config.json"}) {
         const std::string path = model_dir + "/" + name;
         ASSIGN_OR_RETURN(const bool there, file_exists(path));
         if (!there) continue;
@@ -153,15 +148,16 @@ Status add_input_parts(JobIdentity *identity, const std::string &path) {
 }
 
 std::string JobIdentity::to_json() const {
-    std::string out;
-    JsonObject object(&out);
-    object.field("batchllm_state", 1).field("created", created);
-    object.key("job");
-    JsonObject job(&out);
-    for (const auto &[name, value] : parts) job.field(name, std::string_view(value));
-    job.close();
-    object.close();
-    return out;
+    std::string out = "{\"batchllm_state\":1,\"created\":" + std::to_string(created) + ",\"job\":{";
+    for (const auto &[name, value] : parts) {
+        if (out.back() != '{') out += ',';
+        out += '"';
+        append_json_escaped(&out, name);
+        out += "\":\"";
+        append_json_escaped(&out, value);
+        out += '"';
+    }
+    return out + "}}";
 }
 
 Result<JobIdentity> JobIdentity::from_json(const std::string &path, std::string_view json) {
@@ -170,7 +166,7 @@ Result<JobIdentity> JobIdentity::from_json(const std::string &path, std::string_
     const JsonFault fault = parser.parse(json, false, &root);
     if (fault.kind == JsonFault::Kind::memory) throw std::bad_alloc();
     const auto malformed = [&] {
-        return error(BATCHLLM_ERROR_IO, "%s: not a state file of batchllm run", path.c_str());
+        return error(BATCHLLM_ERROR_JOURNAL_FORMAT, "%s: not a state file", path.c_str());
     };
     if (fault.kind != JsonFault::Kind::none || find_equal_keys(root)) return malformed();
     const auto version = root.find("batchllm_state");
@@ -181,8 +177,9 @@ Result<JobIdentity> JobIdentity::from_json(const std::string &path, std::string_
         return malformed();
     }
     if (version->integer() != 1) {
-        return error(BATCHLLM_ERROR_IO, "%s: state format %lld is newer than this program's 1",
-                     path.c_str(), static_cast<long long>(*version->integer()));
+        return error(BATCHLLM_ERROR_JOURNAL_FORMAT,
+                     "%s: state format %lld is newer than this library's 1", path.c_str(),
+                     static_cast<long long>(*version->integer()));
     }
     JobIdentity identity;
     identity.created = *created->integer();
@@ -216,4 +213,4 @@ std::string JobIdentity::differences(const JobIdentity &earlier) const {
     return text;
 }
 
-} // namespace batchllm::cli
+} // namespace batchllm

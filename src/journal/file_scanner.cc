@@ -1,4 +1,4 @@
-#include "cli/file_scanner.h"
+#include "journal/file_scanner.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -6,7 +6,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace batchllm::cli {
+namespace batchllm {
 
 Result<std::string_view> FileScanner::until(char end, bool *whole) {
     size_t searched = 0;
@@ -25,12 +25,17 @@ Result<std::string_view> FileScanner::until(char end, bool *whole) {
     }
 }
 
-Result<std::string_view> FileScanner::exactly(size_t bytes) {
+Result<std::string_view> FileScanner::peek(size_t bytes) {
     while (buffer_.size() - begin_ < bytes) {
         ASSIGN_OR_RETURN(const bool more, fill());
         if (!more) break;
     }
-    return take(std::min(bytes, buffer_.size() - begin_));
+    return std::string_view(buffer_).substr(begin_, bytes);
+}
+
+Result<std::string_view> FileScanner::exactly(size_t bytes) {
+    ASSIGN_OR_RETURN(const std::string_view found, peek(bytes));
+    return take(found.size());
 }
 
 std::string_view FileScanner::take(size_t bytes) {
@@ -58,4 +63,4 @@ Result<bool> FileScanner::fill() {
     return got > 0;
 }
 
-} // namespace batchllm::cli
+} // namespace batchllm

@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 
-namespace batchllm::cli {
+namespace batchllm {
 
 struct JobIdentity {
     // Name and value of everything that changes results, in a fixed order: "model weights", "input
@@ -22,15 +22,12 @@ struct JobIdentity {
         parts.emplace_back(std::move(name), std::move(value));
     }
 
-    std::string to_json() const; // one line, without a line end
+    std::string to_json() const; // one line, without a line end. Parts are UTF-8
     static Result<JobIdentity> from_json(const std::string &path, std::string_view json);
 
     // "model weights (was .., now ..), .."; empty: the same job.
     std::string differences(const JobIdentity &earlier) const;
 };
-
-// A short stand-in for a text that is too long to show; differs for different texts.
-std::string hash_text(std::string_view text);
 
 // Adds the parts of a model directory: hashes of its configuration and tokenizer files, and of the
 // header and some samples of each weights file. A missing file has the value "none".
@@ -40,4 +37,4 @@ Status add_model_parts(JobIdentity *identity, const std::string &model_dir);
 // hashed.
 Status add_input_parts(JobIdentity *identity, const std::string &path);
 
-} // namespace batchllm::cli
+} // namespace batchllm

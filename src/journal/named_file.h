@@ -5,7 +5,7 @@
 
 #include "base/status.h"
 
-namespace batchllm::cli {
+namespace batchllm {
 
 // Whether both have the same device and inode numbers.
 Result<bool> same_file(const std::string &path, int fd);
@@ -17,4 +17,4 @@ Result<bool> same_file(const std::string &path, int fd);
 // written, the copy is complete anyway.
 Result<bool> leads_to(const std::string &path, int fd);
 
-} // namespace batchllm::cli
+} // namespace batchllm

@@ -1,4 +1,4 @@
-#include "cli/named_file.h"
+#include "journal/named_file.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "cli/file_scanner.h"
+#include "journal/file_scanner.h"
 
-namespace batchllm::cli {
+namespace batchllm {
 namespace {
 
 constexpr size_t compared_bytes = 4096;
@@ -62,4 +62,4 @@ Result<bool> leads_to(const std::string &path, int fd) {
     return end_alike(path, fd, found.get());
 }
 
-} // namespace batchllm::cli
+} // namespace batchllm
