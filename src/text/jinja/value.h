@@ -222,6 +222,7 @@ class Heap {
 
     // Whether this many more bytes are allowed; does not count them.
     Status room_for(size_t bytes) const;
+    Status room_for_items(size_t items) const { return room_for(items * sizeof(Value)); }
     // The same for a list of this many parts of a text.
     Status room_for_parts(size_t parts) const {
         return room_for(parts * (sizeof(std::string_view) + sizeof(Value)));
