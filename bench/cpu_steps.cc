@@ -4,7 +4,7 @@
 #include <random>
 #include <vector>
 
-#include "../tests/cpu_rows.h"
+#include "../tests/helpers/cpu_rows.h"
 #include "backend/cpu/forward.h"
 #include "cpu_bench.h"
 

@@ -1,4 +1,4 @@
-// The synthetic job of the planning benches and of tests/test_plan_cache.cc: rows that consist of a
+// The synthetic job of the planning benches and of tests/plan/test_plan_cache.cc: rows that consist of a
 // common head, a document's prefix and their own part, with normally distributed lengths, in random
 // order. ("industry 1": 3,000 rows, prefix 1,100, of which 275 are common to all, own 400, sharing
 // 7, spread 20 %.)

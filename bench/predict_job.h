@@ -1,5 +1,5 @@
 // The jobs of bench/throughput as they ran on an H200 and an H100, and the same jobs through the
-// real planner and scheduler with modelled steps. For bench/predict and tests/test_predict.cc.
+// real planner and scheduler with modelled steps. For bench/predict and tests/runtime/test_predict.cc.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// What reordering fields gains on the seven tables of tests/table_jobs.h, how close it comes to the
+// What reordering fields gains on the seven tables of tests/helpers/table_jobs.h, how close it comes to the
 // optimum on small samples of them, and how long it takes.
 //     build/bench/table              one line per table
 //     build/bench/table ROWS FIELDS  times one table with this many rows and fields
@@ -12,7 +12,7 @@
 #include <fstream>
 #include <numeric>
 
-#include "../tests/table_jobs.h"
+#include "../tests/helpers/table_jobs.h"
 #include "plan/plan.h"
 #include "table/table.h"
 

@@ -6,7 +6,7 @@
 
 A module is a folder. A folder inside a module of src/ is part of it (backend/cpu is part of backend); in cuda/ each
 folder is a module, and so are the files in cuda/ itself. The order of the modules is the layering: a module only
-includes modules before it. tests/test_structure.py checks the code and the drawing against this file.
+includes modules before it. tests/policy/test_structure.py checks the code and the drawing against this file.
 """
 import argparse
 import collections

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "constraint/constraint.h"
-#include "constraint/json_schema.h"
+#include "constraint/json_schema/json_schema.h"
 
 namespace batchllm {
 

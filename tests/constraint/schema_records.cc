@@ -11,7 +11,7 @@
 
 #include "base/json.h"
 #include "constraint/grammar_code.h"
-#include "constraint/json_schema.h"
+#include "constraint/json_schema/json_schema.h"
 #include "constraint/state_graph.h"
 
 using namespace batchllm;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "constraint/gbnf.h"
-#include "constraint/json_schema.h"
+#include "constraint/json_schema/json_schema.h"
 #include "constraint/lark.h"
 #include "constraint/regex.h"
 #include "fuzz_folder.h"

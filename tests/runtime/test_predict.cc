@@ -1,0 +1,706 @@
+// Predicted times of jobs: descriptions of devices, the time of a step on one, how a device is
+// measured, and predictions compared with measurements on an H200.
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../../bench/predict_job.h"
+#include "base/cache_path.h"
+#include "base/file.h"
+#include "batchllm.h"
+#include "runtime/device_probe.h"
+#include "runtime/head_cost.h"
+#include "seed.h"
+#include "testing.h"
+
+using namespace batchllm;
+
+namespace {
+
+constexpr const char *config =
+    R"({"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+        "intermediate_size": 14336, "vocab_size": 32768, "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-5, "rope_theta": 1e6, "torch_dtype": "bfloat16",
+        "tie_word_embeddings": false, "eos_token_id": 7})";
+
+// 240 rows, eight per prefix of 600 tokens, each with 80 tokens of its own.
+struct Rows {
+    std::vector<int32_t> tokens;
+    std::vector<int64_t> offsets = {0};
+
+    Rows() {
+        for (int32_t row = 0; row < 240; ++row) {
+            for (int32_t i = 0; i < 600; ++i) tokens.push_back((row / 8 * 31 + i * 7) % 32000);
+            for (int32_t i = 0; i < 80; ++i) tokens.push_back((row * 101 + i * 13) % 32000);
+            offsets.push_back(static_cast<int64_t>(tokens.size()));
+        }
+    }
+    int64_t count() const { return static_cast<int64_t>(offsets.size()) - 1; }
+    batchllm_plan *plan() const {
+        batchllm_plan *made = nullptr;
+        assert_int_equal(batchllm_plan_create(count(), tokens.data(), offsets.data(), nullptr,
+                                              nullptr, nullptr, &made),
+                         BATCHLLM_OK);
+        return made;
+    }
+};
+
+batchllm_params params_of(int32_t max_tokens) {
+    batchllm_params params;
+    batchllm_params_init(&params, sizeof params);
+    params.max_tokens = max_tokens;
+    return params;
+}
+
+int32_t predict_rows(const Rows &rows, const batchllm_plan *plan, const std::string &model,
+                     const char *device, int64_t expected, batchllm_prediction *out) {
+    batchllm_engine_options engine;
+    batchllm_engine_options_init(&engine, sizeof engine);
+    engine.model_dir = model.c_str();
+    batchllm_predict_options options;
+    batchllm_predict_options_init(&options, sizeof options);
+    options.device = device;
+    options.expected_tokens = expected;
+    const batchllm_params params = params_of(50);
+    *out = {};
+    out->struct_size = sizeof *out;
+    return batchllm_plan_predict(plan, rows.tokens.data(), rows.offsets.data(), &params, 1, &engine,
+                                 &options, out);
+}
+
+// Runs the engine itself on the simulated device's clock.
+batchllm_stats run_on_sim(const Rows &rows, const batchllm_plan *plan, const std::string &model) {
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.model_dir = model.c_str();
+    options.backend = "sim";
+    options.backend_options = "device=h200";
+    batchllm_engine *engine = nullptr;
+    assert_int_equal(batchllm_engine_create(&options, &engine), BATCHLLM_OK);
+    const batchllm_params params = params_of(50);
+    assert_int_equal(batchllm_add_tokens(engine, rows.count(), rows.tokens.data(),
+                                         rows.offsets.data(), nullptr, &params, 1),
+                     BATCHLLM_OK);
+    assert_int_equal(batchllm_engine_use_plan(engine, plan), BATCHLLM_OK);
+    assert_int_equal(batchllm_run(engine, nullptr, nullptr), BATCHLLM_OK);
+    batchllm_stats stats{};
+    stats.struct_size = sizeof stats;
+    assert_int_equal(batchllm_engine_stats(engine, &stats), BATCHLLM_OK);
+    batchllm_engine_destroy(engine);
+    return stats;
+}
+
+void predict_measured(const std::vector<MeasuredJob> &measured, const char *device) {
+    double sum = 0;
+    int jobs = 0;
+    for (const MeasuredJob &job : measured) {
+        if (std::strchr(job.job.model, '/') != nullptr) continue; // a directory of the source tree
+        const Result<Predicted> predicted = predict_job(job, device);
+        assert_true(predicted.ok());
+        const double off = predicted->rows_second / job.rows_second - 1;
+        sum += std::abs(off);
+        ++jobs;
+        if (std::abs(off) <= 0.06) continue;
+        fail_msg("%s, %s on %s: %.1f rows/s predicted, %.1f measured", job.job.name, job.job.model,
+                 device, predicted->rows_second, job.rows_second);
+    }
+    assert_true(sum < 0.02 * jobs);
+}
+
+void jobs_on_an_h200_are_predicted_within_six_percent(void **) {
+    predict_measured(measured_on_h200(), "h200");
+}
+
+void jobs_on_an_h100_are_predicted_within_six_percent(void **) {
+    predict_measured(measured_on_h100(), "h100");
+}
+
+double head_cost_of(const char *model, const char *backend, const char *compute_type = "bf16",
+                    bool reproducible = false) {
+    BackendInfo info;
+    info.name = backend;
+    info.compute_type = compute_type;
+    info.reproducible = reproducible;
+    return head_cost_on(info, bench_model(model)->model);
+}
+
+// A decode token's results from a prefix and from its own tokens are merged; a prompt's tokens read both in turn,
+// and only pay from the third node on. On a CPU every node is merged.
+void prompts_merge_fewer_nodes_than_decode_tokens(void **) {
+    const BenchModel model = bench_model("Mistral-7B").value();
+    DeviceCosts costs = named_device_costs("h200").value();
+    // For 64 tokens in one row, or for that many rows that decode, by how many nodes they read.
+    const auto merges = [&](int32_t nodes, bool decode) {
+        TokenBatch batch;
+        batch.tokens.resize(64);
+        for (int32_t n = 1; n < nodes; ++n)
+            batch.nodes.push_back({n - 2, 64 * n - 64, 64, 0, 0, true});
+        for (int32_t row = 0; row < (decode ? 64 : 1); ++row) {
+            batch.nodes.push_back({nodes - 2, 64 * nodes - 64, 64, row, decode ? 1 : 64, false});
+        }
+        const auto attention = [&](double merge_ns) {
+            DeviceCosts changed = costs;
+            changed.merge_ns = merge_ns;
+            return StepCost(changed, model.model).seconds(batch).attention;
+        };
+        return std::lround((attention(1) - attention(0)) / (64 * 32 * 32 * 1e-9));
+    };
+    assert_int_equal(merges(1, true), 0);
+    assert_int_equal(merges(2, true), 1);
+    assert_int_equal(merges(3, true), 2);
+    assert_int_equal(merges(1, false), 0);
+    assert_int_equal(merges(2, false), 0);
+    assert_int_equal(merges(3, false), 1);
+    costs.batches_in_flight = 1;
+    assert_int_equal(merges(3, true), 2);
+    assert_int_equal(merges(3, false), 2);
+}
+
+// A merge takes the same time for each KV head; a token's time depends on the model's matrices.
+void heads_cost_more_the_smaller_the_model_is(void **) {
+    const double large = head_cost_of("Mistral-7B", "cuda");
+    const double small = head_cost_of("Llama-3.2-1B", "cuda");
+    assert_true(large > 0.07 && large < 0.12); // measured: +1 % at 0.06, +7 % at 0.12
+    assert_true(small > 2 * large && small < 1);
+    assert_true(head_cost_of("Qwen2-7B", "cuda") < 0.6 * large); // half as many KV heads
+    assert_true(head_cost_of("qwen3-30b-a3b", "cuda") > large);  // a token uses 3 billion
+    assert_true(head_cost_of("Mistral-7B", "cuda", "bf16, products in fp8 (e4m3)") > 1.2 * large);
+    assert_true(head_cost_of("Mistral-7B", "cpu") < large / 10);
+}
+
+// The heads that were measured to pay off were priced with prompts of 4,096 tokens, 8,192 with
+// experts.
+void the_price_of_a_head_does_not_follow_the_size_of_steps(void **) {
+    const DeviceCosts known = named_device_costs("h200").value();
+    for (const auto &[name, priced] : {std::pair("Mistral-7B", 4096), {"qwen3-30b-a3b", 8192}}) {
+        const BenchModel model = bench_model(name).value();
+        const auto price = [&](int64_t step_tokens) {
+            DeviceCosts costs = known;
+            costs.step_tokens = step_tokens;
+            costs.expert_step_tokens = 0;
+            return head_cost(StepCost(costs, model.model));
+        };
+        assert_true(price(priced) == price(16384));
+        assert_true(price(priced) == head_cost(StepCost(known, model.model)));
+        assert_true(price(512) < price(priced)); // as much as fits
+    }
+}
+
+void where_nobody_knows_what_a_head_costs_there_are_none(void **) {
+    assert_true(head_cost_of("qwen3.5-9b", "cuda") == 0); // it has states
+    assert_true(head_cost_of("Mistral-7B", "cuda", "bf16", true) == 0);
+    const NamedJob job{"", "Mistral-7B", 300, 1100, 900, 200, 12, 60, 0, 0};
+    const JobRows rows = make_rows(job, 1000);
+    PlanOptions options;
+    options.levels = levels_auto;
+    const int64_t without = plan_job(job, rows, options)->processed_tokens();
+    options.head_cost = head_cost_of("Mistral-7B", "cuda");
+    assert_int_equal(without - plan_job(job, rows, options)->processed_tokens(), 24 * 900);
+}
+
+// Jobs of several models: heads by cost are never predicted to lose, and gain most of what all
+// heads gain.
+void heads_by_cost_are_predicted_to_pay(void **) {
+    double gained = 0, possible = 0;
+    size_t number = 0;
+    for (const char *name : models_with_heads) {
+        if (std::strchr(name, '/') != nullptr) continue; // a directory of the source tree
+        if (left_to_other_ways(number++, 0)) continue;
+        const BenchModel model = bench_model(name).value();
+        MeasuredJob job;
+        job.head_cost = head_cost(StepCost(find_device_costs("h200").value(), model.model));
+        for (NamedJob named : jobs_with_heads()) {
+            named.model = name;
+            named.rows = std::max<int64_t>(named.rows / 5, 200);
+            job.job = named;
+            double rates[3] = {};
+            for (const int32_t levels : {0, 1, 2}) {
+                job.levels = levels;
+                rates[levels] = predict_job(job, "h200")->rows_second;
+            }
+            if (rates[0] < 0.99 * rates[1]) {
+                fail_msg("%s, head %d of %g: %.1f rows/s by cost, %.1f without heads", name,
+                         named.common, named.prefix, rates[0], rates[1]);
+            }
+            gained += rates[0] / rates[1] - 1;
+            possible += std::max(rates[1], rates[2]) / rates[1] - 1;
+        }
+    }
+    assert_true(gained > 0.9 * possible);
+}
+
+void a_prediction_is_what_the_simulated_device_then_takes(void **) {
+    const TemporaryDirectory model;
+    model.write("config.json", config);
+    const Rows rows;
+    batchllm_plan *plan = rows.plan();
+    batchllm_prediction predicted;
+    assert_int_equal(predict_rows(rows, plan, model.path(), "h200", 0, &predicted), BATCHLLM_OK);
+    const batchllm_stats stats = run_on_sim(rows, plan, model.path());
+    batchllm_plan_destroy(plan);
+    assert_true(std::abs(predicted.seconds - stats.backend_seconds) < 1e-3 * predicted.seconds);
+    assert_true(predicted.seconds > 0.3 && predicted.seconds < 30);
+    assert_int_equal(predicted.steps, stats.steps);
+    assert_int_equal(predicted.completion_tokens, 240 * 50);
+    assert_int_equal(predicted.processed_prompt_tokens, stats.processed_prompt_tokens);
+    assert_int_equal(predicted.kv_pages_peak, stats.kv_pages_peak);
+    assert_int_equal(predicted.kv_pages_total, stats.kv_pages_total);
+    assert_string_equal(predicted.device, "NVIDIA H200");
+    const double parts =
+        predicted.linear_seconds + predicted.attention_seconds + predicted.other_seconds;
+    assert_true(parts <= predicted.seconds && parts > 0.9 * predicted.seconds);
+}
+
+void rows_that_the_model_may_end_take_the_expected_tokens(void **) {
+    const TemporaryDirectory model;
+    model.write("config.json", config);
+    const Rows rows;
+    batchllm_plan *plan = rows.plan();
+    batchllm_prediction all, fewer;
+    assert_int_equal(predict_rows(rows, plan, model.path(), "h200", 0, &all), BATCHLLM_OK);
+    assert_int_equal(predict_rows(rows, plan, model.path(), "h200", 10, &fewer), BATCHLLM_OK);
+    batchllm_plan_destroy(plan);
+    assert_int_equal(fewer.completion_tokens, 240 * 10);
+    assert_true(fewer.seconds < all.seconds);
+}
+
+void what_cannot_be_predicted_says_why(void **) {
+    const TemporaryDirectory model;
+    model.write("config.json", config);
+    model.write("bad.json", R"({"format": 2, "name": "x"})");
+    model.write("old.json", R"({"name": "x"})");
+    const Rows rows;
+    batchllm_plan *plan = rows.plan();
+    batchllm_prediction out;
+    assert_int_equal(predict_rows(rows, plan, model.path(), "h2000", 0, &out),
+                     BATCHLLM_ERROR_INVALID_ARGUMENT);
+    assert_non_null(std::strstr(batchllm_last_error(), "\"h2000\" is not known: there are h200"));
+    const std::string bad = model.file("bad.json");
+    assert_int_equal(predict_rows(rows, plan, model.path(), bad.c_str(), 0, &out),
+                     BATCHLLM_ERROR_INVALID_ARGUMENT);
+    assert_non_null(std::strstr(batchllm_last_error(), "memory_bytes"));
+    const std::string old = model.file("old.json");
+    assert_int_equal(predict_rows(rows, plan, model.path(), old.c_str(), 0, &out),
+                     BATCHLLM_ERROR_INVALID_ARGUMENT);
+    for (const char *words : {old.c_str(), "an older version", "--device here"}) {
+        assert_non_null(std::strstr(batchllm_last_error(), words));
+    }
+    assert_int_equal(predict_rows(rows, plan, "", "h200", 0, &out),
+                     BATCHLLM_ERROR_INVALID_ARGUMENT);
+    batchllm_engine_options engine;
+    batchllm_engine_options_init(&engine, sizeof engine);
+    engine.model_dir = model.path().c_str();
+    assert_int_equal(
+        batchllm_plan_predict(plan, nullptr, nullptr, nullptr, 0, &engine, nullptr, &out),
+        BATCHLLM_ERROR_STATE);
+    assert_non_null(std::strstr(batchllm_last_error(), "self_contained"));
+    batchllm_plan_destroy(plan);
+}
+
+// No description of a GPU covers fp8, f32 or states. For four bits, and for fp8 on a CPU or with
+// quantize=none, the weights are widened, and the prediction is for the same model in 16 bits.
+void fp8_and_f32_on_a_gpu_and_models_with_a_state_are_refused(void **) {
+    const Rows rows;
+    batchllm_plan *plan = nullptr;
+    const std::vector<int64_t> offsets = {0, 40, 100};
+    assert_int_equal(batchllm_plan_create(2, rows.tokens.data(), offsets.data(), nullptr, nullptr,
+                                          nullptr, &plan),
+                     BATCHLLM_OK);
+    std::vector<int32_t> few(100, 5);
+    const char *compute_type = "auto";
+    const auto predict = [&](const char *model, const char *device, const char *extra) {
+        batchllm_engine_options engine;
+        batchllm_engine_options_init(&engine, sizeof engine);
+        engine.compute_type = compute_type;
+        const std::string directory = std::string("golden/") + model;
+        engine.model_dir = directory.c_str();
+        engine.backend_options = extra;
+        batchllm_predict_options options;
+        batchllm_predict_options_init(&options, sizeof options);
+        options.device = device;
+        const batchllm_params params = params_of(4);
+        batchllm_prediction out{};
+        out.struct_size = sizeof out;
+        const int32_t status = batchllm_plan_predict(plan, few.data(), offsets.data(), &params, 1,
+                                                     &engine, &options, &out);
+        return std::make_pair(status, out.seconds);
+    };
+    const auto refused = [&](const char *model, const char *extra, const char *why) {
+        assert_int_equal(predict(model, "h200", extra).first, BATCHLLM_ERROR_UNSUPPORTED);
+        if (std::strstr(batchllm_last_error(), why) == nullptr ||
+            std::strstr(batchllm_last_error(), model) == nullptr)
+            fail_msg("%s", batchllm_last_error());
+    };
+    refused("qwen3_block_fp8", nullptr, "in fp8");
+    refused("llama_ct_tensor_fp8", nullptr, "in fp8");
+    refused("qwen3_bf16", "quantize=fp8", "in fp8");
+    for (const char *model :
+         {"qwen3_5_bf16", "granite_hybrid_moe_bf16", "lfm2_bf16", "nemotron_h_bf16"}) {
+        refused(model, nullptr, "layers with a state");
+    }
+    refused("llama_awq", "quantize=fp8", "in fp8");
+    for (const auto &[model, extra] : {std::pair<const char *, const char *>{"llama_awq", nullptr},
+                                       {"qwen3_block_fp8", "quantize=none"},
+                                       {"qwen3_bf16", "kv_type=fp8"}}) {
+        const auto [status, seconds] = predict(model, "h200", extra);
+        assert_int_equal(status, BATCHLLM_OK);
+        assert_true(seconds > 0);
+    }
+    compute_type = "f32";
+    refused("qwen3_bf16", nullptr, "in f32 on NVIDIA H200");
+    const TemporaryDirectory files;
+    DeviceCosts costs = named_device_costs("h200").value();
+    costs.batches_in_flight = 1; // a processor
+    files.write("cpu.json", device_costs_text(costs));
+    assert_int_equal(predict("qwen3_bf16", files.file("cpu.json").c_str(), nullptr).first,
+                     BATCHLLM_OK);
+    batchllm_plan_destroy(plan);
+}
+
+void a_description_is_read_as_it_was_written(void **) {
+    DeviceCosts costs = named_device_costs("h200").value();
+    costs.name = "a \"GPU\"\n";
+    costs.kv_fraction = 0.25;
+    costs.expert_step_tokens = 8192;
+    const DeviceCosts read = parse_device_costs(device_costs_text(costs), "x.json").value();
+    assert_string_equal(read.name.c_str(), "a  GPU  ");
+    assert_int_equal(read.memory_bytes, costs.memory_bytes);
+    assert_true(read.kv_fraction == 0.25);
+    assert_int_equal(read.batches_in_flight, 2);
+    assert_int_equal(read.products.size(), costs.products.size());
+    assert_true(read.products.back().flops == costs.products.back().flops);
+    assert_true(read.merge_ns == costs.merge_ns && read.host_token_us == costs.host_token_us);
+    assert_int_equal(read.experts.size(), costs.experts.size());
+    assert_true(read.experts[1].rows == costs.experts[1].rows);
+    assert_true(read.experts[1].flops == costs.experts[1].flops);
+    assert_true(read.routing_us == costs.routing_us && read.routing_ns == costs.routing_ns);
+    assert_true(read.expert_step_tokens == 8192 && read.gated_tokens == 1024);
+    const std::string text = device_costs_text(costs);
+    const size_t of_experts = text.find(",\n  \"experts\"");
+    const DeviceCosts fewer =
+        parse_device_costs(text.substr(0, of_experts) + "}", "x.json").value();
+    assert_true(fewer.experts.empty() && fewer.routing_ns == 0 && fewer.expert_step_tokens == 0);
+    assert_true(fewer.gated_tokens == 0);
+    assert_true(fewer.merge_ns == costs.merge_ns);
+    const std::string memory = ",\n  \"kv_fraction\": 0.25";
+    std::string without = text;
+    without.erase(without.find(memory), memory.size());
+    assert_true(parse_device_costs(without, "x.json").value().kv_fraction == 0.9);
+    const auto fails = [&](const std::string &from, const std::string &to, const char *words) {
+        std::string changed = text;
+        const size_t at = changed.find(from);
+        assert_true(at != std::string::npos);
+        changed.replace(at, from.size(), to);
+        const auto parsed = parse_device_costs(changed, "x.json");
+        assert_false(parsed.ok());
+        if (parsed.status().message().find(words) == std::string::npos) {
+            fail_msg("%s is not in: %s", words, parsed.status().message().c_str());
+        }
+    };
+    fails("\"format\": 2,", "", "x.json: a description of format 1");
+    fails("\"format\": 2,", "\"format\": 3, \"more\": 1,", "from a newer version");
+    fails("\"format\": 2,", "\"format\": \"2\",", "format");
+    fails("\"step_us\"", "\"step_ms\"", "step_ms");
+    fails("\"kv_fraction\": 0.25", "\"kv_fraction\": 25", "kv_fraction");
+    fails("\"attention_overlap\": 0.3", "\"attention_overlap\": 1.5", "attention_overlap");
+    fails("[128,", "[8,", "rows must rise");
+    fails("\"batches_in_flight\": 2", "\"batches_in_flight\": 3", "batches_in_flight");
+    fails("\"experts\": [[16,", "\"experts\": [[160,", "rows must rise");
+    fails("\"routing_us\": 20", "\"routing_us\": -2", "routing_us");
+    fails("\"routing_ns\": 0.3", "\"routing_ns\": \"0\"", "routing_ns");
+    fails("\"expert_step_tokens\": 8192", "\"expert_step_tokens\": 0.5", "expert_step_tokens");
+    fails("\"gated_tokens\": 1024", "\"gated_tokens\": -1", "gated_tokens");
+}
+
+// Requests that decode one token each, whose context is only that token.
+StepSeconds decode(const StepCost &cost, int32_t tokens) {
+    TokenBatch batch;
+    for (int32_t i = 0; i < tokens; ++i) {
+        batch.nodes.push_back({-1, 0, 1, i, 1, false});
+        batch.tokens.push_back(1);
+        batch.positions.push_back(0);
+    }
+    return cost.seconds(batch);
+}
+
+// The time per token in the linear layers, for steps of this many tokens.
+double a_token(const StepCost &cost, int32_t tokens) {
+    return decode(cost, tokens).linear / tokens;
+}
+
+void experts_are_read_once_a_step_however_few_tokens_they_have(void **) {
+    DeviceCosts costs = named_device_costs("h200").value();
+    costs.product_us = 0;
+    const Model sparse = bench_model("qwen3-30b-a3b").value().model;
+    const StepCost cost(costs, sparse), dense(costs, bench_model("Mistral-7B").value().model);
+    // A step of one token uses only its eight experts, at the rate of few rows.
+    const double of_expert = 3.0 * 768 * 2048, attention = 2048.0 * (2 * 4096 + 2 * 512);
+    const auto read = [](const std::vector<DeviceCosts::Product> &known) {
+        return 2 * known[0].rows / known[0].flops;
+    };
+    const double all = (attention + 128 * 2048) * read(costs.products);
+    assert_true(
+        std::abs(decode(cost, 1).linear / (48 * (all + 8 * of_expert * read(costs.experts))) - 1) <
+        1e-6);
+    // 128 tokens use nearly all 128 experts, and 256 tokens take as long.
+    const double few = decode(cost, 128).linear, twice = decode(cost, 256).linear;
+    assert_true(few > 48 * 127.9 * of_expert * read(costs.experts));
+    assert_true(twice < 1.15 * few);
+    // So larger steps still pay off where they would not with a dense model.
+    for (int32_t tokens = 256; tokens <= 4096; tokens *= 2) {
+        assert_true(a_token(cost, tokens) > a_token(cost, 2 * tokens));
+    }
+    const double gain = a_token(cost, 512) / a_token(cost, 8192);
+    const double gain_of_dense = a_token(dense, 512) / a_token(dense, 8192);
+    assert_true(gain_of_dense < 1.25);
+    assert_true(gain > 2 * gain_of_dense);
+    // Without the keys for experts, uses the rates of other products.
+    DeviceCosts older = costs;
+    older.experts.clear();
+    const double otherwise = decode(StepCost(older, sparse), 128).linear;
+    assert_true(otherwise > few && otherwise < 3 * few);
+}
+
+// Nemotron-H without Mamba-2: attention by itself, then a feed-forward or experts.
+void layers_of_one_thing_cost_what_one_layer_of_both_does(void **) {
+    BackendInfo cpu;
+    cpu.name = "cpu";
+    for (const char *layers : {"*-", "*E", "-*"}) {
+        const auto described = [&] {
+            return describe_config(R"({"model_type": "nemotron_h", "hybrid_override_pattern": ")" +
+                                       std::string(layers) + "\"}",
+                                   "config.json");
+        };
+        const Model apart = described().value();
+        Model both = described().value();
+        const bool first = both.layers[0].attends();
+        Layer &mixer = both.layers[first ? 0 : 1], &feeds = both.layers[first ? 1 : 0];
+        mixer.before_feed_forward = feeds.before_feed_forward;
+        mixer.feed_forward = feeds.feed_forward;
+        mixer.experts = feeds.experts;
+        both.layers.erase(both.layers.begin() + (first ? 1 : 0));
+        const auto on_h200 = [](const Model &model) {
+            return head_cost(StepCost(named_device_costs("h200").value(), model));
+        };
+        assert_true(on_h200(both) > 0 && std::abs(on_h200(apart) / on_h200(both) - 1) < 1e-9);
+        const double there = head_cost_on(cpu, both);
+        assert_true(there > 0 && std::abs(head_cost_on(cpu, apart) / there - 1) < 1e-9);
+    }
+}
+
+// The conditions are those of cuda/gated.
+void activations_within_products_move_no_bytes(void **) {
+    DeviceCosts costs = named_device_costs("h200").value();
+    BenchModel made = bench_model("Mistral-7B").value();
+    // Seconds saved in a step with this many tokens, as a share of the time of activations.
+    const auto spared = [&](int32_t tokens) {
+        DeviceCosts never = costs;
+        never.gated_tokens = 0;
+        const double without = decode(StepCost(never, made.model), tokens).elementwise;
+        const double with = decode(StepCost(costs, made.model), tokens).elementwise;
+        return (without - with) / (tokens * 32 * 6.0 * 14336 / costs.memory_bandwidth);
+    };
+    assert_true(std::abs(spared(1024) - 1) < 1e-6 && std::abs(spared(4096) - 1) < 1e-6);
+    assert_true(spared(1023) == 0);
+    costs.gated_tokens = 256;
+    assert_true(std::abs(spared(256) - 1) < 1e-6);
+    FeedForward &first = made.model.layers.front().feed_forward;
+    const FeedForward as_it_is = first;
+    const auto without_it = [&](const char *why) {
+        if (std::abs(spared(1024) - 31.0 / 32) > 1e-6) fail_msg("%s: %g", why, spared(1024));
+        first = as_it_is;
+    };
+    first.activation = Activation::clamped_swiglu;
+    without_it("clamped");
+    first.up.bias = first.up.values;
+    without_it("a bias");
+    first.gate.values.columns = 4096 - 32;
+    without_it("columns");
+    assert_true(std::abs(spared(1024) - 1) < 1e-6);
+}
+
+void every_norm_of_experts_moves_bytes(void **) {
+    const DeviceCosts costs = named_device_costs("h200").value();
+    BenchModel made = bench_model("qwen3-30b-a3b").value();
+    const auto seconds = [&] { return decode(StepCost(costs, made.model), 1024).elementwise; };
+    const double before = seconds();
+    Layer &layer = made.model.layers.front();
+    double norms = 0;
+    for (Norm *norm : {&layer.experts.router.norm, &layer.experts.before, &layer.experts.after,
+                       &layer.after_shared}) {
+        norm->kind = NormKind::rms;
+        const double of_norm = 1024 * 6.0 * made.model.hidden / costs.memory_bandwidth;
+        assert_true(std::abs((seconds() - before) / of_norm - ++norms) < 1e-6);
+    }
+}
+
+void steps_are_as_long_as_the_description_says(void **) {
+    DeviceCosts costs = named_device_costs("h200").value();
+    const auto tokens = [&](const char *name) {
+        const BenchModel made = bench_model(name).value();
+        return read_sim_options(&made.model, {}, costs).value().step_tokens;
+    };
+    assert_int_equal(tokens("qwen3-30b-a3b"), 8192);
+    assert_int_equal(tokens("Mistral-7B"), 16384);
+    costs.expert_step_tokens = 0;
+    assert_int_equal(tokens("qwen3-30b-a3b"), 16384);
+    assert_int_equal(tokens("Mistral-7B"), 16384);
+}
+
+void only_devices_that_there_are_are_measured(void **) {
+    EngineOptions options;
+    options.backend = "cpu";
+    options.backend_options.devices = "1";
+    options.devices = {1};
+    const auto probed = probe_device(options);
+    assert_false(probed.ok());
+    assert_int_equal(probed.status().code(), BATCHLLM_ERROR_INVALID_ARGUMENT);
+    assert_non_null(std::strstr(probed.status().message().c_str(), "devices is \"1\""));
+}
+
+// A device whose figures are known: a probe must find them.
+void a_probe_finds_the_figures_of_a_described_device(void **) {
+    const auto probe = probe_model(false).value();
+    DeviceCosts known = named_device_costs("h200").value();
+    known.host_us = known.host_token_us = 0; // a device's own clock shows nothing of the host
+    known.gated_tokens = 512;                // that of the backend, whatever an H200 has
+    const SimOptions read = read_sim_options(&probe->model, {}, known).value();
+    SimBackend backend(read, {});
+    const DeviceCosts found = measure_device(&backend, probe->model).value();
+    const auto near = [](const char *what, double a, double b) {
+        if (std::abs(a / b - 1) > 0.1) fail_msg("%s: %g found, %g known", what, a, b);
+    };
+    near("bandwidth", found.attention_bandwidth, known.attention_bandwidth);
+    near("flops", found.attention_flops, known.attention_flops);
+    near("merges", found.merge_ns, known.merge_ns);
+    const int64_t unseen = known.memory_bytes - found.memory_bytes; // less than a page
+    assert_true(unseen >= 0 && static_cast<double>(unseen) * found.kv_fraction <
+                                   static_cast<double>(read.slot_bytes * read.page_tokens + 1));
+    for (const DeviceCosts::Product &product : found.products) {
+        for (const DeviceCosts::Product &of : known.products) {
+            if (of.rows == product.rows) near("products", product.flops, of.flops);
+        }
+    }
+    assert_int_equal(found.page_tokens, known.page_tokens);
+    assert_int_equal(found.step_tokens, known.step_tokens);
+    // The time of a probe does not grow with the size of steps.
+    assert_int_equal(found.step_tokens, 16384);
+    assert_int_equal(found.expert_step_tokens, known.expert_step_tokens);
+    assert_int_equal(found.products.back().rows, 8192);
+    assert_int_equal(found.gated_tokens, known.gated_tokens);
+}
+
+// A described device that claims to be a processor.
+class Processor : public SimBackend {
+  public:
+    explicit Processor(const SimOptions &options)
+        : SimBackend(options, {}), info_(SimBackend::info()) {
+        info_.name = "cpu";
+        info_.gated_tokens = 0;
+    }
+    const BackendInfo &info() const override { return info_; }
+
+  private:
+    BackendInfo info_;
+};
+
+// By default a pool on a CPU takes less of the free memory than one on a GPU does. The measurement
+// must also hold for other shares and other models.
+void a_probe_finds_the_memory_of_a_processor(void **) {
+    const auto probe = probe_model(true).value();
+    DeviceCosts known = named_device_costs("h200").value();
+    known.kv_fraction = 0.4;
+    known.batches_in_flight = 1;
+    Processor backend(read_sim_options(&probe->model, {}, known).value());
+    const DeviceCosts found = measure_device(&backend, probe->model).value();
+    assert_true(found.kv_fraction == 0.4 && found.gated_tokens == 0);
+    const BenchModel job = bench_model("Mistral-7B").value();
+    for (const double fraction : {0.0, 0.4, 0.9}) {
+        BackendOptions options;
+        options.kv_memory_fraction = fraction;
+        const auto there =
+            static_cast<double>(read_sim_options(&job.model, options, known).value().pages);
+        const auto here =
+            static_cast<double>(read_sim_options(&job.model, options, found).value().pages);
+        if (std::abs(here / there - 1) > 0.01) {
+            fail_msg("fraction %g: %.0f pages by what was measured, %.0f there", fraction, here,
+                     there);
+        }
+    }
+}
+
+// Checks that a description measured by an older library is measured again and replaced.
+void measure_again_what_is_older(const EngineOptions &options, const std::string &path) {
+    std::string older = read_file(path, size_t{1} << 20).value();
+    older.erase(older.find("\"format\": 2,"), 12);
+    assert_true(keep_in_cache(path, older));
+    const ProbedDevice again = probe_device(options).value();
+    const DeviceCosts replaced = find_device_costs(path).value();
+    assert_true(!again.kept && again.costs.products.back().flops < 1e15);
+    assert_true(std::abs(replaced.products.back().flops / again.costs.products.back().flops - 1) <
+                1e-6);
+}
+
+// The default size of steps, and how many are in flight, may have changed since it was stored.
+void a_kept_description_has_what_its_backend_says_today(void **) {
+    const char *before = std::getenv("XDG_CACHE_HOME");
+    const std::string kept = before == nullptr ? "" : before;
+    const TemporaryDirectory cache;
+    setenv("XDG_CACHE_HOME", cache.path().c_str(), 1);
+    EngineOptions options;
+    options.backend = "cpu";
+    options.backend_options.threads = 1;
+    options.devices = {0};
+    const auto probe = probe_model(true).value();
+    BackendOptions of_backend;
+    of_backend.threads = 1;
+    const BackendInfo info = make_cpu_backend(probe->model, of_backend).value()->info();
+    DeviceCosts old = named_device_costs("h200").value();
+    old.step_tokens = info.step_tokens / 2;
+    old.expert_step_tokens = 8192;
+    old.products.back().flops = 1.25e15;
+    const std::string path =
+        cache_path("costs-cpu-" + info.device + "-" + info.compute_type + ".json");
+    assert_true(keep_in_cache(path, device_costs_text(old)));
+    const ProbedDevice probed = probe_device(options).value();
+    if (!sanitized) measure_again_what_is_older(options, path);
+    before == nullptr ? unsetenv("XDG_CACHE_HOME") : setenv("XDG_CACHE_HOME", kept.c_str(), 1);
+    assert_true(probed.kept);
+    assert_true(probed.costs.products.back().flops == 1.25e15);
+    assert_int_equal(probed.costs.step_tokens, info.step_tokens);
+    assert_int_equal(probed.costs.expert_step_tokens, 0);
+    assert_int_equal(probed.costs.batches_in_flight, info.batches_in_flight);
+    assert_string_equal(probed.costs.name.c_str(), info.device.c_str());
+}
+
+} // namespace
+
+int main() {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(jobs_on_an_h200_are_predicted_within_six_percent),
+        cmocka_unit_test(jobs_on_an_h100_are_predicted_within_six_percent),
+        cmocka_unit_test(prompts_merge_fewer_nodes_than_decode_tokens),
+        cmocka_unit_test(heads_cost_more_the_smaller_the_model_is),
+        cmocka_unit_test(the_price_of_a_head_does_not_follow_the_size_of_steps),
+        cmocka_unit_test(where_nobody_knows_what_a_head_costs_there_are_none),
+        cmocka_unit_test(heads_by_cost_are_predicted_to_pay),
+        cmocka_unit_test(a_prediction_is_what_the_simulated_device_then_takes),
+        cmocka_unit_test(rows_that_the_model_may_end_take_the_expected_tokens),
+        cmocka_unit_test(what_cannot_be_predicted_says_why),
+        cmocka_unit_test(fp8_and_f32_on_a_gpu_and_models_with_a_state_are_refused),
+        cmocka_unit_test(a_description_is_read_as_it_was_written),
+        cmocka_unit_test(only_devices_that_there_are_are_measured),
+        cmocka_unit_test(experts_are_read_once_a_step_however_few_tokens_they_have),
+        cmocka_unit_test(layers_of_one_thing_cost_what_one_layer_of_both_does),
+        cmocka_unit_test(activations_within_products_move_no_bytes),
+        cmocka_unit_test(every_norm_of_experts_moves_bytes),
+        cmocka_unit_test(steps_are_as_long_as_the_description_says),
+        cmocka_unit_test(a_probe_finds_the_figures_of_a_described_device),
+        cmocka_unit_test(a_probe_finds_the_memory_of_a_processor),
+        cmocka_unit_test(a_kept_description_has_what_its_backend_says_today),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
