@@ -34,10 +34,12 @@ Answer is_false(Evaluator *, const Value &value, const Arguments &) {
     return value.is(Kind::boolean) && !value.truth();
 }
 Answer integer(Evaluator *, const Value &value, const Arguments &) {
-    return value.is(Kind::integer);
+    return value.is(Kind::integer) || value.is(Kind::large_integer);
 }
 Answer real(Evaluator *, const Value &value, const Arguments &) { return value.is(Kind::real); }
-Answer number(Evaluator *, const Value &value, const Arguments &) { return value.is_number(); }
+Answer number(Evaluator *, const Value &value, const Arguments &) {
+    return value.is_number() || value.is(Kind::large_integer);
+}
 Answer string(Evaluator *, const Value &value, const Arguments &) { return value.is(Kind::string); }
 Answer mapping(Evaluator *, const Value &value, const Arguments &) { return value.is(Kind::dict); }
 Answer iterable(Evaluator *, const Value &value, const Arguments &) {
