@@ -123,6 +123,8 @@ Status check_kind(const JsonValue &model) {
     }
     const std::optional<JsonValue> vocabulary = model.find("vocab");
     if (!vocabulary.has_value() || model.find("merges").has_value()) return {};
+    const bool words = model.find("unk_token").has_value();
+    if (!vocabulary->is_array() && !words) return {};
     const char *kind = vocabulary->is_array()                               ? "Unigram"
                        : model.find("max_input_chars_per_word").has_value() ? "WordPiece"
                                                                             : "WordLevel";
