@@ -70,7 +70,10 @@ class Page:
     def tokenize(self, model, line):
         """The program's answer to a line; an object with "error" if there is none."""
         done, error = self.run("tokenize", "--model", model, given=json.dumps(line) + "\n")
-        return json.loads(done.stdout.splitlines()[0]) if done.stdout else {"error": error}
+        answer = json.loads(done.stdout.splitlines()[0]) if done.stdout else {"error": {"message": error}}
+        if "error" in answer:
+            answer["error"] = answer["error"]["message"].replace(f"{self.directory}/", "")
+        return answer
 
     def files(self):
         used, ignored = [], []
@@ -126,7 +129,7 @@ class Page:
         said.append(f"tokens that end a row: {ends}")
         others = sorted(set(generation) - {"eos_token_id", "_from_model_config", "transformers_version"})
         if others:
-            said.append(f"ignored in generation_config.json, because each row says how it is sampled: {', '.join(others)}")
+            said.append(f"ignored in generation_config.json (rows say how they are sampled): {', '.join(others)}")
         self.say("Configuration", *said)
 
     def json_of(self, name):
@@ -161,7 +164,7 @@ class Page:
                 part = tensor.removeprefix("model.").split(".")[0]
                 if part in ("vision_tower", "visual", "multi_modal_projector", "audio_tower", "embed_vision", "embed_audio", "mtp"):
                     towers[part] += count
-        self.say("Weights", f"{len(names)} files", *(f"{kind}: {count / 2**20:,.1f} MiB" for kind, count in kinds.most_common()),
+        self.say("Weights", f"{len(names)} file" + ("s" if len(names) > 1 else ""), *(f"{kind}: {count / 2**20:,.1f} MiB" for kind, count in kinds.most_common()),
                  *(f"ignored: {part}, {count / 2**20:,.1f} MiB" for part, count in towers.items()))
 
     def text(self):
@@ -179,8 +182,10 @@ class Page:
         if "tokens" in answer:
             done, _ = self.run("tokenize", "--model", self.directory, "--decode", "--keep-special", given=json.dumps({"tokens": answer["tokens"]}) + "\n")
             said.append(f"a conversation begins {json.loads(done.stdout)['text']!r}")
+        elif "no chat template" in answer["error"]:
+            said.append("there is no chat template: prompts as text work, conversations do not")
         else:
-            self.obstacle(f"conversations: {answer['error']}".replace(f"{self.directory}/", ""))
+            self.obstacle(f"conversations: {answer['error']}")
         self.say("Text", *said)
 
     def row(self):

@@ -106,7 +106,7 @@ class Folder:
         if len(answers) != len(conversations):
             return [(None, reason(done.stderr, self.model))] * len(conversations)
         return [(bytes(answer["tokens"]).decode() if "tokens" in answer else None,
-                 str(answer.get("error", "")).replace(f"{self.model}/", "")) for answer in answers]
+                 answer.get("error", {}).get("message", "").replace(f"{self.model}/", "")) for answer in answers]
 
     def try_conversations(self):
         path = self.path / "expected-chat.json"
