@@ -41,7 +41,7 @@ OTHERS = {
     "preprocessor_config.json": "for pictures and sound, which are not supported", "processor_config.json": "for pictures and sound, which are not supported",
     "video_preprocessor_config.json": "for pictures and sound, which are not supported", "adapter_config.json": "an adapter: only whole models are read",
 }
-# A tokenizer of single bytes, for directories without one.
+# Any small tokenizer: the configuration is tried with it, so that neither waits for the other.
 STAND_IN = pathlib.Path(__file__).resolve().parent.parent / "examples" / "catalogue" / "model" / "tokenizer.json"
 HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
 
