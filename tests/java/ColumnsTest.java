@@ -13,6 +13,7 @@ import org.batchllm.BatchLlmException;
 import org.batchllm.DecodedColumn;
 import org.batchllm.EncodedColumn;
 import org.batchllm.Engine;
+import org.batchllm.Result;
 import org.batchllm.Results;
 import org.batchllm.Rows;
 import org.batchllm.SamplingParams;

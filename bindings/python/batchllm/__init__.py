@@ -26,6 +26,9 @@ from .errors import (
     FormatError,
     InternalError,
     InvalidArgumentError,
+    JournalExistsError,
+    JournalFormatError,
+    JournalMismatchError,
     MissingFileError,
     ModelFormatError,
     OutOfMemoryError,
@@ -39,6 +42,7 @@ from .errors import (
 from .figures import EngineInfo, EngineStats
 from .files import FilesReport, run_files
 from .jars import spark_jars
+from .journal import Journal
 from .native import batchllm_version as _version
 from .params import SamplingParams
 from .plan import Group, Groups, Plan, PlanStats
@@ -74,6 +78,10 @@ __all__ = [
     "Groups",
     "InternalError",
     "InvalidArgumentError",
+    "Journal",
+    "JournalExistsError",
+    "JournalFormatError",
+    "JournalMismatchError",
     "MissingFileError",
     "ModelFormatError",
     "OutOfMemoryError",
