@@ -177,9 +177,11 @@ Status ChatTemplate::add(std::string name, std::string file, std::string source)
 
 // Members "..._token": a text, or an object with the text in "content".
 Status ChatTemplate::read_special_tokens(const JsonValue &config) {
-    ASSIGN_OR_RETURN(const auto members, config.members());
-    for (const auto &[key, member] : members) {
+    const std::optional<JsonMembers> members = config.view().members();
+    if (!members.has_value()) return config.fail("must be an object");
+    for (const auto [key, value] : *members) {
         if (!key.ends_with("_token")) continue;
+        ASSIGN_OR_RETURN(const JsonValue member, config.at(key));
         const std::optional<JsonValue> content =
             member.is_object() ? member.find("content") : std::optional<JsonValue>(member);
         if (!content.has_value() || !content->is_string()) continue;
