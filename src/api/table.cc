@@ -245,7 +245,8 @@ int32_t batchllm_add_table(batchllm_engine *engine, const batchllm_table *table,
         RETURN_IF_ERROR(need("table", table));
         ASSIGN_OR_RETURN(const ParamsColumn column,
                          ParamsColumn::open(params, params_count, table->table.rows()));
-        return engine->engine->add_table(table->table, tags, column);
+        ASSIGN_OR_RETURN(Intake * intake, engine->engine->intake());
+        return intake->add_table(table->table, tags, column);
     });
 }
 

@@ -163,7 +163,7 @@ std::string JobIdentity::to_json() const {
 Result<JobIdentity> JobIdentity::from_json(const std::string &path, std::string_view json) {
     JsonParser parser;
     JsonView root;
-    const JsonFault fault = parser.parse(json, false, &root);
+    const JsonFault fault = parser.parse(json, &root);
     if (fault.kind == JsonFault::Kind::memory) throw std::bad_alloc();
     const auto malformed = [&] {
         return error(BATCHLLM_ERROR_JOURNAL_FORMAT, "%s: not a state file", path.c_str());
