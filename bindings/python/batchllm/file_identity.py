@@ -12,11 +12,10 @@ from .constraints import schema_of
 from .engine import Engine
 from .file_formats import open_input
 from .file_rows import Prompts, ResultColumns
+from .sampling_params import LATER
 
 _HASHED_BYTES = 1 << 20  # of each sample of a large file
 _HASHED_PIECES = 64
-# Parameters added later. They are left out at these values, so that older jobs can be resumed.
-_LATER = {"min_tokens": 0, "bad_words": (), "prompt_logprobs": -1}
 
 
 def identity_of(
@@ -49,8 +48,8 @@ def identity_of(
         found |= {"dimensions": task.dimensions, "continuations_column": task.continuations_column}
         found |= {"continuations": _as_kept(task.continuations)}
     for field in dataclasses.fields(wanted.params):
-        if field.name in _LATER and getattr(wanted.params, field.name) == _LATER[field.name]:
-            continue
+        if field.name in LATER and getattr(wanted.params, field.name) == LATER[field.name]:
+            continue  # so that jobs begun before there was this parameter can be resumed
         value = getattr(wanted.params, field.name)
         if field.name == "json_schema" and value is not None:
             value = schema_of(value)  # a class may have changed without changing its name
