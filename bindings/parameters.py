@@ -106,16 +106,14 @@ def python_argument(one):
 def python(parameters, template):
     """Only what `SamplingParams` has: what makes vectors and labels is asked of other calls."""
     fields = [one for one in parameters if one.kind in IN_PYTHON and one.rows != "embedded"]
-    # Parameters that came after the constraints are given by name.
+    # Only those before the constraints may be given by place.
     first = next(i for i, one in enumerate(fields) if one.kind == "Biases") + 1
-    later = {one.python: python_default(one) for one in fields if one.state == "if_set"}
     slots = {
         "DOCS": [python_doc(one) for one in fields],
         "FIRST_FIELDS": map(python_field, fields[:first]),
         "LATER_FIELDS": map(python_field, fields[first:]),
         "FIRST_ARGUMENTS": map(python_argument, fields[:first]),
         "LATER_ARGUMENTS": map(python_argument, fields[first:]),
-        "LATER": [f"LATER: dict[str, Any] = {later!r}"],
         "PARAMETERS": [f"    Parameter{(one.name, one.python, one.kind, one.option, one.help)!r}," for one in parameters],
     }
     lines = []
