@@ -364,9 +364,9 @@ RowError RowReader::read(int64_t line, std::string_view text, Row *row) {
         }
         if (!own_id.has_value()) row->record.id = std::move(as_json);
     }
-    error = check_keys_differ(object);
-    if (failed(error)) return error;
     const JsonMembers members = *object.members();
+    error = check_keys_differ(members);
+    if (failed(error)) return error;
     if (table) {
         row->params = options_.defaults;
         options_.table->read_cells(members, row);
