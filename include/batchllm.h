@@ -538,6 +538,9 @@ BATCHLLM_API int32_t batchllm_cancel_all(batchllm_engine *engine);
 #define BATCHLLM_FINISH_EMBEDDED 6
 #define BATCHLLM_FINISH_CLASSIFIED 7
 
+/* "stop" for BATCHLLM_FINISH_STOP, and so on; "error" for other numbers. Static. Any thread. */
+BATCHLLM_API const char *batchllm_finish_name(int32_t reason);
+
 /* A column batch of results: one result per row, or `samples` adjacent ones. Read-only; outlives
  * the engine. An EOS or stop token that ended a row is its last token but not part of its text. */
 typedef struct batchllm_results {
@@ -651,6 +654,9 @@ typedef struct batchllm_stats {
     int64_t state_slots_total; /* of all devices; 0: no layer has a state */
     int64_t state_slots_peak;  /* sum of each device's peak */
     int64_t state_slot_bytes;
+    int64_t constrained_results; /* of rows with a constraint, that ended by STOP or LENGTH */
+    int64_t cut_off_results; /* of these, by LENGTH: their texts are only beginnings of valid ones.
+                                If many are, the log has a warning */
 } batchllm_stats;
 
 /* The caller sets stats->struct_size. */
@@ -1074,6 +1080,12 @@ BATCHLLM_API int32_t batchllm_plan_predict(const batchllm_plan *plan, const int3
                                            const batchllm_engine_options *engine_options,
                                            const batchllm_predict_options *options,
                                            batchllm_prediction *out);
+
+/* Adds the prediction for a part of a job that runs after the others to their sum, which keeps its device
+ * and pool. A sum without rows becomes the part. Both have their struct_size. INVALID_ARGUMENT if a
+ * figure is negative or not finite. */
+BATCHLLM_API int32_t batchllm_prediction_add(batchllm_prediction *sum,
+                                             const batchllm_prediction *part);
 
 /* ---- Reports ---------------------------------------------------------------------------------
  *

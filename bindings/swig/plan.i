@@ -10,6 +10,7 @@
 %ignore batchllm_predict_options;
 %ignore batchllm_predict_options_init;
 %ignore batchllm_plan_predict;
+%ignore batchllm_prediction_add;
 
 %nodefaultctor batchllm_plan;
 struct batchllm_plan {};

@@ -50,6 +50,10 @@ RowError unknown_key(std::string_view key, const char *where) {
                                   "\"_\", or run with --ignore-unknown-keys");
 }
 
+RowError null_error(std::string_view key) {
+    return {row_error_code(BATCHLLM_ERROR_ROW_NULL), in_quotes(key) + " is null"};
+}
+
 // If the row has a conversation, it becomes the row's prompt.
 RowError take_conversation(ConversationText *conversation, Row *row) {
     if (conversation->has_messages()) {
@@ -68,11 +72,14 @@ RowError read_plain(const JsonMembers &members, const RowReaderOptions &options,
     ParameterReader parameters(options.defaults);
     ConversationText conversation;
     int prompts = 0;
+    std::string_view null_key; // a prompt that is null
     for (const auto [key, value] : members) {
         RowError error;
         bool known = true;
         if (key == "id") continue;
-        if (key == "prompt") {
+        if (value.is_null() && (key == "prompt" || key == "tokens" || key == "messages")) {
+            null_key = key;
+        } else if (key == "prompt") {
             ++prompts;
             if (!value.is_string()) return type_error(key, "a string (token ids go in \"tokens\")");
             row->is_text = true;
@@ -90,6 +97,7 @@ RowError read_plain(const JsonMembers &members, const RowReaderOptions &options,
         if (failed(error)) return error;
         if (!known && !is_own_key(key) && !options.ignore_unknown_keys) return unknown_key(key, "");
     }
+    if (prompts == 0 && !null_key.empty()) return null_error(null_key);
     if (prompts != 1) {
         return format_error(prompts == 0 ? "one of \"prompt\", \"tokens\", \"messages\" is missing"
                                          : "only one of \"prompt\", \"tokens\", \"messages\" may "
@@ -106,6 +114,7 @@ RowError read_plain(const JsonMembers &members, const RowReaderOptions &options,
 
 // The prompt of a body: a string, a list of token ids, or a list with one of these.
 RowError read_body_prompt(std::string_view key, JsonView value, Row *row) {
+    if (value.is_null()) return null_error(key);
     const std::optional<JsonItems> items = value.items();
     if (items.has_value() && !items->empty() && !items->first()->is_number()) {
         if (items->size() > 1) {
@@ -226,6 +235,7 @@ class ChatBody {
             tools_ = value;
             return {};
         }
+        if (key == "messages" && value.is_null()) return null_error(key);
         if (conversation_.take(key, value)) return {};
         if (key == "max_tokens" || key == "max_completion_tokens") {
             if (value.is_null()) return {};

@@ -141,6 +141,7 @@ Status Engine::run_step() {
             if (!failed_.ok()) break;
             failed_ = place_run_answer();
         }
+        if (failed_.ok()) warn_of_cut_off();
         if (failed_.ok() && all_done()) observers_->all_done();
     } catch (const std::bad_alloc &) {
         // Short enough for a std::string not to allocate.
@@ -221,6 +222,14 @@ void Engine::apply_cancels() {
         end_runs({run});
     }
     agenda_.cancel(*cancels, [this](const Row &row) { answers_.cancel(row); });
+}
+
+// If memory runs out, the warning is left out.
+void Engine::warn_of_cut_off() {
+    try {
+        const std::string warning = answers_.take_warning(all_done());
+        if (!warning.empty()) observers_->warn(warning);
+    } catch (const std::bad_alloc &) {}
 }
 
 // The other devices compute what the lost one had.

@@ -138,7 +138,7 @@ final class JournalTest {
         Files.delete(folder);
     }
 
-    public static void main(String[] arguments) {
+    public static void main(String[] arguments) throws Exception {
         Check.run(JournalTest.class);
     }
 }

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 from array import array
 from dataclasses import dataclass
-from typing import Any, Iterator, Optional, Sequence, Union
+from typing import Any, Iterator, Literal, Optional, Sequence, Union
 
 from . import native
 from .columns import Rows, token_column
-from .errors import ClosedError
+from .errors import ClosedError, refuse_pickle
 from .predictions import Prediction, prediction_of
 from .report import Report
-from .results import refuse_pickle
 from .tokenizer import Tokenizer
 
 ENLARGE = {"none": 0, "optimal": 1, "paper": 2}
 ORDER = {"decode_first": 0, "arrival": 1}
 LEVELS = {"auto": 0}
+
+Enlarge = Literal["none", "optimal", "paper"]
+Order = Literal["decode_first", "arrival"]
+Levels = Union[Literal[1, 2, "auto"], int]
 
 
 def named(what: str, names: dict[str, int], value: str) -> int:
@@ -113,9 +116,9 @@ class Plan:
         cls,
         rows: Rows,
         *,
-        enlarge: str = "optimal",
-        levels: Union[int, str] = "auto",
-        order: str = "decode_first",
+        enlarge: Enlarge = "optimal",
+        levels: Levels = "auto",
+        order: Order = "decode_first",
         min_prefix_tokens: int = 0,
         self_contained: bool = False,
         decode_lengths: Optional[Sequence[int]] = None,

@@ -9,8 +9,9 @@ from typing import Any, Deque, Iterator, Mapping, Optional, Sequence
 
 from . import native
 from .constraints import constraint_key
-from .engine import Engine, mistake_of
+from .engine import Engine
 from .errors import InvalidArgumentError, StateError, UnsupportedError
+from .mistakes import mistake_of
 from .params import SamplingParams
 from .prefix_ranges import windows
 from .progress import reporter

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t most_file_bytes = size_t{1} << 20;
 constexpr size_t most_products = 256;
 
-// Fitted to the jobs of bench/throughput and the cases of bench_attention in docs/lab/jobs.md.
+// Fitted to the jobs of bench/throughput and the cases of bench/attention in docs/lab/jobs.md.
 DeviceCosts h200() {
     DeviceCosts costs;
     costs.name = "NVIDIA H200";

@@ -1,9 +1,15 @@
 package org.batchllm.spark;
 
 import static org.apache.spark.sql.functions.col;
+import static org.apache.spark.sql.functions.concat;
+import static org.apache.spark.sql.functions.from_json;
+import static org.apache.spark.sql.functions.instr;
+import static org.apache.spark.sql.functions.length;
+import static org.apache.spark.sql.functions.lit;
 import static org.apache.spark.sql.functions.monotonically_increasing_id;
 import static org.apache.spark.sql.functions.octet_length;
 import static org.apache.spark.sql.functions.udf;
+import static org.apache.spark.sql.functions.when;
 import static org.apache.spark.sql.functions.xxhash64;
 
 import java.io.IOException;
@@ -24,6 +30,7 @@ import org.apache.spark.sql.api.java.UDF1;
 import org.apache.spark.sql.api.java.UDF2;
 import org.apache.spark.sql.expressions.UserDefinedFunction;
 import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.hash.Murmur3_x86_32;
 import org.batchllm.PrefixRanges;
 
@@ -104,7 +111,22 @@ public final class BatchLlm {
         Dataset<Row> answers =
                 placed.mapPartitions(compute, Encoders.row(columns.result())).filter(columns.promptTokens().geq(0));
         if (options.template != null) answers = answers.drop(Columns.PROMPT);
+        if (options.parsed) answers = withParsed(answers, options);
         return options.ordered ? inOrder(answers, columns, keys.keyCuts(ranges.partitions())) : answers;
+    }
+
+    /** The answers with a column of their values, by the JSON schema. */
+    private static Dataset<Row> withParsed(Dataset<Row> answers, BatchLlmOptions options) {
+        Column text = col(Columns.quoted(options.resultPrefix + "text"));
+        if (!options.startAfter.isEmpty()) {
+            Column at = instr(text, options.startAfter);
+            text = when(at.gt(0), text.substr(at.plus(options.startAfter.codePointCount(0, options.startAfter.length())), length(text)));
+        }
+        // The type in a struct, since from_json takes no plain type at the top.
+        StructType type = new StructType().add("value", SchemaTypes.of(options.jsonSchema));
+        Column wrapped = from_json(concat(lit("{\"value\":"), text, lit("}")), type).getField("value");
+        Column ended = col(Columns.quoted(options.resultPrefix + "finish_reason")).equalTo("stop");
+        return answers.withColumn(options.resultPrefix + "parsed", when(ended, wrapped));
     }
 
     /** The rows with a column of prompts made from the template. */

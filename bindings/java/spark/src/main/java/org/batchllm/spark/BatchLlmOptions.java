@@ -35,6 +35,7 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
     String grammarColumn;
     String larkGrammarColumn;
     String resultPrefix = "";
+    boolean parsed;
     // Engine.
     String model;
     String backend;
@@ -202,6 +203,15 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
     /** Put before the names of the result columns. Default "". */
     public BatchLlmOptions resultPrefix(String prefix) {
         resultPrefix = Objects.requireNonNull(prefix);
+        return this;
+    }
+
+    /**
+     * Adds a column {@code parsed}: the answer as a value of the type that {@link #jsonSchema} gives, a struct for an
+     * object with properties. Null for rows that failed or were cut off. Default false.
+     */
+    public BatchLlmOptions parsed(boolean value) {
+        parsed = value;
         return this;
     }
 
@@ -542,6 +552,9 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
             throw new IllegalArgumentException((chat ? "chat" : "messagesColumn") + ": conversations cannot be scored");
         }
         checkTemplate();
+        if (parsed && (jsonSchema == null || jsonSchemaColumn != null || !generates())) {
+            throw new IllegalArgumentException("parsed: needs a jsonSchema, the same for all rows");
+        }
         if (plan != null && planPath != null) {
             throw new IllegalArgumentException("plan and planPath: one of them");
         }
