@@ -144,9 +144,7 @@ CLI::App *add_plan(CLI::App *app, PlanOptions *options) {
     plan->add_option("--stats", options->stats, "statistics of the plan as JSON")
         ->type_name("FILE");
     add_report(plan, &options->report);
-    add_whole(plan, "--max-tokens", &options->in.sampling.max_tokens, 1,
-              "for rows that do not set it (128)");
-    add_tokenizing(plan, &options->in.sampling);
+    add_planning(plan, &options->in.sampling);
     return plan;
 }
 

@@ -77,7 +77,7 @@ Result<batchllm_prediction> predict_window(const Window &window, const InputOpti
     scored.max_tokens = 1;
     const auto count = static_cast<size_t>(window.rows());
     std::vector<batchllm_params> params;
-    std::vector<TextPointers> pointers(count);
+    std::vector<ParameterViews> pointers(count);
     params.reserve(count);
     for (size_t i = 0; i < count; ++i) {
         const bool generated = static_cast<int64_t>(i) < window.generated;
@@ -98,7 +98,7 @@ Result<batchllm_prediction> predict_plan(const batchllm_plan *plan, const InputO
                                          const EngineChoice &engine,
                                          const PredictionChoice &choice) {
     RETURN_IF_ERROR(need_model(in));
-    TextPointers pointers;
+    ParameterViews pointers;
     const batchllm_params params = view_params(in.sampling, &pointers);
     batchllm_prediction predicted = {};
     predicted.struct_size = sizeof predicted;

@@ -150,12 +150,12 @@ RowError read_unsupported(std::string_view key, JsonView value, bool *known) {
 }
 
 // The url of an OpenAI request determines the task, whatever the default for rows is.
-void set_task(int32_t task, ParameterReader *parameters) {
+void set_task(Task task, ParameterReader *parameters) {
     if (parameters->task() != task) parameters->own().task = task;
 }
 
 RowError check_generates(const ParameterReader &parameters) {
-    if (parameters.task() == BATCHLLM_TASK_GENERATE) return {};
+    if (parameters.task() == Task::generate) return {};
     return parameter_error("task is for rows without \"body\"; \"/v1/embeddings\" embeds");
 }
 
@@ -183,7 +183,7 @@ read_keys(const JsonMembers &body, const RowReaderOptions &options, Row *row, co
 // A body of "/v1/embeddings".
 RowError read_embeddings_body(const JsonMembers &body, const RowReaderOptions &options, Row *row) {
     ParameterReader parameters(options.defaults);
-    set_task(BATCHLLM_TASK_EMBED, &parameters);
+    set_task(Task::embed, &parameters);
     bool input = false;
     const auto read = [&](std::string_view key, JsonView value, bool *known) -> RowError {
         if (key == "input") {
@@ -206,7 +206,7 @@ RowError read_embeddings_body(const JsonMembers &body, const RowReaderOptions &o
 
 RowError read_body(const JsonMembers &body, const RowReaderOptions &options, Row *row) {
     ParameterReader parameters(options.defaults);
-    set_task(BATCHLLM_TASK_GENERATE, &parameters);
+    set_task(Task::generate, &parameters);
     bool prompt = false;
     const auto read = [&](std::string_view key, JsonView value, bool *known) {
         if (key == "prompt") {
@@ -287,7 +287,7 @@ class ChatBody {
 
 RowError read_chat_body(const JsonMembers &body, const RowReaderOptions &options, Row *row) {
     ParameterReader parameters(options.defaults);
-    set_task(BATCHLLM_TASK_GENERATE, &parameters);
+    set_task(Task::generate, &parameters);
     ChatBody chat;
     const auto read = [&](std::string_view key, JsonView value, bool *known) {
         RowError error = chat.read(key, value, &parameters, known);
@@ -374,9 +374,9 @@ RowError RowReader::read(int64_t line, std::string_view text, Row *row) {
         }
         if (!own_id.has_value()) row->record.id = std::move(as_json);
     }
-    error = check_keys_differ(object);
-    if (failed(error)) return error;
     const JsonMembers members = *object.members();
+    error = check_keys_differ(members);
+    if (failed(error)) return error;
     if (table) {
         row->params = options_.defaults;
         options_.table->read_cells(members, row);

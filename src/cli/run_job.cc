@@ -227,7 +227,7 @@ Status RunJob::add_window(Window window) {
 
 Status RunJob::add_generated(const Window &window) {
     std::vector<batchllm_params> params;
-    std::vector<TextPointers> pointers;
+    std::vector<ParameterViews> pointers;
     for (int64_t begin = 0; begin < window.generated; begin += add_rows) {
         const int64_t end = std::min(begin + add_rows, window.generated);
         const auto *first = &window.params[static_cast<size_t>(begin)];

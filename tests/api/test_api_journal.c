@@ -1,4 +1,6 @@
 /* batchllm_journal_*: jobs that are cut anywhere and resumed. */
+#define _DEFAULT_SOURCE
+#define _XOPEN_SOURCE 700
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>

@@ -356,9 +356,10 @@ class Usage(ProgramTest):
         self.assertGreater(found, 20)
 
     def test_numbers_out_of_range_are_told_the_range(self):
-        for option, value, part in (("--top-p", "7", b"must be more than 0 and at most 1"),
-                                    ("--min-p", "2", b"must be at least 0 and less than 1"),
-                                    ("--temperature", "-3", b"must be at least 0"),
+        for option, value, part in (("--top-p", "7", b"must be above 0 and at most 1"),
+                                    ("--min-p", "2", b"must be at least 0 and below 1"),
+                                    ("--temperature", "-3", b"must be 0 or a positive number"),
+                                    ("--n", "100000000", b"must be from 1 to 65536"),
                                     ("--step-tokens", "0", b"must be at least 1"),
                                     ("--window-rows", "x", b"is not a size")):
             done = self.run_program("run", "-i", "x", "-o", "y", option, value)
@@ -451,8 +452,7 @@ class Usage(ProgramTest):
             return done.stderr.decode()
 
         self.input.write_bytes(lines(token_rows(3)))
-        self.assertIn("no row can run with these options: samples (n) is 100000000", refused("--n", "100000000"))
-        self.assertIn("stop_tokens[0] is 999999", refused("--stop-token", "999999"))
+        self.assertIn("no row can run with these options: stop_tokens[0] is 999999", refused("--stop-token", "999999"))
         self.assertIn("no classification head", refused("--task", "classify"))
         self.assertIn("min_tokens is 9: it must be at most max_tokens, 8", refused("--min-tokens", "9", "--max-tokens", "8"))
         self.assertIn("bad_words need a tokenizer", refused("--bad-word", "x"))

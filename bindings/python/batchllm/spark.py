@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 from .constraints import schema_of
 from .options import no_option
+from .sampling_params import PARAMETERS
 
 __all__ = ["Metrics", "transform"]
 
@@ -33,20 +34,15 @@ _OPTIONS = frozenset({
     "model", "backend", "devices", "compute_type", "backend_options", "plan_path", "plan", "enlarge", "threads",
     "levels", "min_prefix_tokens", "kv_memory_bytes", "kv_memory_fraction", "step_tokens", "max_request_tokens",
     "max_requests", "reproducible", "idle_seconds",
-    "task", "pooling", "normalize", "dimensions",
     "choices", "regex", "json_schema", "grammar", "lark_grammar", "start_after", "flexible_whitespace",
     "any_member_order", "any_numbers", "loose_schema",
-    "max_tokens", "temperature", "top_p", "min_p", "top_k", "repetition_penalty", "presence_penalty",
-    "frequency_penalty", "samples", "seed", "ignore_eos", "logprobs", "parse_special", "add_special", "stop_tokens",
-    "stop_strings", "min_tokens", "bad_words", "prompt_logprobs",
     "partitions", "ordered", "expected_tokens", "sample_rows", "head_bytes", "window_rows", "window_bytes",
+    *(one.name for one in PARAMETERS if one.kind != "Biases"),
 })  # fmt: skip
 # vLLM's names.
 _SYNONYMS = {"n": "samples", "stop": "stop_strings", "stop_token_ids": "stop_tokens"}
-_FRACTIONS = frozenset({
-    "kv_memory_fraction", "idle_seconds", "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty",
-    "frequency_penalty",
-})  # fmt: skip
+_FRACTIONS = {"kv_memory_fraction", "idle_seconds"} | {one.name for one in PARAMETERS if one.kind == "Number"}
+_TEXTS = {one.name for one in PARAMETERS if one.kind == "Texts"}
 
 
 class Metrics:
@@ -142,7 +138,7 @@ def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any
             value = schema_of(value)
         elif isinstance(value, tuple):
             value = list(value)
-        elif name == "stop_strings" and isinstance(value, str):
+        elif name in _TEXTS and isinstance(value, str):
             value = [value]
         elif isinstance(value, os.PathLike):
             value = os.fspath(value)

@@ -105,8 +105,8 @@ class Words(unittest.TestCase):
                     self.assertEqual(tokens[: first + 1], free[: first + 1])  # up to the word's last token
                     self.assertNotIn((free[2], free[3]), zip(tokens, tokens[1:]))
             self.assertGreater(found, 0)
-            with self.assertRaisesRegex(TypeError, "bad_words: 'word' is a str"):
-                SamplingParams(bad_words="word")
+            one, several = (engine.generate(["a"], SamplingParams(bad_words=words))[0] for words in ("word", ["word"]))
+            self.assertEqual(one.tokens.tolist(), several.tokens.tolist())  # not its letters
         with sim() as engine, self.assertRaisesRegex(batchllm.InvalidArgumentError, "bad_words need a tokenizer"):
             engine.generate(rows(3), SamplingParams(bad_words=["a"]))
 

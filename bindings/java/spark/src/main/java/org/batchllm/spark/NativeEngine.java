@@ -177,25 +177,9 @@ final class NativeEngine implements AutoCloseable {
     }
 
     private static SamplingParams.Builder builder(BatchLlmOptions options) {
-        SamplingParams.Builder builder = SamplingParams.builder()
-                                                 .topP(options.topP)
-                                                 .minP(options.minP)
-                                                 .topK(options.topK)
-                                                 .repetitionPenalty(options.repetitionPenalty)
-                                                 .presencePenalty(options.presencePenalty)
-                                                 .frequencyPenalty(options.frequencyPenalty)
-                                                 .samples(options.samples)
-                                                 .ignoreEos(options.ignoreEos)
-                                                 .logprobs(options.logprobs ? 0 : -1)
-                                                 .minTokens(options.minTokens)
-                                                 .promptLogprobs(options.promptLogprobs ? 0 : -1)
-                                                 .badWords(options.badWords)
-                                                 .parseSpecial(options.parseSpecial)
-                                                 .addSpecial(options.addSpecial)
-                                                 .stopTokens(options.stopTokens)
-                                                 .stopStrings(options.stopStrings)
-                                                 .task(options.task())
-                                                 .dimensions(options.dimensions);
+        SamplingParams.Builder builder = SamplingParams.builder();
+        options.setOn(builder);
+        builder.task(options.task()).dimensions(options.dimensions);
         if (options.pooling != null)
             builder.pooling(Pooling.valueOf(options.pooling.toUpperCase(Locale.ROOT)));
         if (options.normalize != null) builder.normalize(options.normalize);
