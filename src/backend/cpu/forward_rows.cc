@@ -61,7 +61,7 @@ void Forward::gate_heads(const Attention &attention, const PackedAttention &weig
     head.dtype = kernels_.element;
     head.rows = 1;
     head.columns = head_dim;
-    const int64_t start_bytes = head.bytes();
+    const int64_t head_bytes = head.bytes();
     pool_->parallel_for(task_count(rows), [&](int64_t task, int32_t) {
         std::vector<float> values(static_cast<size_t>(head_dim));
         Tensor from = head;
@@ -70,7 +70,7 @@ void Forward::gate_heads(const Attention &attention, const PackedAttention &weig
             const int64_t token = wanted == nullptr ? r : (*wanted)[r];
             const float *gate = qkv_.floats() + token * weights.qkv.rows + head_dim;
             for (int64_t h = 0; h < attention.heads; ++h, gate += 2 * head_dim) {
-                std::byte *at = attended_.data() + (r * attention.heads + h) * start_bytes;
+                std::byte *at = attended_.data() + (r * attention.heads + h) * head_bytes;
                 from.data = at;
                 read_row(from, 0, values.data());
                 kernels_.scale_sigmoid(gate, head_dim, values.data());

@@ -26,8 +26,8 @@ Result<KvPages> KvPages::create(const Model &model, DType element, int32_t page_
     for (const Layer &layer : model.layers) {
         const Attention *a = layer.attention();
         if (a == nullptr) continue;
-        const int64_t start_bytes = 2 * (page_tokens / kGroupTokens) * pool.group_bytes(*a);
-        pool.plane_bytes_ = std::max(pool.plane_bytes_, a->kv_heads * start_bytes);
+        const int64_t head_bytes = 2 * (page_tokens / kGroupTokens) * pool.group_bytes(*a);
+        pool.plane_bytes_ = std::max(pool.plane_bytes_, a->kv_heads * head_bytes);
     }
     pool.page_bytes_ = pool.plane_bytes_ * model.kv_planes();
     pool.pages_ = bytes / pool.page_bytes_;
