@@ -62,4 +62,4 @@ def _unexpected(function: str, name: str, names: Iterable[str]) -> TypeError:
         hint = f"it is a field of SamplingParams: params=SamplingParams({meant}=..)"
     else:
         hint = _hint(name, names) or f"there are {', '.join(names)}"
-    return TypeError(f"{function}() has no argument {name!r}; {hint}")
+    return TypeError(f"{function.removesuffix('.__init__')}() has no argument {name!r}; {hint}")

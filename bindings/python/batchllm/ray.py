@@ -94,6 +94,11 @@ class Metrics:
         return self._get("completion_tokens")
 
     @property
+    def cut_off_results(self) -> int:
+        """Results of rows with a constraint that max_tokens cut off: their texts are only the beginnings of valid ones."""
+        return self._get("cut_off_results")
+
+    @property
     def saving_ratio(self) -> float:
         """1 - processed_prompt_tokens / prompt_tokens."""
         everything = self.prompt_tokens

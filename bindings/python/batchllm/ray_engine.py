@@ -96,7 +96,7 @@ class RowEngine:
         self._task = Task(rows.task, **task).params(rows.params)
         self._lock = threading.Lock()
         self._running: dict[int, _Row] = {}
-        self._processed = 0
+        self._processed = self._cut_off = 0
         self._refusals: dict[int, tuple[SamplingParams, Optional[str]]] = {}
         if (refused := self._refusal(rows.params)) is not None:
             raise InvalidArgumentError(refused, native.BATCHLLM_ERROR_INVALID_ARGUMENT)
@@ -254,12 +254,13 @@ class RowEngine:
         errors = batch.column(prefix + "error").is_valid().to_pylist()
         prompts = batch.column(prefix + "prompt_tokens").to_pylist()
         completions = batch.column(prefix + "completion_tokens").to_pylist()
-        now = self._engine.stats().processed_prompt_tokens
+        now = self._engine.stats()
         self._metrics.add.remote(
             rows=len(answers),
             errors=sum(errors[i] for i in answers),
             prompt_tokens=sum(prompts[i] for i in answers),
-            processed_prompt_tokens=now - self._processed,
+            processed_prompt_tokens=now.processed_prompt_tokens - self._processed,
+            cut_off_results=now.cut_off_results - self._cut_off,
             completion_tokens=sum(completions[i] or 0 for i in answers),
         )
-        self._processed = now
+        self._processed, self._cut_off = now.processed_prompt_tokens, now.cut_off_results
