@@ -15,7 +15,7 @@ namespace batchllm::cli {
 
 namespace {
 
-RowError read_score(JsonView value, Row *row) {
+RowError read_score(JsonView value, InputRow *row) {
     const std::optional<JsonItems> items = value.items();
     if (!items.has_value() || items->empty()) {
         return type_error("score", "a list, not empty, of strings or of lists of token ids");
@@ -55,7 +55,7 @@ RowError null_error(std::string_view key) {
 }
 
 // If the row has a conversation, it becomes the row's prompt.
-RowError take_conversation(ConversationText *conversation, Row *row) {
+RowError take_conversation(ConversationText *conversation, InputRow *row) {
     if (conversation->has_messages()) {
         row->is_text = true;
         row->is_chat = true;
@@ -68,7 +68,7 @@ RowError take_conversation(ConversationText *conversation, Row *row) {
 }
 
 // The program's own form of row.
-RowError read_plain(const JsonMembers &members, const RowReaderOptions &options, Row *row) {
+RowError read_plain(const JsonMembers &members, const RowReaderOptions &options, InputRow *row) {
     ParameterReader parameters(options.defaults);
     ConversationText conversation;
     int prompts = 0;
@@ -113,7 +113,7 @@ RowError read_plain(const JsonMembers &members, const RowReaderOptions &options,
 }
 
 // The prompt of a body: a string, a list of token ids, or a list with one of these.
-RowError read_body_prompt(std::string_view key, JsonView value, Row *row) {
+RowError read_body_prompt(std::string_view key, JsonView value, InputRow *row) {
     if (value.is_null()) return null_error(key);
     const std::optional<JsonItems> items = value.items();
     if (items.has_value() && !items->empty() && !items->first()->is_number()) {
@@ -161,8 +161,9 @@ RowError check_generates(const ParameterReader &parameters) {
 
 // The keys of a body except "model", which every request has. read(key, value, &known) reads one of
 // its request type's keys, or sets known to false.
-template <typename Read> RowError
-read_keys(const JsonMembers &body, const RowReaderOptions &options, Row *row, const Read &read) {
+template <typename Read> RowError read_keys(const JsonMembers &body,
+                                            const RowReaderOptions &options, InputRow *row,
+                                            const Read &read) {
     for (const auto [key, value] : body) {
         if (key == "model") {
             if (!value.is_string()) return type_error(key, "a string");
@@ -181,7 +182,8 @@ read_keys(const JsonMembers &body, const RowReaderOptions &options, Row *row, co
 }
 
 // A body of "/v1/embeddings".
-RowError read_embeddings_body(const JsonMembers &body, const RowReaderOptions &options, Row *row) {
+RowError read_embeddings_body(const JsonMembers &body, const RowReaderOptions &options,
+                              InputRow *row) {
     ParameterReader parameters(options.defaults);
     set_task(Task::embed, &parameters);
     bool input = false;
@@ -204,7 +206,7 @@ RowError read_embeddings_body(const JsonMembers &body, const RowReaderOptions &o
     return parameters.take(options.constraints, row);
 }
 
-RowError read_body(const JsonMembers &body, const RowReaderOptions &options, Row *row) {
+RowError read_body(const JsonMembers &body, const RowReaderOptions &options, InputRow *row) {
     ParameterReader parameters(options.defaults);
     set_task(Task::generate, &parameters);
     bool prompt = false;
@@ -263,7 +265,7 @@ class ChatBody {
         return {};
     }
 
-    RowError finish(ParameterReader *parameters, Row *row) {
+    RowError finish(ParameterReader *parameters, InputRow *row) {
         if (!conversation_.has_messages())
             return format_error("\"messages\" is missing in \"body\"");
         if (uses_tools_ && tools_.has_value()) conversation_.take("tools", *tools_);
@@ -285,7 +287,7 @@ class ChatBody {
     int64_t top_logprobs_ = -1;
 };
 
-RowError read_chat_body(const JsonMembers &body, const RowReaderOptions &options, Row *row) {
+RowError read_chat_body(const JsonMembers &body, const RowReaderOptions &options, InputRow *row) {
     ParameterReader parameters(options.defaults);
     set_task(Task::generate, &parameters);
     ChatBody chat;
@@ -303,7 +305,7 @@ RowError read_chat_body(const JsonMembers &body, const RowReaderOptions &options
 }
 
 // A line of the OpenAI batch format.
-RowError read_batch(const JsonMembers &members, const RowReaderOptions &options, Row *row) {
+RowError read_batch(const JsonMembers &members, const RowReaderOptions &options, InputRow *row) {
     const std::optional<JsonView> body_value = members.find("body");
     if (!body_value.has_value()) return format_error("\"body\" is missing");
     const std::optional<JsonMembers> body = body_value->members();
@@ -338,7 +340,7 @@ RowError read_batch(const JsonMembers &members, const RowReaderOptions &options,
 }
 
 // For a line with a number that no type can hold.
-void set_own_id(const LineId &found, bool batch, Row *row) {
+void set_own_id(const LineId &found, bool batch, InputRow *row) {
     if (batch) row->record.format = RowFormat::batch_unknown;
     const std::string &id = batch ? found.custom_id : found.id;
     row->record.id = id.empty() ? std::to_string(row->line) : id;
@@ -346,12 +348,12 @@ void set_own_id(const LineId &found, bool batch, Row *row) {
 
 } // namespace
 
-RowReader::RowReader(RowReaderOptions options)
+InputRowReader::InputRowReader(RowReaderOptions options)
     : options_(std::move(options)), parser_(std::make_unique<LineParser>()) {}
-RowReader::~RowReader() = default;
+InputRowReader::~InputRowReader() = default;
 
-RowError RowReader::read(int64_t line, std::string_view text, Row *row) {
-    *row = Row();
+RowError InputRowReader::read(int64_t line, std::string_view text, InputRow *row) {
+    *row = InputRow();
     row->line = line;
     row->record.id = "null";
     JsonView object;

@@ -21,12 +21,13 @@ RunLimits limits_of(const EngineOptions &options, const RowReader &reader) {
             options.enlarge != BATCHLLM_ENLARGE_NONE};
 }
 
-PlanOptions planning_of(const EngineOptions &options, const RowReader &reader, double head_cost) {
+PlanOptions planning_of(const EngineOptions &options, const RowReader &reader,
+                        double common_prefix_cost) {
     PlanOptions planning;
     planning.enlarge = options.enlarge;
     planning.levels = options.levels;
     planning.order = options.order;
-    planning.head_cost = head_cost;
+    planning.common_prefix_cost = common_prefix_cost;
     if (options.min_prefix_tokens > 0) planning.min_prefix_tokens = options.min_prefix_tokens;
     planning.tokenizer_fingerprint = reader.tokenizer_fingerprint();
     return planning;
@@ -71,8 +72,8 @@ Engine::Engine(const EngineOptions &options, std::unique_ptr<Observers> observer
                std::unique_ptr<RowReader> reader, LoadedModel loaded)
     : model_dir_(options.model_dir), observers_(std::move(observers)), reader_(std::move(reader)),
       answers_(reader_.get()), intake_(reader_.get(), limits_of(options, *reader_), &answers_),
-      agenda_(planning_of(options, *reader_, loaded.head_cost), limits_of(options, *reader_),
-              intake_.rows()),
+      agenda_(planning_of(options, *reader_, loaded.common_prefix_cost),
+              limits_of(options, *reader_), intake_.rows()),
       placement_(options.devices, std::move(loaded.backends), scheduling_of(options),
                  limits_of(options, *reader_), reader_.get(), intake_.rows(), observers_.get()) {
     intake_.set_devices(placement_.device_pages());
@@ -335,7 +336,7 @@ Result<batchllm_info> Engine::info(int32_t device) const {
     info.page_tokens = of.page_tokens;
     info.kv_groups = static_cast<int32_t>(of.kv_windows.size());
     info.reproducible = of.reproducible ? 1 : 0;
-    info.head_cost = agenda_.options().head_cost;
+    info.common_prefix_cost = agenda_.options().common_prefix_cost;
     info.kv_pages = of.pages;
     info.kv_page_bytes = of.page_bytes;
     info.step_tokens = of.step_tokens;

@@ -475,7 +475,7 @@ static void ranges_do_not_cut_prefixes(void **state) {
     batchllm_ranges_free(ranges);
 
     /* Of one byte, heads are equal within a group, which is then divided by places. */
-    options.head_bytes = 1;
+    options.start_bytes = 1;
     options.partitions = 16;
     assert_ok(
         batchllm_ranges_choose(groups * each, heads, offsets, lengths, places, &options, &ranges));

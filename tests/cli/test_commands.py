@@ -207,10 +207,10 @@ class Plans(ProgramTest):
         stats = self.directory / "stats.json"
 
         def computed(*options, cost=None):
-            more = [] if cost is None else [f"{SIM[-1]},head_cost={cost}"]
+            more = [] if cost is None else [f"{SIM[-1]},common_prefix_cost={cost}"]
             self.run_rows(rows, "--stats", stats, "--force", *options, backend=[*SIM[:-1], *(more or SIM[-1:])])
             return json.loads(stats.read_text())["processed_prompt_tokens"]
-        one, many = computed("--levels", "one"), computed("--levels", "many")
+        one, many = computed("--levels", "1"), computed("--levels", "2")
         self.assertEqual(one - many, 19 * 300)
         self.assertEqual([computed(cost=0.2), computed(cost=20), computed()], [many, one, one])
         # A plan is made for a described device; a model of this size shares no heads on it, and without a model this is

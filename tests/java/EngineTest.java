@@ -330,7 +330,7 @@ final class EngineTest {
             Plan.Groups groups = plan.groups();
             Check.equal(20, groups.size());
             Check.equal(20L, groups.prefixTokens(3));
-            Check.equal(0L, groups.headTokens(3));
+            Check.equal(0L, groups.commonPrefixTokens(3));
             Check.equal(new long[] {30, 31, 32, 33, 34, 35, 36, 37, 38, 39}, groups.rows(3));
             plan.save(file);
         }

@@ -22,7 +22,7 @@ class EngineInfo:
     step_tokens: maximum tokens of a batch.
     max_request_tokens: maximum tokens of a row, prompt plus output.
     state_slots, state_slot_bytes: number and size of this device's state slots; 0 slots for a model whose layers have no state.
-    head_cost: for `Plan.build`; 0: not known.
+    common_prefix_cost: for `Plan.build`; 0: not known.
     """
 
     device_count: int
@@ -41,7 +41,7 @@ class EngineInfo:
     max_request_tokens: int
     state_slots: int
     state_slot_bytes: int
-    head_cost: float
+    common_prefix_cost: float
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ _OPTIONS = frozenset({
     "max_requests", "reproducible", "idle_seconds",
     "choices", "regex", "json_schema", "grammar", "lark_grammar", "start_after", "flexible_whitespace",
     "any_member_order", "any_numbers", "loose_schema",
-    "partitions", "ordered", "expected_tokens", "sample_rows", "head_bytes", "window_rows", "window_bytes",
+    "partitions", "ordered", "expected_tokens", "sample_rows", "start_bytes", "window_rows", "window_bytes",
     *(one.name for one in PARAMETERS if one.kind != "Biases"),
 })  # fmt: skip
 # vLLM's names.

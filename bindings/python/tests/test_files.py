@@ -175,7 +175,7 @@ class Formats(Files):
                     run_files(engine, source, self.path("none.parquet"), **wrong)
             with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no classification head"):
                 run_files(engine, source, self.path("none.parquet"), task="classify")
-            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "task was 'embed' and is None"):
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, r"task \(was embed, now generate\)"):
                 run_files(engine, source, self.path("out.parquet"), resume=True)
 
     def test_answers_of_a_schema_are_a_column_and_failed_rows_have_no_text(self):
@@ -306,7 +306,7 @@ class Formats(Files):
                 ({"name": "not.arrow"}, "not an Arrow file"),
                 ({"name": "zero.csv"}, "not a CSV file"),
                 ({"output": "in.parquet", "force": True}, "is the input"),
-                ({"output": "folder.parquet", "force": True}, "is a directory"),
+                ({"output": "folder.parquet", "force": True, "columns": ["prompt"]}, "is a directory"),
                 ({"name": "bytes.parquet", "output": "out.csv"}, "'raw' has bytes"),
                 ({"name": "ends.arrow"}, "'runs' .*cannot be written as parquet"),
                 ({"name": "cut.arrow", "output": "cut.parquet"}, "cut.arrow: after row"),

@@ -45,7 +45,7 @@ DeviceCosts h200() {
 }
 
 // As device_probe.h measured an H100 SXM5. Experts are the H200's rates, scaled as the products are; a merge is as
-// on the H200, so that heads have the same price.
+// on the H200, so that common prefixes have the same price.
 DeviceCosts h100() {
     DeviceCosts costs = h200();
     costs.name = "NVIDIA H100 80GB HBM3";
@@ -81,9 +81,9 @@ DeviceCosts derived_from_h200(const ComputeDevice &device) {
     return costs;
 }
 
-// Two cores with AVX-512 and BF16. merge_ns follows from the point at which heads broke even with a
-// small model there (docs/lab/engine.md). On processors with slower products, merges are slower
-// too.
+// Two cores with AVX-512 and BF16. merge_ns follows from the point at which common prefixes broke
+// even with a small model there (docs/lab/engine.md). On processors with slower products, merges
+// are slower too.
 DeviceCosts processor() {
     DeviceCosts costs;
     costs.step_tokens = 512;

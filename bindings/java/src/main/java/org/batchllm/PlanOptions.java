@@ -26,7 +26,7 @@ public final class PlanOptions {
         if (values.minPrefixTokens != null) options.setMin_prefix_tokens(values.minPrefixTokens);
         options.setSelf_contained(values.selfContained ? 1 : 0);
         options.setTokenizer_fingerprint(values.tokenizerFingerprint);
-        options.setHead_cost(values.headCost);
+        options.setHead_cost(values.commonPrefixCost);
         return options;
     }
 
@@ -34,7 +34,7 @@ public final class PlanOptions {
     public static final class Builder extends PlanningBuilder<Builder> {
         private boolean selfContained;
         private long tokenizerFingerprint;
-        private double headCost;
+        private double commonPrefixCost;
 
         private Builder() {}
 
@@ -61,13 +61,13 @@ public final class PlanOptions {
         }
 
         /**
-         * What a head costs each token below it, for levels 0.
+         * What a common prefix costs each token below it, for levels 0.
          *
-         * @param value computed tokens, {@link EngineInfo#headCost}; default 0: not known, so no heads are shared
+         * @param value computed tokens, {@link EngineInfo#commonPrefixCost}; default 0: not known, so no common prefixes are shared
          * @return this
          */
-        public Builder headCost(double value) {
-            headCost = value;
+        public Builder commonPrefixCost(double value) {
+            commonPrefixCost = value;
             return this;
         }
 

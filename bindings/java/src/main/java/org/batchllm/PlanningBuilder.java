@@ -41,10 +41,10 @@ abstract class PlanningBuilder<B extends PlanningBuilder<B>> implements Cloneabl
     }
 
     /**
-     * Whether prefixes also share their beginnings (heads).
+     * Whether prefixes also share their beginnings (common prefixes).
      *
-     * @param value 0 (the default): they share those heads that save more than they cost, with the engine's model or by
-     *     the plan's headCost; 1: one shared prefix per row; 2: they share all heads
+     * @param value 0 (the default): they share those common prefixes that save more than they cost, with the engine's model or by
+     *     the plan's commonPrefixCost; 1: one shared prefix per row; 2: they share all common prefixes
      * @return this
      */
     public B levels(int value) {

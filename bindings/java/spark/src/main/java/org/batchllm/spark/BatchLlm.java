@@ -90,14 +90,14 @@ public final class BatchLlm {
         int partitions = partitions(sample.rows(), options, context);
         PrefixRanges ranges = sample.ranges(partitions, outputTokens(options));
         if (ranges.blind()) {
-            LOG.warning("most sampled prompts are equal in their first " + sample.headBytes()
-                    + " bytes, so rows are not put together by what follows: set headBytes higher");
+            LOG.warning("most sampled prompts are equal in their first " + sample.startBytes()
+                    + " bytes, so rows are not put together by what follows: set startBytes higher");
         }
 
         UDF2<Object, Long, Integer> place = place(context.broadcast(ranges), columns);
         UserDefinedFunction placing = udf(place, DataTypes.IntegerType);
         Dataset<Row> placed =
-                keyed.withColumn(PLACE, placing.apply(columns.head(sample.headBytes()), columns.identity()))
+                keyed.withColumn(PLACE, placing.apply(columns.head(sample.startBytes()), columns.identity()))
                         .repartition(ranges.partitions(), col(PLACE))
                         .drop(PLACE)
                         .sortWithinPartitions(columns.prompt(), columns.key());
@@ -190,11 +190,11 @@ public final class BatchLlm {
         int partitions = Math.max(options.partitions, PARTITIONS_A_SLOT * context.defaultParallelism());
         int capacity = options.sampleRows;
         if (capacity == 0) capacity = clamp(200L * partitions, 2_000, 100_000);
-        int headBytes = options.headBytes;
-        if (headBytes == 0) headBytes = clamp(SAMPLE_BYTES / capacity, 1_024, 16_384);
-        return keyed.select(columns.head(headBytes), columns.promptBytes(), columns.identity())
+        int startBytes = options.startBytes;
+        if (startBytes == 0) startBytes = clamp(SAMPLE_BYTES / capacity, 1_024, 16_384);
+        return keyed.select(columns.head(startBytes), columns.promptBytes(), columns.identity())
                 .toJavaRDD()
-                .treeAggregate(new PromptSample(capacity, headBytes), (sample, row) -> {
+                .treeAggregate(new PromptSample(capacity, startBytes), (sample, row) -> {
                     columns.requireKey(row.isNullAt(2) ? null : row.getLong(2));
                     if (!row.isNullAt(0))
                         sample.add(columns.bytes(row.get(0)), row.getInt(1), row.getLong(2));
