@@ -436,7 +436,7 @@ static int64_t range_of(const batchllm_ranges *ranges, const char *head, int64_t
     for (int64_t i = 0; i < ranges->count; ++i) {
         const size_t bytes = (size_t)(ranges->offsets[i + 1] - ranges->offsets[i]),
                      own = strlen(head);
-        int order = memcmp(head, ranges->heads + ranges->offsets[i], own < bytes ? own : bytes);
+        int order = memcmp(head, ranges->starts + ranges->offsets[i], own < bytes ? own : bytes);
         if (order == 0) order = own < bytes ? -1 : own > bytes;
         range += order > 0 || (order == 0 && place >= ranges->places[i]);
     }
@@ -467,7 +467,7 @@ static void ranges_do_not_cut_prefixes(void **state) {
     assert_int_equal(ranges->blind, 0);
     for (int64_t i = 0; i < 3; ++i) { /* the shortest head that separates */
         assert_int_equal(ranges->offsets[i + 1] - ranges->offsets[i], 1);
-        assert_int_equal(ranges->heads[ranges->offsets[i]], 'a' + 2 * (i + 1));
+        assert_int_equal(ranges->starts[ranges->offsets[i]], 'a' + 2 * (i + 1));
     }
     const char *const prompts[] = {"a", "bz", "c", "fzz", "g", "zz", ""};
     const int64_t expected[] = {0, 0, 1, 2, 3, 3, 0};
