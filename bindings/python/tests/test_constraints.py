@@ -144,8 +144,7 @@ class Constraints(unittest.TestCase):
                 engine.generate(["a"], SamplingParams(json_schema=schema))
             with self.assertLogs("batchllm", "WARNING") as logs:
                 engine.generate(["a", "b"], SamplingParams(json_schema=schema, loose_schema=True))
-        self.assertEqual(len(logs.output), 1)
-        self.assertIn("#/uniqueItems:", logs.output[0])
+        self.assertEqual(sum("#/uniqueItems:" in line for line in logs.output), 1)
 
     def test_fields_without_a_default_are_required(self):
         schema = json.loads(schema_of(Toy))
