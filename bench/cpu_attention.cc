@@ -25,7 +25,7 @@ struct Timed {
 Model one_layer(const Attention &shape) {
     Model model;
     model.layers.resize(1);
-    model.layers[0].attention = shape;
+    model.layers[0].mixer = shape;
     place_keys_and_values(&model);
     return model;
 }
@@ -37,10 +37,10 @@ struct AttentionBench {
     const Kernels &kernels;
     ThreadPool pool;
     KvPages pages;
-    int32_t stretch = 0; // as in WorklistOptions
+    int32_t stretch = 0; // as in CpuWorklistOptions
 
     AttentionBench(const Attention &shape, const CpuBenchOptions &options)
-        : model(one_layer(shape)), layer(model.layers[0].attention), kernels(options.table()),
+        : model(one_layer(shape)), layer(*model.layers[0].attention()), kernels(options.table()),
           pool(options.threads) {
         auto made = KvPages::create(model, options.type, 16, int64_t{256} << 20);
         check(made.status());
@@ -93,7 +93,7 @@ struct AttentionBench {
         };
         if (prefix > 0) add(-1, 0, prefix, 0);
         for (int32_t r = 0; r < rows; ++r) add(prefix > 0 ? 0 : -1, prefix, own, count);
-        Worklist list;
+        CpuWorklist list;
         build_worklist(batch, {}, {0, layer.gqa_ratio(), layer.kv_heads, pool.size(), stretch},
                        &list);
         const double pairs = static_cast<double>(rows) * count * (prefix + own - (count - 1) / 2.0);
@@ -116,7 +116,7 @@ struct AttentionBench {
 } // namespace
 
 void bench_attention(const RandomModel &random_model, const CpuBenchOptions &options) {
-    AttentionBench bench(random_model.model.layers[0].attention, options);
+    AttentionBench bench(*random_model.model.layers[0].attention(), options);
     const Attention &c = bench.layer;
     const double flops_of_pair = 4.0 * c.heads * c.head_dim;
     std::printf("attention of a layer, %s, %s, %d threads, heads %d/%d of %d\n", bench.kernels.name,

@@ -11,7 +11,7 @@
 
 namespace batchllm {
 
-// Measured rates; docs/performance.md has their tables and commands.
+// Measured rates; docs/lab/jobs.md has their tables and commands.
 struct MeasuredJob {
     NamedJob job;
     double kv_gib = 0;       // 0: all that the weights leave
@@ -20,7 +20,7 @@ struct MeasuredJob {
     bool sharing_on = true;  // false: --no-sharing
     int64_t step_tokens = 0; // 0: today's default, not that of the measured commit
     int32_t levels = 1;
-    double head_cost = 0; // for levels 0
+    double common_prefix_cost = 0; // for levels 0
 };
 
 // A job by name, with the differences from it.
@@ -57,7 +57,7 @@ constexpr MeasuredRate kMeasuredRates[] = {
 };
 
 // At 2edf6d3. None was used for the description. gpt-oss-20b, predicted 14 % too fast, is left out
-// (docs/performance.md).
+// (docs/lab/jobs.md).
 constexpr MeasuredRate kMeasuredOnH100[] = {
     {"a16", 0, 0, 88.9, false},  {"one", 0, 0, 121.9, false},         {"c16", 256, 0, 17.6, false},
     {"a4", 512, 0, 46.9, false}, {"industry1", 1000, 0, 57.4, false}, {"a16", 0, 4096, 84.8, false},
@@ -112,8 +112,8 @@ inline std::vector<MeasuredJob> measured_on_h200() {
     return jobs;
 }
 
-// Jobs whose prefixes have a common head (`common`), on several models: what sharing the head gains
-// (docs/planning.md).
+// Jobs whose prefixes have a common prefix (`common`), on several models: what sharing the common
+// prefix gains (docs/planning.md).
 inline std::vector<NamedJob> jobs_with_heads() {
     return {{"", "", 1500, 1000, 500, 400, 16, 100, 0.2, 0},
             {"", "", 3000, 1100, 275, 400, 7, 100, 0.2, 0}, // industry1
@@ -144,7 +144,7 @@ inline Result<Predicted> predict_job(const MeasuredJob &of, const std::string &d
     const JobRows rows = make_rows(job, model.model.vocabulary);
     PlanOptions planning;
     planning.levels = of.levels;
-    planning.head_cost = of.head_cost;
+    planning.common_prefix_cost = of.common_prefix_cost;
     if (!of.sharing_on) planning.enlarge = BATCHLLM_ENLARGE_NONE;
     ASSIGN_OR_RETURN(const Plan plan, plan_job(job, rows, planning));
     BackendOptions options;

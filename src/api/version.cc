@@ -1,6 +1,7 @@
 // Version, status names, the last error, and the defaults of the options.
 #include "api/boundary.h"
 #include "batchllm.h"
+#include "report/finish_name.h"
 #include "runtime/options.h"
 
 using namespace batchllm;
@@ -28,6 +29,9 @@ const char *batchllm_status_name(int32_t status) {
         NAME(BATCHLLM_ERROR_TOKENIZER_FORMAT);
         NAME(BATCHLLM_ERROR_PLAN_FORMAT);
         NAME(BATCHLLM_ERROR_PLAN_MISMATCH);
+        NAME(BATCHLLM_ERROR_JOURNAL_FORMAT);
+        NAME(BATCHLLM_ERROR_JOURNAL_MISMATCH);
+        NAME(BATCHLLM_ERROR_JOURNAL_EXISTS);
         NAME(BATCHLLM_ERROR_BACKEND_UNAVAILABLE);
         NAME(BATCHLLM_ERROR_DEVICE);
         NAME(BATCHLLM_ERROR_ROW_EMPTY);
@@ -44,6 +48,8 @@ const char *batchllm_status_name(int32_t status) {
 #undef NAME
     return "unknown status";
 }
+
+const char *batchllm_finish_name(int32_t reason) { return finish_name(reason); }
 
 const char *batchllm_last_error(void) { return api::last_error(); }
 

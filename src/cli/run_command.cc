@@ -1,10 +1,14 @@
 // batchllm run: input rows -> windows -> the engine -> output rows.
 #include "cli/commands.h"
 
+#include <algorithm>
 #include <cstdio>
-#include <ctime>
 #include <span>
+#include <type_traits>
 
+#include <xxhash.h>
+
+#include "base/file.h"
 #include "cli/job_mistakes.h"
 #include "cli/json_text.h"
 #include "cli/output_paths.h"
@@ -13,48 +17,63 @@
 namespace batchllm::cli {
 namespace {
 
-// The command-line options that change results, for the state file.
-void add_option_parts(JobIdentity *identity, const RunOptions &options) {
+// Names and values of the command-line options that change results, for the state file. Options
+// that only affect speed or memory are left out: a job may be resumed with more threads or another
+// pool size.
+struct OptionParts {
+    std::vector<std::string> names;
+    std::vector<std::string> values;
+};
+
+// A short stand-in for a text that is too long to show; differs for different texts.
+std::string hash_text(std::string_view text) {
+    char digits[17];
+    std::snprintf(digits, sizeof digits, "%016llx",
+                  static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
+    return digits;
+}
+
+OptionParts option_parts(const RunOptions &options) {
+    OptionParts parts;
     const SamplingOptions &sampling = options.in.sampling;
-    const auto add = [&](const char *name, const auto &value) {
+    const auto add = [&](const std::string &name, const auto &value) {
         std::string text;
         append_json(&text, value);
-        identity->add(std::string("option ") + name, text);
+        parts.names.push_back("option " + name);
+        parts.values.push_back(std::move(text));
     };
-    const auto add_list = [&](const char *name, const auto &values) {
+    const auto add_list = [&](const std::string &name, const auto &values) {
         std::string text;
         using Item = typename std::decay_t<decltype(values)>::value_type;
         append_json_list(&text, std::span<const Item>(values));
-        identity->add(std::string("option ") + name, text);
+        parts.names.push_back("option " + name);
+        parts.values.push_back(std::move(text));
     };
     add("backend", std::string_view(options.engine.backend));
     add("backend-options", std::string_view(options.engine.backend_options));
     add("compute-type", std::string_view(options.engine.compute_type));
     add("max-request-tokens", options.engine.max_request_tokens);
     add("seed", options.seed);
-    add("max-tokens", sampling.max_tokens);
-    add("temperature", sampling.temperature);
-    add("top-p", sampling.top_p);
-    add("min-p", sampling.min_p);
-    add("top-k", sampling.top_k);
-    add("repetition-penalty", sampling.repetition_penalty);
-    add("presence-penalty", sampling.presence_penalty);
-    add("frequency-penalty", sampling.frequency_penalty);
-    add("n", sampling.samples);
-    add("ignore-eos", sampling.ignore_eos);
-    add("logprobs", sampling.logprobs);
-    add("parse-special", sampling.parse_special);
-    add("add-special", sampling.add_special);
-    // Left out if it is the default, so that a job from before tasks existed can be resumed.
-    if (sampling.task != BATCHLLM_TASK_GENERATE) add("task", sampling.task);
-    if (sampling.pooling != BATCHLLM_POOLING_MODEL) add("pooling", sampling.pooling);
-    if (sampling.normalize != 0) add("normalize", sampling.normalize);
-    if (sampling.dimensions != 0) add("dimensions", sampling.dimensions);
-    add_list("stop", sampling.stop_strings);
-    add_list("stop-token", sampling.stop_tokens);
-    if (sampling.min_tokens != 0) add("min-tokens", sampling.min_tokens);
-    if (sampling.prompt_logprobs >= 0) add("prompt-logprobs", sampling.prompt_logprobs);
-    if (!sampling.bad_words.empty()) add_list("bad-word", sampling.bad_words);
+    each_parameter([&](const auto &parameter) {
+        using Kind = typename std::decay_t<decltype(parameter)>::Kind;
+        const auto &value = sampling.*parameter.field;
+        const bool listed = parameter.state == StateLists::always || value != parameter.initial;
+        if (*parameter.option == '\0' || !listed) return true;
+        // The option's name; of one that switches a flag off, the flag's.
+        std::string name = parameter.option + 2;
+        if (name.starts_with("no-")) {
+            name = parameter.name;
+            std::replace(name.begin(), name.end(), '_', '-');
+        }
+        if constexpr (std::is_same_v<Kind, kinds::TaskName>) {
+            add(name, static_cast<int32_t>(value));
+        } else if constexpr (!parameter.is_list) {
+            add(name, value);
+        } else if constexpr (!std::is_same_v<Kind, kinds::Biases>) { // which have no option
+            add_list(name, value);
+        }
+        return true;
+    });
     if (options.engine.reproducible) add("reproducible", options.engine.reproducible);
     // A job without a constraint has the same identity as before constraints existed. How JSON is
     // written also matters for rows with their own schemas.
@@ -74,20 +93,41 @@ void add_option_parts(JobIdentity *identity, const RunOptions &options) {
     }
     add("ignore-unknown-keys", options.in.ignore_unknown_keys);
     add("max-line-bytes", options.in.max_line_bytes);
+    return parts;
 }
 
-// Everything that changes results. Options that only affect speed or memory are left out: a job may
-// be resumed with more threads or another pool size.
-Status identify(const RunOptions &options, JobIdentity *identity) {
-    identity->created = static_cast<int64_t>(std::time(nullptr));
-    if (options.in.model.empty()) {
-        identity->add("model config.json", "none");
-    } else {
-        RETURN_IF_ERROR(add_model_parts(identity, options.in.model));
+std::vector<const char *> pointers(const std::vector<std::string> &texts) {
+    std::vector<const char *> found;
+    for (const std::string &text : texts) found.push_back(text.c_str());
+    return found;
+}
+
+// resumable: input and output are files.
+Result<OutputFile> open_output(const RunOptions &options, bool resumable) {
+    if (options.resume && (options.output == "-" || descriptor_named(options.output) >= 0)) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "%s: an open descriptor: --resume needs an output file",
+                     options.output.c_str());
     }
-    RETURN_IF_ERROR(add_input_parts(identity, options.in.input));
-    add_option_parts(identity, options);
-    return {};
+    if (options.resume && !resumable) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "--resume needs an input file");
+    }
+    const OptionParts parts = option_parts(options);
+    const std::vector<const char *> names = pointers(parts.names);
+    const std::vector<const char *> values = pointers(parts.values);
+    batchllm_journal_options journal;
+    batchllm_journal_options_init(&journal, sizeof journal);
+    journal.output_path = options.output.c_str();
+    journal.existing = options.force    ? BATCHLLM_JOURNAL_OVERWRITE
+                       : options.resume ? BATCHLLM_JOURNAL_RESUME
+                                        : BATCHLLM_JOURNAL_REFUSE;
+    journal.keep_state = resumable ? 1 : 0;
+    journal.input_path = options.in.input == "-" ? "/dev/stdin" : options.in.input.c_str();
+    if (!options.in.model.empty()) journal.model_dir = options.in.model.c_str();
+    journal.part_names = names.data();
+    journal.part_values = values.data();
+    journal.part_count = static_cast<int64_t>(names.size());
+    return OutputFile::open(journal);
 }
 
 std::string directory_name(std::string path) {
@@ -121,24 +161,13 @@ int run_command(const RunOptions &options, const std::atomic<bool> &interrupted)
                             options.output == "-" ? "" : options.output + ".state"},
                            outputs);
     if (!paths.ok()) return report(paths.message());
-    JobIdentity identity;
     const bool resumable = input->regular() && options.in.input != "-" && options.output != "-";
-    if (resumable) {
-        const Status status = identify(options, &identity);
-        if (!status.ok()) return report(status.message());
-    } else {
-        identity.created = static_cast<int64_t>(std::time(nullptr));
-    }
-    const ExistingOutput existing = options.force    ? ExistingOutput::overwrite
-                                    : options.resume ? ExistingOutput::resume
-                                                     : ExistingOutput::refuse;
-    Result<OutputFile> output = OutputFile::open(options.output, options.in.input, existing,
-                                                 resumable ? &identity : nullptr);
+    Result<OutputFile> output = open_output(options, resumable);
     if (!output.ok()) return report(output.status().message());
 
     const std::string model = options.in.model.empty() ? "sim" : directory_name(options.in.model);
-    RunJob job(options, OutputOptions{model, identity.created, {}}, std::move(output).value(),
-               &interrupted);
+    const OutputOptions output_options{model, output->info().created, {}};
+    RunJob job(options, output_options, std::move(output).value(), &interrupted);
     const Status status = job.run(std::move(input).value());
     return job.finish(status);
 } catch (...) {

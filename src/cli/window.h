@@ -33,9 +33,9 @@ struct WindowOptions {
     bool keep_plan_tokens = false;
     int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
     int32_t levels = 0;
-    double head_cost = 0;      // batchllm_plan_options
-    std::string previous_plan; // of --plan; empty: none
-    std::string model;         // directory, for error texts; empty: none
+    double common_prefix_cost = 0; // batchllm_plan_options
+    std::string previous_plan;     // of --plan; empty: none
+    std::string model;             // directory, for error texts; empty: none
 };
 
 struct FailedRow {
@@ -78,7 +78,7 @@ class WindowBuilder {
   public:
     // tokenizer null: text rows fail. done: rows to leave out; may be null. All are borrowed.
     WindowBuilder(LineReader *input, RowReaderOptions row_options, WindowOptions options,
-                  const batchllm_tokenizer *tokenizer, const LineSet *done,
+                  const batchllm_tokenizer *tokenizer, const DoneLines *done,
                   const std::atomic<bool> *stop);
 
     Result<std::unique_ptr<Window>> next();
@@ -87,26 +87,26 @@ class WindowBuilder {
     Status read_rows();
     Status render_rows();
     Status tokenize_rows();
-    Status apply_chat_template(bool parse_special, std::vector<Row> *rows);
-    Status tokenize_with(uint32_t flags, std::vector<Row> *rows);
-    Status tokenize_scores(std::vector<Row> *rows);
+    Status apply_chat_template(bool parse_special, std::vector<InputRow> *rows);
+    Status tokenize_with(uint32_t flags, std::vector<InputRow> *rows);
+    Status tokenize_scores(std::vector<InputRow> *rows);
     RowError no_tokenizer(const char *key) const;
-    void add_row(Row row, Window *window);
+    void add_row(InputRow row, Window *window);
     Status plan(Window *window);
     Result<const batchllm_plan *> previous_plan(int64_t number);
 
     LineReader *input_;
-    RowReader rows_;
+    InputRowReader rows_;
     std::shared_ptr<TableRenderer> table_; // null: rows have their own prompts
     WindowOptions options_;
     const batchllm_tokenizer *tokenizer_;
-    const LineSet *done_;
+    const DoneLines *done_;
     const std::atomic<bool> *stop_;
 
     bool input_ended_ = false;
     int64_t windows_ = 0;
-    std::vector<Row> chunk_;       // read, not yet tokenized
-    std::deque<Row> ready_;        // tokenized, not yet in a window
+    std::vector<InputRow> chunk_;  // read, not yet tokenized
+    std::deque<InputRow> ready_;   // tokenized, not yet in a window
     std::deque<FailedRow> failed_; // for the current window
     double tokenize_seconds_ = 0;
     PlanHandle previous_;
@@ -118,7 +118,7 @@ class WindowSource {
   public:
     // input is owned; for the rest see WindowBuilder.
     WindowSource(LineReader input, RowReaderOptions row_options, WindowOptions options,
-                 const batchllm_tokenizer *tokenizer, const LineSet *done);
+                 const batchllm_tokenizer *tokenizer, const DoneLines *done);
     WindowSource(const WindowSource &) = delete;
     WindowSource &operator=(const WindowSource &) = delete;
     ~WindowSource(); // stops the thread after the work that it has begun

@@ -42,7 +42,7 @@ struct Case {
     std::vector<float> keys, values, queries;
     float softcap = 0;
     std::vector<float> sinks; // [heads], or none
-    int32_t stretch = 0;      // as in WorklistOptions
+    int32_t stretch = 0;      // as in CpuWorklistOptions
 };
 
 float random_normal(std::mt19937_64 &random) {
@@ -115,9 +115,10 @@ Model model_of(const Shape &shape) {
     Model model;
     model.layers.resize(2);
     for (Layer &layer : model.layers) {
-        layer.attention.kv_heads = shape.kv_heads;
-        layer.attention.heads = shape.kv_heads * shape.ratio;
-        layer.attention.head_dim = shape.head_dim;
+        Attention &attention = layer.mixer.emplace<Attention>();
+        attention.kv_heads = shape.kv_heads;
+        attention.heads = shape.kv_heads * shape.ratio;
+        attention.head_dim = shape.head_dim;
     }
     place_keys_and_values(&model);
     return model;
@@ -128,7 +129,7 @@ std::vector<float> attend(const Case &given, const Kernels &kernels,
                           const std::vector<int32_t> &rows, bool *ok) {
     const Shape &shape = given.shape;
     const Model model = model_of(shape);
-    Attention layer = model.layers[1].attention;
+    Attention layer = *model.layers[1].attention();
     layer.softcap = given.softcap;
     std::vector<float> sinks = given.sinks; // in base 2
     for (float &sink : sinks) sink *= 1.44269504f;
@@ -145,7 +146,7 @@ std::vector<float> attend(const Case &given, const Kernels &kernels,
                         page_bytes * (static_cast<int64_t>(given.batch.pages[0].list.size()) + 1));
     *ok = pages.ok() && pages->page_bytes() == page_bytes;
     if (!*ok) return out;
-    std::memset(pages->keys(model.layers[0].attention, 0, 0, 0), 0xFF,
+    std::memset(pages->keys(*model.layers[0].attention(), 0, 0, 0), 0xFF,
                 static_cast<size_t>(page_bytes * pages->pages()));
 
     const std::vector<float> zeros(shape.head_dim, 0.0f);
@@ -183,7 +184,7 @@ std::vector<float> attend(const Case &given, const Kernels &kernels,
         }
     }
 
-    Worklist list;
+    CpuWorklist list;
     build_worklist(given.batch, rows,
                    {shape.window, shape.ratio, shape.kv_heads, shape.threads, given.stretch},
                    &list);
@@ -584,7 +585,7 @@ void the_parts_of_a_row_cover_what_it_sees_once(void **) {
         }
         const int32_t window = round % 2 == 0 ? 0 : between(random, 1, 2000);
         const Case given = make_case({1, 1, 16, 16, window, 1}, parents, lengths, counts, random);
-        Worklist list;
+        CpuWorklist list;
         build_worklist(
             given.batch, {},
             {window, between(random, 1, 8), between(random, 1, 4), between(random, 1, 64)}, &list);
@@ -592,7 +593,7 @@ void the_parts_of_a_row_cover_what_it_sees_once(void **) {
         std::vector<std::vector<int32_t>> times(given.batch.tokens.size());
         for (size_t t = 0; t < times.size(); ++t) times[t].assign(given.batch.positions[t] + 1, 0);
         std::vector<int32_t> part_seen(list.queries.size(), 0);
-        for (const AttentionItem &item : list.items) {
+        for (const CpuAttentionItem &item : list.items) {
             for (int32_t q = item.query_begin; q < item.query_begin + item.query_count; ++q) {
                 const AttentionQuery &query = list.queries[q];
                 ++part_seen[query.part];

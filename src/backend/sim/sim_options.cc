@@ -58,8 +58,9 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
         return read_number(key, value, 0, 1e12, "not in [0, 1e12]", &out->host_us);
     if (key == "overlap") return read_number(key, value, 0, 1, "not 0 or 1", &out->overlap);
     if (key == "device" || key == "kv_type") return {}; // read before all others
-    if (key == "head_cost")
-        return read_number(key, value, 0, most_head_cost, "not in [0, 1024]", &out->head_cost);
+    if (key == "common_prefix_cost")
+        return read_number(key, value, 0, most_common_prefix_cost, "not in [0, 1024]",
+                           &out->common_prefix_cost);
     if (key == "fails_after")
         return read_number(key, value, -1, int32, "not in [-1, 2^31)", &out->fails_after);
     if (key == "failing_device")
@@ -89,7 +90,7 @@ void shape_keys_and_values(const Model *model, int64_t element, bool padded, Sim
     for (const KvGroup &group : model->kv_groups) {
         SimOptions::GroupShape shape{group.window, 0};
         for (const int32_t layer : group.layers) {
-            const Attention &a = model->layers[static_cast<size_t>(layer)].attention;
+            const Attention &a = *model->layers[static_cast<size_t>(layer)].attention();
             const int64_t size =
                 a.kv_heads * int64_t{padded ? padded_head_dim(a.head_dim) : a.head_dim};
             shape.token_bytes += 2 * element * size;
@@ -105,8 +106,8 @@ int64_t state_bytes(const Model &model, DType type) {
     constexpr auto number = static_cast<int64_t>(sizeof(float));
     int64_t bytes = model.state_size() * number;
     for (const Layer &layer : model.layers) {
-        bytes -= layer.linear_attention.values_size() * layer.linear_attention.key_dim *
-                 (number - dtype_bytes(type));
+        const LinearAttention *linear = layer.linear_attention();
+        if (linear != nullptr) bytes -= linear->matrices_size() * (number - dtype_bytes(type));
     }
     return bytes;
 }
@@ -158,10 +159,11 @@ Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &
             static_cast<long long>(options.kv_memory_bytes), costs.name.c_str(),
             static_cast<long long>(costs.memory_bytes), static_cast<long long>(left));
     }
-    const bool in_order = costs.on_gpu() && options.reproducible; // heads then have no price
+    const bool in_order =
+        costs.on_gpu() && options.reproducible; // common prefixes then have no price
     // The rates for f32 were also derived by counting two bytes.
     out->costs.emplace(std::move(costs), *model, std::min<int64_t>(kv_bytes, 2));
-    out->head_cost = in_order ? 0 : head_cost(*out->costs);
+    out->common_prefix_cost = in_order ? 0 : common_prefix_cost(*out->costs);
     return {};
 }
 

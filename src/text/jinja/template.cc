@@ -51,7 +51,11 @@ class Converter {
   private:
     static Result<Value> number(std::string_view text, std::optional<double> value) {
         if (text.find_first_of(".eE") == std::string_view::npos) {
-            return template_error("number %s is beyond 64 bits", printable(text).c_str());
+            constexpr size_t most_digits = 4300; // as in Python
+            if (text.size() - (text.front() == '-' ? 1 : 0) <= most_digits) {
+                return Value::large_integer(text);
+            }
+            return template_error("a number has more than %zu digits", most_digits);
         }
         const double infinity = std::numeric_limits<double>::infinity();
         return Value::real(value.value_or(text.front() == '-' ? -infinity : infinity));

@@ -12,7 +12,7 @@ bool equal_items(const std::vector<Value> &a, const std::vector<Value> &b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), equal);
 }
 
-bool equal_sequences(const Sequence &a, const Sequence &b) {
+bool equal_sequences(const SequenceObject &a, const SequenceObject &b) {
     if (&a == &b) return true;
     if (a.type != b.type) return false;
     if (a.indexed()) return equal_items(a.items, b.items);
@@ -53,6 +53,7 @@ bool Value::truth() const {
         return text_.size != 0;
     case Kind::sequence:
         return sequence_->read_once() || !sequence_->items.empty();
+    case Kind::large_integer:
     case Kind::dict:
         return !dict_->items.empty();
     case Kind::name_space:
@@ -79,6 +80,8 @@ const char *Value::type_name() const {
         return "bool";
     case Kind::integer:
         return "int";
+    case Kind::large_integer:
+        return "number beyond 64 bits";
     case Kind::real:
         return "float";
     case Kind::string:
@@ -185,7 +188,7 @@ Result<Value> Heap::string(std::string text) {
 }
 
 Result<Value> Heap::sequence(SequenceType type, std::vector<Value> items) {
-    ASSIGN_OR_RETURN(Sequence *const made, make<Sequence>());
+    ASSIGN_OR_RETURN(SequenceObject *const made, make<SequenceObject>());
     RETURN_IF_ERROR(take(items.size() * sizeof(Value)));
     for (const Value &item : items) made->depth = std::max(made->depth, item.depth() + 1);
     if (made->depth > most_depth) {
@@ -227,6 +230,7 @@ bool equal(const Value &a, const Value &b) {
     case Kind::none:
         return true;
     case Kind::string:
+    case Kind::large_integer:
         return a.text() == b.text();
     case Kind::sequence:
         return equal_sequences(a.sequence(), b.sequence());

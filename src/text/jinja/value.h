@@ -25,6 +25,7 @@ enum class Kind : uint8_t {
     none,
     boolean,
     integer,
+    large_integer, // beyond 64 bits, as it is written: it can be printed and tested, not computed with
     real,
     string,
     sequence,
@@ -46,7 +47,7 @@ enum class SequenceType : uint8_t {
     dict_values,
 };
 
-struct Sequence;
+struct SequenceObject;
 struct Dict;
 struct Namespace;
 struct Loop;
@@ -68,6 +69,10 @@ class Value {
         made.integer_ = value;
         return made;
     }
+    // Digits, and a sign if negative, that must outlive the value.
+    static Value large_integer(std::string_view digits) {
+        return Value(Kind::large_integer, digits);
+    }
     static Value real(double value) {
         Value made(Kind::real, {});
         made.real_ = value;
@@ -85,7 +90,7 @@ class Value {
     // A string of the same type as this one.
     Value typed(std::string_view text) const { return markup_ ? markup(text) : string(text); }
     Value typed(const Value &text) const { return typed(text.text()); }
-    explicit Value(Sequence *sequence) : kind_(Kind::sequence) { sequence_ = sequence; }
+    explicit Value(SequenceObject *sequence) : kind_(Kind::sequence) { sequence_ = sequence; }
     explicit Value(const Dict *dict) : kind_(Kind::dict) { dict_ = dict; }
     explicit Value(Namespace *name_space) : kind_(Kind::name_space) { namespace_ = name_space; }
     explicit Value(Loop *loop) : kind_(Kind::loop) { loop_ = loop; }
@@ -99,10 +104,12 @@ class Value {
     bool is_number() const { return is_integral() || is(Kind::real); }
 
     // Each may be called only on values of that kind.
-    std::string_view text() const { return {text_.data, text_.size}; } // undefined: its name
-    int64_t integer() const { return integer_; }                       // booleans: 0 or 1
+    std::string_view text() const {
+        return {text_.data, text_.size};
+    }                                            // undefined: its name; large_integer
+    int64_t integer() const { return integer_; } // booleans: 0 or 1
     double real() const { return is(Kind::real) ? real_ : static_cast<double>(integer_); }
-    Sequence &sequence() const { return *sequence_; }
+    SequenceObject &sequence() const { return *sequence_; }
     const Dict &dict() const { return *dict_; }
     Namespace &name_space() const { return *namespace_; }
     Loop &loop() const { return *loop_; }
@@ -128,7 +135,7 @@ class Value {
         Text text_;
         int64_t integer_;
         double real_;
-        Sequence *sequence_;
+        SequenceObject *sequence_;
         const Dict *dict_;
         Namespace *namespace_;
         Loop *loop_;
@@ -140,7 +147,7 @@ struct Object {
     virtual ~Object() = default;
 };
 
-struct Sequence : Object {
+struct SequenceObject : Object {
     SequenceType type = SequenceType::list;
     int32_t depth = 1;
     size_t taken = 0; // generator: how many items have been read
@@ -222,6 +229,7 @@ class Heap {
 
     // Whether this many more bytes are allowed; does not count them.
     Status room_for(size_t bytes) const;
+    Status room_for_items(size_t items) const { return room_for(items * sizeof(Value)); }
     // The same for a list of this many parts of a text.
     Status room_for_parts(size_t parts) const {
         return room_for(parts * (sizeof(std::string_view) + sizeof(Value)));

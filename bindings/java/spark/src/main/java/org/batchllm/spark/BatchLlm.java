@@ -1,10 +1,15 @@
 package org.batchllm.spark;
 
 import static org.apache.spark.sql.functions.col;
+import static org.apache.spark.sql.functions.concat;
+import static org.apache.spark.sql.functions.from_json;
+import static org.apache.spark.sql.functions.instr;
+import static org.apache.spark.sql.functions.length;
 import static org.apache.spark.sql.functions.lit;
 import static org.apache.spark.sql.functions.monotonically_increasing_id;
 import static org.apache.spark.sql.functions.octet_length;
 import static org.apache.spark.sql.functions.udf;
+import static org.apache.spark.sql.functions.when;
 import static org.apache.spark.sql.functions.xxhash64;
 
 import java.io.IOException;
@@ -12,7 +17,6 @@ import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import java.util.logging.Logger;
 import org.apache.spark.api.java.JavaSparkContext;
@@ -26,7 +30,9 @@ import org.apache.spark.sql.api.java.UDF1;
 import org.apache.spark.sql.api.java.UDF2;
 import org.apache.spark.sql.expressions.UserDefinedFunction;
 import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.hash.Murmur3_x86_32;
+import org.batchllm.PrefixRanges;
 
 /**
  * A language model over a Dataset:
@@ -82,16 +88,16 @@ public final class BatchLlm {
             sample = sample(keyed, columns, options, context);
         }
         int partitions = partitions(sample.rows(), options, context);
-        PrefixRanges ranges = PrefixRanges.choose(sample, partitions, outputTokens(options));
+        PrefixRanges ranges = sample.ranges(partitions, outputTokens(options));
         if (ranges.blind()) {
-            LOG.warning("most sampled prompts are equal in their first " + sample.headBytes()
-                    + " bytes, so rows are not put together by what follows: set headBytes higher");
+            LOG.warning("most sampled prompts are equal in their first " + sample.startBytes()
+                    + " bytes, so rows are not put together by what follows: set startBytes higher");
         }
 
         UDF2<Object, Long, Integer> place = place(context.broadcast(ranges), columns);
         UserDefinedFunction placing = udf(place, DataTypes.IntegerType);
         Dataset<Row> placed =
-                keyed.withColumn(PLACE, placing.apply(columns.head(sample.headBytes()), columns.identity()))
+                keyed.withColumn(PLACE, placing.apply(columns.head(sample.startBytes()), columns.identity()))
                         .repartition(ranges.partitions(), col(PLACE))
                         .drop(PLACE)
                         .sortWithinPartitions(columns.prompt(), columns.key());
@@ -105,7 +111,22 @@ public final class BatchLlm {
         Dataset<Row> answers =
                 placed.mapPartitions(compute, Encoders.row(columns.result())).filter(columns.promptTokens().geq(0));
         if (options.template != null) answers = answers.drop(Columns.PROMPT);
+        if (options.parsed) answers = withParsed(answers, options);
         return options.ordered ? inOrder(answers, columns, keys.keyCuts(ranges.partitions())) : answers;
+    }
+
+    /** The answers with a column of their values, by the JSON schema. */
+    private static Dataset<Row> withParsed(Dataset<Row> answers, BatchLlmOptions options) {
+        Column text = col(Columns.quoted(options.resultPrefix + "text"));
+        if (!options.startAfter.isEmpty()) {
+            Column at = instr(text, options.startAfter);
+            text = when(at.gt(0), text.substr(at.plus(options.startAfter.codePointCount(0, options.startAfter.length())), length(text)));
+        }
+        // The type in a struct, since from_json takes no plain type at the top.
+        StructType type = new StructType().add("value", SchemaTypes.of(options.jsonSchema));
+        Column wrapped = from_json(concat(lit("{\"value\":"), text, lit("}")), type).getField("value");
+        Column ended = col(Columns.quoted(options.resultPrefix + "finish_reason")).equalTo("stop");
+        return answers.withColumn(options.resultPrefix + "parsed", when(ended, wrapped));
     }
 
     /** The rows with a column of prompts made from the template. */
@@ -114,16 +135,14 @@ public final class BatchLlm {
         Template template = Template.parse(options.template);
         template.check(keyed.schema());
         if (options.fields.equals("reorder")) {
-            List<String> fields = template.fields();
-            int[] order = fieldSample(keyed, fields, options).order(template.lineBytes());
-            template = template.reordered(Arrays.stream(order).mapToObj(fields::get).toList());
+            template = template.reordered(fieldSample(keyed, template.fields(), options));
             LOG.info("fields in the order " + template);
         }
         return keyed.withColumn(Columns.PROMPT,
                 options.chat ? template.conversation(options.system) : template.prompt());
     }
 
-    /** A sample of the rows' cells, from one pass over the rows: two hashes and the length of each. */
+    /** A sample of the rows' cells, from one pass over the rows: a hash and the length of each. */
     private static FieldSample fieldSample(Dataset<Row> keyed, List<String> fields, BatchLlmOptions options) {
         List<Column> wanted = new ArrayList<>();
         List<Column> identity = new ArrayList<>(); // what identifies a row for sampling, since keys may be equal
@@ -132,7 +151,6 @@ public final class BatchLlm {
         wanted.add(xxhash64(identity.toArray(new Column[0])));
         for (String field : fields) {
             wanted.add(xxhash64(Template.cell(field)));
-            wanted.add(xxhash64(lit(1), Template.cell(field))); // with another seed
             wanted.add(octet_length(Template.cell(field)));
         }
         int capacity = options.sampleRows == 0 ? FIELD_SAMPLE_ROWS : options.sampleRows;
@@ -141,12 +159,11 @@ public final class BatchLlm {
                 .toJavaRDD()
                 .treeAggregate(new FieldSample(capacity), (sample, row) -> {
                     if (row.anyNull()) return sample; // its error, or that for a missing key, comes later
-                    long[] cells = new long[2 * count];
+                    long[] cells = new long[count];
                     int[] bytes = new int[count];
                     for (int i = 0; i < bytes.length; ++i) {
-                        cells[2 * i] = row.getLong(3 * i + 1);
-                        cells[2 * i + 1] = row.getLong(3 * i + 2);
-                        bytes[i] = row.getInt(3 * i + 3);
+                        cells[i] = row.getLong(2 * i + 1);
+                        bytes[i] = row.getInt(2 * i + 2);
                     }
                     sample.add(row.getLong(0), cells, bytes);
                     return sample;
@@ -173,11 +190,11 @@ public final class BatchLlm {
         int partitions = Math.max(options.partitions, PARTITIONS_A_SLOT * context.defaultParallelism());
         int capacity = options.sampleRows;
         if (capacity == 0) capacity = clamp(200L * partitions, 2_000, 100_000);
-        int headBytes = options.headBytes;
-        if (headBytes == 0) headBytes = clamp(SAMPLE_BYTES / capacity, 1_024, 16_384);
-        return keyed.select(columns.head(headBytes), columns.promptBytes(), columns.identity())
+        int startBytes = options.startBytes;
+        if (startBytes == 0) startBytes = clamp(SAMPLE_BYTES / capacity, 1_024, 16_384);
+        return keyed.select(columns.head(startBytes), columns.promptBytes(), columns.identity())
                 .toJavaRDD()
-                .treeAggregate(new PromptSample(capacity, headBytes), (sample, row) -> {
+                .treeAggregate(new PromptSample(capacity, startBytes), (sample, row) -> {
                     columns.requireKey(row.isNullAt(2) ? null : row.getLong(2));
                     if (!row.isNullAt(0))
                         sample.add(columns.bytes(row.get(0)), row.getInt(1), row.getLong(2));
@@ -203,7 +220,7 @@ public final class BatchLlm {
         int[] names = partitionNames(ranges.value().partitions());
         return (head, key) -> names[head == null
                 ? (int) Math.floorMod(PromptSample.place(key), (long) names.length)
-                : ranges.value().partition(columns.bytes(head), key)];
+                : ranges.value().partition(columns.bytes(head), PromptSample.place(key))];
     }
 
     /**
