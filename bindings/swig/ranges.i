@@ -49,7 +49,7 @@ static batchllm_ranges *batchllm_ranges_choose_from(batchllm_view_bytes starts,
     return ranges;
 }
 
-static batchllm_view_bytes batchllm_ranges_column_heads(const batchllm_ranges *ranges) {
+static batchllm_view_bytes batchllm_ranges_column_starts(const batchllm_ranges *ranges) {
     const batchllm_view_bytes view = {ranges->starts, ranges->offsets[ranges->count]};
     return view;
 }

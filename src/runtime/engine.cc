@@ -8,8 +8,6 @@
 namespace batchllm {
 namespace {
 
-constexpr const char *modelling_backend = "sim"; // the only one with simulated seconds
-
 std::string name_of(std::string path) {
     while (path.size() > 1 && path.back() == '/') path.pop_back();
     const size_t slash = path.rfind('/');
@@ -301,7 +299,7 @@ Status Engine::set_report(std::shared_ptr<JobRecord> report) {
     for (const Placement::Device &device : placement_.devices()) {
         facts.kv_pages += device.info.pages;
     }
-    facts.modelled = info.name == modelling_backend;
+    facts.modelled = info.computes_on.kind == DeviceKind::none;
     TokenDecoder decoder;
     if (reader_->tokenizer() != nullptr) {
         decoder = [tokenizer = reader_->shared_tokenizer()](std::span<const int32_t> tokens) {

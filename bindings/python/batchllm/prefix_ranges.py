@@ -105,7 +105,7 @@ class PrefixRanges:
             sample.start_bytes,
             output_tokens,
         )
-        text = bytes(native.batchllm_ranges_column_heads(chosen))
+        text = bytes(native.batchllm_ranges_column_starts(chosen))
         offsets = native.batchllm_ranges_column_offsets(chosen)
         found = [text[begin:end] for begin, end in zip(offsets, offsets[1:])]
         places = native.batchllm_ranges_column_places(chosen)

@@ -35,7 +35,7 @@ public final class EngineInfo {
         kvPageBytes = info.getKv_page_bytes();
         stateSlots = info.getState_slots();
         stateSlotBytes = info.getState_slot_bytes();
-        commonPrefixCost = info.getHead_cost();
+        commonPrefixCost = info.getCommon_prefix_cost();
         stepTokens = info.getStep_tokens();
         maxRequestTokens = info.getMax_request_tokens();
     }

@@ -26,7 +26,7 @@ public final class PlanOptions {
         if (values.minPrefixTokens != null) options.setMin_prefix_tokens(values.minPrefixTokens);
         options.setSelf_contained(values.selfContained ? 1 : 0);
         options.setTokenizer_fingerprint(values.tokenizerFingerprint);
-        options.setHead_cost(values.commonPrefixCost);
+        options.setCommon_prefix_cost(values.commonPrefixCost);
         return options;
     }
 

@@ -52,7 +52,7 @@ public final class PrefixRanges implements Serializable {
         batchllm_ranges chosen = Native.batchllm_ranges_choose_from(
                 text, offsets, lengths, places, partitions, rows, startBytes, expectedTokens);
         try {
-            ByteBuffer found = (ByteBuffer) Native.batchllm_ranges_column_heads(chosen);
+            ByteBuffer found = (ByteBuffer) Native.batchllm_ranges_column_starts(chosen);
             long[] ends = Buffers.longs((ByteBuffer) Native.batchllm_ranges_column_offsets(chosen));
             byte[][] boundaries = new byte[ends.length - 1][];
             for (int i = 0; i < boundaries.length; i++) {
