@@ -19,6 +19,7 @@
 #include "base/json_tree.h"
 #include "constraint/json_schema/document.h"
 #include "json_numbers.h"
+#include "model/model.h"
 #include "model/safetensors.h"
 #include "seed.h"
 #include "text/chat_template.h"
