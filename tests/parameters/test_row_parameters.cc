@@ -201,7 +201,7 @@ void the_table_has_every_field_of_the_struct(void **) {
     };
     std::vector<Span> fields;
     each_parameter([&](const auto &parameter) {
-        if constexpr (parameter.is_list) {
+        if constexpr (is_list<decltype(parameter)>) {
             fields.push_back(span(params.*parameter.items));
             fields.push_back(span(params.*parameter.count));
         } else {
