@@ -47,8 +47,8 @@ batchllm_engine_options engine_options_of(const InputOptions &in, const EngineCh
     return options;
 }
 
-Result<double> described_head_cost(const InputOptions &in, const EngineChoice &engine,
-                                   const PredictionChoice &choice) {
+Result<double> described_common_prefix_cost(const InputOptions &in, const EngineChoice &engine,
+                                            const PredictionChoice &choice) {
     if (in.model.empty() || in.levels != 0) return 0.0;
     const bool named = !choice.device.empty() && choice.device != "here";
     const std::string device = "device=" + (named ? choice.device : "h200");
@@ -66,7 +66,7 @@ Result<double> described_head_cost(const InputOptions &in, const EngineChoice &e
     const Status asked = call_status(batchllm_engine_info(made, 0, &info));
     batchllm_engine_destroy(made);
     RETURN_IF_ERROR(asked);
-    return info.head_cost;
+    return info.common_prefix_cost;
 }
 
 Result<batchllm_prediction> predict_window(const Window &window, const InputOptions &in,

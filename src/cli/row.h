@@ -51,7 +51,7 @@ struct RowError {
     std::string message;
 };
 
-struct Row {
+struct InputRow {
     int64_t line = 0;
     RowRecord record;
     std::shared_ptr<const SamplingOptions> params; // never null
@@ -80,14 +80,14 @@ struct RowReaderOptions {
     std::shared_ptr<TableRenderer> table;   // null: lines have their own prompts
 };
 
-class RowReader {
+class InputRowReader {
   public:
-    explicit RowReader(RowReaderOptions options);
-    ~RowReader();
+    explicit InputRowReader(RowReaderOptions options);
+    ~InputRowReader();
 
     // Reads a line; the 64 bytes after it must be readable. Even on an error (code not empty), sets
     // row->line and as much of row->record as is known.
-    RowError read(int64_t line, std::string_view text, Row *row);
+    RowError read(int64_t line, std::string_view text, InputRow *row);
 
   private:
     RowReaderOptions options_;

@@ -218,7 +218,7 @@ RowError ParameterReader::read_constraint(ConstraintKey name, std::string_view k
     return {};
 }
 
-RowError ParameterReader::take(ConstraintCache *constraints, Row *row) {
+RowError ParameterReader::take(ConstraintCache *constraints, InputRow *row) {
     row->params = defaults_;
     if (own_ == nullptr) return {};
     // A request's "strict" takes precedence over loose_schema, whatever their order.

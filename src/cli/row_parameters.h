@@ -42,7 +42,7 @@ class ParameterReader {
     Task task() const { return own_ == nullptr ? defaults_->task : own_->task; }
     // The row's parameters. Also creates the row's constraint, if there is a cache to create it
     // with.
-    RowError take(ConstraintCache *constraints, Row *row);
+    RowError take(ConstraintCache *constraints, InputRow *row);
     SamplingOptions &own() {
         if (own_ == nullptr) own_ = std::make_shared<SamplingOptions>(*defaults_);
         return *own_;

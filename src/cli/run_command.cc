@@ -8,6 +8,7 @@
 
 #include <xxhash.h>
 
+#include "base/file.h"
 #include "cli/job_mistakes.h"
 #include "cli/json_text.h"
 #include "cli/output_paths.h"
@@ -103,7 +104,12 @@ std::vector<const char *> pointers(const std::vector<std::string> &texts) {
 
 // resumable: input and output are files.
 Result<OutputFile> open_output(const RunOptions &options, bool resumable) {
-    if (options.resume && !resumable && options.output != "-") {
+    if (options.resume && (options.output == "-" || descriptor_named(options.output) >= 0)) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "%s: an open descriptor: --resume needs an output file",
+                     options.output.c_str());
+    }
+    if (options.resume && !resumable) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "--resume needs an input file");
     }
     const OptionParts parts = option_parts(options);

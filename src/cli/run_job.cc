@@ -122,7 +122,7 @@ Status RunJob::run(LineReader input) {
     batchllm_info info = {};
     info.struct_size = sizeof info;
     RETURN_IF_ERROR(call_status(batchllm_engine_info(engine_.get(), 0, &info)));
-    windows.head_cost = info.head_cost;
+    windows.common_prefix_cost = info.common_prefix_cost;
     windows.previous_plan = options_.plan;
     windows.model = options_.in.model;
     const bool whole_file = input.regular();

@@ -19,7 +19,6 @@
 #include "base/json_tree.h"
 #include "constraint/json_schema/document.h"
 #include "json_numbers.h"
-#include "model/describe.h"
 #include "model/safetensors.h"
 #include "seed.h"
 #include "text/chat_template.h"

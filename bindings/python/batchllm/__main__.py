@@ -64,6 +64,7 @@ def _parser() -> _Parser:
     files.add_argument(
         "--samples", choices=("rows", "lists"), default="rows", help="with --n: a row for each, or lists"
     )
+    files.add_argument("--parsed", action="store_true", help="with --json-schema: a column of the answers' values")
     files.add_argument(
         "--chunk-rows", type=int, default=65536, metavar="N", help="rows planned and kept in memory together (%(default)s)"
     )
@@ -214,6 +215,7 @@ def _run(given: argparse.Namespace) -> int:
             columns=None if given.columns is None else given.columns.split(","),
             result_prefix=given.result_prefix,
             samples=given.samples,
+            parsed=given.parsed,
             task=given.task,
             pooling=given.pooling,
             normalize=None if given.normalize is None else given.normalize == "yes",

@@ -121,9 +121,15 @@ class Types(unittest.TestCase):
                              "with batchllm.Engine('m') as engine:\n"
                              "    x: int = engine.generate(['a'])[0].text\n"
                              "    engine.generate(['a'], max_tokens=3)\n"
-                             "    batchllm.SamplingParams(temperature='hot')\n")
+                             "    batchllm.SamplingParams(temperature='hot')\n"
+                             "    engine.generate(3)\n"
+                             "    engine.generate_table(3, '{a}')\n"
+                             "    batchllm.Plan.build([[1]], order='first')\n"
+                             "    batchllm.run_files(engine, 'a', 'b', task='sum')\n"
+                             "    engine.generate(['a', None], on_error='stop')\n"
+                             "    batchllm.spark.transform(3)\n")
             done = self.mypy(str(wrong))
-        self.assertEqual(done.stdout.count("error:"), 3, done.stdout)
+        self.assertEqual(re.findall(r"wrong.py:(\d+): error", done.stdout), [str(line) for line in range(3, 12)], done.stdout)
 
     def test_the_stub_knows_the_generated_layer_and_nothing_else(self):
         from batchllm import native

@@ -35,6 +35,7 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
     String grammarColumn;
     String larkGrammarColumn;
     String resultPrefix = "";
+    boolean parsed;
     // Engine.
     String model;
     String backend;
@@ -75,7 +76,7 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
     boolean ordered;
     int expectedTokens;
     int sampleRows;
-    int headBytes;
+    int startBytes;
     int windowRows = 16_384;
     long windowBytes = 64L << 20;
 
@@ -205,6 +206,15 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
         return this;
     }
 
+    /**
+     * Adds a column {@code parsed}: the answer as a value of the type that {@link #jsonSchema} gives, a struct for an
+     * object with properties. Null for rows that failed or were cut off. Default false.
+     */
+    public BatchLlmOptions parsed(boolean value) {
+        parsed = value;
+        return this;
+    }
+
     // ---- Engine ----
 
     /** The model's directory, at the same path on every executor. */
@@ -264,7 +274,7 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
         return this;
     }
 
-    /** 0 (default): prefixes share heads that save more than they cost; 1: one shared prefix per row; 2: all heads. */
+    /** 0 (default): prefixes share common prefixes that save more than they cost; 1: one shared prefix per row; 2: all common prefixes. */
     public BatchLlmOptions levels(int count) {
         levels = count;
         return this;
@@ -453,8 +463,8 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
      * treated as equal when partitions are chosen. 0 (default): 64 MiB divided by the sampled rows, from 1,024 to
      * 16,384.
      */
-    public BatchLlmOptions headBytes(int count) {
-        headBytes = count;
+    public BatchLlmOptions startBytes(int count) {
+        startBytes = count;
         return this;
     }
 
@@ -527,7 +537,7 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
         notNegative("partitions", partitions);
         notNegative("expectedTokens", expectedTokens);
         notNegative("sampleRows", sampleRows);
-        notNegative("headBytes", headBytes);
+        notNegative("startBytes", startBytes);
         if (enlarge != null) oneOf("enlarge", enlarge, Sharing.values());
         oneOf("task", task, Task.values());
         if (pooling != null) oneOf("pooling", pooling, Pooling.values());
@@ -542,6 +552,9 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
             throw new IllegalArgumentException((chat ? "chat" : "messagesColumn") + ": conversations cannot be scored");
         }
         checkTemplate();
+        if (parsed && (jsonSchema == null || jsonSchemaColumn != null || !generates())) {
+            throw new IllegalArgumentException("parsed: needs a jsonSchema, the same for all rows");
+        }
         if (plan != null && planPath != null) {
             throw new IllegalArgumentException("plan and planPath: one of them");
         }
