@@ -545,7 +545,7 @@ class Tokenize(ProgramTest):
         found = self.tokenize(rows, expect=3)
         self.assertEqual([row.get("error", {}).get("code") for row in found],
                          [None, "ROW_JSON", "ROW_FORMAT", "ROW_INVALID_UTF8", None,
-                          "ROW_FORMAT", "ROW_JSON"])
+                          "ROW_FORMAT", "ROW_FORMAT"])
         self.assertEqual(found[6]["id"], 3)
         self.assertEqual(found[0], found[4])
         found = self.tokenize([{"tokens": [1 << 40]}, {"tokens": [-1]}], "--decode", expect=3)
