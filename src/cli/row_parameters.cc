@@ -263,7 +263,7 @@ RowError ParameterReader::read(std::string_view key, JsonView value, bool *known
     *known = !each_parameter([&](const auto &parameter) {
         if (usual != parameter.key) return true;
         if (!value.is_null()) {
-            using Kind = typename std::decay_t<decltype(parameter)>::Kind;
+            using Kind = KindOf<decltype(parameter)>;
             error = read_value(Kind(), key, value, &(own().*parameter.field));
         }
         return false;
