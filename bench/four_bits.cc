@@ -93,8 +93,8 @@ std::vector<double> time_calls(const std::vector<std::function<void(int)>> &call
     constexpr int turns = 4;
     for (int turn = 0; turn < turns; ++turn) {
         for (size_t i = 0; i < calls.size(); ++i) {
-            const int rounds = std::clamp(
-                static_cast<int>(seconds / turns / (each[i] * copies + 1e-7)), 1, 2000);
+            const int rounds =
+                std::clamp(static_cast<int>(seconds / turns / (each[i] * copies + 1e-7)), 1, 2000);
             const auto ms = static_cast<double>(time_launches(rounds, [&] {
                 for (int copy = 0; copy < copies; ++copy) calls[i](copy);
             }));
@@ -115,15 +115,17 @@ class Bench {
           most_turns_(most_ * std::max(1, s_.chosen)),
           linear_(require(Linear::create(DType::bf16, nullptr, 0, TuningCache()))) {
         const int64_t weights = int64_t{experts_} * s_.rows * s_.columns;
-        copies_ = static_cast<int>(std::clamp<int64_t>((int64_t{300} << 20) / (weights / 2), 1, 24));
+        copies_ =
+            static_cast<int>(std::clamp<int64_t>((int64_t{300} << 20) / (weights / 2), 1, 24));
         x_ = noise(padded_rows(most_turns_) * s_.columns, 1, 1);
         y_ = room(padded_rows(most_turns_) * s_.rows * 2);
         bias_ = require(zeroed_memory(int64_t{experts_} * s_.rows * 4, "biases"));
         pack();
         if (o_.alone) return;
         for (int i = 0; i < copies_; ++i) {
-            w_.push_back(noise(int64_t{experts_} * s_.rows * padded_columns(s_.columns, DType::bf16),
-                               2 + static_cast<uint64_t>(i), 0.02F));
+            w_.push_back(
+                noise(int64_t{experts_} * s_.rows * padded_columns(s_.columns, DType::bf16),
+                      2 + static_cast<uint64_t>(i), 0.02F));
         }
         expanded_ = room(int64_t{experts_} * s_.rows * padded_columns(s_.columns, DType::bf16) * 2);
         linear_.set_scratch(y_.data(), y_.bytes());
@@ -157,8 +159,9 @@ class Bench {
         for (int i = 0; i < copies_; ++i) {
             four_.push_back(require(zeroed_memory(packed_.bytes() * experts_, "W")));
             for (int e = 0; e < experts_; ++e) {
-                require(launch_pack({packed_, DType::bf16, four_.back().data() + e * packed_.bytes()},
-                                    source, nullptr));
+                require(
+                    launch_pack({packed_, DType::bf16, four_.back().data() + e * packed_.bytes()},
+                                source, nullptr));
             }
         }
         require(cudaDeviceSynchronize());
@@ -173,7 +176,7 @@ class Bench {
         a.y = y_.data();
         a.gated = s_.gated;
         a.activation = s_.form == PackedForm::mxfp4 && s_.experts > 0 ? Activation::clamped_swiglu
-                                                                     : Activation::silu;
+                                                                      : Activation::silu;
         a.bias = s_.form == PackedForm::mxfp4 && s_.experts > 0 ? bias_.as<float>() : nullptr;
         a.tokens = rows;
         a.splits = 1;
@@ -231,10 +234,10 @@ class Bench {
     }
 
     void expand(int copy) const {
-        require(launch_expand({packed_, DType::bf16, four_[static_cast<size_t>(copy)].data(),
-                               experts_, nullptr, DType::bf16, s_.experts > 0, false,
-                               expanded_.data()},
-                              nullptr));
+        require(
+            launch_expand({packed_, DType::bf16, four_[static_cast<size_t>(copy)].data(), experts_,
+                           nullptr, DType::bf16, s_.experts > 0, false, expanded_.data()},
+                          nullptr));
     }
     void product(const void *w, int32_t rows) {
         const Matrix matrix{w, s_.rows, s_.columns};
@@ -266,12 +269,13 @@ class Bench {
                     [&](int copy) { product(w_[static_cast<size_t>(copy)].data(), rows); });
             }
             calls.emplace_back([&](int copy) { expand(copy); });
-            fp8 = s_.experts == 0 && linear_.has(s_.rows, s_.columns, Scaling::rows, DType::bf16,
-                                                 false, most_);
+            fp8 = s_.experts == 0 &&
+                  linear_.has(s_.rows, s_.columns, Scaling::rows, DType::bf16, false, most_);
             if (fp8) {
                 if (scales_.bytes() == 0) {
                     scales_ = upload(std::vector<float>(
-                        static_cast<size_t>(std::max<int64_t>(padded_rows(most_), s_.rows)), 0.01F));
+                        static_cast<size_t>(std::max<int64_t>(padded_rows(most_), s_.rows)),
+                        0.01F));
                     x8_ = random_bytes(padded_rows(most_) * s_.columns, true);
                     for (int i = 0; i < copies_; ++i) {
                         w8_.push_back(random_bytes(int64_t{s_.rows} * s_.columns, true));
@@ -347,7 +351,8 @@ bool read(int count, char **values, Options *o) {
 int main(int count, char **values) {
     Options options;
     if (!read(count, values, &options)) {
-        std::fprintf(stderr, "unknown argument; the options are at the top of bench/four_bits.cc\n");
+        std::fprintf(stderr,
+                     "unknown argument; the options are at the top of bench/four_bits.cc\n");
         return 2;
     }
     cudaDeviceProp properties{};

@@ -17,8 +17,8 @@ namespace batchllm::cuda {
 cudaError_t launch_pack(const PackTarget &target, const PackSource &source, cudaStream_t stream);
 
 struct ExpandArguments {
-    PackedShape shape; // of one matrix
-    DType packed_for;  // bf16 or f16: of int4's scales
+    PackedShape shape;       // of one matrix
+    DType packed_for;        // bf16 or f16: of int4's scales
     const std::byte *packed; // [matrices, shape.bytes()]
     int32_t matrices;
     const float *factors; // [matrices, rows], or null: 1
@@ -33,5 +33,15 @@ struct ExpandArguments {
 
 // cudaErrorInvalidValue: panels of f32, or apart.
 cudaError_t launch_expand(const ExpandArguments &arguments, cudaStream_t stream);
+
+// out[r, c] = x[r, order[c]], elements of 16 bits: the x of a matrix that was packed in an order (PackSource::order).
+// columns a multiple of 8.
+struct TakeColumnsArguments {
+    const void *x;        // [rows, columns]
+    const int32_t *order; // [columns]
+    int32_t rows, columns;
+    void *out; // [rows, columns], not x
+};
+cudaError_t launch_take_columns(const TakeColumnsArguments &arguments, cudaStream_t stream);
 
 } // namespace batchllm::cuda

@@ -32,8 +32,8 @@ template <typename T> __device__ __forceinline__ RowScales int4_scale(uint32_t w
 }
 
 // Eight values of sixteen columns, in the order of registers, the lower half-word first: exact, then rounded to f32.
-template <typename T, PackedForm Form> __device__ __forceinline__ void
-values(uint32_t word, const RowScales (&scales)[2], float (&v)[8]) {
+template <typename T, PackedForm Form>
+__device__ __forceinline__ void values(uint32_t word, const RowScales (&scales)[2], float (&v)[8]) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         const int r = i / 2, shift = i % 2 * 16;
@@ -59,11 +59,12 @@ __device__ __forceinline__ void put_pair(float *to, float low, float high) {
     *reinterpret_cast<float2 *>(to) = make_float2(low, high);
 }
 
-template <typename T, PackedForm Form, typename Out>
-__global__ void __launch_bounds__(kThreads) expand(const ExpandArguments a) {
+template <typename T, PackedForm Form, typename Out> __global__ void __launch_bounds__(kThreads)
+    expand(const ExpandArguments a) {
     __shared__ __align__(16) unsigned char shared[kWarps * kRoom];
     const PackedShape shape{Form, a.shape.rows, a.shape.columns};
-    const auto block = static_cast<int32_t>(blockIdx.x), column_block = static_cast<int32_t>(blockIdx.y);
+    const auto block = static_cast<int32_t>(blockIdx.x),
+               column_block = static_cast<int32_t>(blockIdx.y);
     const auto matrix = static_cast<int64_t>(blockIdx.z);
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, pair = thread / 4;
     const int c = column_block / 2, half = column_block % 2;
@@ -89,11 +90,11 @@ __global__ void __launch_bounds__(kThreads) expand(const ExpandArguments a) {
         for (int i = 0; i < 2; ++i) {
             const std::byte *after = codes + kHalfCodes;
             if constexpr (Form == PackedForm::int4_128) {
-                scales[i] = int4_scale<T>(
-                    __ldg(reinterpret_cast<const uint32_t *>(cell) + pair * 2 + i));
+                scales[i] =
+                    int4_scale<T>(__ldg(reinterpret_cast<const uint32_t *>(cell) + pair * 2 + i));
             } else if constexpr (Form == PackedForm::int4_32) {
-                scales[i] = int4_scale<T>(__ldg(reinterpret_cast<const uint32_t *>(after) +
-                                                j / 2 * 64 + pair * 2 + i));
+                scales[i] = int4_scale<T>(
+                    __ldg(reinterpret_cast<const uint32_t *>(after) + j / 2 * 64 + pair * 2 + i));
             } else if constexpr (Form == PackedForm::mxfp4) {
                 const auto byte = static_cast<uint32_t>(after[pair * 4 + i * 2 + j / 2]);
                 scales[i] = {__uint_as_float(byte << 23), 0};
@@ -120,14 +121,15 @@ __global__ void __launch_bounds__(kThreads) expand(const ExpandArguments a) {
         if (row >= shape.rows) continue;
         const uint4 piece = *reinterpret_cast<const uint4 *>(room + r * stride + chunk * kChunk);
         if (a.panels) { // 16 bits: chunks of eight
-            const int64_t at =
-                ((matrix * shape.halves() + column_block) * shape.rows + row) * 8 + (chunk ^ row % 8);
+            const int64_t at = ((matrix * shape.halves() + column_block) * shape.rows + row) * 8 +
+                               (chunk ^ row % 8);
             reinterpret_cast<uint4 *>(out)[at] = piece;
             continue;
         }
         if (column >= shape.columns) continue;
         const int to = a.apart ? row / 16 * 8 + row % 8 + row % 16 / 8 * (shape.rows / 2) : row;
-        *reinterpret_cast<uint4 *>(out + (matrix * shape.rows + to) * shape.columns + column) = piece;
+        *reinterpret_cast<uint4 *>(out + (matrix * shape.rows + to) * shape.columns + column) =
+            piece;
     }
 }
 
@@ -155,7 +157,8 @@ template <typename T> cudaError_t launch_int4(const ExpandArguments &a, cudaStre
 cudaError_t launch_expand(const ExpandArguments &a, cudaStream_t stream) {
     const bool typed = a.type == DType::f32 || a.type == DType::bf16 || a.type == DType::f16;
     if (!typed || (a.panels && (a.type == DType::f32 || a.apart)) ||
-        a.shape.columns % (a.type == DType::f32 ? 4 : 8) != 0 || (a.apart && a.shape.rows % 16 != 0)) {
+        a.shape.columns % (a.type == DType::f32 ? 4 : 8) != 0 ||
+        (a.apart && a.shape.rows % 16 != 0)) {
         return cudaErrorInvalidValue;
     }
     if (a.shape.rows == 0 || a.shape.columns == 0 || a.matrices == 0) return cudaSuccess;

@@ -79,9 +79,7 @@ struct PackedShape {
     constexpr int32_t halves() const { return blocks_of(columns); }
     constexpr int32_t cell_columns() const { return (halves() + 1) / 2; }
     // Of a cell in the c-th column of cells.
-    constexpr int32_t halves_of(int32_t c) const {
-        return c < halves() / 2 ? 2 : 1;
-    }
+    constexpr int32_t halves_of(int32_t c) const { return c < halves() / 2 ? 2 : 1; }
     constexpr int64_t cell(int32_t c, int32_t row_block) const {
         return int64_t{c} * row_blocks() * cell_bytes(form) +
                int64_t{row_block} * cell_bytes(form, halves_of(c));

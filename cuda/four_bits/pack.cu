@@ -30,7 +30,32 @@ __global__ void __launch_bounds__(kThreads) pack(PackTarget t, PackSource s) {
     }
 }
 
+// A thread takes eight columns of a row: the row's elements are near, in L1 and L2.
+__global__ void __launch_bounds__(kThreads) take_columns(TakeColumnsArguments a) {
+    const int32_t eight =
+        static_cast<int32_t>(blockIdx.y) * kThreads + static_cast<int32_t>(threadIdx.x);
+    if (eight * 8 >= a.columns) return;
+    const int64_t row = int64_t{blockIdx.x} * a.columns;
+    const auto *x = static_cast<const uint16_t *>(a.x) + row;
+    const auto *order = reinterpret_cast<const int4 *>(a.order) + eight * 2;
+    const int4 low = __ldg(order), high = __ldg(order + 1);
+    const auto pair = [&](int32_t first, int32_t second) {
+        return uint32_t{__ldg(x + first)} | uint32_t{__ldg(x + second)} << 16;
+    };
+    *reinterpret_cast<uint4 *>(static_cast<uint16_t *>(a.out) + row + eight * 8) = make_uint4(
+        pair(low.x, low.y), pair(low.z, low.w), pair(high.x, high.y), pair(high.z, high.w));
+}
+
 } // namespace
+
+cudaError_t launch_take_columns(const TakeColumnsArguments &a, cudaStream_t stream) {
+    if (a.rows == 0) return cudaSuccess;
+    if (a.columns % 8 != 0) return cudaErrorInvalidValue;
+    const dim3 blocks(static_cast<unsigned>(a.rows),
+                      static_cast<unsigned>((a.columns / 8 + kThreads - 1) / kThreads));
+    take_columns<<<blocks, kThreads, 0, stream>>>(a);
+    return cudaGetLastError();
+}
 
 cudaError_t launch_pack(const PackTarget &target, const PackSource &source, cudaStream_t stream) {
     const dim3 blocks(static_cast<unsigned>(target.shape.row_blocks()),

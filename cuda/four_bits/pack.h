@@ -13,13 +13,14 @@ namespace batchllm::cuda {
 
 // A matrix, or some rows of one: q of a fused QKV, gate or up of both.
 struct PackSource {
-    const uint8_t *codes; // [rows, columns / 2] column c in bits 4 (c % 2) .. of its byte
-    const float *scales;  // int4: [rows, groups]
-    const uint8_t *zeros; // int4: [rows, groups] below 16; null: all 8
+    const uint8_t *codes;       // [rows, columns / 2] column c in bits 4 (c % 2) .. of its byte
+    const float *scales;        // int4: [rows, groups]
+    const uint8_t *zeros;       // int4: [rows, groups] below 16; null: all 8
     const uint8_t *scale_bytes; // mxfp4 in e8m0, nvfp4 in e4m3: [rows, groups]
-    const int32_t *order; // [columns] the packed column c is column order[c] of codes; null: c
+    const int32_t *order;  // [columns] the packed column c is column order[c] of codes; null: c
     int32_t rows, columns; // columns a multiple of 8
-    int32_t groups, group_columns; // of packed columns; a multiple of scale_columns() unless there is one group
+    int32_t groups,
+        group_columns; // of packed columns; a multiple of scale_columns() unless there is one group
     // Row r becomes row first + r / run * stride + r % run: of a fused matrix run == stride; gate and up have runs
     // of 8 and strides of 16.
     int32_t first, run, stride;

@@ -21,11 +21,11 @@
 namespace batchllm::cuda {
 
 struct FourBitArguments {
-    DType element;      // of x: bf16, or f16 for int4
-    PackedShape w_shape; // of one expert; rows multiples of 8, of 16 where gated; columns of 8
-    bool split;         // int4: some scale has a lower part
-    const std::byte *w; // [experts, w_shape.bytes()]; gate and up in turns, 8 rows each
-    const void *x;      // [., columns]
+    DType element;        // of x: bf16, or f16 for int4
+    PackedShape w_shape;  // of one expert; rows multiples of 8, of 16 where gated; columns of 8
+    bool split;           // int4: some scale has a lower part
+    const std::byte *w;   // [experts, w_shape.bytes()]; gate and up in turns, 8 rows each
+    const void *x;        // [., columns]
     const float *factors; // [experts, rows]; null: 1
     const float *bias;    // [experts, rows]; null: none
 
@@ -44,6 +44,9 @@ struct FourBitArguments {
     const ExpertTile *tiles;
     const int32_t *tile_count;
 };
+
+// Whether there are such products; null pointers do not count.
+bool takes_four_bits(const FourBitArguments &arguments);
 
 inline constexpr int32_t kFourBitTile = 256; // rows of W
 

@@ -34,9 +34,11 @@ constexpr int kStep = 16; // turns by so many
 constexpr int kStages = 4, kConsumers = 256, kThreads = kConsumers + 128;
 constexpr int kPanelBytes = kTileRows * 128, kXBytes = 2 * kPanelBytes;
 constexpr int kCells = kFourBitTile / kCellRows;
-constexpr int kTogether = 16; // tiles of tokens that are computed against all of W one after another
+constexpr int kTogether =
+    16; // tiles of tokens that are computed against all of W one after another
 constexpr int kOutTurns = 32; // results on their way out at a time
-constexpr int kOutBytes = kOutTurns * (128 * 2 + 16);       // of a warpgroup; of f32 for half as many turns
+constexpr int kOutBytes =
+    kOutTurns * (128 * 2 + 16); // of a warpgroup; of f32 for half as many turns
 static_assert(kOutTurns / 2 * (128 * 4 + 16) <= kOutBytes);
 
 constexpr int stage_bytes(PackedForm form) { return kXBytes + kCells * cell_bytes(form); }
@@ -46,8 +48,8 @@ constexpr int shared_bytes(PackedForm form) { return barriers_place(form) + 2 * 
 static_assert(shared_bytes(PackedForm::int4_32) <= 232448);
 static_assert(cell_bytes(PackedForm::int4_128, 1) % 16 == 0);
 
-template <PackedForm Form>
-using RingOf = StageRing<kStages, stage_bytes(Form), barriers_place(Form)>;
+template <PackedForm Form> using RingOf =
+    StageRing<kStages, stage_bytes(Form), barriers_place(Form)>;
 
 // Which results there are. added: f32, or added to what is there, or both.
 enum class Ending { plain, added, relu_squared, silu, gelu_tanh, clamped_swiglu };
@@ -70,8 +72,8 @@ __host__ __device__ constexpr int32_t whole_turns(int32_t turns) {
 // What a launch's kernel is given; what follows from the arguments is computed once, so that it takes no registers.
 struct Plan {
     FourBitArguments a;
-    int32_t across;            // tiles of W's rows
-    int32_t of_tokens, size;   // dense: tiles of tokens, tokens of one
+    int32_t across;          // tiles of W's rows
+    int32_t of_tokens, size; // dense: tiles of tokens, tokens of one
 };
 
 __host__ __device__ inline int32_t parts_of(int32_t whole, int32_t part) {
@@ -149,16 +151,17 @@ load_w(const FourBitArguments &a, const GroupedWork &work, int c, RingOf<Form> p
 }
 
 // x by TMA. Run by one thread.
-template <PackedForm Form> __device__ __forceinline__ void
-feed_dense(const FourBitArguments &a, const CUtensorMap &x, const GroupedWork &work, int size,
-           Range range, RingOf<Form> *place) {
+template <PackedForm Form>
+__device__ __forceinline__ void feed_dense(const FourBitArguments &a, const CUtensorMap &x,
+                                           const GroupedWork &work, int size, Range range,
+                                           RingOf<Form> *place) {
     for (int c = range.begin; c < range.end; ++c) {
         const int halves = a.w_shape.halves_of(c);
         barrier_wait(place->empty(), place->phase ^ 1);
         load_w<Form>(a, work, c, *place, halves * size * 128);
         for (int half = 0; half < halves; ++half) {
-            load_box(place->stage() + half * kPanelBytes, x,
-                     c * kCellColumns + half * kHalfColumns, work.begin, place->full());
+            load_box(place->stage() + half * kPanelBytes, x, c * kCellColumns + half * kHalfColumns,
+                     work.begin, place->full());
         }
         place->advance();
     }
@@ -469,8 +472,8 @@ __device__ __forceinline__ void init_ring(const FourBitArguments &a, RingOf<Form
     }
 }
 
-template <typename T, PackedForm Form, bool Split, Ending E> __global__ void
-__launch_bounds__(kThreads, 1)
+template <typename T, PackedForm Form, bool Split, Ending E>
+__global__ void __launch_bounds__(kThreads, 1)
     four_bit_product(const __grid_constant__ Plan plan, const __grid_constant__ CUtensorMap x) {
     const FourBitArguments &a = plan.a;
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -491,15 +494,19 @@ __launch_bounds__(kThreads, 1)
         }
     } else {
         registers_more<224>();
-        for_each_tile(plan, [&](const GroupedWork &work) __attribute__((always_inline)) {
-            with_turns(__shfl_sync(~0u, work.count, 0), [&](auto turns) __attribute__((always_inline)) {
-                constexpr int Turns = decltype(turns)::value;
-                float sums[2][Turns / 2] = {}; // so that it does not live on from tile to tile
-                multiply<T, Form, Split, Turns>(a.w_shape, all, &place, sums);
-                finish<Turns>(a, work, sums);
-                store_all<T, E, Turns>(a, work, sums, shared + out_place(Form));
+        for_each_tile(
+            plan, [&](const GroupedWork &work) __attribute__((always_inline)) {
+                with_turns(
+                    __shfl_sync(~0u, work.count, 0), [&](auto turns) __attribute__((
+                                                         always_inline)) {
+                        constexpr int Turns = decltype(turns)::value;
+                        float sums[2][Turns / 2] =
+                            {}; // so that it does not live on from tile to tile
+                        multiply<T, Form, Split, Turns>(a.w_shape, all, &place, sums);
+                        finish<Turns>(a, work, sums);
+                        store_all<T, E, Turns>(a, work, sums, shared + out_place(Form));
+                    });
             });
-        });
     }
 }
 
@@ -544,7 +551,8 @@ __device__ __forceinline__ float ended(Activation kind, float gate, float up) {
 }
 
 template <typename T, PackedForm Form, bool Split> __global__ void __launch_bounds__(kThreads, 1)
-    four_bit_product_split(const __grid_constant__ Plan plan, const __grid_constant__ CUtensorMap x) {
+    four_bit_product_split(const __grid_constant__ Plan plan,
+                           const __grid_constant__ CUtensorMap x) {
     const FourBitArguments &a = plan.a;
     extern __shared__ __align__(1024) unsigned char shared[];
     RingOf<Form> place(shared_address(shared));
@@ -610,8 +618,8 @@ template <typename T, PackedForm Form, bool Split> __global__ void __launch_boun
 
 // ---- Launches -----------------------------------------------------------------------------------
 
-template <typename T, PackedForm Form, bool Split> cudaError_t
-launch_split(const Plan &plan, const CUtensorMap &x, cudaStream_t stream) {
+template <typename T, PackedForm Form, bool Split>
+cudaError_t launch_split(const Plan &plan, const CUtensorMap &x, cudaStream_t stream) {
     const auto kernel = four_bit_product_split<T, Form, Split>;
     constexpr int kShared = shared_bytes(Form);
     const cudaError_t status =
@@ -632,8 +640,8 @@ launch_split(const Plan &plan, const CUtensorMap &x, cudaStream_t stream) {
     return cudaLaunchKernelEx(&config, kernel, plan, x);
 }
 
-template <typename T, PackedForm Form, bool Split, Ending E> cudaError_t
-launch_whole(const Plan &plan, const CUtensorMap &x, int sms, cudaStream_t stream) {
+template <typename T, PackedForm Form, bool Split, Ending E>
+cudaError_t launch_whole(const Plan &plan, const CUtensorMap &x, int sms, cudaStream_t stream) {
     return launch_with_shared(four_bit_product<T, Form, Split, E>, static_cast<unsigned>(sms),
                               kThreads, shared_bytes(Form), stream, plan, x);
 }
@@ -643,8 +651,8 @@ cudaError_t launch_product(const FourBitArguments &a, int sms, cudaStream_t stre
     const Plan plan = plan_of(a);
     CUtensorMap x{};
     if (a.tiles == nullptr) {
-        const cudaError_t status = make_tensor_map(a.x, a.element, a.tokens, a.w_shape.columns,
-                                                   plan.size, &x);
+        const cudaError_t status =
+            make_tensor_map(a.x, a.element, a.tokens, a.w_shape.columns, plan.size, &x);
         if (status != cudaSuccess) return status;
         if (a.splits > 1) return launch_split<T, Form, Split>(plan, x, stream);
     }

@@ -21,7 +21,10 @@ __device__ __forceinline__ uint32_t load_word(uint32_t address) {
 }
 __device__ __forceinline__ uint2 load_words(uint32_t address) {
     uint2 v;
-    asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
+    asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];"
+                 : "=r"(v.x), "=r"(v.y)
+                 : "r"(address)
+                 : "memory");
     return v;
 }
 
@@ -61,8 +64,9 @@ __device__ __forceinline__ uint32_t times_plus(uint32_t x, uint32_t y, uint32_t 
 template <typename T, PackedForm Form, bool Split> struct Widener {
     static constexpr bool kInt4 = is_int4(Form);
     static_assert(kInt4 || std::is_same_v<T, __nv_bfloat16>);
-    uint32_t scale[2], zero[2], lower[2]; // in both half-words; zero: - 128 (or 1024) - the zero point
-    uint32_t raw[2];                      // of mxfp4 (the first), nvfp4: of a half
+    uint32_t scale[2], zero[2],
+        lower[2];    // in both half-words; zero: - 128 (or 1024) - the zero point
+    uint32_t raw[2]; // of mxfp4 (the first), nvfp4: of a half
 
     __device__ __forceinline__ void take(int i, uint32_t word) {
         scale[i] = __byte_perm(word, 0, 0x3232);

@@ -54,12 +54,13 @@ struct PackedThere {
     DeviceMemory data;
 
     PackedThere(PackedShape of, DType type, int64_t matrices)
-        : shape(of), element(type), data(upload(std::vector<std::byte>(
-                                        static_cast<size_t>(of.bytes() * matrices)))) {}
+        : shape(of), element(type),
+          data(upload(std::vector<std::byte>(static_cast<size_t>(of.bytes() * matrices)))) {}
     PackTarget target(int64_t matrix) {
         return {shape, element, data.as<std::byte>() + matrix * shape.bytes()};
     }
-    void pack(int64_t matrix, const FourBitWeights &weights, int32_t first = 0, int32_t stride = 8) {
+    void pack(int64_t matrix, const FourBitWeights &weights, int32_t first = 0,
+              int32_t stride = 8) {
         SourceThere there(weights);
         there.source.first = first;
         there.source.stride = stride;
@@ -94,7 +95,8 @@ void packing_is_the_hosts(void **) {
                 }
                 const auto got = download<std::byte>(there.data, wanted.size());
                 if (std::memcmp(got.data(), wanted.data(), wanted.size()) != 0) {
-                    fail_msg("%s, %d x %d: other bytes", form_name(form).c_str(), 2 * rows, columns);
+                    fail_msg("%s, %d x %d: other bytes", form_name(form).c_str(), 2 * rows,
+                             columns);
                 }
             }
         }
@@ -140,11 +142,10 @@ void expanded_matrices_are_the_weights(void **) {
                         const auto c = static_cast<int32_t>(i % columns);
                         const int64_t first = static_cast<int64_t>(m) * rows * across;
                         const int64_t to = r / 16 * 8 + r % 8 + r % 16 / 8 * (rows / 2);
-                        const int64_t at =
-                            way == 0   ? first + r * across + c
-                            : way == 1 ? first + to * across + c
-                                       : first + (c / 64 * rows + r) * 64 +
-                                             ((c % 64 / 8) ^ (r % 8)) * 8 + c % 8;
+                        const int64_t at = way == 0   ? first + r * across + c
+                                           : way == 1 ? first + to * across + c
+                                                      : first + (c / 64 * rows + r) * 64 +
+                                                            ((c % 64 / 8) ^ (r % 8)) * 8 + c % 8;
                         const float factor = factors[m * size_t(rows) + size_t(r)] /
                                              packed_factor(weights[m].power());
                         const float wanted = rounded(weights[m].value(r, c) * factor, type);
@@ -157,6 +158,25 @@ void expanded_matrices_are_the_weights(void **) {
                 }
             }
         }
+    }
+}
+
+// Of a matrix in GPTQ's order: x is put in the same one.
+void columns_are_taken_in_an_order(void **) {
+    Random random(seed_of_run());
+    constexpr int32_t rows = 37, columns = 3080;
+    const std::vector<float> x = normal(random, int64_t{rows} * columns, DType::bf16);
+    std::vector<int32_t> order(columns);
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random);
+    const Array from(x, DType::bf16), to(int64_t{rows} * columns, DType::bf16);
+    const DeviceMemory there = upload(order);
+    check(
+        launch_take_columns({from.data(), there.as<int32_t>(), rows, columns, to.data()}, nullptr));
+    const std::vector<float> got = to.read();
+    for (size_t i = 0; i < got.size(); ++i) {
+        const auto wanted = static_cast<size_t>(order[i % columns]);
+        assert_true(got[i] == x[i / columns * columns + wanted]);
     }
 }
 
@@ -237,9 +257,9 @@ struct Made {
         }
         for (const FourBitWeights &w : weights) {
             for (int32_t r = 0; r < c.rows; ++r) {
-                factors.push_back(packed_factor(w.power()) *
-                                  (c.form == PackedForm::nvfp4 ? 0.02F + 0.0001F * float(r % 16)
-                                                               : 1));
+                factors.push_back(packed_factor(w.power()) * (c.form == PackedForm::nvfp4
+                                                                  ? 0.02F + 0.0001F * float(r % 16)
+                                                                  : 1));
             }
         }
         x = normal(random, rows_of_x * c.columns, c.element);
@@ -277,8 +297,8 @@ struct Made {
         return a;
     }
     std::vector<float> run(const Family &family) const {
-        const Array y = c.add ? Array(before, c.y_type)
-                              : Array(static_cast<int64_t>(before.size()), c.y_type);
+        const Array y =
+            c.add ? Array(before, c.y_type) : Array(static_cast<int64_t>(before.size()), c.y_type);
         check(family.launch(arguments(y.data()), sms, nullptr));
         return y.read();
     }
@@ -319,7 +339,9 @@ void check_case(const Case &c, uint64_t seed, int64_t looks = 1500) {
     for (int64_t i = 0; i < looks && turns > 0; ++i) {
         const bool all = turns * c.width() <= looks;
         if (all && i >= turns * c.width()) break;
-        places.emplace_back(all ? i / c.width() : i == 0 ? turns - 1 : draw(random, 0, turns - 1),
+        places.emplace_back(all      ? i / c.width()
+                            : i == 0 ? turns - 1
+                                     : draw(random, 0, turns - 1),
                             static_cast<int32_t>(all      ? i % c.width()
                                                  : i == 0 ? c.width() - 1
                                                           : draw(random, 0, c.width() - 1)));
@@ -339,7 +361,9 @@ void check_case(const Case &c, uint64_t seed, int64_t looks = 1500) {
         for (const auto &[turn, column] : places) {
             got.push_back(all[size_t(turn * c.width() + column)]);
         }
-        const double limit = c.y_type == DType::f32 ? 1e-4 : c.y_type == DType::bf16 ? 6e-3 : 1.5e-3;
+        const double limit = c.y_type == DType::f32    ? 1e-4
+                             : c.y_type == DType::bf16 ? 6e-3
+                                                       : 1.5e-3;
         assert_near(got, wanted, 1, limit, name);
         const std::vector<float> again = made.run(family);
         if (std::memcmp(again.data(), all.data(), 4 * all.size()) != 0) {
@@ -403,8 +427,8 @@ void products_of_experts_are_the_references(void **) {
     uint64_t seed = seed_of_run();
     const std::vector<int32_t> one = {0, 0, 391}, single = {0, 1};
     for (const Kind &kind : kKinds) {
-        for (const auto &[rows, columns] : std::vector<std::pair<int32_t, int32_t>>{
-                 {16, 32}, {272, 320}, {640, 768}}) {
+        for (const auto &[rows, columns] :
+             std::vector<std::pair<int32_t, int32_t>>{{16, 32}, {272, 320}, {640, 768}}) {
             for (const auto &counts : {kRagged, one, single}) {
                 for (const bool gated : {true, false}) {
                     Random random(++seed);
@@ -412,7 +436,8 @@ void products_of_experts_are_the_references(void **) {
                     c.y_type = kind.element;
                     c.counts = counts;
                     c.gated = gated;
-                    c.activation = draw(random, 0, 1) == 0 ? Activation::silu : Activation::clamped_swiglu;
+                    c.activation =
+                        draw(random, 0, 1) == 0 ? Activation::silu : Activation::clamped_swiglu;
                     c.squared = !gated && draw(random, 0, 2) == 0;
                     c.biased = draw(random, 0, 1) == 0;
                     c.gathered = gated;
@@ -470,7 +495,8 @@ void a_rows_result_depends_on_itself_alone(void **) {
                         a.x = static_cast<const std::byte *>(a.x) + int64_t{first} * c.columns * 2;
                         check(family.launch(a, sms, nullptr));
                         const std::vector<float> got = y.read();
-                        if (std::memcmp(got.data(), all.data() + first * c.rows, 4 * got.size()) != 0) {
+                        if (std::memcmp(got.data(), all.data() + first * c.rows, 4 * got.size()) !=
+                            0) {
                             fail_msg("%s, %s: tokens %d to %d alone have other bits", family.name,
                                      c.name().c_str(), first, first + count - 1);
                         }
@@ -561,6 +587,7 @@ int main(int count, char **values) {
     const CMUnitTest tests[] = {
         cmocka_unit_test(packing_is_the_hosts),
         cmocka_unit_test(expanded_matrices_are_the_weights),
+        cmocka_unit_test(columns_are_taken_in_an_order),
         cmocka_unit_test(what_is_not_there_is_refused),
         cmocka_unit_test(dense_products_are_the_references),
         cmocka_unit_test(products_of_experts_are_the_references),

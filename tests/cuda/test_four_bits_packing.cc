@@ -48,15 +48,15 @@ struct Packed {
                    (number(scale >> 16) + number(scale & 0xfff0u));
         }
         const uint32_t x = codes_word; // both half-words, shifted as the kernel does
-        const uint32_t pair_bits = r == 0   ? x & 0x81c081c0u
-                                   : r == 1 ? x << 3 & 0x81c081c0u
-                                   : r == 2 ? x << 6 & 0x81c081c0u
-                                            : (x << 1 & 0x80008000u) | (x >> 3 & 0x01800180u) |
-                                                  (x >> 7 & 0x00400040u);
+        const uint32_t pair_bits =
+            r == 0   ? x & 0x81c081c0u
+            : r == 1 ? x << 3 & 0x81c081c0u
+            : r == 2 ? x << 6 & 0x81c081c0u
+                     : (x << 1 & 0x80008000u) | (x >> 3 & 0x01800180u) | (x >> 7 & 0x00400040u);
         const float code = number(pair_bits >> column % 2 * 16);
         const bool mx = form == PackedForm::mxfp4;
-        const int64_t at = mx ? scales + pair * 4 + second * 2 + j / 2
-                              : scales + pair * 8 + second * 4 + j;
+        const int64_t at =
+            mx ? scales + pair * 4 + second * 2 + j / 2 : scales + pair * 8 + second * 4 + j;
         const auto byte = std::to_integer<uint32_t>(bytes[static_cast<size_t>(at)]);
         return code * number(mx ? byte << 7 : byte * 16 + 0x7000u);
     }
@@ -74,8 +74,8 @@ void assert_weights(const Packed &packed, const FourBitWeights &weights, int32_t
         for (int32_t c = 0; c < weights.columns; ++c) {
             const float got = packed.value(first + r / run * stride + r % run, c) * factor;
             const float wanted = weights.value(r, c);
-            const bool right = exact ? got == wanted
-                                     : std::fabs(got - wanted) <= 0x1p-12F * std::fabs(wanted);
+            const bool right =
+                exact ? got == wanted : std::fabs(got - wanted) <= 0x1p-12F * std::fabs(wanted);
             if (right) continue;
             fail_msg("%s: row %d, column %d is %g and not %g", name_of(packed.shape).c_str(), r, c,
                      static_cast<double>(got), static_cast<double>(wanted));
@@ -115,9 +115,11 @@ void matrices_are_fused(void **) {
             return FourBitWeights(random, form, rows, columns, group_of(form, columns), DType::bf16,
                                   false);
         };
-        const FourBitWeights q = part(88), k = part(24), v = part(40), gate = part(48), up = part(48);
+        const FourBitWeights q = part(88), k = part(24), v = part(40), gate = part(48),
+                             up = part(48);
         Packed qkv({form, 152, columns}), both({form, 96, columns});
-        const auto pack = [&](Packed *to, const FourBitWeights &from, int32_t first, int32_t stride) {
+        const auto pack = [&](Packed *to, const FourBitWeights &from, int32_t first,
+                              int32_t stride) {
             PackSource source = from.source();
             source.first = first;
             source.stride = stride;
@@ -136,8 +138,8 @@ void matrices_are_fused(void **) {
         for (int32_t r = 0; r < 192; ++r) {
             for (int32_t c = r < 152 ? columns : 0; c < 192; ++c) {
                 if (qkv.value(r, c) != 0) {
-                    fail_msg("%s: beyond it, row %d, column %d is not 0", name_of(qkv.shape).c_str(),
-                             r, c);
+                    fail_msg("%s: beyond it, row %d, column %d is not 0",
+                             name_of(qkv.shape).c_str(), r, c);
                 }
             }
         }

@@ -35,8 +35,8 @@ struct FourBitWeights {
             std::uniform_real_distribution<float> uniform(0.1F * size, 0.3F * size);
             for (size_t i = 0; i < cells; ++i) {
                 const float scale = uniform(random) * (random() % 16 == 0 ? -1.0F : 1.0F);
-                const uint16_t half = scale_type == DType::bf16 ? float_to_bfloat16(scale)
-                                                                : float_to_float16(scale);
+                const uint16_t half =
+                    scale_type == DType::bf16 ? float_to_bfloat16(scale) : float_to_float16(scale);
                 scales.push_back(scale_type == DType::bf16 ? bfloat16_to_float(half)
                                                            : float16_to_float(half));
                 zeros.push_back(static_cast<uint8_t>(random() % 16));
@@ -55,7 +55,8 @@ struct FourBitWeights {
         } else { // all of e4m3 but NaN, 0 and negative ones too
             for (size_t i = 0; i < cells; ++i) {
                 uint8_t byte = static_cast<uint8_t>(random());
-                if ((byte & 0x7f) == 0x7f || (byte & 0x40) != 0) byte &= 0x8f; // small ones are as many
+                if ((byte & 0x7f) == 0x7f || (byte & 0x40) != 0)
+                    byte &= 0x8f; // small ones are as many
                 scale_bytes.push_back(byte);
             }
         }
