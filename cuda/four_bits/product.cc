@@ -12,8 +12,7 @@ bool takes_four_bits(const FourBitArguments &a) {
         !a.gated || (a.activation != Activation::gelu && a.activation != Activation::relu_squared);
     const bool result = a.y_type == a.element || (a.y_type == DType::f32 && !a.gated && !a.squared);
     const bool added = !a.add || (!a.gated && !a.squared);
-    const bool splits =
-        a.splits == 1 || (a.tiles == nullptr && (a.splits == 2 || a.splits == 4 || a.splits == 8));
+    const bool splits = a.splits == 1 || (a.tiles == nullptr && a.splits > 1 && a.splits <= 8);
     return elements && shape && ending && result && added && splits;
 }
 

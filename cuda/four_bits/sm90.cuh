@@ -13,6 +13,7 @@
 // schedulers; two warpgroups take turns. With 16 turns a product takes 8 cycles, and instructions allow 5 to 7 TB/s of W.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "attention/hopper.cuh"
@@ -31,25 +32,30 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int kStep = 16; // turns by so many
-constexpr int kStages = 4, kConsumers = 256, kThreads = kConsumers + 128;
-constexpr int kPanelBytes = kTileRows * 128, kXBytes = 2 * kPanelBytes;
+constexpr int kMostShared = 232448;
 constexpr int kCells = kFourBitTile / kCellRows;
-constexpr int kTogether =
-    16; // tiles of tokens that are computed against all of W one after another
+// Tiles of tokens that are computed against all of W one after another.
+constexpr int kTogether = 16;
 constexpr int kOutTurns = 32; // results on their way out at a time
-constexpr int kOutBytes =
-    kOutTurns * (128 * 2 + 16); // of a warpgroup; of f32 for half as many turns
-static_assert(kOutTurns / 2 * (128 * 4 + 16) <= kOutBytes);
 
-constexpr int stage_bytes(PackedForm form) { return kXBytes + kCells * cell_bytes(form); }
-constexpr int out_place(PackedForm form) { return kStages * stage_bytes(form); }
-constexpr int barriers_place(PackedForm form) { return out_place(form) + 2 * kOutBytes; }
-constexpr int shared_bytes(PackedForm form) { return barriers_place(form) + 2 * kStages * 8; }
-static_assert(shared_bytes(PackedForm::int4_32) <= 232448);
-static_assert(cell_bytes(PackedForm::int4_128, 1) % 16 == 0);
-
-template <PackedForm Form> using RingOf =
-    StageRing<kStages, stage_bytes(Form), barriers_place(Form)>;
+// Wide: two warpgroups compute, two blocks of 64 rows each. Narrow: four, a block each, for tiles of few turns.
+template <int Blocks, PackedForm Of> struct Setup {
+    static constexpr PackedForm kForm = Of;
+    static constexpr int kBlocks = Blocks, kGroups = kCells / Blocks;
+    static constexpr int kConsumers = 128 * kGroups, kThreads = kConsumers + 128;
+    static constexpr int kRegisters = Blocks == 2 ? 224 : 112, kFeeders = 56; // a thread's
+    static constexpr int kTurns = 64 * Blocks;                                // of a tile, at most
+    static constexpr int kPanel = kTurns * 128, kX = 2 * kPanel;              // bytes
+    static constexpr int kStage = kX + kCells * cell_bytes(Of);
+    // Of a warpgroup; of f32 for half as many turns.
+    static constexpr int kOutBytes = kOutTurns * (64 * Blocks * 2 + 16);
+    static_assert(kOutTurns / 2 * (64 * Blocks * 4 + 16) <= kOutBytes);
+    static constexpr int kStages = std::min(6, (kMostShared - kGroups * kOutBytes - 128) / kStage);
+    static constexpr int kOut = kStages * kStage, kBarriers = kOut + kGroups * kOutBytes;
+    static constexpr int kShared = kBarriers + 2 * kStages * 8;
+    static_assert(kShared <= kMostShared && kStage % 1024 == 0);
+    using Ring = StageRing<kStages, kStage, kBarriers>;
+};
 
 // Which results there are. added: f32, or added to what is there, or both.
 enum class Ending { plain, added, relu_squared, silu, gelu_tanh, clamped_swiglu };
@@ -73,6 +79,7 @@ __host__ __device__ constexpr int32_t whole_turns(int32_t turns) {
 struct Plan {
     FourBitArguments a;
     int32_t across;          // tiles of W's rows
+    int32_t most;            // turns of a tile
     int32_t of_tokens, size; // dense: tiles of tokens, tokens of one
 };
 
@@ -80,8 +87,8 @@ __host__ __device__ inline int32_t parts_of(int32_t whole, int32_t part) {
     return (whole + part - 1) / part;
 }
 
-inline Plan plan_of(const FourBitArguments &a) {
-    Plan plan{a, parts_of(a.w_shape.rows, kFourBitTile), parts_of(a.tokens, kTileRows), 0};
+inline Plan plan_of(const FourBitArguments &a, int32_t most) {
+    Plan plan{a, parts_of(a.w_shape.rows, kFourBitTile), most, parts_of(a.tokens, most), 0};
     if (plan.of_tokens > 0) plan.size = whole_turns(parts_of(a.tokens, plan.of_tokens));
     return plan;
 }
@@ -89,12 +96,15 @@ inline Plan plan_of(const FourBitArguments &a) {
 // The tiles of a launch. Dense: kTogether tiles of tokens with all of W, then the next; those that read the same part of W
 // are next to each other. Tiles of tokens are equal, as far as whole_turns() lets them.
 __device__ __forceinline__ int32_t total_of(const Plan &p) {
-    return (p.a.tiles != nullptr ? __ldg(p.a.tile_count) : p.of_tokens) * p.across;
+    return (p.a.tiles != nullptr ? __ldg(p.a.tile_count) * (kTileRows / p.most) : p.of_tokens) *
+           p.across;
 }
 __device__ __forceinline__ int4 load_tile(const Plan &p, int32_t number, int32_t total) {
     if (p.a.tiles == nullptr || number >= total) return {};
-    return __ldg(reinterpret_cast<const int4 *>(p.a.tiles + number / p.across));
+    const int32_t of_tile = p.across * (kTileRows / p.most);
+    return __ldg(reinterpret_cast<const int4 *>(p.a.tiles + number / of_tile));
 }
+// Of experts some tiles have no turns: where a list's tile has room for two, but not turns.
 __device__ __forceinline__ GroupedWork work_at(const Plan &p, int32_t number, const int4 &t) {
     if (p.a.tiles == nullptr) {
         const int32_t of_group = kTogether * p.across;
@@ -103,9 +113,10 @@ __device__ __forceinline__ GroupedWork work_at(const Plan &p, int32_t number, co
         const int32_t begin = (group * kTogether + place % many) * p.size;
         return {0, begin, min(p.size, p.a.tokens - begin), place / many * kFourBitTile};
     }
-    const int32_t turns = t.z - t.y, of_expert = parts_of(turns, kTileRows);
+    const int32_t turns = t.z - t.y, of_expert = parts_of(turns, p.most);
     const int32_t each = whole_turns(parts_of(turns, of_expert));
-    const int32_t place = number - t.w * p.across;
+    const int32_t place = number - t.w * p.across * (kTileRows / p.most);
+    if (place >= of_expert * p.across) return {};
     const int32_t row = t.y + place % of_expert * each;
     return {t.x, row, min(each, t.z - row), place / of_expert * kFourBitTile};
 }
@@ -118,15 +129,15 @@ __device__ __forceinline__ void for_each_tile(const Plan &p, const Act &act) {
     for (int number = blockIdx.x; number < total; number += gridDim.x) {
         const GroupedWork work = work_at(p, number, tile);
         tile = load_tile(p, number + gridDim.x, total);
-        act(work);
+        if (work.count > 0) act(work);
     }
 }
 
 // Calls act with the tile's turns, rounded up, as a constant.
-template <int Turns = kStep, typename Act>
+template <int Most, int Turns = kStep, typename Act>
 __device__ __forceinline__ void with_turns(int count, const Act &act) {
-    if constexpr (Turns < kTileRows) {
-        if (count > Turns) return with_turns<next_turns(Turns)>(count, act);
+    if constexpr (Turns < Most) {
+        if (count > Turns) return with_turns<Most, next_turns(Turns)>(count, act);
     }
     act(std::integral_constant<int, Turns>());
 }
@@ -139,28 +150,29 @@ struct Range {
 // ---- Feeding ------------------------------------------------------------------------------------
 
 // One thread: W's cells of a stage; x_bytes are expected too.
-template <PackedForm Form> __device__ __forceinline__ void
-load_w(const FourBitArguments &a, const GroupedWork &work, int c, RingOf<Form> place, int x_bytes) {
-    const PackedShape shape{Form, a.w_shape.rows, a.w_shape.columns};
+template <typename S> __device__ __forceinline__ void load_w(const FourBitArguments &a,
+                                                             const GroupedWork &work, int c,
+                                                             typename S::Ring place, int x_bytes) {
+    const PackedShape shape{S::kForm, a.w_shape.rows, a.w_shape.columns};
     const int block = work.column / kCellRows;
     const int cells = min(kCells, shape.row_blocks() - block);
-    const uint32_t bytes = cells * cell_bytes(Form, shape.halves_of(c));
+    const uint32_t bytes = cells * cell_bytes(S::kForm, shape.halves_of(c));
     barrier_expect(place.full(), bytes + x_bytes);
-    bulk_copy(place.stage() + kXBytes, a.w + work.expert * shape.bytes() + shape.cell(c, block),
+    bulk_copy(place.stage() + S::kX, a.w + work.expert * shape.bytes() + shape.cell(c, block),
               bytes, place.full());
 }
 
 // x by TMA. Run by one thread.
-template <PackedForm Form>
+template <typename S>
 __device__ __forceinline__ void feed_dense(const FourBitArguments &a, const CUtensorMap &x,
                                            const GroupedWork &work, int size, Range range,
-                                           RingOf<Form> *place) {
+                                           typename S::Ring *place) {
     for (int c = range.begin; c < range.end; ++c) {
         const int halves = a.w_shape.halves_of(c);
         barrier_wait(place->empty(), place->phase ^ 1);
-        load_w<Form>(a, work, c, *place, halves * size * 128);
+        load_w<S>(a, work, c, *place, halves * size * 128);
         for (int half = 0; half < halves; ++half) {
-            load_box(place->stage() + half * kPanelBytes, x, c * kCellColumns + half * kHalfColumns,
+            load_box(place->stage() + half * S::kPanel, x, c * kCellColumns + half * kHalfColumns,
                      work.begin, place->full());
         }
         place->advance();
@@ -168,13 +180,13 @@ __device__ __forceinline__ void feed_dense(const FourBitArguments &a, const CUte
 }
 
 // x by cp.async, from anywhere. Run by 128 threads.
-template <PackedForm Form> __device__ __forceinline__ void
-feed_gathered(const FourBitArguments &a, const GroupedWork &work, RingOf<Form> *place) {
-    const int thread = static_cast<int>(threadIdx.x) - kConsumers;
+template <typename S> __device__ __forceinline__ void
+feed_gathered(const FourBitArguments &a, const GroupedWork &work, typename S::Ring *place) {
+    const int thread = static_cast<int>(threadIdx.x) - S::kConsumers;
     const int chunk = thread % 8, row = thread / 8; // and every 16th row after it
     const uint32_t to = row * 128 + (chunk ^ row % 8) * 16;
     const int columns = a.w_shape.columns, cells = a.w_shape.cell_columns();
-    with_turns(__shfl_sync(~0u, work.count, 0), [&](auto turns) {
+    with_turns<S::kTurns>(__shfl_sync(~0u, work.count, 0), [&](auto turns) {
         constexpr int kEach = decltype(turns)::value / kStep;
         uint32_t from[kEach]; // in chunks
 #pragma unroll
@@ -187,7 +199,7 @@ feed_gathered(const FourBitArguments &a, const GroupedWork &work, RingOf<Form> *
 #pragma unroll 1
         for (int c = 0; c < cells; ++c, x += 16) {
             barrier_wait(place->empty(), place->phase ^ 1);
-            if (thread < 32 && elect_one()) load_w<Form>(a, work, c, *place, 0);
+            if (thread < 32 && elect_one()) load_w<S>(a, work, c, *place, 0);
             const uint32_t stage = place->stage() + to;
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
@@ -196,7 +208,7 @@ feed_gathered(const FourBitArguments &a, const GroupedWork &work, RingOf<Form> *
                 const bool inside = column + chunk * 8 < columns;
 #pragma unroll
                 for (int i = 0; i < kEach; ++i) {
-                    copy_async(stage + half * kPanelBytes + i * kStep * 128, x + from[i] + half * 8,
+                    copy_async(stage + half * S::kPanel + i * kStep * 128, x + from[i] + half * 8,
                                inside);
                 }
             }
@@ -235,30 +247,34 @@ struct Place {
 
 // sums[b]: of 64 of the warpgroup's rows of W; a thread's are of rows 16 warp + lane / 4 and + 8, of turns
 // 8 i + lane % 4 * 2 and + 1: sums[b][4 i ..] in the order (row, turn), (row, turn + 1), (row + 8, turn), ..
-template <typename T, PackedForm Form, bool Split, int Turns> __device__ __forceinline__ void
-multiply(const PackedShape &shape, Range range, RingOf<Form> *place, float (&sums)[2][Turns / 2]) {
+template <typename T, typename S, bool Split, int Turns>
+__device__ __forceinline__ void multiply(const PackedShape &shape, Range range,
+                                         typename S::Ring *place,
+                                         float (&sums)[S::kBlocks][Turns / 2]) {
     constexpr std::integral_constant<int, Turns> kTurns{};
     const Place own_place;
     const int thread = own_place.thread, group = own_place.group, pair = thread / 4;
-    uint32_t a[2][2][4]; // [sixteen columns, by turns][block of 64 rows][]
-    RingOf<Form> before = *place;
+    constexpr PackedForm Form = S::kForm;
+    constexpr int kBlocks = S::kBlocks;
+    uint32_t a[2][kBlocks][4]; // [sixteen columns, by turns][block of 64 rows][]
+    typename S::Ring before = *place;
     for (int c = range.begin; c < range.end; ++c) {
         const bool whole = shape.halves_of(c) == 2;
         barrier_wait(place->full(), place->phase);
         async_proxy_fence(); // cp.async's bytes, which the barrier has shown, to wgmma
         const Operand x(place->stage());
         const uint32_t size = whole ? cell_bytes(Form) : cell_bytes(Form, 1);
-        const uint32_t cell = place->stage() + kXBytes + group * 2 * size;
-        Widener<T, Form, Split> own[2];
+        const uint32_t cell = place->stage() + S::kX + group * kBlocks * size;
+        Widener<T, Form, Split> own[kBlocks];
 #pragma unroll
-        for (int b = 0; b < 2; ++b) own[b].begin_cell(cell + b * size, pair);
+        for (int b = 0; b < kBlocks; ++b) own[b].begin_cell(cell + b * size, pair);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             if (half == 1 && !whole) break;
             const uint32_t codes = cell + shared_scales(Form) + half * half_bytes(Form);
-            uint32_t words[2][4];
+            uint32_t words[kBlocks][4];
 #pragma unroll
-            for (int b = 0; b < 2; ++b) {
+            for (int b = 0; b < kBlocks; ++b) {
                 const uint4 four = load_shared(codes + b * size + thread * 16);
                 words[b][0] = four.x, words[b][1] = four.y;
                 words[b][2] = four.z, words[b][3] = four.w;
@@ -267,15 +283,15 @@ multiply(const PackedShape &shape, Range range, RingOf<Form> *place, float (&sum
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
 #pragma unroll
-                for (int b = 0; b < 2; ++b) {
+                for (int b = 0; b < kBlocks; ++b) {
                     own[b].begin_columns(codes + b * size + kHalfCodes, pair, j);
                     own[b].widen(words[b][j], a[j % 2][b]);
                 }
                 const bool sum = c > range.begin || half > 0 || j > 0;
                 wgmma_fence();
 #pragma unroll
-                for (int b = 0; b < 2; ++b) {
-                    wgmma_rs(sums[b], a[j % 2][b], x.at(half * kPanelBytes + j * 32), sum, kTurns,
+                for (int b = 0; b < kBlocks; ++b) {
+                    wgmma_rs(sums[b], a[j % 2][b], x.at(half * S::kPanel + j * 32), sum, kTurns,
                              T());
                 }
                 wgmma_commit();
@@ -291,19 +307,19 @@ multiply(const PackedShape &shape, Range range, RingOf<Form> *place, float (&sum
 }
 
 // Factors and biases of a thread's rows.
-template <int Turns> __device__ __forceinline__ void
-finish(const FourBitArguments &a, const GroupedWork &work, float (&sums)[2][Turns / 2]) {
+template <typename S, int Turns> __device__ __forceinline__ void
+finish(const FourBitArguments &a, const GroupedWork &work, float (&sums)[S::kBlocks][Turns / 2]) {
     if (a.factors == nullptr && a.bias == nullptr) return;
     const Place own;
     const int rows = a.w_shape.rows;
     const int64_t of_expert = int64_t{work.expert} * rows;
 #pragma unroll
-    for (int b = 0; b < 2; ++b) {
+    for (int b = 0; b < S::kBlocks; ++b) {
         float factor[2], bias[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const int row =
-                work.column + own.group * 128 + b * 64 + own.warp() * 16 + own.lane() / 4 + i * 8;
+            const int row = work.column + own.group * 64 * S::kBlocks + b * 64 + own.warp() * 16 +
+                            own.lane() / 4 + i * 8;
             const bool there = row < rows;
             factor[i] = there && a.factors != nullptr ? __ldg(a.factors + of_expert + row) : 1.0f;
             bias[i] = there && a.bias != nullptr ? __ldg(a.bias + of_expert + row) : 0.0f;
@@ -347,17 +363,17 @@ __device__ __forceinline__ void put_eight(const FourBitArguments &a, int64_t at,
 }
 
 // Turns [16 Chunk, 16 Chunk + 16) of the warpgroup's rows of W, by way of f32 in shared memory.
-template <typename T, int Turns, int Chunk>
+template <typename T, typename S, int Turns, int Chunk>
 __device__ __forceinline__ void store_added(const FourBitArguments &a, const GroupedWork &work,
-                                            const float (&sums)[2][Turns / 2],
+                                            const float (&sums)[S::kBlocks][Turns / 2],
                                             unsigned char *room) {
-    constexpr int stride = 128 + 4; // floats
+    constexpr int columns = 64 * S::kBlocks, stride = columns + 4; // floats
     const Place own;
     const int thread = own.thread, lane = own.lane(), group = own.group;
-    auto *floats = reinterpret_cast<float *>(room + group * kOutBytes);
+    auto *floats = reinterpret_cast<float *>(room + group * S::kOutBytes);
     named_barrier(1 + group, 128); // what was there has been read
 #pragma unroll
-    for (int b = 0; b < 2; ++b) {
+    for (int b = 0; b < S::kBlocks; ++b) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             const int turn = i / 4 * 8 + lane % 4 * 2 + i % 2;
@@ -366,11 +382,12 @@ __device__ __forceinline__ void store_added(const FourBitArguments &a, const Gro
         }
     }
     named_barrier(1 + group, 128);
-    const int column = thread % 16 * 8, rows = a.w_shape.rows;
-    const int row = work.column + group * 128 + column;
+    constexpr int across = columns / 8; // threads of a turn
+    const int column = thread % across * 8, rows = a.w_shape.rows;
+    const int row = work.column + group * columns + column;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const int turn = thread / 16 + i * 8;
+    for (int i = 0; i < 16 * across / 128; ++i) {
+        const int turn = thread / across + i * (128 / across);
         if (row >= rows || Chunk * 16 + turn >= work.count) continue;
         float v[8];
 #pragma unroll
@@ -384,20 +401,21 @@ __device__ __forceinline__ void store_added(const FourBitArguments &a, const Gro
 }
 
 // Turns [32 Chunk, 32 Chunk + 32), as elements in shared memory, a row a turn.
-template <typename T, Ending E, int Turns, int Chunk>
+template <typename T, typename S, Ending E, int Turns, int Chunk>
 __device__ __forceinline__ void store(const FourBitArguments &a, const GroupedWork &work,
-                                      const float (&sums)[2][Turns / 2], unsigned char *room) {
+                                      const float (&sums)[S::kBlocks][Turns / 2],
+                                      unsigned char *room) {
     constexpr bool gated = is_gated(E), squared = E == Ending::relu_squared;
-    constexpr int columns = gated ? 64 : 128, stride = columns * 2 + 16;
+    constexpr int columns = (gated ? 32 : 64) * S::kBlocks, stride = columns * 2 + 16;
     constexpr int eights = kOutTurns / 8, first = eights * Chunk;
     constexpr int last = first + eights < Turns / 8 ? first + eights : Turns / 8;
     const Place own;
     const int thread = own.thread, warp = own.warp(), lane = own.lane(), group = own.group;
-    unsigned char *out = room + group * kOutBytes;
+    unsigned char *out = room + group * S::kOutBytes;
     named_barrier(1 + group, 128); // what was there has been read
     // Matrices of 8 columns x 8 turns, stored a turn after the other.
 #pragma unroll
-    for (int b = 0; b < 2; ++b) {
+    for (int b = 0; b < S::kBlocks; ++b) {
         const uint32_t to = shared_address(out) + lane % 8 * stride;
         if constexpr (gated) { // of two eights of turns
             const uint32_t at = to + lane / 8 % 2 * 8 * stride + (b * 32 + warp * 8) * 2;
@@ -443,68 +461,69 @@ __device__ __forceinline__ void store(const FourBitArguments &a, const GroupedWo
     }
 }
 
-template <typename T, Ending E, int Turns, int Chunk = 0>
+template <typename T, typename S, Ending E, int Turns, int Chunk = 0>
 __device__ __forceinline__ void store_all(const FourBitArguments &a, const GroupedWork &work,
-                                          const float (&sums)[2][Turns / 2], unsigned char *room) {
+                                          const float (&sums)[S::kBlocks][Turns / 2],
+                                          unsigned char *room) {
     constexpr int each = E == Ending::added ? 16 : kOutTurns;
     if constexpr (E == Ending::added) {
-        store_added<T, Turns, Chunk>(a, work, sums, room);
+        store_added<T, S, Turns, Chunk>(a, work, sums, room);
     } else {
-        store<T, E, Turns, Chunk>(a, work, sums, room);
+        store<T, S, E, Turns, Chunk>(a, work, sums, room);
     }
     if constexpr (each * (Chunk + 1) < Turns) {
-        store_all<T, E, Turns, Chunk + 1>(a, work, sums, room);
+        store_all<T, S, E, Turns, Chunk + 1>(a, work, sums, room);
     }
 }
 
 // ---- Kernels ------------------------------------------------------------------------------------
 
-template <PackedForm Form>
-__device__ __forceinline__ void init_ring(const FourBitArguments &a, RingOf<Form> each) {
+template <typename S>
+__device__ __forceinline__ void init_ring(const FourBitArguments &a, typename S::Ring each) {
     if (threadIdx.x == 0) {
-        for (int i = 0; i < kStages; ++i) {
+        for (int i = 0; i < S::kStages; ++i) {
             // The one that expects copies; the 128 that gather x.
             barrier_init(each.full(), a.tiles != nullptr ? 128 + 1 : 1);
-            barrier_init(each.empty(), kConsumers / 32);
+            barrier_init(each.empty(), S::kConsumers / 32);
             each.advance();
         }
         barrier_init_fence();
     }
 }
 
-template <typename T, PackedForm Form, bool Split, Ending E>
-__global__ void __launch_bounds__(kThreads, 1)
+template <typename T, typename S, bool Split, Ending E>
+__global__ void __launch_bounds__(S::kThreads, 1)
     four_bit_product(const __grid_constant__ Plan plan, const __grid_constant__ CUtensorMap x) {
     const FourBitArguments &a = plan.a;
     extern __shared__ __align__(1024) unsigned char shared[];
-    RingOf<Form> place(shared_address(shared));
-    init_ring<Form>(a, place);
+    typename S::Ring place(shared_address(shared));
+    init_ring<S>(a, place);
     __syncthreads();
     const Range all{0, a.w_shape.cell_columns()};
-    if (threadIdx.x >= kConsumers) {
-        registers_fewer<56>();
+    if (threadIdx.x >= S::kConsumers) {
+        registers_fewer<S::kFeeders>();
         if (a.tiles != nullptr) {
             for_each_tile(plan,
-                          [&](const GroupedWork &work) { feed_gathered<Form>(a, work, &place); });
+                          [&](const GroupedWork &work) { feed_gathered<S>(a, work, &place); });
             copy_async_wait<0>();
-        } else if (threadIdx.x < kConsumers + 32 && elect_one()) {
+        } else if (threadIdx.x < S::kConsumers + 32 && elect_one()) {
             for_each_tile(plan, [&](const GroupedWork &work) {
-                feed_dense<Form>(a, x, work, plan.size, all, &place);
+                feed_dense<S>(a, x, work, plan.size, all, &place);
             });
         }
     } else {
-        registers_more<224>();
+        registers_more<S::kRegisters>();
         for_each_tile(
             plan, [&](const GroupedWork &work) __attribute__((always_inline)) {
-                with_turns(
+                with_turns<S::kTurns>(
                     __shfl_sync(~0u, work.count, 0), [&](auto turns) __attribute__((
                                                          always_inline)) {
                         constexpr int Turns = decltype(turns)::value;
-                        float sums[2][Turns / 2] =
+                        float sums[S::kBlocks][Turns / 2] =
                             {}; // so that it does not live on from tile to tile
-                        multiply<T, Form, Split, Turns>(a.w_shape, all, &place, sums);
-                        finish<Turns>(a, work, sums);
-                        store_all<T, E, Turns>(a, work, sums, shared + out_place(Form));
+                        multiply<T, S, Split, Turns>(a.w_shape, all, &place, sums);
+                        finish<S, Turns>(a, work, sums);
+                        store_all<T, S, E, Turns>(a, work, sums, shared + S::kOut);
                     });
             });
     }
@@ -550,37 +569,37 @@ __device__ __forceinline__ float ended(Activation kind, float gate, float up) {
                                            : quickly_gated<Activation::clamped_swiglu>(gate, up);
 }
 
-template <typename T, PackedForm Form, bool Split> __global__ void __launch_bounds__(kThreads, 1)
+template <typename T, typename S, bool Split> __global__ void __launch_bounds__(S::kThreads, 1)
     four_bit_product_split(const __grid_constant__ Plan plan,
                            const __grid_constant__ CUtensorMap x) {
     const FourBitArguments &a = plan.a;
     extern __shared__ __align__(1024) unsigned char shared[];
-    RingOf<Form> place(shared_address(shared));
-    init_ring<Form>(a, place);
+    typename S::Ring place(shared_address(shared));
+    init_ring<S>(a, place);
     __syncthreads();
     const int splits = a.splits, rank = static_cast<int>(cluster_rank());
     const int cells = a.w_shape.cell_columns();
     const Range range{cells * rank / splits, cells * (rank + 1) / splits};
     const GroupedWork work = work_at(plan, static_cast<int>(blockIdx.x) / splits, {});
-    if (threadIdx.x >= kConsumers) {
-        registers_fewer<56>();
-        if (threadIdx.x < kConsumers + 32 && elect_one()) {
-            feed_dense<Form>(a, x, work, plan.size, range, &place);
+    if (threadIdx.x >= S::kConsumers) {
+        registers_fewer<S::kFeeders>();
+        if (threadIdx.x < S::kConsumers + 32 && elect_one()) {
+            feed_dense<S>(a, x, work, plan.size, range, &place);
         }
         __syncwarp();
     } else {
-        registers_more<224>();
-        with_turns(__shfl_sync(~0u, work.count, 0), [&](auto turns) {
+        registers_more<S::kRegisters>();
+        with_turns<S::kTurns>(__shfl_sync(~0u, work.count, 0), [&](auto turns) {
             constexpr int Turns = decltype(turns)::value;
-            float sums[2][Turns / 2] = {};
-            multiply<T, Form, Split, Turns>(a.w_shape, range, &place, sums);
-            named_barrier(1, kConsumers); // both are done with the stages
+            float sums[S::kBlocks][Turns / 2] = {};
+            multiply<T, S, Split, Turns>(a.w_shape, range, &place, sums);
+            named_barrier(1, S::kConsumers); // both are done with the stages
             auto *floats = reinterpret_cast<float *>(shared);
             const Place own;
             const int lane = own.lane();
 #pragma unroll
-            for (int b = 0; b < 2; ++b) {
-                const int row = own.group * 128 + b * 64 + own.warp() * 16 + lane / 4;
+            for (int b = 0; b < S::kBlocks; ++b) {
+                const int row = own.group * 64 * S::kBlocks + b * 64 + own.warp() * 16 + lane / 4;
 #pragma unroll
                 for (int i = 0; i < Turns / 2; ++i) {
                     const int turn = i / 4 * 8 + lane % 4 * 2 + i % 2;
@@ -590,12 +609,13 @@ template <typename T, PackedForm Form, bool Split> __global__ void __launch_boun
         });
     }
     cluster_sync();
-    const int rows = a.w_shape.rows, own = kFourBitTile / splits;
-    const int each = a.gated ? 16 : 8; // rows of W
-    const int across = own / each;
+    // Of the tile's sixteens of rows this CTA has every splits-th; a thread has eight results of a turn.
+    const int rows = a.w_shape.rows, own = (kFourBitTile / 16 - rank + splits - 1) / splits;
+    const int eights = a.gated ? 1 : 2, across = own * eights;
     const uint32_t parts = shared_address(shared);
-    for (int i = threadIdx.x; i < work.count * across; i += kThreads) {
-        const int turn = i / across, column = rank * own + i % across * each;
+    for (int i = threadIdx.x; i < work.count * across; i += S::kThreads) {
+        const int turn = i / across, eight = i % across;
+        const int column = (eight / eights * splits + rank) * 16 + eight % eights * 8;
         const int row = work.column + column;
         if (row >= rows) continue;
         float v[8];
@@ -618,10 +638,10 @@ template <typename T, PackedForm Form, bool Split> __global__ void __launch_boun
 
 // ---- Launches -----------------------------------------------------------------------------------
 
-template <typename T, PackedForm Form, bool Split>
+template <typename T, typename S, bool Split>
 cudaError_t launch_split(const Plan &plan, const CUtensorMap &x, cudaStream_t stream) {
-    const auto kernel = four_bit_product_split<T, Form, Split>;
-    constexpr int kShared = shared_bytes(Form);
+    const auto kernel = four_bit_product_split<T, S, Split>;
+    constexpr int kShared = S::kShared;
     const cudaError_t status =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
     if (status != cudaSuccess) return status;
@@ -632,7 +652,7 @@ cudaError_t launch_split(const Plan &plan, const CUtensorMap &x, cudaStream_t st
     cluster.val.clusterDim = {splits, 1, 1};
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(tiles * splits);
-    config.blockDim = dim3(kThreads);
+    config.blockDim = dim3(S::kThreads);
     config.dynamicSmemBytes = kShared;
     config.stream = stream;
     config.attrs = &cluster;
@@ -640,40 +660,46 @@ cudaError_t launch_split(const Plan &plan, const CUtensorMap &x, cudaStream_t st
     return cudaLaunchKernelEx(&config, kernel, plan, x);
 }
 
-template <typename T, PackedForm Form, bool Split, Ending E>
+template <typename T, typename S, bool Split, Ending E>
 cudaError_t launch_whole(const Plan &plan, const CUtensorMap &x, int sms, cudaStream_t stream) {
-    return launch_with_shared(four_bit_product<T, Form, Split, E>, static_cast<unsigned>(sms),
-                              kThreads, shared_bytes(Form), stream, plan, x);
+    return launch_with_shared(four_bit_product<T, S, Split, E>, static_cast<unsigned>(sms),
+                              S::kThreads, S::kShared, stream, plan, x);
 }
 
-template <typename T, PackedForm Form, bool Split>
-cudaError_t launch_product(const FourBitArguments &a, int sms, cudaStream_t stream) {
-    const Plan plan = plan_of(a);
+template <typename T, typename S, bool Split>
+cudaError_t launch_setup(const FourBitArguments &a, int sms, cudaStream_t stream) {
+    const Plan plan = plan_of(a, S::kTurns);
     CUtensorMap x{};
     if (a.tiles == nullptr) {
         const cudaError_t status =
             make_tensor_map(a.x, a.element, a.tokens, a.w_shape.columns, plan.size, &x);
         if (status != cudaSuccess) return status;
-        if (a.splits > 1) return launch_split<T, Form, Split>(plan, x, stream);
+        if (a.splits > 1) return launch_split<T, S, Split>(plan, x, stream);
     }
     if (a.gated) {
         switch (a.activation) {
         case Activation::silu:
-            return launch_whole<T, Form, Split, Ending::silu>(plan, x, sms, stream);
+            return launch_whole<T, S, Split, Ending::silu>(plan, x, sms, stream);
         case Activation::gelu_tanh:
-            return launch_whole<T, Form, Split, Ending::gelu_tanh>(plan, x, sms, stream);
+            return launch_whole<T, S, Split, Ending::gelu_tanh>(plan, x, sms, stream);
         case Activation::clamped_swiglu:
-            return launch_whole<T, Form, Split, Ending::clamped_swiglu>(plan, x, sms, stream);
+            return launch_whole<T, S, Split, Ending::clamped_swiglu>(plan, x, sms, stream);
         case Activation::gelu:
         case Activation::relu_squared:
             return cudaErrorInvalidValue;
         }
     }
-    if (a.squared) return launch_whole<T, Form, Split, Ending::relu_squared>(plan, x, sms, stream);
+    if (a.squared) return launch_whole<T, S, Split, Ending::relu_squared>(plan, x, sms, stream);
     if (a.add || a.y_type == DType::f32) {
-        return launch_whole<T, Form, Split, Ending::added>(plan, x, sms, stream);
+        return launch_whole<T, S, Split, Ending::added>(plan, x, sms, stream);
     }
-    return launch_whole<T, Form, Split, Ending::plain>(plan, x, sms, stream);
+    return launch_whole<T, S, Split, Ending::plain>(plan, x, sms, stream);
+}
+
+template <typename T, PackedForm Form, bool Split>
+cudaError_t launch_product(const FourBitArguments &a, int sms, cudaStream_t stream) {
+    return takes_few(a) ? launch_setup<T, Setup<1, Form>, Split>(a, sms, stream)
+                        : launch_setup<T, Setup<2, Form>, Split>(a, sms, stream);
 }
 
 } // namespace
