@@ -1,5 +1,5 @@
 // The cases that bench_attention times, by group: this project's own table, and the grids of the
-// papers and libraries that it is compared with (docs/performance.md).
+// papers and libraries that it is compared with (docs/lab/jobs.md).
 #pragma once
 
 #include <string>

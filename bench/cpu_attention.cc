@@ -25,7 +25,7 @@ struct Timed {
 Model one_layer(const Attention &shape) {
     Model model;
     model.layers.resize(1);
-    model.layers[0].attention = shape;
+    model.layers[0].mixer = shape;
     place_keys_and_values(&model);
     return model;
 }
@@ -40,7 +40,7 @@ struct AttentionBench {
     int32_t stretch = 0; // as in WorklistOptions
 
     AttentionBench(const Attention &shape, const CpuBenchOptions &options)
-        : model(one_layer(shape)), layer(model.layers[0].attention), kernels(options.table()),
+        : model(one_layer(shape)), layer(*model.layers[0].attention()), kernels(options.table()),
           pool(options.threads) {
         auto made = KvPages::create(model, options.type, 16, int64_t{256} << 20);
         check(made.status());
@@ -116,7 +116,7 @@ struct AttentionBench {
 } // namespace
 
 void bench_attention(const RandomModel &random_model, const CpuBenchOptions &options) {
-    AttentionBench bench(random_model.model.layers[0].attention, options);
+    AttentionBench bench(*random_model.model.layers[0].attention(), options);
     const Attention &c = bench.layer;
     const double flops_of_pair = 4.0 * c.heads * c.head_dim;
     std::printf("attention of a layer, %s, %s, %d threads, heads %d/%d of %d\n", bench.kernels.name,

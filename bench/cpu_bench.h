@@ -105,15 +105,16 @@ struct RandomModel {
             Layer layer;
             layer.before_attention = norm();
             if (convolutions && l > 0) {
-                convolve(&layer.convolution);
+                convolve(&layer.mixer.emplace<ShortConvolution>());
             } else {
-                attend(&layer.attention);
+                attend(&layer.mixer.emplace<Attention>());
             }
             layer.before_feed_forward = norm();
-            layer.feed_forward.width = intermediate;
-            layer.feed_forward.gate.values = tensor(intermediate, hidden, scale);
-            layer.feed_forward.up.values = tensor(intermediate, hidden, scale);
-            layer.feed_forward.down.values = tensor(hidden, intermediate, scale);
+            FeedForward &feed_forward = layer.feed.emplace<FeedForward>();
+            feed_forward.width = intermediate;
+            feed_forward.gate.values = tensor(intermediate, hidden, scale);
+            feed_forward.up.values = tensor(intermediate, hidden, scale);
+            feed_forward.down.values = tensor(hidden, intermediate, scale);
             model.layers.push_back(layer);
         }
         model.ropes = {{rope_frequencies({}, 64), 1, false}};

@@ -65,8 +65,8 @@ void bench_linear(const RandomModel &random_model, const CpuBenchOptions &option
     Linear &linear = **created;
     auto reproducible = Linear::create(options.type, &pool, true);
     check(reproducible.status());
-    const Attention &attention = random_model.model.layers[0].attention;
-    const FeedForward &feed_forward = random_model.model.layers[0].feed_forward;
+    const Attention &attention = *random_model.model.layers[0].attention();
+    const FeedForward &feed_forward = *random_model.model.layers[0].feed_forward();
     const Tensor qkv[] = {attention.q.values, attention.k.values, attention.v.values};
     const Tensor gate_up[] = {feed_forward.gate.values, feed_forward.up.values};
     const struct {

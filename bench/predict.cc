@@ -1,7 +1,7 @@
 // How long a described device is predicted to take for the jobs of bench/throughput.
 //
 //     predict [DEVICE]              beside what an H200 took, or an H100 if DEVICE is h100
-//                                   (docs/performance.md): rows/s measured and predicted, the error, and
+//                                   (docs/lab/jobs.md): rows/s measured and predicted, the error, and
 //                                   where the seconds are predicted to go. A star: a fit to these jobs alone
 //                                   was tested on the others
 //     predict [DEVICE] --heads      jobs whose prefixes have a head, on several models: rows/s with

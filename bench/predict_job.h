@@ -11,7 +11,7 @@
 
 namespace batchllm {
 
-// Measured rates; docs/performance.md has their tables and commands.
+// Measured rates; docs/lab/jobs.md has their tables and commands.
 struct MeasuredJob {
     NamedJob job;
     double kv_gib = 0;       // 0: all that the weights leave
@@ -57,7 +57,7 @@ constexpr MeasuredRate kMeasuredRates[] = {
 };
 
 // At 2edf6d3. None was used for the description. gpt-oss-20b, predicted 14 % too fast, is left out
-// (docs/performance.md).
+// (docs/lab/jobs.md).
 constexpr MeasuredRate kMeasuredOnH100[] = {
     {"a16", 0, 0, 88.9, false},  {"one", 0, 0, 121.9, false},         {"c16", 256, 0, 17.6, false},
     {"a4", 512, 0, 46.9, false}, {"industry1", 1000, 0, 57.4, false}, {"a16", 0, 4096, 84.8, false},

@@ -20,10 +20,7 @@ constexpr int32_t kKeys = 128, kValues = 64;
 Model make_model(int32_t heads) {
     Model model;
     model.layers.resize(1);
-    LinearAttention &space = model.layers[0].linear_attention;
-    space.rule = StateRule::state_space;
-    space.unit_length = false;
-    space.gate_first = true;
+    Mamba2 &space = model.layers[0].mixer.emplace<Mamba2>();
     space.key_heads = space.norm_parts = 1;
     space.value_heads = heads;
     space.key_dim = kKeys;
@@ -37,16 +34,16 @@ class Bench {
   public:
     Bench(const Model &model, DType state, int32_t sms, bool stepped, int32_t requests,
           int32_t each)
-        : space_(model.layers[0].linear_attention), step_(model, options(state, sms, stepped)),
+        : space_(*model.layers[0].linear_attention()), step_(model, options(state, sms, stepped)),
           tokens_(int64_t{requests} * each) {
         const int64_t vectors = space_.channels() * kRing;
-        const int64_t stride = weights_.qkv.rows = first_rows(model.layers[0]);
+        const int64_t stride = weights_.qkv.rows = first_rows(model.layers[0].mixer);
         projected_ = noise(tokens_ * stride, 1, 1);
         out_ = require(zeroed_memory(tokens_ * space_.values_size() * 2, "results"));
         vectors_ = require(zeroed_memory(vectors * 4, "vectors"));
         require(launch_random(vectors_.data(), DType::f32, vectors, 0.2F, 0.2F, 2, nullptr));
         // All numbers are the same, since only the time counts.
-        DeviceDelta &delta = weights_.delta;
+        DeviceDelta &delta = weights_.mixer.emplace<DeviceDelta>();
         delta.convolution = delta.decay = delta.step = delta.bias = delta.skip =
             vectors_.as<float>();
         delta.norm = {NormKind::rms, vectors_.as<float>(), nullptr, 1e-5F};

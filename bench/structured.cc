@@ -203,7 +203,8 @@ Result<Measured> Bench::run(int64_t rows, const std::vector<int32_t> *lengths,
     m.masks_before = engine_->mask_work();
     ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params.data(), rows, rows));
     RETURN_IF_ERROR(
-        engine_->add_tokens({rows, rows_.tokens.data(), offsets_.data()}, tags_.data(), column));
+        (*engine_->intake())
+            ->add_tokens({rows, rows_.tokens.data(), offsets_.data()}, tags_.data(), column));
     const auto start = Clock::now();
     m.processor_seconds = -processor_seconds();
     RETURN_IF_ERROR(engine_->run(nullptr, nullptr));

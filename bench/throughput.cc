@@ -21,7 +21,7 @@
 //     --devices 0,1                 the whole engine on these devices, after the first one alone
 //     --not-alone                   without the run on the first one
 //
-// Prints rows/s beside vLLM's (measured on the same kind of GPU; docs/performance.md), and the floor
+// Prints rows/s beside vLLM's (measured on the same kind of GPU; docs/lab/jobs.md), and the floor
 // (throughput_floor.h).
 #include <cstdio>
 #include <string>

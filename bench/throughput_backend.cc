@@ -17,7 +17,7 @@ namespace {
 // Prints the share of turns of the busiest eighth of the experts. It is that of the last step,
 // whose tokens random weights generated, not that of the whole job.
 Status print_turns(cuda::CudaBackend *backend) {
-    ASSIGN_OR_RETURN(std::vector<int64_t> turns, backend->step().expert_turns());
+    ASSIGN_OR_RETURN(std::vector<int64_t> turns, backend->step().parts().experts.turns_of_each());
     if (turns.empty()) return {};
     std::sort(turns.rbegin(), turns.rend());
     const auto eighth = static_cast<int64_t>(turns.size() / 8);
@@ -45,12 +45,12 @@ void print_profile(cuda::Profile *profile, double device_seconds) {
 Result<LinearRate> linear_rate(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
                                const JobRows &rows, const NamedJob &job, const Arguments &arguments,
                                const Measured &measured) {
-    const bool profiled = backend->step().profile().on;
-    backend->step().profile().on = false;
+    const bool profiled = backend->step().parts().profile.on;
+    backend->step().parts().profile.on = false;
     LinearProbe probe(backend, measured.sampled, measured.tokens);
     RETURN_IF_ERROR(run_job(backend, model, plan, rows, job, arguments, &probe).status());
     while (!probe.done()) RETURN_IF_ERROR(probe.run()); // for a job with few steps
-    backend->step().profile().on = profiled;
+    backend->step().parts().profile.on = profiled;
     return probe.best(!arguments.all);
 }
 
@@ -104,7 +104,7 @@ Result<double> bench_job(cuda::CudaBackend *backend, const Model &model, const N
     std::printf("  tokens' hash %016llx; graphs: %lld captured, %lld replays so far\n",
                 static_cast<unsigned long long>(m.hash), static_cast<long long>(graphs.captured()),
                 static_cast<long long>(graphs.replayed()));
-    if (arguments.profile) print_profile(&backend->step().profile(), m.backend);
+    if (arguments.profile) print_profile(&backend->step().parts().profile, m.backend);
     if (arguments.skew) RETURN_IF_ERROR(print_turns(backend));
     ASSIGN_OR_RETURN(const LinearRate linear,
                      linear_rate(backend, model, plan, rows, job, arguments, m));

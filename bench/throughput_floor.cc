@@ -7,16 +7,16 @@ namespace batchllm {
 
 AttentionFloor::AttentionFloor(const Model &model, int32_t key_bytes) {
     for (const Layer &layer : model.layers) {
-        const LinearAttention &delta = layer.linear_attention;
-        of_state_ += 4.0 * static_cast<double>(delta.values_size() * delta.key_dim +
-                                               layer.convolution.state_size());
-        if (!layer.attends()) continue;
-        const Attention &a = layer.attention;
+        const LinearAttention *linear = layer.linear_attention();
+        of_state_ += 4.0 * static_cast<double>(linear != nullptr ? linear->matrices_size()
+                                                                 : layer.state_size());
+        const Attention *a = layer.attention();
+        if (a == nullptr) continue;
         auto at = std::find_if(layers_.begin(), layers_.end(),
-                               [&](const Layers &l) { return l.window == a.window; });
-        if (at == layers_.end()) at = layers_.insert(at, Layers{a.window, 0, 0});
-        at->pair += 4.0 * a.heads * a.head_dim;
-        at->key += 2.0 * a.kv_heads * a.head_dim * key_bytes;
+                               [&](const Layers &l) { return l.window == a->window; });
+        if (at == layers_.end()) at = layers_.insert(at, Layers{a->window, 0, 0});
+        at->pair += 4.0 * a->heads * a->head_dim;
+        at->key += 2.0 * a->kv_heads * a->head_dim * key_bytes;
     }
 }
 

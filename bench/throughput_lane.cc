@@ -39,7 +39,7 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
     const JobRequests requests(rows, job);
 
     Measured m;
-    const int64_t key_bytes = dtype_bytes(backend->step().kv_type());
+    const int64_t key_bytes = dtype_bytes(backend->step().parts().options.kv_type());
     m.attention = AttentionFloor(model, static_cast<int32_t>(key_bytes));
     m.host = -backend->host_seconds();
     const auto start = Clock::now();

@@ -46,7 +46,7 @@ Status check_quantize(const ForwardOptions &forward, const cudaDeviceProp &devic
 // kNarrowRows rows by row.
 Status choose_by_row(const Model &model, std::string *attention) {
     const bool wide = std::any_of(model.layers.begin(), model.layers.end(), [](const Layer &layer) {
-        return layer.attention.kv_heads > 0 && layer.attention.gqa_ratio() > kNarrowRows;
+        return layer.attention() != nullptr && layer.attention()->gqa_ratio() > kNarrowRows;
     });
     if (!wide) return {};
     if (*attention == "sm90") {
@@ -89,8 +89,9 @@ int64_t step_tokens_by_memory(const Model &model, const ForwardOptions &options,
                 *most = std::max(*most, stored ? columns / kScaleBlock : 1);
             };
             take(model.hidden, &form.normed_scales);
-            take(last_columns(layer), &form.attended_scales);
-            take(layer.feed_forward.width, &form.activated_scales);
+            take(last_columns(layer.mixer), &form.attended_scales);
+            const FeedForward *dense = layer.feed_forward();
+            if (dense != nullptr) take(dense->width, &form.activated_scales);
         }
     }
     return default_step_tokens(model, form, memory_bytes);

@@ -8,7 +8,7 @@
 #include "backend/backend.h"
 #include "backend/state_memory.h"
 #include "device/device.h"
-#include "step/forward.h"
+#include "step/forward_options.h"
 
 namespace batchllm::cuda {
 
@@ -37,7 +37,7 @@ Status check_device(const DeviceFacts &facts);
 // Checks that this build can run on the device, and makes it the calling thread's device.
 Result<cudaDeviceProp> open_device(int device);
 
-// default_step_tokens() (backend/step_buffers.h) for these options.
+// default_step_tokens() (backend/gpu/step_buffers.h) for these options.
 int64_t step_tokens_by_memory(const Model &model, const ForwardOptions &options,
                               int64_t memory_bytes);
 

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "backend/batch_rows.h"
+#include "backend/gpu/gated_product.h"
 #include "backend/kv_type.h"
 #include "backend/smaller_pool.h"
 #include "backend/state_memory.h"
@@ -16,6 +17,30 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Flops per second of a multiprocessor's tensor cores for each of its clocks: dense products in 16 bits with sums in f32.
+double flops_of_clock(const cudaDeviceProp &properties) {
+    if (properties.major == 8) return properties.minor == 0 ? 2048 : 1024;
+    if (properties.major == 9) return 4096;
+    return properties.major == 10 ? 8192 : 1024;
+}
+
+ComputeDevice facts_of(const cudaDeviceProp &properties, int device) {
+    ComputeDevice facts{DeviceKind::gpu, properties.name, 0, 0};
+    int kilohertz = 0, memory_kilohertz = 0, bus_bits = 0;
+    const auto read = [&](int *to, cudaDeviceAttr what) {
+        return cudaDeviceGetAttribute(to, what, device) == cudaSuccess;
+    };
+    if (read(&kilohertz, cudaDevAttrClockRate)) {
+        facts.product_flops =
+            properties.multiProcessorCount * 1e3 * kilohertz * flops_of_clock(properties);
+    }
+    if (read(&memory_kilohertz, cudaDevAttrMemoryClockRate) &&
+        read(&bus_bits, cudaDevAttrGlobalMemoryBusWidth)) { // two transfers each clock
+        facts.memory_bandwidth = 2e3 * memory_kilohertz * bus_bits / 8;
+    }
+    return facts;
 }
 
 } // namespace
@@ -48,10 +73,12 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
     info.compute_type = backend->forward_->compute_type() +
                         name_of_kv_type(read.forward.kv_type()) + name_of_states(read.states);
     info.device = std::string(properties.name) + ", device " + std::to_string(device);
+    info.computes_on = facts_of(properties, device);
+    info.products_in_fp8 = backend->forward_->parts().weights.scaled();
     info.vocabulary = model.vocabulary;
     info.hidden = model.hidden;
     info.page_tokens = kPageKeys;
-    info.page_bytes = backend->forward_->page_bytes();
+    info.page_bytes = backend->forward_->parts().kv.page_bytes();
     info.step_tokens = read.forward.step_tokens;
     info.reproducible = options.reproducible;
     info.batches_in_flight = read.overlap ? kSlots : 1;
@@ -67,25 +94,25 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
 Status CudaBackend::take_memory(const BackendOptions &options, int64_t state_slots) {
     ASSIGN_OR_RETURN(const int64_t bytes, pool_bytes(options));
     const auto kv_groups = static_cast<int64_t>(info_.kv_windows.size());
-    const MemoryNeeds needs{forward_->slot_bytes(), info_.page_bytes * kv_groups / kPageKeys,
-                            info_.step_tokens};
+    const MemoryNeeds needs{forward_->parts().states.slot_bytes(),
+                            info_.page_bytes * kv_groups / kPageKeys, info_.step_tokens};
     ASSIGN_OR_RETURN(const MemoryShares shares, share_memory(bytes, needs, state_slots));
     if (shares.state_slots > 0) {
-        RETURN_IF_ERROR(forward_->take_slots(shares.state_slots));
+        RETURN_IF_ERROR(forward_->parts().states.take_slots(shares.state_slots));
         info_.state_slots = shares.state_slots;
         info_.state_bytes = needs.slot_bytes;
     }
     ASSIGN_OR_RETURN(info_.pages, count_pages(shares.bytes_left, info_.page_bytes));
-    info_.pages = std::min(info_.pages, forward_->most_pages());
+    info_.pages = std::min(info_.pages, forward_->parts().kv.most_pages());
     return take_pages();
 }
 
 // Another process may have taken some of the memory since it was measured.
 Status CudaBackend::take_pages() {
     SmallerPool pool(info_.pages, info_.page_bytes);
-    Status status = forward_->take_pages(pool.pages());
+    Status status = forward_->parts().kv.take_pages(pool.pages());
     while (status.code() == BATCHLLM_ERROR_OUT_OF_MEMORY && pool.next()) {
-        status = forward_->take_pages(pool.pages());
+        status = forward_->parts().kv.take_pages(pool.pages());
     }
     RETURN_IF_ERROR(std::move(status));
     info_.pages = pool.pages();
@@ -130,7 +157,8 @@ Status CudaBackend::forward_checked(const TokenBatch &batch, Slot *slot) {
     RETURN_IF_CUDA(cudaSetDevice(device_));
     // The slot's last batch was collected: nothing reads its memory any more.
     slot->staging.clear();
-    RETURN_IF_ERROR(slot->samples.stage(batch, info_, forward_->logits_rows(), &slot->staging));
+    RETURN_IF_ERROR(
+        slot->samples.stage(batch, info_, forward_->head().logits_rows(), &slot->staging));
     if (batch.tokens.empty()) return check_cuda(cudaEventRecord(slot->begin, stream_), "a step");
     RETURN_IF_ERROR(
         forward_->stage(batch, slot->samples.wanted(), slot->samples.rows(), &slot->staging));
@@ -158,7 +186,7 @@ Status CudaBackend::sample_checked(std::span<const TokenMask> masks) {
         RETURN_IF_CUDA(cudaStreamWaitEvent(stream_, last_->sent, 0));
     }
     RETURN_IF_CUDA(cudaEventRecord(last_->masked, stream_));
-    RETURN_IF_ERROR(last_->samples.run(last_->staging, forward_.get(), stream_));
+    RETURN_IF_ERROR(last_->samples.run(last_->staging, &forward_->head(), stream_));
     return check_cuda(cudaEventRecord(last_->end, stream_), "a step");
 }
 
@@ -191,7 +219,7 @@ Status CudaBackend::collect_checked(BatchOutput *output) {
     RETURN_IF_CUDA(cudaEventElapsedTime(&milliseconds, slot.forwarded, slot.masked));
     last_wait_seconds_ = static_cast<double>(milliseconds) * 1e-3;
     slot.samples.take(output);
-    return forward_->profile().collect();
+    return forward_->parts().profile.collect();
 }
 
 } // namespace batchllm::cuda

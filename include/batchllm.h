@@ -74,12 +74,12 @@ extern "C" {
 #define BATCHLLM_API
 #endif
 
-/* ---- Version, status, errors ---------------------------------------------------------------- */
+/* ---- Version, status, errors ----------------------------------------------------------------- */
 
 #define BATCHLLM_VERSION_MAJOR 0
 #define BATCHLLM_VERSION_MINOR 1
 #define BATCHLLM_VERSION_PATCH 0
-/* The version of this header, for #if BATCHLLM_VERSION >= ...; batchllm_version() is the library's. */
+/* This header's version, for #if BATCHLLM_VERSION >= ...; batchllm_version() is the library's. */
 #define BATCHLLM_VERSION                                                                           \
     ((BATCHLLM_VERSION_MAJOR << 16) | (BATCHLLM_VERSION_MINOR << 8) | BATCHLLM_VERSION_PATCH)
 
@@ -97,6 +97,10 @@ extern "C" {
 #define BATCHLLM_ERROR_TOKENIZER_FORMAT 21 /* tokenizer.json, tokenizer_config.json */
 #define BATCHLLM_ERROR_PLAN_FORMAT 22      /* not a plan file, damaged, or of a newer format */
 #define BATCHLLM_ERROR_PLAN_MISMATCH 23    /* a plan for other rows or another tokenizer */
+#define BATCHLLM_ERROR_JOURNAL_FORMAT 24   /* what resuming needs is damaged, edited or missing */
+#define BATCHLLM_ERROR_JOURNAL_MISMATCH                                                            \
+    25                                   /* another job's journal; the text names the difference */
+#define BATCHLLM_ERROR_JOURNAL_EXISTS 26 /* an output that is to be neither resumed nor replaced */
 /* Backends. */
 #define BATCHLLM_ERROR_BACKEND_UNAVAILABLE 40 /* no such backend here: no driver, no device */
 #define BATCHLLM_ERROR_DEVICE 41              /* the device failed; the engine stays failed */
@@ -124,152 +128,191 @@ BATCHLLM_API const char *batchllm_last_error(void);
 
 /* ---- Engine options -------------------------------------------------------------------------- */
 
-/* Which prefixes prompts share (batchllm_engine_options.enlarge, batchllm_plan_options). */
-#define BATCHLLM_ENLARGE_NONE 0 /* share nothing, not even between equal rows or samples of a row */
-#define BATCHLLM_ENLARGE_OPTIMAL                                                                   \
-    1                            /* the exact optimum of single-level sharing by prefixes of at
-                                      least min_prefix_tokens; the default */
-#define BATCHLLM_ENLARGE_PAPER 2 /* BatchLLM's Algorithm 1 */
+/* Which prefixes prompts share (`enlarge` of batchllm_engine_options and batchllm_plan_options).
+ *   NONE     share nothing, not even between equal rows or samples of a row
+ *   OPTIMAL  the exact optimum of single-level sharing by prefixes of at least min_prefix_tokens
+ *   PAPER    BatchLLM's Algorithm 1 */
+#define BATCHLLM_ENLARGE_NONE 0
+#define BATCHLLM_ENLARGE_OPTIMAL 1 /* default */
+#define BATCHLLM_ENLARGE_PAPER 2
 
-#define BATCHLLM_ORDER_DECODE_FIRST 0 /* groups by BatchLLM's Eq. 4; the default */
-#define BATCHLLM_ORDER_ARRIVAL 1      /* groups by their first row */
+/* The order in which groups of rows run (`order` of the same structs). */
+#define BATCHLLM_ORDER_DECODE_FIRST 0 /* by BatchLLM's Eq. 4: long answers first; default */
+#define BATCHLLM_ORDER_ARRIVAL 1      /* by their first row */
 
 #define BATCHLLM_LOG_ERROR 0
 #define BATCHLLM_LOG_WARNING 1
 #define BATCHLLM_LOG_INFO 2
 #define BATCHLLM_LOG_DEBUG 3
 
-/* message: UTF-8, one line without a line feed, valid during the call. The library may call it from any
- * of its threads. It must not call back into the library. */
+/* message: UTF-8, one line without a line feed, valid during the call. The library may call it from
+ * any of its threads. It must not call back into the library. */
 typedef void (*batchllm_log_function)(void *user, int32_t level, const char *message);
 
 typedef struct batchllm_engine_options {
     uint32_t struct_size;
-    int32_t threads;          /* CPU threads; 0: every core this process may use */
-    const char *model_dir;    /* Hugging Face directory. NULL is allowed with backend "sim" */
-    const char *backend;      /* "auto" (NULL), "cpu", "cuda", "sim" */
-    const char *devices;      /* device numbers, "0" or "0,1"; NULL: "0". Each has the whole
-                                    model, and a KV pool and steps of its own */
+    int32_t threads; /* CPU threads; 0: every core this process may use */
+
+    /* What runs, and on what. */
+    const char *model_dir; /* Hugging Face directory. NULL is allowed with backend "sim" */
+    const char *backend;   /* "auto" (NULL), "cpu", "cuda", "sim" */
+    /* Device numbers, "0" or "0,1"; NULL: "0". Each device has the whole model, and KV pages and
+     * steps of its own. */
+    const char *devices;
     const char *compute_type; /* "auto" (NULL), "bf16", "f16", "f32" */
-    /* Options of the backend (docs/backends.md), "key=value,key=value", or NULL. With "quantize=fp8",
-     * cuda computes a 16-bit checkpoint's layers in fp8, up to 1.4 times as fast. On 20,000 rows with
-     * examples/catalogue's model, that cost 0.06 points (97.74 to 97.68 % right). "kv_type=fp8" keeps
-     * keys and values in half the memory, rounded to four significant bits. On the same rows, that
-     * cost 0.07 points. */
+    /* "key=value,key=value", or NULL. Unknown keys and values are errors.
+     *   page_tokens   cpu, sim  tokens of a KV page: a multiple of 16 up to 1,024; default 16
+     *   kv_type       all       type of keys and values: "auto" (the compute type); "fp8" on cuda
+     *   quantize      cuda      layers whose products are in fp8: "stored" (default: those that the
+     *                           checkpoint has in fp8), "fp8" (all), "none"
+     *   state_slots   all       slots for the states of recurrent layers; default: by memory
+     *   state_type    all       their type: "f32" (default) or "bf16"
+     *   kernels       cpu       "portable", "avx2", "avx512", "avx512_bf16", "amx"; default: best
+     *   attention     cuda      family of kernels: "auto", "sm90", "sm80"
+     *   residual      cuda      type of the residual stream: "element" (compute type) or "f32"
+     *   fast_accumulation
+     *                 cuda      1: sums of fp8 products have the tensor cores' precision; default 0
+     *   graphs        cuda      0: no CUDA graphs; default 1
+     *   tuning        cuda      0: cuBLASLt's candidates are not timed; default 1
+     *   tuning_cache  cuda      the file that keeps what was timed, or "none"; default: a file in
+     *                           the user's cache directory
+     * docs/backends.md has those for comparisons, and sim's own. */
     const char *backend_options;
+
     /* Memory on each device for KV pages and, if layers have a state, for state slots: one for each
-     * running row and each shared prefix in use, of batchllm_info.state_slot_bytes. There are as many
-     * slots as leave the pages of 512 tokens for each, but slots get at least 1/16 of this memory;
-     * backend_options' state_slots sets their number instead. 0: by kv_memory_fraction. */
+     * running row and each shared prefix in use, of batchllm_info.state_slot_bytes. There are as
+     * many slots as leave the pages of 512 tokens for each, but slots get at least 1/16 of this
+     * memory; backend_options' state_slots sets their number instead. 0: by kv_memory_fraction. */
     int64_t kv_memory_bytes;
     double kv_memory_fraction; /* of the memory free after loading; 0: 0.9 on a GPU, 0.4 on a CPU */
-    int64_t step_tokens;       /* maximum tokens computed in a step; 0: chosen by the backend */
+
+    /* Limits. */
+    int64_t step_tokens;        /* maximum tokens computed in a step; 0: chosen by the backend */
     int64_t max_request_tokens; /* longest prompt plus output; 0: what the model states */
     int64_t max_requests;       /* maximum requests running at once; 0: limited only by memory */
-    int32_t enlarge;            /* BATCHLLM_ENLARGE_ */
-    int32_t levels;    /* 1: one prefix per row; 2: prefixes share heads; 0: if it pays (default) */
-    int32_t order;     /* BATCHLLM_ORDER_ */
-    int32_t log_level; /* least important BATCHLLM_LOG_ level to log; default warning */
+
+    /* Sharing and order. */
+    int32_t enlarge;           /* BATCHLLM_ENLARGE_ */
+    int32_t min_prefix_tokens; /* shorter prefixes are not shared; 0: 16 */
+    /* 1: each shared prefix stands alone. 2: shared prefixes may have a common prefix of their own,
+     * computed and stored once for all of them. 0 (default): where that is predicted to pay. */
+    int32_t levels;
+    int32_t order; /* BATCHLLM_ORDER_ */
+
+    /* Mixed into each row's own seed. */
+    uint64_t seed;
+    /* 1: a row's tokens, log-probabilities, scores, labels and vectors are the same bits whatever
+     * rows are computed with it, shared or not, at any step_tokens, KV memory and number of threads
+     * and devices. This holds for one version, type of processor or GPU, backend and compute_type.
+     * On cuda in types other than f32, it holds only if the row's shared prefix ends at the same
+     * place; other rows can move it, except with ENLARGE_NONE. UNSUPPORTED if a matrix product
+     * cannot be computed in this way. 0 (default): last bits may differ. */
+    int32_t reproducible;
+
+    /* Watching. */
+    int32_t log_level;         /* least important BATCHLLM_LOG_ level to log; default warning */
     batchllm_log_function log; /* NULL: nothing is logged */
     void *log_user;
-    uint64_t seed; /* mixed into each row's own seed */
-    const char
-        *timeline_path; /* CSV with one line per batch, replaced if it exists; NULL: none. Its
-                                  columns: step, milliseconds, decode_tokens, own_tokens,
-                                  prefix_tokens, requests, pages_used, device */
-    int32_t min_prefix_tokens; /* shorter prefixes are not shared; 0: 16 */
-    int32_t reproducible; /* 1: a row's tokens, log-probabilities, scores, labels and vectors are
-                             the same bits whatever rows are computed with it, shared or not, at
-                             any step_tokens, KV memory and number of threads and devices. This
-                             holds for one version, type of processor or GPU, backend and
-                             compute_type. On cuda in types other than f32, it holds only if the
-                             row's shared prefix ends at the same place; other rows can move it,
-                             except with ENLARGE_NONE. UNSUPPORTED if a matrix product cannot be
-                             computed in this way. 0 (default): last bits may differ */
+    /* A CSV file with one line per batch, replaced if it exists; NULL: none. Its columns: step,
+     * milliseconds, decode_tokens, own_tokens, prefix_tokens, requests, pages_used, device. */
+    const char *timeline_path;
 } batchllm_engine_options;
 
 /* Fills in the defaults. struct_size: sizeof(batchllm_engine_options) as the caller compiled it. */
 BATCHLLM_API void batchllm_engine_options_init(batchllm_engine_options *options,
                                                size_t struct_size);
 
-/* ---- Parameters of a row -----------------------------------------------------------------------
- */
+/* ---- Parameters of a row --------------------------------------------------------------------- */
 
 /* The kind of a row's result (batchllm_params.task). */
 #define BATCHLLM_TASK_GENERATE 0 /* tokens and text */
 #define BATCHLLM_TASK_EMBED 1    /* one vector: `embeddings` of the results */
-#define BATCHLLM_TASK_CLASSIFY                                                                     \
-    2 /* labels, from a model's classification head: `label_logits` and
-                                    `label_probabilities` of the results */
+/* Labels, from a model's classification head: `label_logits` and `label_probabilities`. */
+#define BATCHLLM_TASK_CLASSIFY 2
 
-/* The vector of a row, from the hidden states after the model's last norm. */
-#define BATCHLLM_POOLING_MODEL                                                                     \
-    0                            /* as in modules.json and 1_Pooling/config.json of the model, as
-                                    is whether it is normalised; without these files: LAST */
-#define BATCHLLM_POOLING_LAST 1  /* of the last token: prefixes are shared as in generation */
-#define BATCHLLM_POOLING_MEAN 2  /* the mean over all tokens: only equal rows are shared */
-#define BATCHLLM_POOLING_FIRST 3 /* of the first token, the only one that is computed */
+/* The vector of a row, from the hidden states after the model's last norm.
+ *   MODEL  as modules.json and 1_Pooling/config.json of the model say, as is whether it is
+ *          normalised; without these files: LAST
+ *   LAST   of the last token: prefixes are shared as in generation
+ *   MEAN   the mean over all tokens: only equal rows are shared
+ *   FIRST  of the first token, the only one that is computed */
+#define BATCHLLM_POOLING_MODEL 0
+#define BATCHLLM_POOLING_LAST 1
+#define BATCHLLM_POOLING_MEAN 2
+#define BATCHLLM_POOLING_FIRST 3
 
 /* A constraint on the output of a row: see batchllm_constraint_create. */
 typedef struct batchllm_constraint batchllm_constraint;
 
 typedef struct batchllm_params {
     uint32_t struct_size;
-    int32_t max_tokens;       /* maximum tokens to generate, >= 1; default 128 */
+    int32_t task; /* BATCHLLM_TASK_; default 0: generate */
+
+    /* Any task: how a row's text becomes tokens. */
+    int32_t add_special; /* nonzero (default): the tokenizer's template adds BOS and the like */
+    /* Nonzero (default): special tokens in the text are special tokens. 0: they are plain text (for
+     * untrusted text). */
+    int32_t parse_special;
+
+    /* Embed. */
+    int32_t pooling;    /* BATCHLLM_POOLING_; default 0: as the model's files say */
+    int32_t normalize;  /* 1: scale to length 1; -1: do not; default 0: as the model's files say */
+    int32_t dimensions; /* keep this many dimensions, then normalise; default 0: all */
+
+    /* Generate. What follows has no effect with another task. */
+    int32_t max_tokens; /* maximum tokens to generate, >= 1; default 128 */
+    /* >= 0 and <= max_tokens; default 0. This many tokens come before any EOS id or stop token, and
+     * stop strings count only after them. If a constraint allows nothing else, the row gets
+     * ROW_NOT_A_NUMBER. */
+    int32_t min_tokens;
+    int32_t ignore_eos; /* nonzero: the model's EOS ids do not stop the row */
+    int32_t samples;    /* results for this row, >= 1; default 1 */
+
+    /* What is returned beside the tokens. */
+    /* -1 (default): no log-probabilities; 0: of the chosen tokens; n: also of the n likeliest; at
+     * most 20. */
+    int32_t logprobs;
+    /* The same for the prompt's own tokens: -1 (default): none; 0: of the tokens; n: also of the n
+     * likeliest in their places; at most 20. Such a row computes its whole prompt itself and shares
+     * no prefix with other rows. Its samples still share its prompt, and equal greedy rows are
+     * computed once. */
+    int32_t prompt_logprobs;
+
+    /* Which token comes next. */
     float temperature;        /* 0 (default): greedy. Otherwise logits / temperature */
+    int32_t top_k;            /* >= 1; default 0: off, as is -1 */
     float top_p;              /* (0, 1]; default 1: off */
     float min_p;              /* [0, 1); default 0: off */
-    int32_t top_k;            /* >= 1; default 0: off, as is -1 */
     float repetition_penalty; /* > 0; default 1: off. Over prompt and output, as in CTRL */
     float presence_penalty;   /* [-2, 2]; default 0. Over the output */
     float frequency_penalty;  /* [-2, 2]; default 0. Over the output */
-    int32_t samples;          /* results for this row, >= 1; default 1 */
-    uint64_t seed;            /* with the engine's seed, the row's tag and the position, determines
-                                 the random numbers */
-    int32_t ignore_eos;       /* nonzero: the model's EOS ids do not stop the row */
-    int32_t logprobs;         /* -1 (default): none; 0: of the chosen tokens; n: also of the n
-                                 likeliest; at most 20 */
-    int32_t parse_special;    /* nonzero (default): special tokens in the text are special tokens;
-                                 0: they are plain text (for untrusted text) */
-    int32_t add_special; /* nonzero (default): the tokenizer's template adds BOS and the like */
-    const int32_t *stop_tokens; /* [stop_token_count], besides the model's EOS ids */
+    /* Determines the random numbers, with the engine's seed, the row's tag and the position. */
+    uint64_t seed;
+
+    /* Where the row ends, besides the model's EOS ids. */
+    const int32_t *stop_tokens; /* [stop_token_count] */
     int64_t stop_token_count;
-    const char *const *stop_strings; /* [stop_string_count] UTF-8, zero-terminated, not empty; the
-                                        text is cut before the first one found */
+    /* [stop_string_count] UTF-8, zero-terminated, not empty; the text is cut before the first one
+     * found. */
+    const char *const *stop_strings;
     int64_t stop_string_count;
-    const int32_t *bias_tokens; /* [bias_count] */
-    const float *bias_values;   /* [bias_count] added to those tokens' logits */
+
+    /* What may come. */
+    const batchllm_constraint *constraint; /* of the same engine; NULL: none */
+    const int32_t *bias_tokens;            /* [bias_count] */
+    const float *bias_values;              /* [bias_count] added to those tokens' logits */
     int64_t bias_count;
-    /* The task. Unless it is BATCHLLM_TASK_GENERATE, add_special and parse_special are the only
-     * parameters above that have an effect. */
-    int32_t task;    /* BATCHLLM_TASK_; default 0: generate */
-    int32_t pooling; /* embed: BATCHLLM_POOLING_; default 0: as the model's files say */
-    int32_t
-        normalize; /* embed: 1: scale to length 1; -1: do not; default 0: as the model's files say */
-    int32_t dimensions; /* embed: keep this many dimensions, then normalise; default 0: all */
-    const batchllm_constraint
-        *constraint; /* made for the engine that the rows are added to; NULL: none */
-    /* For generated rows; the four below have no effect with another task. */
-    int32_t min_tokens; /* >= 0 and <= max_tokens; default 0. This many tokens come before any EOS
-                           id or stop token, and stop strings count only after them. If a
-                           constraint allows nothing else, the row gets ROW_NOT_A_NUMBER */
-    int32_t prompt_logprobs; /* log-probabilities of the prompt's own tokens: -1 (default): none; 0:
-                                of the tokens; n: also of the n likeliest in their places; at most
-                                20. Such a row computes its whole prompt itself and shares no prefix
-                                with other rows. Its samples still share its prompt, and equal
-                                greedy rows are computed once */
-    const char *const *bad_words; /* [bad_word_count] UTF-8, zero-terminated, not empty: texts that
-                                     are not generated. Each is tokenized with and without a space
-                                     before it; where the output ends in all tokens of either but
-                                     the last, the last is never chosen. Another spelling, or the
-                                     same text in other tokens, is not affected */
+    /* [bad_word_count] UTF-8, zero-terminated, not empty: texts that are not generated. Each is
+     * tokenized with and without a space before it; where the output ends in all tokens of either
+     * but the last, the last is never chosen. Another spelling, or the same text in other tokens,
+     * is not affected. */
+    const char *const *bad_words;
     int64_t bad_word_count;
 } batchllm_params;
 
 BATCHLLM_API void batchllm_params_init(batchllm_params *params, size_t struct_size);
 
-/* ---- Engine -----------------------------------------------------------------------------------
- */
+/* ---- Engine ---------------------------------------------------------------------------------- */
 
 typedef struct batchllm_engine batchllm_engine;
 
@@ -285,28 +328,32 @@ BATCHLLM_API int64_t batchllm_engine_label_count(const batchllm_engine *engine);
  * thread. */
 BATCHLLM_API const char *batchllm_engine_label(const batchllm_engine *engine, int64_t label);
 
-/* Checks whether rows with these parameters can run at all, whatever their prompts. If not, it fails with
- * ROW_INVALID_PARAMETER and the error text that each row would get. Use it before adding rows if they all
- * have the same parameters. Other errors as for batchllm_add_tokens. */
+/* Checks whether rows with these parameters can run at all, whatever their prompts. If not, it
+ * fails with ROW_INVALID_PARAMETER and the error text that each row would get. Use it before adding
+ * rows if they all have the same parameters. Other errors as for batchllm_add_tokens. */
 BATCHLLM_API int32_t batchllm_engine_check_params(batchllm_engine *engine,
                                                   const batchllm_params *params);
 
-/* ---- Constraints -------------------------------------------------------------------------------
+/* ---- Constraints -----------------------------------------------------------------------------
  *
  * A constraint restricts the output of a row to one of a list of texts, a match of a regular
- * expression, JSON that a schema accepts, or a text of a grammar. At each position only tokens that can
- * still lead to a valid text are allowed, and an EOS id only if the text is valid. So a row that
- * finishes with BATCHLLM_FINISH_STOP has a valid text (after `start_after`, if given). A row cut by
- * max_tokens finishes with BATCHLLM_FINISH_LENGTH, and its text is the beginning of a valid one.
- * Stop tokens and stop strings apply as well, and may cut a text short.
+ * expression, JSON that a schema accepts, or a text of a grammar. At each position only tokens that
+ * can still lead to a valid text are allowed, and an EOS id only if the text is valid. So a row
+ * that finishes with BATCHLLM_FINISH_STOP has a valid text (after `start_after`, if given). A row
+ * cut by max_tokens finishes with BATCHLLM_FINISH_LENGTH, and its text is the beginning of a valid
+ * one. Stop tokens and stop strings apply as well, and may cut a text short.
  *
- * - The row ends as soon as nothing can follow its text, without an EOS id. It also ends at an EOS id,
+ * - The row ends as soon as nothing can follow its text, without an EOS id. It also ends at an EOS
+ * id,
  *   regardless of ignore_eos.
- * - Log-probabilities, of the chosen token and of the likeliest, are those of the model's distribution
- *   over the tokens that the constraint allows at that position: the probabilities of these add up to 1.
- * - Temperature, top-k, penalties and biases apply to the allowed tokens. A bias of -infinity on all of
+ * - Log-probabilities, of the chosen token and of the likeliest, are those of the model's
+ * distribution
+ *   over the tokens that the constraint allows at that position: these probabilities add up to 1.
+ * - Temperature, top-k, penalties and biases apply to the allowed tokens. A bias of -infinity on
+ * all of
  *   them gives the row ROW_NOT_A_NUMBER.
- * - If only one text can come next, its tokens are not sampled but taken from the tokenizer, unless the
+ * - If only one text can come next, its tokens are not sampled but taken from the tokenizer, unless
+ * the
  *   row asks for log-probabilities, biases or stop tokens.
  * - Special tokens are never used to spell text; EOS ids are allowed only where the text may end.
  */
@@ -351,14 +398,14 @@ typedef struct batchllm_constraint_options {
 BATCHLLM_API void batchllm_constraint_options_init(batchllm_constraint_options *options,
                                                    size_t struct_size);
 
-/* Makes a constraint for rows of this engine, since it depends on the model's tokens. One constraint
- * serves any number of rows, which share the work for it; rows with equal prompts are computed once only
- * if they use the same constraint. Nothing of the options is borrowed. Any thread, even while another
- * one uses the engine, but not during batchllm_engine_destroy. Bounded in time and memory.
- * Errors: INVALID_ARGUMENT for an invalid text, with the place in it, and for a schema that no value
- * satisfies; UNSUPPORTED for requirements that cannot be enforced exactly, by keyword and path, for a
- * constraint that is too large, and for a tokenizer that constraints cannot work with; STATE if the
- * engine has no tokenizer. */
+/* Makes a constraint for rows of this engine, since it depends on the model's tokens. One
+ * constraint serves any number of rows, which share the work for it; rows with equal prompts are
+ * computed once only if they use the same constraint. Nothing of the options is borrowed. Any
+ * thread, even while another one uses the engine, but not during batchllm_engine_destroy. Bounded
+ * in time and memory. Errors: INVALID_ARGUMENT for an invalid text, with the place in it, and for a
+ * schema that no value satisfies; UNSUPPORTED for requirements that cannot be enforced exactly, by
+ * keyword and path, for a constraint that is too large, and for a tokenizer that constraints cannot
+ * work with; STATE if the engine has no tokenizer. */
 BATCHLLM_API int32_t batchllm_constraint_create(batchllm_engine *engine,
                                                 const batchllm_constraint_options *options,
                                                 batchllm_constraint **out);
@@ -366,12 +413,11 @@ BATCHLLM_API int32_t batchllm_constraint_create(batchllm_engine *engine,
  * destroyed: rows keep what they need. Any thread. */
 BATCHLLM_API void batchllm_constraint_destroy(batchllm_constraint *constraint);
 
-/* The requirements of a loose schema that are not enforced: UTF-8, one line each, without a line feed
- * after the last; "" if there are none. Valid until the constraint is destroyed. Any thread. */
+/* The requirements of a loose schema that are not enforced: UTF-8, one line each, without a line
+ * feed after the last; "" if there are none. Valid until the constraint is destroyed. Any thread. */
 BATCHLLM_API const char *batchllm_constraint_warnings(const batchllm_constraint *constraint);
 
-/* ---- Rows in ----------------------------------------------------------------------------------
- */
+/* ---- Rows in --------------------------------------------------------------------------------- */
 
 /* Adds n rows of tokens.
  *   tokens, offsets   column of n prompts; offsets [n + 1] counts tokens
@@ -379,8 +425,8 @@ BATCHLLM_API const char *batchllm_constraint_warnings(const batchllm_constraint 
  *                     be unique; NULL: 0, 1, 2, ... in the order in which rows are added
  *   params            NULL: defaults. Else params_count structs, params->struct_size bytes apart
  *   params_count      1 (for all rows) or n
- * Every row gets a result, even an invalid one. The call fails only if the columns themselves cannot
- * be read (INVALID_ARGUMENT), and then it adds no row. */
+ * Every row gets a result, even an invalid one. The call fails only if the columns themselves
+ * cannot be read (INVALID_ARGUMENT), and then it adds no row. */
 BATCHLLM_API int32_t batchllm_add_tokens(batchllm_engine *engine, int64_t n, const int32_t *tokens,
                                          const int64_t *offsets, const uint64_t *tags,
                                          const batchllm_params *params, int64_t params_count);
@@ -399,9 +445,9 @@ BATCHLLM_API int32_t batchllm_add_text(batchllm_engine *engine, int64_t n, const
  *   "chat_template_kwargs"    an object: further variables of the template
  * Other keys are errors. The template's output is tokenized with special tokens parsed and without
  * adding BOS and the like; add_special of the parameters has no effect. With parse_special 0, a
- * conversation whose own text spells a special token is an error (the template's own are still parsed).
- * An invalid item, and one that the template refuses, gives its row ROW_TEMPLATE. So does every item
- * if the model has no template that this library can render. */
+ * conversation whose own text spells a special token is an error (the template's own are still
+ * parsed). An invalid item, and one that the template refuses, gives its row ROW_TEMPLATE. So does
+ * every item if the model has no template that this library can render. */
 BATCHLLM_API int32_t batchllm_add_chat(batchllm_engine *engine, int64_t n,
                                        const char *conversations, const int64_t *offsets,
                                        const uint64_t *tags, const batchllm_params *params,
@@ -412,31 +458,30 @@ BATCHLLM_API int32_t batchllm_add_prompt(batchllm_engine *engine, const char *te
                                          uint64_t tag, const batchllm_params *params);
 
 /* Adds n rows to be scored: each gets the log-probability of every given continuation after the
- * row's prompt, and nothing is generated. A continuation of one token is a candidate: all of a row's
- * candidates cost one position of logits.
+ * row's prompt, and nothing is generated. A continuation of one token is a candidate: all of a
+ * row's candidates cost one position of logits.
  *   continuation_rows     [n + 1] offsets: which continuations are row i's (at least one each)
  *   continuation_offsets  [continuation_rows[n] + 1] counts tokens in `continuations`
- * The results have `scores`, and no generated tokens. Sampling parameters have no effect: scores are
- * those of the model's own distribution. */
+ * The results have `scores`, and no generated tokens. Sampling parameters have no effect: scores
+ * are those of the model's own distribution. */
 BATCHLLM_API int32_t batchllm_add_scores(batchllm_engine *engine, int64_t n, const int32_t *tokens,
                                          const int64_t *offsets, const int32_t *continuations,
                                          const int64_t *continuation_offsets,
                                          const int64_t *continuation_rows, const uint64_t *tags);
 
 /* The same from text. A continuation is tokenized by itself, without special tokens, and appended.
- * params: NULL, or one struct for all rows, whose add_special and parse_special apply to prompts. */
+ * params: NULL, or one struct for all rows; its add_special and parse_special apply to prompts. */
 BATCHLLM_API int32_t batchllm_add_score_text(batchllm_engine *engine, int64_t n, const char *text,
                                              const int64_t *offsets, const char *continuations,
                                              const int64_t *continuation_offsets,
                                              const int64_t *continuation_rows, const uint64_t *tags,
                                              const batchllm_params *params);
 
-/* ---- Groups, steps ----------------------------------------------------------------------------
- */
+/* ---- Groups, steps --------------------------------------------------------------------------- */
 
-/* Plans all rows that were added and have not started: finds what they share, and their order. A step
- * does this by itself if there are unplanned rows, so add many rows at a time. A row starts when the
- * scheduler takes it, a step or so before its first token is computed. */
+/* Plans all rows that were added and have not started: finds what they share, and their order. A
+ * step does this by itself if there are unplanned rows, so add many rows at a time. A row starts
+ * when the scheduler takes it, a step or so before its first token is computed. */
 BATCHLLM_API int32_t batchllm_build_groups(batchllm_engine *engine);
 
 typedef struct batchllm_progress {
@@ -460,9 +505,10 @@ typedef struct batchllm_progress {
  * concerns the whole engine; finished results can still be polled. */
 BATCHLLM_API int32_t batchllm_step(batchllm_engine *engine, batchllm_progress *progress);
 
-/* Called after each step. Nonzero: stop. It may call any function on the engine except batchllm_step and
- * batchllm_run, which fail (STATE), and batchllm_engine_destroy. Meanwhile another thread may make the same
- * calls, one thread at a time; the run continues when they have returned. */
+/* Called after each step. Nonzero: stop. It may call any function on the engine except
+ * batchllm_step and batchllm_run, which fail (STATE), and batchllm_engine_destroy. Meanwhile
+ * another thread may make the same calls, one thread at a time; the run continues when they have
+ * returned. */
 typedef int32_t (*batchllm_progress_function)(void *user, const batchllm_progress *progress);
 
 /* Steps until every row has its result. callback may be NULL. Returns BATCHLLM_ERROR_STOPPED when
@@ -482,8 +528,7 @@ BATCHLLM_API int32_t batchllm_cancel(batchllm_engine *engine, uint64_t tag);
 /* The same for every unfinished row, whatever its tag. Any thread. */
 BATCHLLM_API int32_t batchllm_cancel_all(batchllm_engine *engine);
 
-/* ---- Results ----------------------------------------------------------------------------------
- */
+/* ---- Results --------------------------------------------------------------------------------- */
 
 #define BATCHLLM_FINISH_STOP 1   /* an EOS id, stop token or stop string */
 #define BATCHLLM_FINISH_LENGTH 2 /* max_tokens, or the longest request */
@@ -493,8 +538,8 @@ BATCHLLM_API int32_t batchllm_cancel_all(batchllm_engine *engine);
 #define BATCHLLM_FINISH_EMBEDDED 6
 #define BATCHLLM_FINISH_CLASSIFIED 7
 
-/* A column batch of results: one result per row, or `samples` adjacent ones. Read-only; outlives the
- * engine. An EOS or stop token that ended a row is its last token but not part of its text. */
+/* A column batch of results: one result per row, or `samples` adjacent ones. Read-only; outlives
+ * the engine. An EOS or stop token that ended a row is its last token but not part of its text. */
 typedef struct batchllm_results {
     uint32_t struct_size;
     int32_t reserved;
@@ -539,14 +584,13 @@ typedef struct batchllm_results {
 
 /* Removes and returns up to max_results finished results (0: all), in the order in which they
  * finished. A row's samples are never split, so a first row may exceed the limit. *out has count 0
- * if nothing has finished. An engine keeps results until they are polled, so a large job should poll
- * now and then, for example in batchllm_run's callback. */
+ * if nothing has finished. An engine keeps results until they are polled, so a large job should
+ * poll now and then, for example in batchllm_run's callback. */
 BATCHLLM_API int32_t batchllm_poll(batchllm_engine *engine, int64_t max_results,
                                    batchllm_results **out);
 BATCHLLM_API void batchllm_results_free(batchllm_results *results);
 
-/* ---- Engine information and statistics ---------------------------------------------------------
- */
+/* ---- Engine information and statistics ------------------------------------------------------- */
 
 /* The effective options on one of the engine's devices, with "auto" and 0 resolved, and the model's
  * sizes. Fixed when the engine is created. The strings belong to the engine. */
@@ -572,8 +616,8 @@ typedef struct batchllm_info {
     double head_cost; /* for batchllm_plan_options; 0: not known */
 } batchllm_info;
 
-/* device: in [0, device_count), the index in batchllm_engine_options.devices; 0 always exists. The caller
- * sets info->struct_size. INVALID_ARGUMENT: no such device. Any thread. */
+/* device: in [0, device_count), the index in batchllm_engine_options.devices; 0 always exists. The
+ * caller sets info->struct_size. INVALID_ARGUMENT: no such device. Any thread. */
 BATCHLLM_API int32_t batchllm_engine_info(const batchllm_engine *engine, int32_t device,
                                           batchllm_info *info);
 
@@ -612,22 +656,21 @@ typedef struct batchllm_stats {
 /* The caller sets stats->struct_size. */
 BATCHLLM_API int32_t batchllm_engine_stats(const batchllm_engine *engine, batchllm_stats *stats);
 
-/* ---- Plans -------------------------------------------------------------------------------------
- */
+/* ---- Plans ----------------------------------------------------------------------------------- */
 
 typedef struct batchllm_plan batchllm_plan;
 
 typedef struct batchllm_plan_options {
     uint32_t struct_size;
-    int32_t enlarge;                /* BATCHLLM_ENLARGE_ */
-    int32_t levels;                 /* as in batchllm_engine_options */
+    int32_t enlarge;           /* BATCHLLM_ENLARGE_ */
+    int32_t min_prefix_tokens; /* shorter prefixes are not shared; 0: 16 */
+    int32_t levels;            /* as in batchllm_engine_options */
+    /* With levels 0: what a common prefix of prefixes costs each token below it, in computed
+     * tokens: batchllm_info.head_cost. 0: not known, so prefixes share none. */
+    double head_cost;
+    int32_t order;                  /* BATCHLLM_ORDER_ of the groups */
     int32_t self_contained;         /* nonzero: the plan keeps the rows' tokens */
     uint64_t tokenizer_fingerprint; /* batchllm_tokenizer_fingerprint; 0: unknown, never compared */
-    int32_t order;                  /* BATCHLLM_ORDER_ of the groups */
-    int32_t min_prefix_tokens;      /* shorter prefixes are not shared; 0: 16 */
-    double
-        head_cost; /* with levels 0: what each token below a head pays for it, in computed tokens:
-                         batchllm_info.head_cost; 0: not known, so no head is shared */
 } batchllm_plan_options;
 
 BATCHLLM_API void batchllm_plan_options_init(batchllm_plan_options *options, size_t struct_size);
@@ -677,15 +720,15 @@ typedef struct batchllm_plan_group_info {
     const int64_t *rows; /* [row_count] row numbers; borrowed from the plan */
 } batchllm_plan_group_info;
 
-/* COMMON_FIRST: rows have much in common, but not shared, because it comes after a part that differs. Put
- * the common part first. EARLY_DIFFERENCE: the same, and only a few tokens near the beginning differ, such
- * as a time or an id. Put those last. */
+/* COMMON_FIRST: rows have much in common, but not shared, because it comes after a part that
+ * differs. Put the common part first. EARLY_DIFFERENCE: the same, and only a few tokens near the
+ * beginning differ, such as a time or an id. Put those last. */
 #define BATCHLLM_ADVICE_NONE 0
 #define BATCHLLM_ADVICE_COMMON_FIRST 1
 #define BATCHLLM_ADVICE_EARLY_DIFFERENCE 2
 
-/* What a plan shares, and what it could share if the rows' texts were put together in another order.
- * Computed from a sample of the rows when the plan is made, and kept in its file. */
+/* What a plan shares, and what it could share if the rows' texts were put together in another
+ * order. Computed from a sample of the rows when the plan is made, and kept in its file. */
 typedef struct batchllm_plan_advice {
     uint32_t struct_size;
     int32_t kind;          /* BATCHLLM_ADVICE_; NONE: the fields below mean nothing, text is "" */
@@ -714,19 +757,18 @@ BATCHLLM_API int32_t batchllm_plan_group(const batchllm_plan *plan, int64_t grou
                                          batchllm_plan_group_info *info);
 
 /* The next batchllm_build_groups (or first step) uses this plan for the rows added since the last
- * one. A plan of exactly these rows in this order, made with the engine's options, is used as it is:
- * its groups run in their order, after earlier groups that have not started. It may contain rows that failed
- * when they were added. Any other plan contributes its groups: rows are matched by their tokens, at any
- * position, and the plan may have more, fewer or other rows. Rows whose tokens the plan does not have
- * are planned again. The plan is copied.
- * PLAN_MISMATCH if the tokenizer's fingerprint differs. */
+ * one. A plan of exactly these rows in this order, made with the engine's options, is used as it
+ * is: its groups run in their order, after earlier groups that have not started. It may contain
+ * rows that failed when they were added. Any other plan contributes its groups: rows are matched by
+ * their tokens, at any position, and the plan may have more, fewer or other rows. Rows whose tokens
+ * the plan does not have are planned again. The plan is copied. PLAN_MISMATCH if the tokenizer's
+ * fingerprint differs. */
 BATCHLLM_API int32_t batchllm_engine_use_plan(batchllm_engine *engine, const batchllm_plan *plan);
 
 /* Returns the plan of the rows taken by the last batchllm_build_groups, for saving. */
 BATCHLLM_API int32_t batchllm_engine_get_plan(const batchllm_engine *engine, batchllm_plan **out);
 
-/* ---- Tokenizer ---------------------------------------------------------------------------------
- */
+/* ---- Tokenizer ------------------------------------------------------------------------------- */
 
 typedef struct batchllm_tokenizer batchllm_tokenizer;
 
@@ -756,12 +798,12 @@ typedef struct batchllm_column {
 #define BATCHLLM_ENCODE_ADD_SPECIAL 1   /* add what the tokenizer's template adds */
 #define BATCHLLM_ENCODE_PARSE_SPECIAL 2 /* special tokens in the text are special tokens */
 #define BATCHLLM_DECODE_SKIP_SPECIAL 1  /* leave special tokens out of the text */
-#define BATCHLLM_CHAT_NO_GENERATION_PROMPT                                                         \
-    1 /* end after the last message, unless the conversation says otherwise */
-#define BATCHLLM_CHAT_REFUSE_SPECIAL                                                               \
-    2 /* a conversation whose own text spells a special token is an error */
+/* End after the last message, unless the conversation says otherwise. */
+#define BATCHLLM_CHAT_NO_GENERATION_PROMPT 1
+/* A conversation whose own text spells a special token is an error. */
+#define BATCHLLM_CHAT_REFUSE_SPECIAL 2
 
-/* Encodes n texts; offsets [n + 1] in bytes; threads 0: every core; at most n threads, and 1,024. */
+/* Encodes n texts; offsets [n + 1] in bytes; threads 0: every core; at most n, and 1,024. */
 BATCHLLM_API int32_t batchllm_tokenizer_encode(const batchllm_tokenizer *tokenizer, int64_t n,
                                                const char *text, const int64_t *offsets,
                                                uint32_t flags, int32_t threads,
@@ -778,22 +820,22 @@ BATCHLLM_API int32_t batchllm_tokenizer_apply_chat_template(const batchllm_token
                                                             int32_t threads, batchllm_column **out);
 BATCHLLM_API void batchllm_column_free(batchllm_column *column);
 
-/* ---- Tables ------------------------------------------------------------------------------------
+/* ---- Tables ----------------------------------------------------------------------------------
  *
  * A table has columns of text, and a template that makes each row's prompt from them:
  *
  *     "Is this review kind? Answer yes or no.\nTitle: {title}\nReview: {text}\nAnswer:"
  *
- * {name} stands for the row's cell in the column of that name; {{ and }} write a brace. Columns that
- * the template does not name are ignored.
+ * {name} stands for the row's cell in the column of that name; {{ and }} write a brace. Columns
+ * that the template does not name are ignored.
  *
- * With BATCHLLM_FIELDS_REORDER each row gets its fields in the order in which the rows share most: a
- * value that many rows have comes before one that few have. Fields move as lines. The lines of the
- * template from its first field to its last must have one field each, and each field once. These lines
- * move; the text before and after them stays. A line with nothing but blanks before its field is
- * written as "name: value", so that the value is labelled in any position. A model's answers may change
- * with the order of fields, so this is never the default.
- * The order depends only on the rows and the template: the same table gives the same prompts.
+ * With BATCHLLM_FIELDS_REORDER each row gets its fields in the order in which the rows share most:
+ * a value that many rows have comes before one that few have. Fields move as lines. The lines of
+ * the template from its first field to its last must have one field each, and each field once.
+ * These lines move; the text before and after them stays. A line with nothing but blanks before its
+ * field is written as "name: value", so that the value is labelled in any position. A model's
+ * answers may change with the order of fields, so this is never the default. The order depends only
+ * on the rows and the template: the same table gives the same prompts.
  *
  * A table is immutable: any number of threads may read it, and add it to their own engines, at the
  * same time.
@@ -840,9 +882,9 @@ BATCHLLM_API void batchllm_table_options_init(batchllm_table_options *options, s
  *   columns        column_count structs, columns->struct_size bytes apart; columns that the template
  *                  names must have different names. NULL is allowed with column_count 0
  *   options        required, for its template
- * Errors: INVALID_ARGUMENT for columns that cannot be read, and for a template that cannot be read (with
- * the place), that names no column or a missing one, or whose lines cannot be moved (with reordering).
- * UNSUPPORTED for more than 2^31 - 2 rows to reorder. Nothing is borrowed afterwards.
+ * Errors: INVALID_ARGUMENT for columns that cannot be read, and for a template that cannot be read
+ * (with the place), that names no column or a missing one, or whose lines cannot be moved (with
+ * reordering). UNSUPPORTED for more than 2^31 - 2 rows to reorder. Nothing is borrowed afterwards.
  * Takes memory for all prompts at once. Any thread. */
 BATCHLLM_API int32_t batchllm_table_create(int64_t n, const batchllm_table_column *columns,
                                            int64_t column_count,
@@ -850,20 +892,20 @@ BATCHLLM_API int32_t batchllm_table_create(int64_t n, const batchllm_table_colum
                                            batchllm_table **out);
 BATCHLLM_API void batchllm_table_destroy(batchllm_table *table);
 
-/* The prompts, in the order of the rows; for conversations, their JSON. Items that are not OK have no
- * prompt. Read-only, valid until the table is destroyed; do not pass it to batchllm_column_free.
+/* The prompts, in the order of the rows; for conversations, their JSON. Items that are not OK have
+ * no prompt. Read-only, valid until the table is destroyed; do not pass it to batchllm_column_free.
  * NULL if table is NULL. Any thread. */
 BATCHLLM_API const batchllm_column *batchllm_table_prompts(const batchllm_table *table);
 
-/* Adds the table's rows, in their order, as text or as conversations; tags, params, params_count and
- * errors as for batchllm_add_text and batchllm_add_chat. Each row gets a result, even one without a
- * prompt, which gets its status. The table is only read, and may be destroyed afterwards. */
+/* Adds the table's rows, in their order, as text or as conversations; tags, params, params_count
+ * and errors as for batchllm_add_text and batchllm_add_chat. Each row gets a result, even one
+ * without a prompt, which gets its status. The table is only read; it may be destroyed afterwards. */
 BATCHLLM_API int32_t batchllm_add_table(batchllm_engine *engine, const batchllm_table *table,
                                         const uint64_t *tags, const batchllm_params *params,
                                         int64_t params_count);
 
-/* How rows and fields were ordered. A hit rate is the share of all bytes in moving lines that belong to
- * whole lines with which a row begins exactly like the row before it. It is 0 with
+/* How rows and fields were ordered. A hit rate is the share of all bytes in moving lines that
+ * belong to whole lines with which a row begins exactly like the row before it. It is 0 with
  * BATCHLLM_FIELDS_GIVEN. */
 typedef struct batchllm_table_info {
     uint32_t struct_size;
@@ -887,15 +929,92 @@ typedef struct batchllm_table_info {
 BATCHLLM_API int32_t batchllm_table_get_info(const batchllm_table *table,
                                              batchllm_table_info *info);
 
-/* ---- Predictions -------------------------------------------------------------------------------
+/* Splits a template: item 0 of the column is a text, item 1 the name of the column that follows it,
+ * and so on; the last item is a text. So a caller can make prompts where there is no table, such as
+ * in a query. Braces are read.
+ *   template_bytes   < 0: template_text is zero-terminated
+ *   order            [order_count] the template's columns, numbered as they first appear, in the order
+ *                    in which they are to stand: lines move as with BATCHLLM_FIELDS_REORDER.
+ *                    NULL: as given
+ * Errors: as for batchllm_table_create. The caller frees *out with batchllm_column_free. Any
+ * thread. */
+BATCHLLM_API int32_t batchllm_template_split(const char *template_text, int64_t template_bytes,
+                                             const int32_t *order, int64_t order_count,
+                                             batchllm_column **out);
+
+/* Finds the one order of a template's columns in which rows share most, for rows that are too many,
+ * or too far apart, for a table, from a sample of them.
+ *   cells            [n * order_count] numbers: row i's begin at i * order_count; columns numbered as
+ *                    they first appear. Equal numbers are equal cells of a column: hashes will do
+ *   cell_bytes       [n * order_count] the lengths of their texts
+ *   order            [order_count] receives it, for batchllm_template_split
+ * Tries the given order, that of how often values repeat, and a greedy search. Any thread. */
+BATCHLLM_API int32_t batchllm_template_order(const char *template_text, int64_t template_bytes,
+                                             int64_t n, const uint64_t *cells,
+                                             const int32_t *cell_bytes, int32_t *order,
+                                             int64_t order_count);
+
+/* ---- Ranges ----------------------------------------------------------------------------------
  *
- * Predicts how long a plan's rows will take on a device, and how many steps and pages they need, before
- * anything runs. The engine's own planner, scheduler and memory management process the rows, which takes
- * seconds. A description of the device gives the time of each step, from its matrix products, the
- * arithmetic and bytes of attention, memory traffic and launches.
+ * For programs that spread rows over several engines: ranges of prompts with about the same work,
+ * so that rows that share a prefix meet. In sorted order, such rows are neighbours. A boundary
+ * between two rows costs what they have in common, since that is computed on both sides; so each
+ * boundary is where neighbours have least in common, near the point that balances the work. A
+ * prefix with more rows than fit a range is divided among several.
  *
- * The number of tokens that a model generates before it ends a row is not known in advance: every row is
- * assumed to run to its max_tokens, or to expected_tokens.
+ * Prompts are bytes whose unsigned order is the order of the prompts: UTF-8, or four big-endian
+ * bytes for each token. The head of a prompt is its first head_bytes bytes. Rows with equal heads
+ * are ordered by their places, numbers that the caller derives from their keys.
+ */
+
+typedef struct batchllm_ranges_options {
+    uint32_t struct_size;
+    int32_t reserved;        /* 0, else INVALID_ARGUMENT */
+    int64_t partitions;      /* how many ranges there should be; default 1 */
+    int64_t rows;            /* of which the sample was drawn; 0 (default): it has all */
+    int64_t head_bytes;      /* default 1024 */
+    int64_t expected_tokens; /* generated by a row: each weighs as much as four bytes of a prompt;
+                                default 1 */
+} batchllm_ranges_options;
+
+BATCHLLM_API void batchllm_ranges_options_init(batchllm_ranges_options *options,
+                                               size_t struct_size);
+
+/* Boundaries in ascending order. Range i has the rows from boundary i - 1 up to, but not including,
+ * boundary i: a row's range is the number of boundaries (head, place) that are not above its own.
+ * Read-only. */
+typedef struct batchllm_ranges {
+    uint32_t struct_size;
+    /* 1: most sampled prompts have equal heads and are longer: a higher head_bytes is needed to put
+     * rows together. */
+    int32_t blind;
+    /* Of boundaries: one less than ranges, of which there are at most as many as sampled rows. */
+    int64_t count;
+    const char *heads;
+    const int64_t *offsets; /* [count + 1] bytes. A head is as short as it can be to separate */
+    const int64_t *places;  /* [count] */
+} batchllm_ranges;
+
+/* Chooses boundaries from a uniform sample of n rows, in any order.
+ *   heads, offsets   [n + 1] their heads; longer ones are cut to head_bytes
+ *   lengths          [n] bytes of their whole prompts
+ *   places           [n]
+ * options NULL: defaults. The caller frees *out. Any thread. */
+BATCHLLM_API int32_t batchllm_ranges_choose(int64_t n, const char *heads, const int64_t *offsets,
+                                            const int64_t *lengths, const int64_t *places,
+                                            const batchllm_ranges_options *options,
+                                            batchllm_ranges **out);
+BATCHLLM_API void batchllm_ranges_free(batchllm_ranges *ranges);
+
+/* ---- Predictions -----------------------------------------------------------------------------
+ *
+ * Predicts how long a plan's rows will take on a device, and how many steps and pages they need,
+ * before anything runs. The engine's own planner, scheduler and memory management process the rows,
+ * which takes seconds. A description of the device gives the time of each step, from its matrix
+ * products, the arithmetic and bytes of attention, memory traffic and launches.
+ *
+ * The number of tokens that a model generates before it ends a row is not known in advance: every
+ * row is assumed to run to its max_tokens, or to expected_tokens.
  */
 
 typedef struct batchllm_predict_options {
@@ -946,8 +1065,9 @@ typedef struct batchllm_prediction {
  *   options           NULL: defaults
  *   out               the caller sets out->struct_size
  * Takes as much memory as the job, and about 10 us per step and 0.5 us per generated token. Errors:
- * INVALID_ARGUMENT for an unknown device; BACKEND_UNAVAILABLE if there is none to measure; UNSUPPORTED
- * if no description of a device has the model's costs (layers in fp8 on a GPU, layers with a state). */
+ * INVALID_ARGUMENT for an unknown device; BACKEND_UNAVAILABLE if there is none to measure;
+ * UNSUPPORTED if no description of a device has the model's costs (layers in fp8 on a GPU, layers
+ * with a state). */
 BATCHLLM_API int32_t batchllm_plan_predict(const batchllm_plan *plan, const int32_t *tokens,
                                            const int64_t *offsets, const batchllm_params *params,
                                            int64_t params_count,
@@ -955,11 +1075,11 @@ BATCHLLM_API int32_t batchllm_plan_predict(const batchllm_plan *plan, const int3
                                            const batchllm_predict_options *options,
                                            batchllm_prediction *out);
 
-/* ---- Reports -----------------------------------------------------------------------------------
+/* ---- Reports ---------------------------------------------------------------------------------
  *
  * A report shows what a job did as one HTML page that needs no other file and no network: what was
- * shared, token batches and KV pages over time, lengths, finish reasons, errors, the slowest groups,
- * advice.
+ * shared, token batches and KV pages over time, lengths, finish reasons, errors, the slowest
+ * groups, advice.
  *
  *     batchllm_report *report = NULL;
  *     batchllm_report_create(&report);
@@ -968,8 +1088,8 @@ BATCHLLM_API int32_t batchllm_plan_predict(const batchllm_plan *plan, const int3
  *     batchllm_report_save(report, NULL, "job.html");
  *     batchllm_report_destroy(report);
  *
- * A report takes about 40 MiB of memory at most, and its page less than 1 MB, for any number of rows.
- * The page contains words of prompts, so it is as confidential as they are.
+ * A report takes about 40 MiB of memory at most, and its page less than 1 MB, for any number of
+ * rows. The page contains words of prompts, so it is as confidential as they are.
  */
 
 typedef struct batchllm_report batchllm_report;
@@ -991,11 +1111,11 @@ BATCHLLM_API int32_t batchllm_report_create(batchllm_report **out);
 /* May be called before or after the engine that writes to it is destroyed. */
 BATCHLLM_API void batchllm_report_destroy(batchllm_report *report);
 
-/* From now on, the engine records in the report what it plans, computes and returns from batchllm_poll.
- * NULL: recording stops. One engine at a time writes to a report, during that engine's calls; no other
- * thread may use the report meanwhile. An engine has one report: a second one replaces the first.
- * STATE if the report belongs to another engine. If memory for the report runs out, no step fails: the
- * page then says that it is incomplete. */
+/* From now on, the engine records in the report what it plans, computes and returns from
+ * batchllm_poll. NULL: recording stops. One engine at a time writes to a report, during that
+ * engine's calls; no other thread may use the report meanwhile. An engine has one report: a second
+ * one replaces the first. STATE if the report belongs to another engine. If memory for the report
+ * runs out, no step fails: the page then says that it is incomplete. */
 BATCHLLM_API int32_t batchllm_engine_set_report(batchllm_engine *engine, batchllm_report *report);
 
 /* Adds what a plan shares, for a plan that is not run.
@@ -1007,19 +1127,19 @@ BATCHLLM_API int32_t batchllm_report_add_plan(batchllm_report *report, const bat
                                               const int32_t *tokens, const int64_t *offsets,
                                               const batchllm_tokenizer *tokenizer);
 
-/* Adds a prediction, which the page shows beside the achieved figures. Several are taken as parts of a job
- * that run one after another, and the page shows their sums. prediction->struct_size says how many fields
- * are set. */
+/* Adds a prediction, which the page shows beside the achieved figures. Several are taken as parts
+ * of a job that run one after another, and the page shows their sums. prediction->struct_size says
+ * how many fields are set. */
 BATCHLLM_API int32_t batchllm_report_add_prediction(batchllm_report *report,
                                                     const batchllm_prediction *prediction);
 
-/* Counts a row that failed before it was added to an engine. kind: such as "ROW_FORMAT"; message: why.
- * Both are UTF-8 and zero-terminated. tag: the row's, for the example that the page shows. */
+/* Counts a row that failed before it was added to an engine. kind: such as "ROW_FORMAT"; message:
+ * why. Both are UTF-8 and zero-terminated. tag: the row's, for the example that the page shows. */
 BATCHLLM_API int32_t batchllm_report_add_failure(batchllm_report *report, uint64_t tag,
                                                  const char *kind, const char *message);
 
-/* Adds a line to the page's list of facts: "Input", "rows.jsonl". UTF-8, zero-terminated. Using a name
- * again replaces its value. INVALID_ARGUMENT for more than 64. */
+/* Adds a line to the page's list of facts: "Input", "rows.jsonl". UTF-8, zero-terminated. Using a
+ * name again replaces its value. INVALID_ARGUMENT for more than 64. */
 BATCHLLM_API int32_t batchllm_report_add_fact(batchllm_report *report, const char *name,
                                               const char *value);
 
@@ -1032,6 +1152,144 @@ BATCHLLM_API int32_t batchllm_report_html(batchllm_report *report,
 /* Writes the page atomically: an existing file is replaced or, on any error, left as it was. */
 BATCHLLM_API int32_t batchllm_report_save(batchllm_report *report,
                                           const batchllm_report_options *options, const char *path);
+
+/* ---- Journals --------------------------------------------------------------------------------
+ *
+ * A journal makes a job resumable. It says which rows are done, refuses to continue another job,
+ * keeps other runs away from the output, and keeps results so that the process may be killed, and
+ * the machine may crash, at any moment. It needs no engine.
+ *
+ *     batchllm_journal_options options;
+ *     batchllm_journal_options_init(&options, sizeof options);
+ *     options.output_path = "answers.jsonl";
+ *     options.input_path = "questions.jsonl";
+ *     options.model_dir = "path/to/model";
+ *     options.existing = BATCHLLM_JOURNAL_RESUME;
+ *     batchllm_journal *journal = NULL;
+ *     batchllm_journal_open(&options, &journal);
+ *     batchllm_journal_info info = {sizeof info};
+ *     batchllm_journal_get_info(journal, &info);
+ *     ... add the rows that are not in info.done; with the results of each batchllm_poll:
+ *     batchllm_journal_append_lines(journal, n, rows, failed, text, offsets);
+ *     ... when all rows have results:
+ *     batchllm_journal_sync(journal);
+ *     batchllm_journal_destroy(journal);
+ *
+ * Rows are numbered from 0, in any way that stays the same when the job is resumed, such as by
+ * their place in the input. OUTPUT.state, beside the output, holds what identifies the job and a
+ * record for each row that is done (docs/formats.md). Keep it as long as the job may be resumed.
+ *
+ * Results are kept in one of two ways. BATCHLLM_JOURNAL_LINES: the output is a file of lines, one
+ * for each row, in the order in which rows finish. BATCHLLM_JOURNAL_BLOCKS, for any other output:
+ * OUTPUT.blocks holds blocks of bytes, each with the results of some rows in whatever form the
+ * caller likes. When all rows are done, the caller reads the blocks, makes the output from them,
+ * and calls batchllm_journal_finish.
+ */
+
+typedef struct batchllm_journal batchllm_journal;
+
+#define BATCHLLM_JOURNAL_LINES 0
+#define BATCHLLM_JOURNAL_BLOCKS 1
+
+#define BATCHLLM_JOURNAL_REFUSE 0    /* an output that exists is an error */
+#define BATCHLLM_JOURNAL_RESUME 1    /* its job continues; if there is no output, the job starts */
+#define BATCHLLM_JOURNAL_OVERWRITE 2 /* the job starts over */
+
+typedef struct batchllm_journal_options {
+    uint32_t struct_size;
+    int32_t kind;            /* BATCHLLM_JOURNAL_LINES (default) or _BLOCKS */
+    int32_t existing;        /* BATCHLLM_JOURNAL_REFUSE (default), _RESUME or _OVERWRITE */
+    int32_t keep_state;      /* nonzero (default); 0, only for lines: there is no state, and the
+                                output cannot be resumed */
+    const char *output_path; /* "-": stdout. Lines may go to a pipe, a device or an open descriptor
+                                too: there is no state then. NULL (default): there are no files; the
+                                caller keeps batchllm_journal_info.state, for an output that is not
+                                on this machine */
+    /* What identifies the job: it cannot be resumed if any of this differs. */
+    const char *input_path;         /* a regular file: its size and a hash of its content, by
+                                        samples above 1 GiB. NULL (default): none */
+    const char *model_dir;          /* hashes of its configuration, tokenizer and templates, and of
+                                        samples of its weights. NULL (default): none */
+    const char *const *part_names;  /* [part_count] everything else that changes results, such as
+                                        "temperature"; all different. UTF-8, zero-terminated, as are
+                                        part_values */
+    const char *const *part_values; /* [part_count] shown in the error if they differ */
+    int64_t part_count;
+    const char *earlier_state; /* without output_path: the state that an earlier run kept;
+                                  NULL (default): none */
+} batchllm_journal_options;
+
+BATCHLLM_API void batchllm_journal_options_init(batchllm_journal_options *options,
+                                                size_t struct_size);
+
+/* Opens a journal. A regular file is locked against other journals, in this process and others,
+ * until the journal is destroyed. Nothing that exists is changed before the first call that appends
+ * or syncs; a journal that is destroyed before leaves nothing behind.
+ * Errors: STATE if another run is writing to the output. JOURNAL_EXISTS with REFUSE, if there is an
+ * output that is not empty. With RESUME: JOURNAL_MISMATCH for another job; JOURNAL_FORMAT if lines
+ * of the output have been changed, or if there is an output and no state. INVALID_ARGUMENT if the
+ * output is the input, or if it cannot be resumed or cannot appear in one piece and has to. */
+BATCHLLM_API int32_t batchllm_journal_open(const batchllm_journal_options *options,
+                                           batchllm_journal **out);
+/* Does not sync. */
+BATCHLLM_API void batchllm_journal_destroy(batchllm_journal *journal);
+
+typedef struct batchllm_journal_info {
+    uint32_t struct_size;
+    int32_t started;     /* 1: this run has changed files */
+    int32_t resumable;   /* 1: there is a state, from which the job can be resumed */
+    int32_t complete;    /* 1: the output was finished by an earlier run or this one */
+    int64_t created;     /* when the job was first started, in seconds since 1970 */
+    const uint8_t *done; /* [done_bytes] rows that earlier runs have done: bit r % 8 (lowest
+                                first) of byte r / 8; rows beyond the end are not done. Never
+                                changes; any thread may read it until the journal is destroyed */
+    int64_t done_bytes;
+    int64_t rows_done;      /* how many these are */
+    int64_t failed_done;    /* how many of them failed */
+    int64_t rows_lost;      /* results of earlier runs that a crash of the machine has damaged:
+                                these rows are not done */
+    int64_t rows_written;   /* by this run */
+    int64_t failed_written; /* how many of them failed */
+    int64_t blocks;         /* of all runs, for batchllm_journal_read_block */
+    const char *state;      /* for a caller that keeps it: one line; NULL: none. Valid until the
+                                journal is destroyed */
+} batchllm_journal_info;
+
+/* The caller sets info->struct_size. */
+BATCHLLM_API int32_t batchllm_journal_get_info(const batchllm_journal *journal,
+                                               batchllm_journal_info *info);
+
+/* Appends a line for each of n rows.
+ *   rows             [n] from 0 to 2^40 - 2; each row once in all runs
+ *   failed           [n] nonzero: the row failed; NULL: none did. It is counted, and is done
+ *   text, offsets    [n + 1] bytes; each line has one LF, at its end, and no zero byte
+ * The lines are in the file when the call returns, so they survive the process. IO: the disk is
+ * full, or the path no longer leads to the file. As many whole lines as fit are kept and counted. */
+BATCHLLM_API int32_t batchllm_journal_append_lines(batchllm_journal *journal, int64_t n,
+                                                   const int64_t *rows, const uint8_t *failed,
+                                                   const char *text, const int64_t *offsets);
+
+/* Appends the results of n >= 1 rows as one block of `bytes` bytes, or, on an error, nothing of it.
+ * Otherwise as for lines. */
+BATCHLLM_API int32_t batchllm_journal_append_block(batchllm_journal *journal, int64_t n,
+                                                   const int64_t *rows, const uint8_t *failed,
+                                                   const void *block, int64_t bytes);
+
+/* Reads a block: its `*n` rows and its `*size` bytes, both valid until the next call with this
+ * journal. rows and n may be NULL, or bytes and size: that part is not read.
+ * block: in [0, batchllm_journal_info.blocks). */
+BATCHLLM_API int32_t batchllm_journal_read_block(batchllm_journal *journal, int64_t block,
+                                                 const int64_t **rows, int64_t *n,
+                                                 const void **bytes, int64_t *size);
+
+/* Syncs to disk: what has been appended survives a crash of the machine. */
+BATCHLLM_API int32_t batchllm_journal_sync(batchllm_journal *journal);
+
+/* For blocks, when the output has been made from all of them. path: where it is, in the folder of
+ * output_path: it is synced and renamed to output_path. NULL: the output is in its place and
+ * synced. The blocks are removed, and nothing more can be appended. The state says from now on that
+ * the job is complete. */
+BATCHLLM_API int32_t batchllm_journal_finish(batchllm_journal *journal, const char *path);
 
 #ifdef __cplusplus
 }

@@ -29,6 +29,7 @@ from transformers import (AutoConfig, AutoModel, AutoModelForCausalLM, AutoModel
 
 import golden_four_bits
 import golden_fp8
+import golden_saved
 
 NEW_TOKENS = 24
 HYBRIDS = ("qwen3_next", "qwen3_5")
@@ -880,7 +881,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     here = os.path.dirname(os.path.abspath(__file__))
     parser.add_argument("--output", default=os.path.join(here, "..", "tests", "golden"))
-    parser.add_argument("--only", help="one model of this name; fp8, four-bits: those; or none of them: rope, defaults")
+    parser.add_argument("--only", help="one model of this name; fp8, four-bits, saved: those; or none of them: rope, defaults")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -892,6 +893,9 @@ def main():
     for index, name in enumerate(EMBEDDING_MODELS):
         if arguments.only in (None, name):
             make_embedding_model(name, 2000 + index, arguments.output)
+    for index, name in enumerate(golden_saved.SAVED):
+        if arguments.only in (None, "saved", name):
+            golden_saved.make_saved(name, 3000 + index, arguments.output, fill_weights, respell)
     if arguments.only in (None, "rope"):
         make_rope(arguments.output)
     if arguments.only in (None, "defaults"):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes figures into the tables of docs/reliability.md, between its <!-- NAME --> marks.
+"""Writes figures into the tables of docs/lab/reliability.md, between its <!-- NAME --> marks.
 
     reliability_figures.py torture LOG PAGE COMMAND    rows of the same name are replaced
     reliability_figures.py long LOG PAGE COMMAND       likewise

@@ -52,5 +52,7 @@ typedef struct { const double *data; int64_t count; } batchllm_view_f64;
 %include "tokenizer.i"
 %include "table.i"
 %include "report.i"
+%include "ranges.i"
+%include "journal.i"
 
 %include <batchllm.h>

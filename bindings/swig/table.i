@@ -9,6 +9,8 @@
 %ignore batchllm_table_info;
 %ignore batchllm_table_get_info;
 %ignore batchllm_add_table;
+%ignore batchllm_template_split;
+%ignore batchllm_template_order;
 
 %nodefaultctor batchllm_frame;
 struct batchllm_frame {};
@@ -25,7 +27,44 @@ struct batchllm_table {};
 %batchllm_blocking(batchllm_add_table_rows)
 %newobject batchllm_frame_create;
 %newobject batchllm_table_create_from;
+%newobject batchllm_template_parts;
+%newobject batchllm_template_parts_in_order;
 %inline %{
+/* The parts of a template: a text, the name of a column, a text and so on. order: empty, or numbers of
+ * its columns. */
+static batchllm_column *batchllm_template_parts(batchllm_view_bytes prompt, batchllm_view_i32 order,
+                                                batchllm_status *FAILURE) {
+    batchllm_column *column = NULL;
+    *FAILURE = batchllm_template_split(prompt.data ? prompt.data : "", prompt.count,
+                                       order.count ? order.data : NULL, order.count, &column);
+    return column;
+}
+
+/* The same in the order in which a sample of rows shares most: a number and a length for each cell. */
+static batchllm_column *batchllm_template_parts_in_order(batchllm_view_bytes prompt, int64_t columns,
+                                                         batchllm_view_u64 cells,
+                                                         batchllm_view_i32 lengths,
+                                                         batchllm_status *FAILURE) {
+    if (columns < 1 || cells.count != lengths.count || cells.count % columns) {
+        *FAILURE = batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                                       "%lld cells and %lld lengths for %lld columns",
+                                       (long long)cells.count, (long long)lengths.count,
+                                       (long long)columns);
+        return NULL;
+    }
+    int32_t *order = calloc((size_t)columns, sizeof *order);
+    batchllm_column *column = NULL;
+    *FAILURE = order ? batchllm_template_order(prompt.data ? prompt.data : "", prompt.count,
+                                               cells.count / columns, cells.data, lengths.data, order,
+                                               columns)
+                     : batchllm_params_memory();
+    if (*FAILURE == BATCHLLM_OK)
+        *FAILURE = batchllm_template_split(prompt.data ? prompt.data : "", prompt.count, order,
+                                           columns, &column);
+    free(order);
+    return column;
+}
+
 /* A frame with this many columns, without names or rows. */
 static batchllm_frame *batchllm_frame_create(int64_t columns, batchllm_status *FAILURE) {
     batchllm_frame *frame = calloc(1, sizeof *frame);

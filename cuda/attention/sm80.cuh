@@ -18,7 +18,7 @@
 // Softmax in base 2: p = 2^((s - max) scale log2 e), log-sum-exp = max scale log2 e + log2 sum p.
 //
 // On an H200, 32/8 heads of 128 (bench/attention --family sm80): 8192 causal 326 TFLOP/s, decode 3.7 to
-// 4.4 TB/s; docs/performance.md has the rest.
+// 4.4 TB/s; docs/lab/jobs.md has the rest.
 #pragma once
 
 #include "attention/common.cuh"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention/mma.cuh"
-#include "model/model.h"
+#include "model/kinds.h"
 
 namespace batchllm::cuda {
 

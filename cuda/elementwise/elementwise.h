@@ -9,7 +9,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/dtype.h"
-#include "model/model.h"
+#include "model/kinds.h"
 #include "sampling/sampling.h"
 
 namespace batchllm::cuda {

@@ -8,7 +8,7 @@
 
 #include "base/dtype.h"
 #include "elementwise/norm.h"
-#include "model/model.h"
+#include "model/kinds.h"
 #include "sampling/sampling.h"
 
 namespace batchllm::cuda {

@@ -8,7 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/dtype.h"
-#include "model/model.h"
+#include "model/kinds.h"
 
 namespace batchllm::cuda {
 

@@ -19,7 +19,7 @@
 #include "base/dtype.h"
 #include "experts/tile.h"
 #include "linear/scaling.h"
-#include "model/model.h"
+#include "model/kinds.h"
 
 namespace batchllm::cuda {
 

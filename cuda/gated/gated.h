@@ -8,9 +8,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include "backend/gated_product.h"
+#include "backend/gpu/gated_product.h"
 #include "base/dtype.h"
-#include "model/model.h"
+#include "model/kinds.h"
 
 namespace batchllm::cuda {
 
@@ -23,7 +23,7 @@ struct GatedArguments {
     int32_t rows, columns, width;
 };
 
-// Shapes and types must pass takes_gated() (backend/gated_product.h).
+// Shapes and types must pass takes_gated() (backend/gpu/gated_product.h).
 cudaError_t launch_gated_sm90(const GatedArguments &arguments, int sms, cudaStream_t stream);
 
 } // namespace batchllm::cuda

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backend/step_buffers.h"
+#include "backend/gpu/step_buffers.h"
 
 namespace batchllm::cuda {
 namespace {

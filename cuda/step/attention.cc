@@ -201,7 +201,7 @@ AttentionArguments StepAttention::arguments(size_t layer, const AttentionTensors
     a.heads = shape.heads;
     a.kv_heads = shape.kv_heads;
     a.head_dim = shape.head_dim;
-    a.scale = static_cast<float>(model_.layers[layer].attention.scale);
+    a.scale = static_cast<float>(attention_of(layer).scale);
     a.window = shape.window;
     a.q = tensors.q;
     a.q_stride = q_stride(layer);
@@ -222,7 +222,7 @@ AttentionArguments StepAttention::arguments(size_t layer, const AttentionTensors
     a.partial_lse = partial_lse_.as<float>();
     a.arrivals = arrivals_.as<int32_t>();
     a.queues = a.arrivals + rows_ * kv_heads_;
-    a.softcap = model_.layers[layer].attention.softcap;
+    a.softcap = attention_of(layer).softcap;
     a.sinks = tensors.sinks;
     a.by_row = options_.reproducible ? 1 : 0;
     if (kv_type_ == DType::e4m3) {
@@ -269,24 +269,24 @@ Status StepAttention::launch(size_t layer, const AttentionTensors &tensors, cons
 Status StepAttention::launch_plain(size_t layer, const AttentionTensors &tensors,
                                    const StepInput &input, cudaStream_t stream) const {
     const Shape &shape = shape_of(layer);
-    const PlainAttentionArguments arguments{
-        tokens_,
-        shape.heads,
-        shape.kv_heads,
-        shape.head_dim,
-        static_cast<float>(model_.layers[layer].attention.scale),
-        shape.window,
-        static_cast<const float *>(tensors.q),
-        q_stride(layer),
-        static_cast<float *>(tensors.out),
-        static_cast<const float *>(tensors.kv),
-        pages_of(layer, input),
-        input.at<AttentionNode>(kNodes) + shape_of_[layer] * node_count_,
-        input.at<int32_t>(kNodeOf),
-        input.at<int32_t>(kPositions),
-        model_.layers[layer].attention.softcap,
-        tensors.sinks,
-        options_.reproducible};
+    const PlainAttentionArguments arguments{tokens_,
+                                            shape.heads,
+                                            shape.kv_heads,
+                                            shape.head_dim,
+                                            static_cast<float>(attention_of(layer).scale),
+                                            shape.window,
+                                            static_cast<const float *>(tensors.q),
+                                            q_stride(layer),
+                                            static_cast<float *>(tensors.out),
+                                            static_cast<const float *>(tensors.kv),
+                                            pages_of(layer, input),
+                                            input.at<AttentionNode>(kNodes) +
+                                                shape_of_[layer] * node_count_,
+                                            input.at<int32_t>(kNodeOf),
+                                            input.at<int32_t>(kPositions),
+                                            attention_of(layer).softcap,
+                                            tensors.sinks,
+                                            options_.reproducible};
     return check_cuda(launch_plain_attention(arguments, stream), "attention");
 }
 

@@ -16,7 +16,7 @@
 #include "attention/family.h"
 #include "attention/plain.h"
 #include "backend/backend.h"
-#include "backend/step_buffers.h"
+#include "backend/gpu/step_buffers.h"
 #include "device/staging.h"
 #include "model/model.h"
 #include "step/input.h"
@@ -87,10 +87,11 @@ class StepAttention {
     };
 
     const Shape &shape_of(size_t layer) const { return shapes_[shape_of_[layer]]; }
+    const Attention &attention_of(size_t layer) const { return *model_.layers[layer].attention(); }
     // From one token's queries to the next one's; their keys, values and gates between, where the layer has any.
     int64_t q_stride(size_t layer) const {
         const Shape &shape = shape_of(layer);
-        const Attention &a = model_.layers[layer].attention;
+        const Attention &a = attention_of(layer);
         const int64_t heads = (a.gated ? 2 : 1) * int64_t{shape.heads};
         return (heads + (a.kv_layer < 0 ? 2 * shape.kv_heads : 0)) * shape.head_dim;
     }
@@ -101,7 +102,7 @@ class StepAttention {
     Status stage_worklist(Shape *shape, StepInput *input, Staging *staging);
     void read_nodes(const TokenBatch &batch, size_t kv_group);
     const int32_t *pages_of(size_t layer, const StepInput &input) const {
-        const auto group = static_cast<size_t>(model_.layers[layer].attention.kv_group);
+        const auto group = static_cast<size_t>(attention_of(layer).kv_group);
         return input.at<int32_t>(kPages) + pages_begin_[group];
     }
     void split_by_kind(Shape *shape) const;

@@ -25,9 +25,9 @@ Status StepExperts::allocate(const StepBuffers &buffers) {
     return {};
 }
 
-RoutingArguments StepExperts::routing(const Layer &layer, const DeviceExperts &weights,
+RoutingArguments StepExperts::routing(const Experts &experts, const DeviceExperts &weights,
                                       int64_t rows) const {
-    const Router &router = layer.experts.router;
+    const Router &router = experts.router;
     RoutingArguments a{};
     a.kind = router.kind;
     a.logits = logits();
@@ -36,7 +36,7 @@ RoutingArguments StepExperts::routing(const Layer &layer, const DeviceExperts &w
     a.correction = weights.correction;
     a.expert_scale = weights.expert_scale;
     a.tokens = static_cast<int32_t>(rows);
-    a.experts = static_cast<int32_t>(layer.experts.each.size());
+    a.experts = static_cast<int32_t>(experts.each.size());
     a.chosen = router.chosen;
     a.groups = router.groups;
     a.chosen_groups = router.chosen_groups;
@@ -53,9 +53,9 @@ RoutingArguments StepExperts::routing(const Layer &layer, const DeviceExperts &w
     return a;
 }
 
-Status StepExperts::products(const Layer &layer, const DeviceExperts &weights, const Input &x,
+Status StepExperts::products(const Experts &experts, const DeviceExperts &weights, const Input &x,
                              Profile *profile, cudaStream_t stream) {
-    const FeedForward &expert = layer.experts.each[0];
+    const FeedForward &expert = experts.each[0];
     GroupedArguments a{};
     a.element = weights.in_e4m3() ? DType::e4m3 : element_;
     a.tiles = tiles_.as<ExpertTile>();
@@ -90,18 +90,20 @@ Status StepExperts::products(const Layer &layer, const DeviceExperts &weights, c
 
 Status StepExperts::run(const Layer &layer, const DeviceExperts &weights, const Input &x,
                         const AddNormArguments &end, Profile *profile, cudaStream_t stream) {
-    const RoutingArguments routed = routing(layer, weights, end.count);
+    const Experts &experts = *layer.experts();
+    const SharedExperts *both = layer.shared();
+    const RoutingArguments routed = routing(experts, weights, end.count);
     RETURN_IF_CUDA(launch_routing(routed, stream));
     RETURN_IF_ERROR(profile->mark(Part::routing, stream));
-    RETURN_IF_ERROR(products(layer, weights, x, profile, stream));
+    RETURN_IF_ERROR(products(experts, weights, x, profile, stream));
     CombineArguments sum{end,
                          made_.data(),
                          routed.turn_of,
                          routed.weights,
-                         layer.shared_gate ? logits() + routed.experts : nullptr,
+                         both != nullptr && both->gate ? logits() + routed.experts : nullptr,
                          routed.stride,
                          routed.chosen};
-    if (layer.feed_forward.width == 0) sum.add.delta = nullptr;
+    if (both == nullptr) sum.add.delta = nullptr;
     RETURN_IF_CUDA(launch_combine(sum, stream));
     return profile->mark(Part::combine, stream);
 }
@@ -116,7 +118,8 @@ Result<std::vector<int64_t>> StepExperts::turns_of_each() const {
                               cudaMemcpyDeviceToHost));
     std::vector<int64_t> turns;
     for (const Layer &layer : model_.layers) {
-        turns.resize(std::max(turns.size(), layer.experts.each.size()));
+        if (layer.experts() == nullptr) continue;
+        turns.resize(std::max(turns.size(), layer.experts()->each.size()));
     }
     for (const ExpertTile &tile : tiles) {
         turns[static_cast<size_t>(tile.expert)] = tile.end - tile.begin;

@@ -2,7 +2,7 @@
 // and the weighted sum of each token's. What is launched depends on the number of tokens alone.
 #pragma once
 
-#include "backend/step_buffers.h"
+#include "backend/gpu/step_buffers.h"
 #include "device/profile.h"
 #include "experts/combine.h"
 #include "experts/grouped.h"
@@ -31,8 +31,9 @@ class StepExperts {
     Result<std::vector<int64_t>> turns_of_each() const;
 
   private:
-    RoutingArguments routing(const Layer &layer, const DeviceExperts &weights, int64_t rows) const;
-    Status products(const Layer &layer, const DeviceExperts &weights, const Input &x,
+    RoutingArguments routing(const Experts &experts, const DeviceExperts &weights,
+                             int64_t rows) const;
+    Status products(const Experts &experts, const DeviceExperts &weights, const Input &x,
                     Profile *profile, cudaStream_t stream);
 
     const Model &model_;

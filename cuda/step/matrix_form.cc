@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "backend/step_buffers.h"
+#include "backend/gpu/step_buffers.h"
+#include "base/visit.h"
 #include "experts/tile.h"
 
 namespace batchllm::cuda {
@@ -31,12 +32,6 @@ Tensor rows_of(const Tensor &tensor, int64_t first, int64_t count) {
     const int64_t step = tensor.stored_transposed ? 1 : tensor.row_step * tensor.columns;
     if (some.data != nullptr) some.data += first * step * dtype_bytes(tensor.dtype);
     return some;
-}
-
-// Behind which the gates of a layer's queries stand: of its queries, keys and values.
-int64_t query_and_key_rows(const Attention &a) {
-    const int32_t kv_heads = a.kv_layer < 0 ? a.kv_heads : 0;
-    return (int64_t{a.heads} + 2 * kv_heads) * padded_head_dim(a.head_dim);
 }
 
 bool has_part_in(const MatrixSource &source, std::initializer_list<DType> types) {
@@ -71,32 +66,36 @@ std::vector<MatrixPart> SplitQueries::parts(std::vector<MatrixPart> others) cons
     return others;
 }
 
-MixerMatrices::MixerMatrices(const Layer &layer, int64_t hidden)
-    : first{first_rows(layer), hidden, {}, {}}, last{hidden, last_columns(layer), {}, {}},
-      queries_(layer.attention.q.values, layer.attention, padded_head_dim(layer.attention.head_dim),
-               query_and_key_rows(layer.attention)) {
-    if (const LinearAttention &delta = layer.linear_attention) {
-        int64_t row = 0;
-        for (const Tensor &part : delta.input) {
-            first.parts.emplace_back(&part, row);
-            row += part.rows;
-        }
-        last.parts = {{&delta.o.values, 0}};
-    } else if (const ShortConvolution &convolution = layer.convolution) {
-        const int64_t channels = convolution.channels();
-        first.parts = {{&convolution.b.values, 0},
-                       {&convolution.c.values, channels},
-                       {&convolution.x.values, 2 * channels}};
-        last.parts = {{&convolution.o.values, 0}};
-    } else {
-        const Attention &a = layer.attention;
-        const int64_t padded = padded_head_dim(a.head_dim), q_rows = a.heads * padded;
-        const int64_t kv_rows = a.kv_layer < 0 ? a.kv_heads * padded : 0;
-        first.parts = queries_.parts({{&a.k.values, q_rows}, {&a.v.values, q_rows + kv_rows}});
-        first.placing = {a.head_dim, padded, 1, 1};
-        last.parts = {{&a.o.values, 0}};
-        last.placing = {1, 1, a.head_dim, padded};
-    }
+MixerMatrices::MixerMatrices(const Mixer &mixer, int64_t hidden)
+    : first{first_rows(mixer), hidden, {}, {}}, last{hidden, last_columns(mixer), {}, {}} {
+    std::visit(Visitor{[](const NoMixer &) {},
+                       [&](const Attention &a) {
+                           const int64_t padded = padded_head_dim(a.head_dim),
+                                         q_rows = a.heads * padded;
+                           const int64_t kv_rows = a.kv_layer < 0 ? a.kv_heads * padded : 0;
+                           queries_.emplace(a.q.values, a, padded, q_rows + 2 * kv_rows);
+                           first.parts = queries_->parts(
+                               {{&a.k.values, q_rows}, {&a.v.values, q_rows + kv_rows}});
+                           first.placing = {a.head_dim, padded, 1, 1};
+                           last.parts = {{&a.o.values, 0}};
+                           last.placing = {1, 1, a.head_dim, padded};
+                       },
+                       [&](const LinearAttention &linear) {
+                           int64_t row = 0;
+                           for (const Tensor &part : linear.input) {
+                               first.parts.emplace_back(&part, row);
+                               row += part.rows;
+                           }
+                           last.parts = {{&linear.o.values, 0}};
+                       },
+                       [&](const ShortConvolution &convolution) {
+                           const int64_t channels = convolution.channels();
+                           first.parts = {{&convolution.b.values, 0},
+                                          {&convolution.c.values, channels},
+                                          {&convolution.x.values, 2 * channels}};
+                           last.parts = {{&convolution.o.values, 0}};
+                       }},
+               mixer);
 }
 
 TurnedFilter::TurnedFilter(const Tensor &filter, bool reads) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -46,17 +47,17 @@ class SplitQueries {
     std::vector<std::pair<Tensor, int64_t>> all_;
 };
 
-// The matrices that begin and end a layer's mixer, of first_rows() and last_columns().
+// The matrices that begin and end a layer's mixer, of first_rows() and last_columns(); without one they are empty.
 class MixerMatrices {
   public:
-    MixerMatrices(const Layer &layer, int64_t hidden);
+    MixerMatrices(const Mixer &mixer, int64_t hidden);
     MixerMatrices(const MixerMatrices &) = delete;
     MixerMatrices &operator=(const MixerMatrices &) = delete;
 
     MatrixSource first, last;
 
   private:
-    SplitQueries queries_; // parts of `first` point into it
+    std::optional<SplitQueries> queries_; // parts of `first` point into it
 };
 
 // A short convolution's filter as its kernel takes it: a vector of f32, [width, channels], the newest token's last.

@@ -199,18 +199,17 @@ Status StepSamples::send_masks(std::span<const TokenMask> masks, cudaStream_t st
     return {};
 }
 
-Status StepSamples::run(const Staging &staging, Forward *forward, cudaStream_t stream) {
+Status StepSamples::run(const Staging &staging, OutputHead *head, cudaStream_t stream) {
     const auto rows = static_cast<int64_t>(wanted().size());
     const auto tasks = static_cast<int64_t>(tasks_.size());
-    const int64_t chunk = forward->logits_rows();
+    const int64_t chunk = head->logits_rows();
     if (!spans_.empty()) {
-        RETURN_IF_ERROR(forward->sum_hidden(staging.on_device<SumSpan>(staged_spans_),
-                                            static_cast<int32_t>(spans_.size()), sums_.as<float>(),
-                                            stream));
+        RETURN_IF_ERROR(head->sum_hidden(staging.on_device<SumSpan>(staged_spans_),
+                                         static_cast<int32_t>(spans_.size()), sums_.as<float>(),
+                                         stream));
     }
     if (masked_) {
-        const int64_t bytes =
-            spares_ * forward->logits_stride() * static_cast<int64_t>(sizeof(float));
+        const int64_t bytes = spares_ * head->logits_stride() * static_cast<int64_t>(sizeof(float));
         if (spare_.bytes() < bytes) {
             spare_ = DeviceMemory();
             ASSIGN_OR_RETURN(spare_, DeviceMemory::create(bytes, "masked logits"));
@@ -220,17 +219,17 @@ Status StepSamples::run(const Staging &staging, Forward *forward, cudaStream_t s
     for (int64_t first = 0; first < rows; first += chunk) {
         const int64_t last = std::min(rows, first + chunk);
         if (task == tasks || wanted_of_[static_cast<size_t>(task)] >= last) continue;
-        RETURN_IF_ERROR(forward->compute_logits(first, last - first, stream));
+        RETURN_IF_ERROR(head->compute_logits(first, last - first, stream));
         int64_t end = task;
         while (end < tasks && wanted_of_[static_cast<size_t>(end)] < last) ++end;
-        SampleArguments arguments{forward->logits(),
-                                  forward->logits_stride(),
+        SampleArguments arguments{head->logits(),
+                                  head->logits_stride(),
                                   vocabulary_,
                                   staging.on_device<SampleTask>(staged_tasks_) + task,
                                   static_cast<int32_t>(end - task),
                                   staging.on_device<LogitEdit>(staged_edits_),
                                   staging.on_device<int32_t>(staged_targets_),
-                                  forward->samples(),
+                                  head->samples(),
                                   answers_.as<SampleResult>(),
                                   target_logprobs_.as<float>(),
                                   likely_answers_.as<Likely>()};
@@ -240,7 +239,7 @@ Status StepSamples::run(const Staging &staging, Forward *forward, cudaStream_t s
             arguments.spare = spare_.as<float>();
         }
         RETURN_IF_CUDA(launch_sample(arguments, stream));
-        RETURN_IF_ERROR(forward->profile().mark(Part::sample, stream));
+        RETURN_IF_ERROR(head->profile().mark(Part::sample, stream));
         task = end;
     }
     return {};

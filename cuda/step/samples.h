@@ -12,7 +12,7 @@
 #include "device/staging.h"
 #include "elementwise/elementwise.h"
 #include "sampling/sampling.h"
-#include "step/forward.h"
+#include "step/output_head.h"
 
 namespace batchllm::cuda {
 
@@ -30,7 +30,7 @@ class StepSamples {
     }
     // Memory for so many rows of samples. Growing later waits for the device.
     Status reserve(int64_t rows);
-    // Host: reads the batch and stages the device's tasks. logits_rows: Forward's.
+    // Host: reads the batch and stages the device's tasks. logits_rows: OutputHead's.
     Status stage(const TokenBatch &batch, const BackendInfo &info, int64_t logits_rows,
                  Staging *staging);
     const std::vector<int32_t> &wanted() const { return rows_.tokens(); }
@@ -43,9 +43,9 @@ class StepSamples {
     // Host: enqueues the copy of the rows' masks; equal pointers are sent once. *sent: whether there
     // was one.
     Status send_masks(std::span<const TokenMask> masks, cudaStream_t stream, bool *sent);
-    // Device: logits and samples, and sums of hidden states, behind forward->run() and the masks. Tokens also go to
-    // forward->samples().
-    Status run(const Staging &staging, Forward *forward, cudaStream_t stream);
+    // Device: logits and samples, and sums of hidden states, behind the step and the masks. Tokens also go to
+    // head->samples().
+    Status run(const Staging &staging, OutputHead *head, cudaStream_t stream);
     // Once the stream has come that far.
     void take(BatchOutput *output);
 

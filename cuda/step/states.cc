@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/visit.h"
 #include "recurrent/short_convolution.h"
 #include "recurrent/state_space.h"
 
@@ -17,9 +18,14 @@ constexpr int32_t kChunkedTokens = 16;
 
 bool goes_in_chunks(const Model &model, DType element, bool reproducible) {
     return std::all_of(model.layers.begin(), model.layers.end(), [&](const Layer &layer) {
-        const LinearAttention &of = layer.linear_attention;
-        const auto takes = of.rule == StateRule::delta ? takes_chunks : takes_state_space_chunks;
-        return !of || (!reproducible && takes(element, of.key_dim, of.value_dim));
+        if (const auto *net = std::get_if<DeltaNet>(&layer.mixer)) {
+            return !reproducible && takes_chunks(element, net->key_dim, net->value_dim);
+        }
+        if (const auto *mamba = std::get_if<Mamba2>(&layer.mixer)) {
+            return !reproducible &&
+                   takes_state_space_chunks(element, mamba->key_dim, mamba->value_dim);
+        }
+        return true;
     });
 }
 
@@ -28,14 +34,17 @@ StepStates::StepStates(const Model &model, const StepStateOptions &options)
     chunked_ = goes_in_chunks(model, options_.element, options_.reproducible);
     for (const Layer &layer : model_.layers) {
         begin_.push_back(slot_bytes_);
-        const LinearAttention &delta = layer.linear_attention;
-        int64_t bytes = 0;
-        if (delta) {
-            bytes = delta.values_size() * delta.key_dim * dtype_bytes(options_.state) +
-                    kRing * delta.channels() * dtype_bytes(options_.element);
-        } else if (layer.convolution) {
-            bytes = layer.convolution.state_size() * static_cast<int64_t>(sizeof(float));
-        }
+        const int64_t bytes = std::visit(
+            Visitor{[](const NoMixer &) { return int64_t{0}; },
+                    [](const Attention &) { return int64_t{0}; },
+                    [&](const LinearAttention &linear) {
+                        return linear.matrices_size() * dtype_bytes(options_.state) +
+                               kRing * linear.channels() * dtype_bytes(options_.element);
+                    },
+                    [](const ShortConvolution &convolution) {
+                        return convolution.state_size() * static_cast<int64_t>(sizeof(float));
+                    }},
+            layer.mixer);
         slot_bytes_ += (bytes + kAlign - 1) / kAlign * kAlign;
     }
 }
@@ -79,46 +88,37 @@ Status StepStates::stage(const TokenBatch &batch, StepInput *input, Staging *sta
 
 // ---- Device ----
 
-DeltaArguments StepStates::delta_arguments(size_t layer, const DeviceLayer &weights,
-                                           const StepInput &input) const {
-    const LinearAttention &delta = model_.layers[layer].linear_attention;
+DeltaArguments StepStates::delta_arguments(const LinearAttention &linear,
+                                           const DeviceLayer &weights, const Launch &at) const {
+    const auto &own = std::get<DeviceDelta>(weights.mixer);
     DeltaArguments a{};
     a.element = options_.element;
     a.state = options_.state;
     a.stride = weights.qkv.rows;
-    a.convolution = weights.delta.convolution;
-    a.decay = weights.delta.decay;
-    a.step = weights.delta.step;
-    a.norm = weights.delta.norm.weight;
-    a.epsilon = weights.delta.norm.epsilon;
-    a.states = slots_.data() + begin_[layer];
+    a.convolution = own.convolution;
+    a.decay = own.decay;
+    a.step = own.step;
+    a.norm = own.norm.weight;
+    a.epsilon = own.norm.epsilon;
+    a.states = slots_.data() + begin_[at.layer];
     a.slot_bytes = slot_bytes_;
-    a.items = input.at<StateItem>(kStateItems);
-    a.key_heads = delta.key_heads;
-    a.value_heads = delta.value_heads;
-    a.key_dim = delta.key_dim;
-    a.value_dim = delta.value_dim;
+    a.items = at.input.at<StateItem>(kStateItems);
+    a.key_heads = linear.key_heads;
+    a.value_heads = linear.value_heads;
+    a.key_dim = linear.key_dim;
+    a.value_dim = linear.value_dim;
     a.sms = options_.sms;
     a.sm90 = options_.sm90;
+    a.projected = at.projected;
+    a.out = at.out;
+    // Not the number of items: a graph's next replay may have more of them, with the same number of tokens.
+    a.most_items = static_cast<int32_t>(at.tokens);
     return a;
 }
 
-Status StepStates::launch_delta(size_t layer, const DeviceLayer &weights, const void *projected,
-                                void *out, int64_t tokens, const StepInput &input,
-                                cudaStream_t stream) const {
-    DeltaArguments a = delta_arguments(layer, weights, input);
-    a.projected = projected;
-    a.out = out;
-    // Not the number of items: a graph's next replay may have more of them, with the same number of tokens.
-    a.most_items = static_cast<int32_t>(tokens);
-    if (model_.layers[layer].linear_attention.rule == StateRule::state_space) {
-        return launch_state_space(layer, weights, a, tokens, input, stream);
-    }
-    return launch_delta_net(a, tokens, input, stream);
-}
-
-Status StepStates::launch_delta_net(DeltaArguments a, int64_t tokens, const StepInput &input,
-                                    cudaStream_t stream) const {
+Status StepStates::launch_delta_net(DeltaArguments a, const Launch &at) const {
+    const StepInput &input = at.input;
+    const cudaStream_t stream = at.stream;
     // With reproducible results a token's bits do not depend on how many of its item's tokens are in the step.
     const bool decodes = !options_.reproducible && takes_delta_decode(a);
     for (size_t l = 0; l < form_.size(); ++l) {
@@ -131,7 +131,7 @@ Status StepStates::launch_delta_net(DeltaArguments a, int64_t tokens, const Step
                                    input.at<StateChunk>(kStateChunks),
                                    chunks,
                                    level.end - level.chunked,
-                                   tokens,
+                                   at.tokens,
                                    mixed_.data(),
                                    gates_.as<float2>(),
                                    w_.data(),
@@ -149,29 +149,29 @@ Status StepStates::launch_delta_net(DeltaArguments a, int64_t tokens, const Step
     return {};
 }
 
-Status StepStates::launch_convolution(size_t layer, const DeviceLayer &weights,
-                                      const void *projected, void *out, int64_t tokens,
-                                      const StepInput &input, cudaStream_t stream) const {
-    const ShortConvolution &convolution = model_.layers[layer].convolution;
+Status StepStates::launch_convolution(const ShortConvolution &convolution,
+                                      const DeviceLayer &weights, const Launch &at) const {
+    const auto &own = std::get<DeviceConvolution>(weights.mixer);
+    const StepInput &input = at.input;
     ShortConvolutionArguments a{};
     a.element = options_.element;
-    a.projected = projected;
+    a.projected = at.projected;
     a.stride = weights.qkv.rows;
-    a.filter = weights.convolution.filter;
-    a.filter_bias = weights.convolution.bias;
+    a.filter = own.filter;
+    a.filter_bias = own.bias;
     a.input_bias = weights.qkv_bias;
-    a.states = slots_.data() + begin_[layer];
+    a.states = slots_.data() + begin_[at.layer];
     a.slot_bytes = slot_bytes_;
-    a.out = out;
+    a.out = at.out;
     a.items = input.at<StateItem>(kStateItems);
     a.chunks = chunked_ ? input.at<StateChunk>(kStateChunks) : nullptr;
-    a.tokens = tokens;
+    a.tokens = at.tokens;
     a.channels = static_cast<int32_t>(convolution.channels());
     a.width = convolution.width;
     a.sms = options_.sms;
     for (size_t l = 0; l < form_.size(); ++l) {
         a.level = input.at<StateLevel>(kStateLevels) + l;
-        RETURN_IF_CUDA(launch_short_convolution(a, stream));
+        RETURN_IF_CUDA(launch_short_convolution(a, at.stream));
     }
     return {};
 }
@@ -179,18 +179,32 @@ Status StepStates::launch_convolution(size_t layer, const DeviceLayer &weights,
 Status StepStates::launch(size_t layer, const DeviceLayer &weights, const void *projected,
                           void *out, int64_t tokens, const StepInput &input,
                           cudaStream_t stream) const {
-    return model_.layers[layer].convolution
-               ? launch_convolution(layer, weights, projected, out, tokens, input, stream)
-               : launch_delta(layer, weights, projected, out, tokens, input, stream);
+    const Launch at{layer, projected, out, tokens, input, stream};
+    return std::visit(
+        Visitor{[](const NoMixer &) { return Status(); },
+                [](const Attention &) { return Status(); },
+                [&](const DeltaNet &net) {
+                    return launch_delta_net(delta_arguments(net, weights, at), at);
+                },
+                [&](const Mamba2 &mamba) { return launch_state_space(mamba, weights, at); },
+                [&](const ShortConvolution &convolution) {
+                    return launch_convolution(convolution, weights, at);
+                }},
+        model_.layers[layer].mixer);
 }
 
-Status StepStates::launch_state_space(size_t layer, const DeviceLayer &weights, DeltaArguments a,
-                                      int64_t tokens, const StepInput &input,
-                                      cudaStream_t stream) const {
-    const LinearAttention &space = model_.layers[layer].linear_attention;
-    const DeviceDelta &vectors = weights.delta;
-    StateSpaceArguments s{
-        a, vectors.bias, vectors.skip, space.least_step, space.most_step, space.norm_parts, 0};
+Status StepStates::launch_state_space(const Mamba2 &mamba, const DeviceLayer &weights,
+                                      const Launch &at) const {
+    const auto &own = std::get<DeviceDelta>(weights.mixer);
+    const StepInput &input = at.input;
+    const cudaStream_t stream = at.stream;
+    StateSpaceArguments s{delta_arguments(mamba, weights, at),
+                          own.bias,
+                          own.skip,
+                          mamba.least_step,
+                          mamba.most_step,
+                          mamba.norm_parts,
+                          0};
     for (size_t l = 0; l < form_.size(); ++l) {
         s.delta.level = input.at<StateLevel>(kStateLevels) + l;
         const StateLevel &level = items_.levels[l];
@@ -207,7 +221,7 @@ Status StepStates::launch_state_space(size_t layer, const DeviceLayer &weights, 
         if (form_[l] & kStepped) RETURN_IF_CUDA(launch_state_space_steps(s, stream));
         if (form_[l] & kSeveral) RETURN_IF_CUDA(launch_delta_rings(s.delta, stream));
     }
-    RETURN_IF_CUDA(launch_state_space_norm(s, tokens, stream));
+    RETURN_IF_CUDA(launch_state_space_norm(s, at.tokens, stream));
     return {};
 }
 

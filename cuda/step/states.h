@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/step_buffers.h"
+#include "backend/gpu/step_buffers.h"
 #include "device/staging.h"
 #include "recurrent/chunk.h"
 #include "recurrent/delta.h"
@@ -58,18 +58,22 @@ class StepStates {
                   int64_t tokens, const StepInput &input, cudaStream_t stream) const;
 
   private:
-    DeltaArguments delta_arguments(size_t layer, const DeviceLayer &weights,
-                                   const StepInput &input) const;
-    Status launch_delta(size_t layer, const DeviceLayer &weights, const void *projected, void *out,
-                        int64_t tokens, const StepInput &input, cudaStream_t stream) const;
+    struct Launch { // what launch() was given
+        size_t layer;
+        const void *projected;
+        void *out;
+        int64_t tokens;
+        const StepInput &input;
+        cudaStream_t stream;
+    };
+    DeltaArguments delta_arguments(const LinearAttention &linear, const DeviceLayer &weights,
+                                   const Launch &at) const;
     // The layer's launches of all levels.
-    Status launch_delta_net(DeltaArguments a, int64_t tokens, const StepInput &input,
-                            cudaStream_t stream) const;
-    Status launch_state_space(size_t layer, const DeviceLayer &weights, DeltaArguments a,
-                              int64_t tokens, const StepInput &input, cudaStream_t stream) const;
-    Status launch_convolution(size_t layer, const DeviceLayer &weights, const void *projected,
-                              void *out, int64_t tokens, const StepInput &input,
-                              cudaStream_t stream) const;
+    Status launch_delta_net(DeltaArguments a, const Launch &at) const;
+    Status launch_state_space(const Mamba2 &mamba, const DeviceLayer &weights,
+                              const Launch &at) const;
+    Status launch_convolution(const ShortConvolution &convolution, const DeviceLayer &weights,
+                              const Launch &at) const;
 
     const Model &model_;
     StepStateOptions options_;

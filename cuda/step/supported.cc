@@ -1,8 +1,7 @@
 #include "step/supported.h"
 
-#include <cmath>
-
 #include "attention/attention.h"
+#include "base/visit.h"
 #include "elementwise/elementwise.h"
 #include "elementwise/norm.h"
 #include "experts/routing.h"
@@ -32,21 +31,19 @@ const char *missing(const Experts &experts) {
 }
 
 const char *missing_norms(const Layer &layer) {
-    const Experts &experts = layer.experts;
+    const Experts &experts = *layer.experts();
+    const SharedExperts *both = layer.shared();
     if (experts.before && layer.parallel) return "a norm before experts in a parallel block";
-    if (experts.after && layer.feed_forward.width == 0) {
+    if (experts.after && both == nullptr) {
         return "a norm after experts without a feed-forward beside them";
     }
-    if ((experts.after || layer.after_shared) && layer.shared_gate) {
+    if (both != nullptr && (experts.after || both->after) && both->gate) {
         return "norms after experts and after a shared expert with a gate";
     }
     return nullptr;
 }
 
-const char *missing_space(const LinearAttention &space) {
-    if (space.unit_length || !space.gate_first) {
-        return "a state-space layer other than Mamba-2";
-    }
+const char *missing(const Mamba2 &space) {
     if (space.width > kRing) return "a state-space layer's convolution over more than 4 tokens";
     if (space.values_size() % kVector != 0) {
         return "a state-space layer with values of no multiple of 8";
@@ -58,11 +55,8 @@ const char *missing_space(const LinearAttention &space) {
                                   space.norm_parts);
 }
 
-const char *missing(const LinearAttention &delta) {
-    if (delta.rule == StateRule::state_space) return missing_space(delta);
-    if (!delta.unit_length || delta.least_step > 0 || std::isfinite(delta.most_step) ||
-        delta.gate_first || delta.norm_parts > 0 || delta.skip || delta.convolution.size() != 1 ||
-        delta.convolution[0].bias) {
+const char *missing(const DeltaNet &delta) {
+    if (delta.convolution.size() != 1 || delta.convolution[0].bias) {
         return "a delta net other than Qwen3-Next's";
     }
     if (delta.width > kRing) return "a delta net's convolution over more than 4 tokens";
@@ -104,32 +98,40 @@ const char *missing(const Model &model, const Layer &layer) {
     if (alone && (model.layer_inputs || layer.scalar || layer.parallel)) {
         return "a mixer or a feed-forward alone beside layer inputs, a scalar or a parallel block";
     }
-    const char *of_mixer = layer.convolution        ? missing(layer.convolution)
-                           : layer.linear_attention ? missing(layer.linear_attention)
-                                                    : missing(model, layer.attention);
+    using Text = const char *;
+    const char *of_mixer = std::visit(
+        Visitor{[](const NoMixer &) { return Text(); },
+                [&](const Attention &a) { return missing(model, a); },
+                [](const DeltaNet &net) { return missing(net); },
+                [](const Mamba2 &mamba) { return missing(mamba); },
+                [](const ShortConvolution &convolution) { return missing(convolution); }},
+        layer.mixer);
     if (of_mixer != nullptr) return of_mixer;
     if (layer.parallel && !layer.before_attention) {
         return "attention and feed-forward side by side without a norm before them";
     }
-    if (layer.feed_forward.width > 0 &&
-        layer.feed_forward.activation == Activation::clamped_swiglu) {
+    const FeedForward *dense = layer.feed_forward();
+    if (dense != nullptr && dense->activation == Activation::clamped_swiglu) {
         return "a clamped SwiGLU outside experts";
     }
-    if (!layer.experts) return nullptr;
+    if (layer.experts() == nullptr) return nullptr;
     const char *of_norms = missing_norms(layer);
-    return of_norms != nullptr ? of_norms : missing(layer.experts);
+    return of_norms != nullptr ? of_norms : missing(*layer.experts());
 }
 
 Status check_sizes(const Model &model, const Layer &layer, size_t number) {
-    const Attention &a = layer.attention;
-    if (layer.experts && layer.experts.each[0].width % kVector != 0) {
+    const Attention none, *own = layer.attention(), &a = own != nullptr ? *own : none;
+    const Experts *experts = layer.experts();
+    const FeedForward *dense = layer.feed_forward();
+    const int32_t width = dense != nullptr ? dense->width : 0;
+    if (experts != nullptr && experts->each[0].width % kVector != 0) {
         return error(BATCHLLM_ERROR_UNSUPPORTED,
                      "cuda backend: layer %zu: experts are %d wide: must be a multiple of %d",
-                     number, layer.experts.each[0].width, kVector);
+                     number, experts->each[0].width, kVector);
     }
-    const bool heads_fit = a.heads == 0 || (a.head_dim % 2 == 0 && a.head_dim <= kMostHeadDim &&
-                                            a.gqa_ratio() <= kMatrixRows);
-    if (layer.feed_forward.width % kVector == 0 && heads_fit && model.hidden % kVector == 0 &&
+    const bool heads_fit = own == nullptr || (a.head_dim % 2 == 0 && a.head_dim <= kMostHeadDim &&
+                                              a.gqa_ratio() <= kMatrixRows);
+    if (width % kVector == 0 && heads_fit && model.hidden % kVector == 0 &&
         model.hidden <= kMostNormed) {
         return {};
     }
@@ -138,8 +140,8 @@ Status check_sizes(const Model &model, const Layer &layer, size_t number) {
         "cuda backend: layer %zu: hidden_size %d and intermediate_size %d must be "
         "multiples of %d (hidden at most %d), head_dim %d even and at most %d, and %d query "
         "heads for one of keys at most %d",
-        number, model.hidden, layer.feed_forward.width, kVector, kMostNormed, a.head_dim,
-        kMostHeadDim, a.heads == 0 ? 0 : a.gqa_ratio(), kMatrixRows);
+        number, model.hidden, width, kVector, kMostNormed, a.head_dim, kMostHeadDim,
+        own == nullptr ? 0 : a.gqa_ratio(), kMatrixRows);
 }
 
 } // namespace

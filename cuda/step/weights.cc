@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "backend/step_buffers.h"
+#include "backend/gpu/step_buffers.h"
+#include "base/visit.h"
 #include "elementwise/elementwise.h"
 #include "experts/grouped.h"
 #include "recurrent/delta.h"
@@ -73,10 +74,9 @@ class Loader {
             RETURN_IF_ERROR(norm(from.after_attention, hidden, {}, &to.after_attention));
             RETURN_IF_ERROR(norm(from.before_feed_forward, hidden, {}, &to.before_feed_forward));
             RETURN_IF_ERROR(norm(from.after_feed_forward, hidden, {}, &to.after_feed_forward));
-            RETURN_IF_ERROR(norm(from.after_shared, hidden, {}, &to.after_shared));
-            RETURN_IF_ERROR(from.linear_attention ? delta(from, &to)
-                            : from.convolution    ? convolution(from, &to)
-                                                  : attention(from, &to));
+            const SharedExperts *both = from.shared();
+            if (both != nullptr) RETURN_IF_ERROR(norm(both->after, hidden, {}, &to.after_shared));
+            RETURN_IF_ERROR(mixer(from, &to));
             RETURN_IF_ERROR(feed_forward(from, &to));
             RETURN_IF_ERROR(matrices(from, &to, out));
             RETURN_IF_ERROR(experts(from, &to.experts, out));
@@ -116,86 +116,107 @@ class Loader {
         return placing;
     }
 
-    Status attention(const Layer &layer, DeviceLayer *to) {
-        const Attention &from = layer.attention;
-        const int64_t hidden = model_.hidden, padded = padded_head_dim(from.head_dim);
+    // All but its matrices.
+    Status mixer(const Layer &layer, DeviceLayer *to) {
+        return std::visit(
+            Visitor{[](const NoMixer &) { return Status(); },
+                    [&](const Attention &from) {
+                        return attention(layer, from, &to->mixer.emplace<DeviceAttention>(), to);
+                    },
+                    [&](const DeltaNet &from) {
+                        return linear_attention(layer, from, from.value_dim, {}, to);
+                    },
+                    [&](const Mamba2 &from) {
+                        return linear_attention(layer, from, from.values_size(), from.skip, to);
+                    },
+                    [&](const ShortConvolution &from) { return convolution(layer, from, to); }},
+            layer.mixer);
+    }
+
+    Status mixer_bias(const Layer &layer, const Weight &o, DeviceLayer *to) {
+        return vector(model_.hidden, {{&o.bias, 0}},
+                      residual_bias(layer, bool(layer.after_attention)), 0, &to->o_bias);
+    }
+
+    Status attention(const Layer &layer, const Attention &from, DeviceAttention *own,
+                     DeviceLayer *to) {
+        const int64_t padded = padded_head_dim(from.head_dim);
         const Placing heads_as_rows{from.head_dim, padded, 1, 1};
         const int64_t q_rows = from.heads * padded;
         const int64_t kv_rows = from.kv_layer < 0 ? from.kv_heads * padded : 0;
-        const int64_t qkv_rows = first_rows(layer);
+        const int64_t qkv_rows = first_rows(layer.mixer);
         const bool whole = from.norm_whole;
         const SplitQueries q(from.q.bias, from, padded, q_rows + 2 * kv_rows);
-        RETURN_IF_ERROR(norm(from.q_norm, whole ? q_rows : padded, heads_as_rows, &to->q_norm));
-        RETURN_IF_ERROR(norm(from.k_norm, whole ? kv_rows : padded, heads_as_rows, &to->k_norm));
-        RETURN_IF_ERROR(norm(from.v_norm, padded, heads_as_rows, &to->v_norm));
+        RETURN_IF_ERROR(norm(from.q_norm, whole ? q_rows : padded, heads_as_rows, &own->q_norm));
+        RETURN_IF_ERROR(norm(from.k_norm, whole ? kv_rows : padded, heads_as_rows, &own->k_norm));
+        RETURN_IF_ERROR(norm(from.v_norm, padded, heads_as_rows, &own->v_norm));
         RETURN_IF_ERROR(vector(qkv_rows,
                                q.parts({{&from.k.bias, q_rows}, {&from.v.bias, q_rows + kv_rows}}),
                                heads_as_rows, 0, &to->qkv_bias));
-        RETURN_IF_ERROR(vector(from.heads, {{&from.sinks, 0}}, {}, 0, &to->sinks));
-        return vector(hidden, {{&from.o.bias, 0}},
-                      residual_bias(layer, bool(layer.after_attention)), 0, &to->o_bias);
+        RETURN_IF_ERROR(vector(from.heads, {{&from.sinks, 0}}, {}, 0, &own->sinks));
+        return mixer_bias(layer, from.o, to);
     }
 
-    Status delta(const Layer &layer, DeviceLayer *to) {
-        const LinearAttention &from = layer.linear_attention;
-        const int64_t normed = from.norm_parts > 0 ? from.values_size() : from.value_dim;
+    // normed: numbers in the norm's weight.
+    Status linear_attention(const Layer &layer, const LinearAttention &from, int64_t normed,
+                            const Tensor &skip, DeviceLayer *to) {
+        DeviceDelta *own = &to->mixer.emplace<DeviceDelta>();
         RETURN_IF_ERROR(vector(from.channels() * kRing, convolution_parts(from, kRing),
-                               {from.width, kRing, 1, 1}, 0.25F, &to->delta.convolution));
-        RETURN_IF_ERROR(vector(from.channels(), bias_parts(from), {}, 0, &to->delta.bias));
-        RETURN_IF_ERROR(vector(from.value_heads, {{&from.decay, 0}}, {}, 0, &to->delta.decay));
-        RETURN_IF_ERROR(vector(from.value_heads, {{&from.step_bias, 0}}, {}, 0, &to->delta.step));
-        RETURN_IF_ERROR(vector(from.value_heads, {{&from.skip, 0}}, {}, 1, &to->delta.skip));
-        RETURN_IF_ERROR(norm(from.norm, normed, {}, &to->delta.norm));
-        return vector(model_.hidden, {{&from.o.bias, 0}},
-                      residual_bias(layer, bool(layer.after_attention)), 0, &to->o_bias);
+                               {from.width, kRing, 1, 1}, 0.25F, &own->convolution));
+        RETURN_IF_ERROR(vector(from.channels(), bias_parts(from), {}, 0, &own->bias));
+        RETURN_IF_ERROR(vector(from.value_heads, {{&from.decay, 0}}, {}, 0, &own->decay));
+        RETURN_IF_ERROR(vector(from.value_heads, {{&from.step_bias, 0}}, {}, 0, &own->step));
+        RETURN_IF_ERROR(vector(from.value_heads, {{&skip, 0}}, {}, 1, &own->skip));
+        RETURN_IF_ERROR(norm(from.norm, normed, {}, &own->norm));
+        return mixer_bias(layer, from.o, to);
     }
 
-    Status convolution(const Layer &layer, DeviceLayer *to) {
-        const ShortConvolution &from = layer.convolution;
+    Status convolution(const Layer &layer, const ShortConvolution &from, DeviceLayer *to) {
+        DeviceConvolution *own = &to->mixer.emplace<DeviceConvolution>();
         const int64_t channels = from.channels();
         RETURN_IF_ERROR(
-            vector(first_rows(layer),
+            vector(first_rows(layer.mixer),
                    {{&from.b.bias, 0}, {&from.c.bias, channels}, {&from.x.bias, 2 * channels}}, {},
                    0, &to->qkv_bias));
         const TurnedFilter filter(from.filter.values, base_ != nullptr && !random_);
-        RETURN_IF_ERROR(
-            vector(filter.tensor.rows, {{&filter.tensor, 0}}, {}, 0.25F, &to->convolution.filter));
-        RETURN_IF_ERROR(vector(channels, {{&from.filter.bias, 0}}, {}, 0, &to->convolution.bias));
-        return vector(model_.hidden, {{&from.o.bias, 0}},
-                      residual_bias(layer, bool(layer.after_attention)), 0, &to->o_bias);
+        RETURN_IF_ERROR(vector(filter.tensor.rows, {{&filter.tensor, 0}}, {}, 0.25F, &own->filter));
+        RETURN_IF_ERROR(vector(channels, {{&from.filter.bias, 0}}, {}, 0, &own->bias));
+        return mixer_bias(layer, from.o, to);
     }
 
     Status feed_forward(const Layer &layer, DeviceLayer *to) {
-        const FeedForward &from = layer.feed_forward;
-        const int64_t hidden = model_.hidden, width = from.width;
-        const int64_t up = from.gate ? width : 0, rows = up + width; // where it begins, and all
+        const FeedForward *from = layer.feed_forward();
+        if (from == nullptr) return {};
+        const int64_t width = from->width;
+        const int64_t up = from->gate ? width : 0, rows = up + width; // where it begins, and all
         RETURN_IF_ERROR(
-            vector(rows, {{&from.gate.bias, 0}, {&from.up.bias, up}}, {}, 0, &to->gate_up_bias));
+            vector(rows, {{&from->gate.bias, 0}, {&from->up.bias, up}}, {}, 0, &to->gate_up_bias));
         const bool ends_layer = !model_.layer_inputs;
         const bool scaled_later =
-            bool(layer.after_feed_forward) || bool(layer.experts) || (layer.scalar && ends_layer);
-        return vector(hidden, {{&from.down.bias, 0}}, residual_bias(layer, scaled_later), 0,
+            layer.after_feed_forward || layer.shared() != nullptr || (layer.scalar && ends_layer);
+        return vector(model_.hidden, {{&from->down.bias, 0}}, residual_bias(layer, scaled_later), 0,
                       &to->down_bias);
     }
 
     // The layer's products, in the compute type or in e4m3.
     Status matrices(const Layer &layer, DeviceLayer *to, DeviceWeights *all) {
-        const FeedForward &f = layer.feed_forward;
+        const FeedForward none, *own = layer.feed_forward(), &f = own != nullptr ? *own : none;
         const int64_t hidden = model_.hidden, width = f.width, up = f.gate ? width : 0;
-        const MixerMatrices mixer(layer, hidden);
+        const bool sparse = layer.experts() != nullptr;
+        const MixerMatrices mixer(layer.mixer, hidden);
         const MatrixSource &qkv = mixer.first, &o = mixer.last;
         const MatrixSource gate_up{
             up + width, hidden, {{&f.gate.values, 0}, {&f.up.values, up}}, {}};
         const MatrixSource down{hidden, width, {{&f.down.values, 0}}, {}};
         MatrixForm of_qkv = form_of(qkv, false);
         // What experts share a layer with takes rows of the compute type.
-        MatrixForm of_gate_up = layer.experts ? MatrixForm{} : form_of(gate_up, false);
+        MatrixForm of_gate_up = sparse ? MatrixForm{} : form_of(gate_up, false);
         if (layer.parallel && of_qkv.scaling != of_gate_up.scaling) {
             of_qkv = of_gate_up = {}; // they are multiplied with the same rows
         }
         RETURN_IF_ERROR(matrix(qkv, of_qkv, &to->qkv, all));
         RETURN_IF_ERROR(matrix(o, form_of(o, true), &to->o, all));
-        if (layer.experts) {
+        if (sparse) {
             for (const MatrixSource *source : {&gate_up, &down}) {
                 if (is_stored_in_e4m3(*source)) ++all->widened_with_experts;
             }
@@ -227,14 +248,15 @@ class Loader {
     }
 
     Status experts(const Layer &layer, DeviceExperts *to, DeviceWeights *all) {
-        if (!layer.experts) return {};
-        const Experts &from = layer.experts;
+        if (layer.experts() == nullptr) return {};
+        const Experts &from = *layer.experts();
+        const Weight none, &gate = layer.shared() != nullptr ? layer.shared()->gate : none;
         const auto count = static_cast<int64_t>(from.each.size());
         const int64_t hidden = model_.hidden, width = from.each[0].width;
         const Router &router = from.router;
-        RETURN_IF_ERROR(matrix({(count + (layer.shared_gate ? 1 : 0) + 15) / 16 * 16,
+        RETURN_IF_ERROR(matrix({(count + (gate ? 1 : 0) + 15) / 16 * 16,
                                 hidden,
-                                {{&router.weight.values, 0}, {&layer.shared_gate.values, count}},
+                                {{&router.weight.values, 0}, {&gate.values, count}},
                                 {}},
                                &to->router));
         RETURN_IF_ERROR(vector(count, {{&router.weight.bias, 0}}, {}, 0, &to->router_bias));

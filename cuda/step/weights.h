@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <variant>
 #include <vector>
 
 #include "base/status.h"
@@ -37,8 +38,16 @@ struct DeviceExperts {
     explicit operator bool() const { return gate_up != nullptr; }
 };
 
-// Of a delta net or a state-space layer, beside its matrices, which stand in place of attention's: qkv is
-// [LinearAttention::input_rows(), a multiple of 16, hidden], o [hidden, value_heads * value_dim].
+// Of attention, beside its matrices: qkv is [(heads + 2 kv_heads) * padded, hidden], or without keys and values of its own
+// [heads * padded, hidden]; behind them the heads' output gates, where it has any. o is [hidden, heads * padded].
+struct DeviceAttention {
+    DeviceNorm q_norm, k_norm;    // [padded], or of the whole projection [heads * padded]
+    DeviceNorm v_norm;            // [padded]
+    const float *sinks = nullptr; // [heads], or null
+};
+
+// Of a delta net or of Mamba-2, beside its matrices: qkv is [LinearAttention::input_rows(), a multiple of 16, hidden], o
+// [hidden, value_heads * value_dim].
 struct DeviceDelta {
     const float *convolution = nullptr; // [channels, kRing], the newest token's last
     const float *decay = nullptr;       // [value_heads]
@@ -55,29 +64,24 @@ struct DeviceConvolution {
     const float *bias = nullptr;   // [channels], or null
 };
 
+// As Layer::mixer, but for what all of them have.
+using DeviceMixer = std::variant<NoMixer, DeviceAttention, DeviceDelta, DeviceConvolution>;
+
 // A layer without a mixer or without a feed-forward has no matrices of it: they have no rows, or no columns.
 struct DeviceLayer {
     DeviceNorm before_attention, after_attention;       // [hidden]
     DeviceNorm before_feed_forward, after_feed_forward; // [hidden]
     DeviceNorm after_shared;                            // [hidden]
-    DeviceNorm q_norm, k_norm;           // [padded], or of the whole projection [heads * padded]
-    DeviceNorm v_norm;                   // [padded]
-    DeviceNorm after_input;              // [hidden]
-    const float *qkv_bias = nullptr;     // [qkv.rows], or null
-    const float *o_bias = nullptr;       // [hidden]
-    const float *gate_up_bias = nullptr; // [gate_up.rows]
-    const float *down_bias = nullptr;    // [hidden]
-    const float *sinks = nullptr;        // [heads], or null
-    // [kv_heads] of keys and values in e4m3; null: 1. Set by Forward.
-    const float *k_scale = nullptr, *v_scale = nullptr;
-    Matrix qkv;                    // [(heads + 2 kv_heads) * padded, hidden], or without
-                                   // keys and values of its own [heads * padded, hidden];
-                                   // behind them the heads' output gates, where it has any
-    Matrix o;                      // [hidden, heads * padded]
+    DeviceNorm after_input;                             // [hidden]
+    const float *qkv_bias = nullptr;                    // [qkv.rows], or null
+    const float *o_bias = nullptr;                      // [hidden]
+    const float *gate_up_bias = nullptr;                // [gate_up.rows]
+    const float *down_bias = nullptr;                   // [hidden]
+    DeviceMixer mixer;
+    Matrix qkv;                    // the mixer's first: [first_rows(), hidden]
+    Matrix o;                      // and its last: [hidden, last_columns()]
     Matrix gate_up;                // [2 width, hidden], or without a gate [width, hidden]
     Matrix down;                   // [hidden, width]
-    DeviceDelta delta;             // or nothing
-    DeviceConvolution convolution; // the same
     DeviceExperts experts;         // or none
     Matrix input_gate;             // [LayerInputs::width, hidden], or none
     Matrix input_down;             // [hidden, LayerInputs::width]

@@ -87,7 +87,8 @@ int32_t batchllm_add_tokens(batchllm_engine *engine, int64_t n, const int32_t *t
         ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
         RETURN_IF_ERROR(check_column("tokens", tokens, "offsets", offsets, n));
         ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params, params_count, n));
-        return engine->engine->add_tokens({n, tokens, offsets}, tags, column);
+        ASSIGN_OR_RETURN(Intake * intake, engine->engine->intake());
+        return intake->add_tokens({n, tokens, offsets}, tags, column);
     });
 }
 
@@ -98,7 +99,8 @@ int32_t batchllm_add_text(batchllm_engine *engine, int64_t n, const char *text,
         ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
         RETURN_IF_ERROR(check_column("text", text, "offsets", offsets, n));
         ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params, params_count, n));
-        return engine->engine->add_text({n, text, offsets}, tags, column);
+        ASSIGN_OR_RETURN(Intake * intake, engine->engine->intake());
+        return intake->add_text({n, text, offsets}, tags, column);
     });
 }
 
@@ -109,7 +111,8 @@ int32_t batchllm_add_chat(batchllm_engine *engine, int64_t n, const char *conver
         ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
         RETURN_IF_ERROR(check_column("conversations", conversations, "offsets", offsets, n));
         ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params, params_count, n));
-        return engine->engine->add_chat({n, conversations, offsets}, tags, column);
+        ASSIGN_OR_RETURN(Intake * intake, engine->engine->intake());
+        return intake->add_chat({n, conversations, offsets}, tags, column);
     });
 }
 
@@ -121,7 +124,8 @@ int32_t batchllm_add_prompt(batchllm_engine *engine, const char *text, int64_t b
         const int64_t length = bytes < 0 ? static_cast<int64_t>(std::strlen(text)) : bytes;
         const int64_t offsets[2] = {0, length};
         ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params, 1, 1));
-        return engine->engine->add_text({1, text, offsets}, &tag, column);
+        ASSIGN_OR_RETURN(Intake * intake, engine->engine->intake());
+        return intake->add_text({1, text, offsets}, &tag, column);
     });
 }
 
@@ -135,7 +139,8 @@ int32_t batchllm_add_scores(batchllm_engine *engine, int64_t n, const int32_t *t
                                      continuation_offsets, continuation_rows));
         if (n == 0) return {};
         const Column<int32_t> scored{continuation_rows[n], continuations, continuation_offsets};
-        return engine->engine->add_scores({n, tokens, offsets}, {scored, continuation_rows}, tags);
+        ASSIGN_OR_RETURN(Intake * intake, engine->engine->intake());
+        return intake->add_scores({n, tokens, offsets}, {scored, continuation_rows}, tags);
     });
 }
 
@@ -152,8 +157,8 @@ int32_t batchllm_add_score_text(batchllm_engine *engine, int64_t n, const char *
         ASSIGN_OR_RETURN(const batchllm_params known, column.at(0));
         if (n == 0) return {};
         const Column<char> scored{continuation_rows[n], continuations, continuation_offsets};
-        return engine->engine->add_score_text({n, text, offsets}, {scored, continuation_rows}, tags,
-                                              known);
+        ASSIGN_OR_RETURN(Intake * intake, engine->engine->intake());
+        return intake->add_score_text({n, text, offsets}, {scored, continuation_rows}, tags, known);
     });
 }
 

@@ -1,10 +1,14 @@
 // batchllm_table_*: rows as columns and a template to prompts.
 #include "table/table.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstring>
+#include <unordered_map>
+#include <utility>
 
 #include "api/boundary.h"
+#include "api/column.h"
 #include "api/engine.h"
 
 using namespace batchllm;
@@ -91,9 +95,114 @@ Result<std::vector<TableColumn>> read_columns(int64_t n, const batchllm_table_co
     return read;
 }
 
+Result<PromptTemplate> read_template(const char *text, int64_t bytes) {
+    RETURN_IF_ERROR(need("template_text", text));
+    return PromptTemplate::parse(bytes < 0 ? std::string_view(text)
+                                           : std::string_view(text, static_cast<size_t>(bytes)));
+}
+
+// The template's lines with one field each, if there are `count` fields.
+Result<MovableTemplate> read_movable(const PromptTemplate &parsed, int64_t count) {
+    ASSIGN_OR_RETURN(MovableTemplate movable, MovableTemplate::of(parsed));
+    if (count == static_cast<int64_t>(parsed.fields.size())) return movable;
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                 "order_count is %" PRId64 " and the template has %zu columns", count,
+                 parsed.fields.size());
+}
+
+Result<PromptTemplate> reordered(const PromptTemplate &parsed, const int32_t *order,
+                                 int64_t count) {
+    ASSIGN_OR_RETURN(const MovableTemplate movable, read_movable(parsed, count));
+    const std::span<const int32_t> fields(order, static_cast<size_t>(count));
+    std::vector<char> seen(fields.size(), 0);
+    for (const int32_t field : fields) {
+        if (field >= 0 && field < count && !std::exchange(seen[static_cast<size_t>(field)], 1)) {
+            continue;
+        }
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "order: %d: each column's number is in it once", field);
+    }
+    return movable.in_order(parsed, fields);
+}
+
+// Cells that are numbers already.
+CellColumn numbered_cells(const uint64_t *cells, const int32_t *bytes, int64_t rows, size_t stride,
+                          int64_t line_bytes) {
+    CellColumn column;
+    std::unordered_map<uint64_t, int32_t> codes;
+    for (int64_t row = 0; row < rows; ++row) {
+        const size_t at = static_cast<size_t>(row) * stride;
+        const auto [code, added] =
+            codes.emplace(cells[at], static_cast<int32_t>(column.lengths.size()));
+        if (added) column.lengths.push_back(bytes[at] + line_bytes);
+        column.codes.push_back(code->second);
+    }
+    return column;
+}
+
 } // namespace
 
 extern "C" {
+
+int32_t batchllm_template_split(const char *template_text, int64_t template_bytes,
+                                const int32_t *order, int64_t order_count, batchllm_column **out) {
+    return guard_out(out, [&]() -> Status {
+        ASSIGN_OR_RETURN(PromptTemplate read, read_template(template_text, template_bytes));
+        if (order != nullptr) {
+            ASSIGN_OR_RETURN(read, reordered(read, order, order_count));
+        }
+        auto made = std::make_unique<api::ColumnBatch>();
+        const auto add = [&](const std::string &item) {
+            made->all_text += item;
+            made->all_offsets.push_back(static_cast<int64_t>(made->all_text.size()));
+        };
+        made->all_offsets.push_back(0);
+        for (const TemplatePart &part : read.parts) {
+            add(part.text);
+            if (part.field >= 0) add(read.fields[static_cast<size_t>(part.field)]);
+        }
+        made->all_statuses.assign(made->all_offsets.size() - 1, BATCHLLM_OK);
+        made->all_error_offsets.assign(made->all_offsets.size(), 0);
+        made->struct_size = sizeof(batchllm_column);
+        made->reserved = 0;
+        made->count = static_cast<int64_t>(made->all_statuses.size());
+        made->offsets = made->all_offsets.data();
+        made->tokens = nullptr;
+        made->text = made->all_text.data();
+        made->statuses = made->all_statuses.data();
+        made->error_offsets = made->all_error_offsets.data();
+        made->errors = made->all_errors.data();
+        *out = made.release();
+        return {};
+    });
+}
+
+int32_t batchllm_template_order(const char *template_text, int64_t template_bytes, int64_t n,
+                                const uint64_t *cells, const int32_t *cell_bytes, int32_t *order,
+                                int64_t order_count) {
+    return guard([&]() -> Status {
+        ASSIGN_OR_RETURN(const PromptTemplate read, read_template(template_text, template_bytes));
+        ASSIGN_OR_RETURN(const MovableTemplate movable, read_movable(read, order_count));
+        RETURN_IF_ERROR(need("order", order));
+        if (n < 0 || n > INT32_MAX - 1) {
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "n is %" PRId64, n);
+        }
+        if (n > 0) {
+            RETURN_IF_ERROR(need("cells", cells));
+            RETURN_IF_ERROR(need("cell_bytes", cell_bytes));
+        }
+        std::vector<CellColumn> columns;
+        for (const FieldLine &line : movable.lines) { // in the order in which fields first appear
+            const size_t at = columns.size();
+            const size_t line_bytes = line.before.size() + line.after.size() + 1; // and the LF
+            columns.push_back(numbered_cells(cells + at, cell_bytes + at, n, movable.lines.size(),
+                                             static_cast<int64_t>(line_bytes)));
+        }
+        const std::vector<int32_t> best = best_fixed_fields(columns);
+        std::copy(best.begin(), best.end(), order);
+        return {};
+    });
+}
 
 void batchllm_table_options_init(batchllm_table_options *options, size_t struct_size) {
     const batchllm_table_options defaults = default_options();
@@ -136,7 +245,8 @@ int32_t batchllm_add_table(batchllm_engine *engine, const batchllm_table *table,
         RETURN_IF_ERROR(need("table", table));
         ASSIGN_OR_RETURN(const ParamsColumn column,
                          ParamsColumn::open(params, params_count, table->table.rows()));
-        return engine->engine->add_table(table->table, tags, column);
+        ASSIGN_OR_RETURN(Intake * intake, engine->engine->intake());
+        return intake->add_table(table->table, tags, column);
     });
 }
 

@@ -7,24 +7,16 @@
 #include <new>
 
 #include "api/boundary.h"
+#include "api/column.h"
 #include "base/thread_pool.h"
 
 using namespace batchllm;
+using api::ColumnBatch;
 using api::guard;
 using api::guard_out;
 using api::need;
 
 namespace {
-
-// batchllm_column with the memory that its pointers lead to.
-struct ColumnBatch : batchllm_column {
-    std::vector<int64_t> all_offsets;
-    std::vector<int32_t> all_tokens;
-    std::string all_text;
-    std::vector<int32_t> all_statuses;
-    std::vector<int64_t> all_error_offsets;
-    std::string all_errors;
-};
 
 Status check_flags(uint32_t flags, uint32_t known) {
     if ((flags & ~known) == 0) return {};

@@ -124,11 +124,28 @@ struct BackendOptions {
     bool reproducible = false;
 };
 
+enum class DeviceKind : uint8_t {
+    none, // nothing is computed
+    processor,
+    gpu,
+};
+
+// What is computed on, as far as predictions and prices go by it.
+struct ComputeDevice {
+    DeviceKind kind = DeviceKind::none;
+    std::string name;            // as its maker calls it, alone: "NVIDIA H200"
+    double product_flops = 0;    // per second at most, in 16 bits; 0: unknown
+    double memory_bandwidth = 0; // bytes per second at most; 0: unknown
+};
+
 struct BackendInfo {
+    // For display and errors; nothing is decided by these texts.
     std::string name;         // "cpu", "cuda", "sim"
     std::string compute_type; // "bf16", "f32", ...
-    std::string device;       // for display: the processor or GPU, and which of its features are
-                              // used
+    std::string device;       // the processor or GPU, and which of its features are used
+
+    ComputeDevice computes_on;
+    bool products_in_fp8 = false; // all or some of the layers'
     int32_t vocabulary = 0;
     int32_t hidden = 0; // size of a hidden state
     int32_t page_tokens = 0;
@@ -143,8 +160,7 @@ struct BackendInfo {
     int32_t batches_in_flight = 1; // maximum number of batches that have gone forward but are not
                                    // collected
     // Steps of at least this many tokens compute a feed-forward's activation inside the product of
-    // gate and up, in the layers that takes_gated() allows (backend/gated_product.h); 0: no steps
-    // do.
+    // gate and up, where a layer allows it; 0: no steps do.
     int64_t gated_tokens = 0;
     std::string warning; // to be logged once; "": none
 };

@@ -78,21 +78,21 @@ std::vector<KvScales> kv_scales(const Model &model, int32_t threads) {
     };
     std::vector<Task> tasks;
     for (size_t i = 0; i < model.layers.size(); ++i) {
-        const Attention &a = model.layers[i].attention;
-        if (!a.k) continue;
-        all[i] = {a.k_scales, a.v_scales};
+        const Attention *a = model.layers[i].attention();
+        if (a == nullptr || !a->k) continue;
+        all[i] = {a->k_scales, a->v_scales};
         for (const bool value : {false, true}) {
             std::vector<float> &scales = value ? all[i].v : all[i].k;
             if (!scales.empty()) continue;
-            scales.resize(static_cast<size_t>(a.kv_heads));
-            for (int32_t head = 0; head < a.kv_heads; ++head) tasks.push_back({i, value, head});
+            scales.resize(static_cast<size_t>(a->kv_heads));
+            for (int32_t head = 0; head < a->kv_heads; ++head) tasks.push_back({i, value, head});
         }
     }
     ThreadPool pool(threads);
     pool.parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t number, int32_t) {
         const Task &task = tasks[static_cast<size_t>(number)];
         const Layer &layer = model.layers[task.layer];
-        const Attention &a = layer.attention;
+        const Attention &a = *layer.attention();
         const Norm &norm = task.value ? a.v_norm : a.k_norm;
         const int64_t first = int64_t{task.head} * a.head_dim;
         const double size = norm ? size_of_normed(norm, a.norm_whole ? first : 0, a.head_dim)
@@ -102,8 +102,8 @@ std::vector<KvScales> kv_scales(const Model &model, int32_t threads) {
         scales[static_cast<size_t>(task.head)] = scale_for(size);
     });
     for (size_t i = 0; i < model.layers.size(); ++i) {
-        const int32_t source = model.layers[i].attention.kv_layer;
-        if (source >= 0) all[i] = all[static_cast<size_t>(source)];
+        const Attention *a = model.layers[i].attention();
+        if (a != nullptr && a->kv_layer >= 0) all[i] = all[static_cast<size_t>(a->kv_layer)];
     }
     return all;
 }

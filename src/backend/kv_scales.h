@@ -10,7 +10,6 @@
 // 224 times as large, and keeps all its bits down to 1/64. Some channels of real inputs are much
 // larger, and it matters most that none of their keys is clipped. Scaling by a power of two does
 // not round.
-// most that none of their keys is clipped. Scaling by a power of two does not round.
 #pragma once
 
 #include <cstdint>

@@ -58,7 +58,7 @@ Result<bool> read_state_option(const std::string &key, const std::string &value,
     }
     const bool matrices =
         std::any_of(model->layers.begin(), model->layers.end(),
-                    [](const Layer &layer) { return bool(layer.linear_attention); });
+                    [](const Layer &layer) { return layer.linear_attention() != nullptr; });
     if (out->type != DType::f32 && !matrices) {
         return wrong("the states of short convolutions are kept in f32");
     }

@@ -23,49 +23,6 @@ std::string plain(double value) {
 constexpr std::string_view float_key = "__float__";
 constexpr std::string_view not_finite_names[] = {"Infinity", "-Infinity", "NaN"};
 
-std::string object_of(std::string_view name) {
-    return "{\"" + std::string(float_key) + "\":\"" + std::string(name) + "\"}";
-}
-
-// The text with bare non-finite numbers replaced by objects. Outside strings, JSON has no such
-// words.
-std::string with_objects(std::string_view text) {
-    std::string out;
-    bool in_string = false;
-    for (size_t at = 0; at < text.size();) {
-        size_t count = 1;
-        if (in_string) {
-            count = text[at] == '\\' ? 2 : 1;
-            in_string = text[at] != '"';
-        } else {
-            in_string = text[at] == '"';
-            const auto *name =
-                std::find_if(std::begin(not_finite_names), std::end(not_finite_names),
-                             [&](std::string_view n) { return text.substr(at).starts_with(n); });
-            if (name != std::end(not_finite_names)) {
-                out += object_of(*name);
-                at += name->size();
-                continue;
-            }
-        }
-        out += text.substr(at, count);
-        at += count;
-    }
-    return out;
-}
-
-// The reverse, for the beginning of minified text; no more is shown.
-std::string with_bare_numbers(std::string text) {
-    text.resize(std::min<size_t>(text.size(), 4096));
-    for (const std::string_view name : not_finite_names) {
-        const std::string object = object_of(name);
-        for (size_t at = 0; (at = text.find(object, at)) != std::string::npos; at += name.size()) {
-            text.replace(at, object.size(), name);
-        }
-    }
-    return text;
-}
-
 } // namespace
 
 Status JsonValue::fail(const std::string &problem) const { return refuse(source_->code, problem); }
@@ -84,7 +41,7 @@ Status JsonValue::refuse(int32_t code, const std::string &problem) const {
     } else if (const auto items = view_.items(); items.has_value() && items->size() > 16) {
         shown = "a list";
     } else {
-        shown = printable(with_bare_numbers(view_.text()));
+        shown = printable(view_.text());
     }
     const std::string name = path_.empty() ? "the document" : "\"" + path_ + "\"";
     return error(code, "%s: %s is %s: %s", source_->file.c_str(), name.c_str(), shown.c_str(),
@@ -123,22 +80,21 @@ Result<double> JsonValue::number(double least, double most) const {
 }
 
 std::optional<std::string_view> JsonValue::not_finite() const {
-    const auto members = view_.members();
-    if (!members || members->size() != 1) return std::nullopt;
-    const auto name = view_.find(float_key);
-    const auto text = name ? name->string() : std::nullopt;
-    if (!text || std::find(std::begin(not_finite_names), std::end(not_finite_names), *text) ==
+    std::optional<std::string_view> name = view_.number_text();
+    if (const auto members = view_.members(); members && members->size() == 1) {
+        const auto named = view_.find(float_key);
+        if (named.has_value()) name = named->string();
+    }
+    if (!name || std::find(std::begin(not_finite_names), std::end(not_finite_names), *name) ==
                      std::end(not_finite_names)) {
         return std::nullopt;
     }
-    return text;
+    return name;
 }
 
 Result<std::string> JsonValue::string() const {
     const std::optional<std::string_view> value = view_.string();
     if (!value.has_value()) return fail("must be a string");
-    // The parser accepts escapes of unpaired surrogates.
-    if (!is_utf8(*value)) return fail("must be valid Unicode");
     return std::string(*value);
 }
 
@@ -206,46 +162,37 @@ Status JsonValue::only_keys(std::initializer_list<std::string_view> known) const
     return {};
 }
 
-JsonDocument::JsonDocument(const std::string &file, int32_t code)
-    : parser_(std::make_unique<JsonParser>()),
-      source_(std::make_unique<JsonValue::Source>(JsonValue::Source{file, code})) {}
-
-Status JsonDocument::check(const JsonFault &fault) const {
-    const char *file = source_->file.c_str();
+Result<JsonDocument> JsonDocument::read(std::string text, const JsonRules &rules,
+                                        const std::string &file, int32_t code) {
+    JsonDocument document;
+    document.contents_ = std::make_unique<Contents>(Contents{std::move(text), {}, {file, code}});
+    Contents &contents = *document.contents_;
+    const JsonFault fault = contents.parser.parse(contents.text, &document.root_, rules);
     if (fault.kind == JsonFault::Kind::memory) {
-        return error(BATCHLLM_ERROR_OUT_OF_MEMORY, "%s: out of memory", file);
+        return error(BATCHLLM_ERROR_OUT_OF_MEMORY, "%s: out of memory", file.c_str());
     }
     if (fault.kind != JsonFault::Kind::none) {
-        return error(source_->code, "%s: not JSON: %s", file, fault.text.c_str());
+        return error(code, "%s: not JSON: %s", file.c_str(), fault.text.c_str());
     }
-    if (const auto path = find_equal_keys(root_)) {
-        return error(source_->code, "%s: the key \"%s\" is given twice", file, path->c_str());
+    if (const auto path = find_equal_keys(document.root_)) {
+        return error(code, "%s: the key \"%s\" is given twice", file.c_str(), path->c_str());
     }
-    return {};
+    return document;
 }
 
 Result<JsonDocument> JsonDocument::parse(std::string_view text, const std::string &file,
                                          int32_t code) {
-    JsonDocument document(file, code);
-    RETURN_IF_ERROR(document.check(document.parser_->parse(text, false, &document.root_)));
-    return document;
+    return read(std::string(text), {}, file, code);
 }
 
 Result<JsonDocument> JsonDocument::parse_of_python(std::string_view text, const std::string &file,
                                                    int32_t code) {
-    JsonDocument document(file, code);
-    JsonFault fault = document.parser_->parse(text, false, &document.root_);
-    if (fault.kind == JsonFault::Kind::grammar || fault.kind == JsonFault::Kind::number) {
-        const std::string valid = with_objects(text);
-        if (valid != text) fault = document.parser_->parse(valid, false, &document.root_);
-    }
-    RETURN_IF_ERROR(document.check(fault));
-    return document;
+    return read(std::string(text), {.python = true}, file, code);
 }
 
 Result<JsonDocument> JsonDocument::load(const std::string &path, size_t limit, int32_t code) {
-    ASSIGN_OR_RETURN(const std::string text, read_file(path, limit));
-    return parse_of_python(text, path, code);
+    ASSIGN_OR_RETURN(std::string text, read_file(path, limit));
+    return read(std::move(text), {.python = true}, path, code);
 }
 
 } // namespace batchllm

@@ -31,8 +31,8 @@ class JsonValue {
     Result<bool> boolean() const;
     Result<int64_t> integer(int64_t least, int64_t most) const;
     Result<double> number(double least, double most) const;
-    // "Infinity", "-Infinity" or "NaN" if the value is an object that stands for one
-    // (parse_of_python). All other functions treat such an object as a number that is out of range.
+    // "Infinity", "-Infinity" or "NaN" if the value is one, or the object that transformers 5 writes
+    // instead, {"__float__": "Infinity"}. All other functions treat both as numbers out of range.
     std::optional<std::string_view> not_finite() const;
     Result<std::string> string() const; // valid UTF-8
     Result<std::vector<JsonValue>> elements() const;
@@ -88,14 +88,19 @@ class JsonDocument {
     // Reads a file of at most `limit` bytes like parse_of_python.
     static Result<JsonDocument> load(const std::string &path, size_t limit, int32_t code);
 
-    JsonValue root() const { return JsonValue(root_, source_.get(), ""); }
+    JsonValue root() const { return JsonValue(root_, &contents_->source, ""); }
 
   private:
-    JsonDocument(const std::string &file, int32_t code);
-    Status check(const JsonFault &fault) const;
-    // On the heap, so that values survive a move of the document.
-    std::unique_ptr<JsonParser> parser_;
-    std::unique_ptr<JsonValue::Source> source_;
+    struct Contents {
+        std::string text;
+        JsonParser parser;
+        JsonValue::Source source;
+    };
+    JsonDocument() = default;
+    static Result<JsonDocument> read(std::string text, const JsonRules &rules,
+                                     const std::string &file, int32_t code);
+
+    std::unique_ptr<Contents> contents_; // on the heap, so that values survive a move
     JsonView root_;
 };
 

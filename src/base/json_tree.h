@@ -1,6 +1,5 @@
-// JSON text -> a tree of values that, unlike a view, keeps numbers as written: the bounds of a
-// schema are not rounded, and a number that no type can hold is not an error. The tree owns its
-// text.
+// JSON text -> a tree of values that owns its text, for values that are kept, combined or made.
+// Numbers are kept as written: the bounds of a schema are not rounded.
 //
 // UTF-8, one value, no duplicate keys, at most 200 levels deep.
 #pragma once
@@ -12,13 +11,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/json_view.h"
 #include "base/status.h"
 
 namespace batchllm {
 
 struct JsonTree {
     struct Member;
-    enum class Kind : uint8_t { null, boolean, number, string, array, object };
+    using Kind = JsonNode::Kind;
     Kind kind = Kind::null;
     bool boolean = false;
     std::string text; // a string's value; a number as written
@@ -38,13 +38,8 @@ struct JsonTree::Member {
     JsonTree value;
 };
 
-// malformed_too: also accepts text that begins like a number but is not one (01, 1.), and keeps it
-// as written.
-enum class JsonNumbers : uint8_t { strict, malformed_too };
-
 // name: the text's name in errors ("NAME: not JSON: .. at byte 5"), whose code is
 // BATCHLLM_ERROR_INVALID_ARGUMENT. Fails if the text is longer than `limit` bytes.
-Result<JsonTree> parse_json_tree(std::string_view text, const std::string &name, size_t limit,
-                                 JsonNumbers numbers = JsonNumbers::strict);
+Result<JsonTree> parse_json_tree(std::string_view text, const std::string &name, size_t limit);
 
 } // namespace batchllm

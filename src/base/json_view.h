@@ -1,49 +1,67 @@
-// JSON text -> values. The only place that depends on the parser (simdjson): all code reads JSON
-// through this header, through json.h (errors that name the file and the key) or through json_tree.h
-// (numbers as they were written).
+// JSON text -> values. The one reader of JSON in the library: all code reads through this header,
+// through json.h (errors that name the file and the key) or through json_tree.h (values that own
+// their text).
 //
-// A text is UTF-8 and one value. The parser accepts duplicate keys in an object. find_equal_keys
-// detects them, and every reader rejects them, because two readers could otherwise disagree on
-// which one counts.
+// A text is UTF-8 and one value; a byte order mark before it is skipped. A number is kept as it is
+// written and is converted when somebody asks for it, so a number of any size can be read. Equal
+// keys of an object are accepted; find_equal_keys finds them, and every reader rejects them,
+// because two readers could otherwise disagree on which one counts.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-
-#include <simdjson.h>
+#include <vector>
 
 namespace batchllm {
 
 class JsonItems;
 class JsonMembers;
 
-// One value, cheap to copy. Valid until its parser parses again or is destroyed.
+// A value, or the key before a member's value. The nodes of a text are in its order, so what is in
+// an array or object follows its node.
+struct JsonNode {
+    enum class Kind : uint8_t { null, boolean, number, string, array, object };
+    union {
+        const char *text; // of a string, without escapes; of a number, as written
+        uint32_t nodes;   // of an array or object: this node and those of what is in it
+        bool truth;
+    };
+    uint32_t size; // bytes of the text; items of an array, members of an object
+    Kind kind;
+
+    std::string_view view() const { return {text, size}; }
+    const JsonNode *next() const { return this + (kind >= Kind::array ? nodes : 1); }
+};
+
+// One value, cheap to copy. Valid while its text lives, until its parser parses again or is
+// destroyed.
 class JsonView {
   public:
-    enum class Kind : uint8_t { null, boolean, number, string, array, object };
+    using Kind = JsonNode::Kind;
 
     JsonView() = default; // only to be assigned to
-    explicit JsonView(simdjson::dom::element element) : element_(element) {}
+    explicit JsonView(const JsonNode *node) : node_(node) {}
 
-    Kind kind() const;
-    bool is_null() const { return element_.is_null(); }
-    bool is_boolean() const { return element_.is_bool(); }
-    bool is_number() const { return element_.is_number(); }
-    bool is_string() const { return element_.is_string(); }
-    bool is_array() const { return element_.is_array(); }
-    bool is_object() const { return element_.is_object(); }
+    Kind kind() const { return node_->kind; }
+    bool is_null() const { return kind() == Kind::null; }
+    bool is_boolean() const { return kind() == Kind::boolean; }
+    bool is_number() const { return kind() == Kind::number; }
+    bool is_string() const { return kind() == Kind::string; }
+    bool is_array() const { return kind() == Kind::array; }
+    bool is_object() const { return kind() == Kind::object; }
 
     // Empty if the value has another type. A number with a fraction or an exponent is not an
-    // integer, nor is one that the type cannot hold.
-    std::optional<bool> boolean() const { return get<bool>(); }
-    std::optional<int64_t> integer() const { return get<int64_t>(); }
-    std::optional<uint64_t> unsigned_integer() const { return get<uint64_t>(); }
-    std::optional<double> number() const { return get<double>(); }
-    // May contain an escaped unpaired surrogate, which the parser accepts although it is not UTF-8.
-    std::optional<std::string_view> string() const { return get<std::string_view>(); }
+    // integer, nor is one that the type cannot hold; a number beyond the range of a double is none.
+    std::optional<bool> boolean() const;
+    std::optional<int64_t> integer() const;
+    std::optional<uint64_t> unsigned_integer() const;
+    std::optional<double> number() const;
+    std::optional<std::string_view> number_text() const; // as written
+    std::optional<std::string_view> string() const;      // UTF-8
     // Store the result in a variable before a loop: `for (.. : *value.items())` iterates over a
     // destroyed temporary.
     std::optional<JsonItems> items() const;     // of an array
@@ -51,41 +69,38 @@ class JsonView {
     // Also empty if this is not an object.
     std::optional<JsonView> find(std::string_view key) const;
 
-    // As JSON without white space. Walks the whole value.
-    std::string text() const { return simdjson::minify(element_); }
+    // As JSON without white space, numbers as they were written. Walks the whole value.
+    std::string text() const;
 
   private:
-    template <typename T> std::optional<T> get() const {
-        T value{};
-        if (element_.get(value) != simdjson::SUCCESS) return std::nullopt;
-        return value;
-    }
-
-    simdjson::dom::element element_;
+    const JsonNode *node_;
 };
 
 class JsonItems {
   public:
     class Iterator {
       public:
-        explicit Iterator(simdjson::dom::array::iterator at) : at_(at) {}
-        JsonView operator*() const { return JsonView(*at_); }
-        Iterator &operator++() { return ++at_, *this; }
+        explicit Iterator(const JsonNode *at) : at_(at) {}
+        JsonView operator*() const { return JsonView(at_); }
+        Iterator &operator++() {
+            at_ = at_->next();
+            return *this;
+        }
         bool operator!=(const Iterator &other) const { return at_ != other.at_; }
 
       private:
-        simdjson::dom::array::iterator at_;
+        const JsonNode *at_;
     };
 
-    explicit JsonItems(simdjson::dom::array array) : array_(array) {}
-    Iterator begin() const { return Iterator(array_.begin()); }
-    Iterator end() const { return Iterator(array_.end()); }
-    bool empty() const { return !(begin() != end()); }
-    size_t size() const { return array_.size(); } // saturates at 2^24 - 1
+    explicit JsonItems(const JsonNode *array) : array_(array) {}
+    Iterator begin() const { return Iterator(array_ + 1); }
+    Iterator end() const { return Iterator(array_->next()); }
+    bool empty() const { return array_->size == 0; }
+    size_t size() const { return array_->size; }
     std::optional<JsonView> first() const;
 
   private:
-    simdjson::dom::array array_;
+    const JsonNode *array_;
 };
 
 class JsonMembers {
@@ -96,23 +111,26 @@ class JsonMembers {
     };
     class Iterator {
       public:
-        explicit Iterator(simdjson::dom::object::iterator at) : at_(at) {}
-        Member operator*() const { return {at_.key(), JsonView(at_.value())}; }
-        Iterator &operator++() { return ++at_, *this; }
+        explicit Iterator(const JsonNode *at) : at_(at) {}
+        Member operator*() const { return {at_->view(), JsonView(at_ + 1)}; }
+        Iterator &operator++() {
+            at_ = (at_ + 1)->next();
+            return *this;
+        }
         bool operator!=(const Iterator &other) const { return at_ != other.at_; }
 
       private:
-        simdjson::dom::object::iterator at_;
+        const JsonNode *at_;
     };
 
-    explicit JsonMembers(simdjson::dom::object object) : object_(object) {}
-    Iterator begin() const { return Iterator(object_.begin()); }
-    Iterator end() const { return Iterator(object_.end()); }
-    size_t size() const { return object_.size(); }
+    explicit JsonMembers(const JsonNode *object) : object_(object) {}
+    Iterator begin() const { return Iterator(object_ + 1); }
+    Iterator end() const { return Iterator(object_->next()); }
+    size_t size() const { return object_->size; }
     std::optional<JsonView> find(std::string_view key) const;
 
   private:
-    simdjson::dom::object object_;
+    const JsonNode *object_;
 };
 
 // The path of the first duplicate key ("rope.base", "rows[3].id"), printable for use in an error;
@@ -123,24 +141,34 @@ std::optional<std::string> find_equal_keys(JsonView value);
 struct JsonFault {
     enum class Kind : uint8_t {
         none,
-        memory,  // out of memory
-        utf8,    // the text is not UTF-8
-        number,  // a number is malformed, or too large for both 64 bits and a double
+        memory, // out of memory
+        utf8,   // the text is not UTF-8
+        number, // malformed numbers (01, 1., +1), which are null among the values, but nothing else
         grammar, // anything else
     };
     Kind kind = Kind::none;
-    std::string text; // what is wrong, to append to "not JSON: "
+    std::string text; // what is wrong and where, to append to "not JSON: "
 };
 
-// Keeps its memory, about 14 times the size of the longest text so far.
+// What a text may contain.
+struct JsonRules {
+    uint32_t most_depth = 1024; // of arrays and objects in each other
+    // Also Infinity, -Infinity and NaN, as Python's json module writes them: numbers without a value.
+    bool python = false;
+};
+
 class JsonParser {
   public:
-    // padded: json_padding bytes after the text are readable, so the text is not copied.
-    JsonFault parse(std::string_view text, bool padded, JsonView *root);
+    // The text must outlive the values. *root is set unless the fault is of another kind than none
+    // and number. Keeps its memory for the next text: 16 bytes a value, and a copy of the longest
+    // text in which a string had an escape.
+    JsonFault parse(std::string_view text, JsonView *root, const JsonRules &rules = {});
 
   private:
-    simdjson::dom::parser parser_;
+    std::vector<JsonNode> nodes_;
+    std::vector<uint32_t> open_; // while parsing: the arrays and objects around the current value
+    std::unique_ptr<char[]> unescaped_; // strings that had escapes
+    size_t unescaped_bytes_ = 0;
 };
-constexpr size_t json_padding = simdjson::SIMDJSON_PADDING;
 
 } // namespace batchllm

@@ -10,11 +10,12 @@
 
 namespace batchllm::cli {
 
-// An id as JSON: a string, or a number in its shortest form. False if the value has another type.
+// An id as JSON: a string, or a number in its shortest form (as written if no type can hold it).
+// False if the value has another type.
 bool append_id(JsonView value, std::string *id);
 
 // The values of these keys as JSON; empty if the line lacks the key or has null. An id that is
-// neither a string nor a number becomes "null"; a number that no type can hold is kept as written.
+// neither a string nor a number becomes "null".
 struct LineId {
     std::string id;
     std::string custom_id;
@@ -23,10 +24,8 @@ struct LineId {
 
 class LineParser {
   public:
-    // The line's object, valid until the next call. 64 bytes after the text must be readable. A
-    // number that no type can hold is an error, except as an id, which then becomes a string in the
-    // object. *own_id is set if the line has such a number but can otherwise be read. Throws
-    // std::bad_alloc.
+    // The line's object, valid until the next call and as long as the text. *own_id is set if the
+    // line cannot be read only because of malformed numbers. Throws std::bad_alloc.
     RowError parse(std::string_view text, JsonView *object, std::optional<LineId> *own_id);
 
   private:

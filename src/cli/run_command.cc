@@ -2,8 +2,9 @@
 #include "cli/commands.h"
 
 #include <cstdio>
-#include <ctime>
 #include <span>
+
+#include <xxhash.h>
 
 #include "cli/job_mistakes.h"
 #include "cli/json_text.h"
@@ -13,19 +14,37 @@
 namespace batchllm::cli {
 namespace {
 
-// The command-line options that change results, for the state file.
-void add_option_parts(JobIdentity *identity, const RunOptions &options) {
+// Names and values of the command-line options that change results, for the state file. Options
+// that only affect speed or memory are left out: a job may be resumed with more threads or another
+// pool size.
+struct OptionParts {
+    std::vector<std::string> names;
+    std::vector<std::string> values;
+};
+
+// A short stand-in for a text that is too long to show; differs for different texts.
+std::string hash_text(std::string_view text) {
+    char digits[17];
+    std::snprintf(digits, sizeof digits, "%016llx",
+                  static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
+    return digits;
+}
+
+OptionParts option_parts(const RunOptions &options) {
+    OptionParts parts;
     const SamplingOptions &sampling = options.in.sampling;
     const auto add = [&](const char *name, const auto &value) {
         std::string text;
         append_json(&text, value);
-        identity->add(std::string("option ") + name, text);
+        parts.names.push_back(std::string("option ") + name);
+        parts.values.push_back(std::move(text));
     };
     const auto add_list = [&](const char *name, const auto &values) {
         std::string text;
         using Item = typename std::decay_t<decltype(values)>::value_type;
         append_json_list(&text, std::span<const Item>(values));
-        identity->add(std::string("option ") + name, text);
+        parts.names.push_back(std::string("option ") + name);
+        parts.values.push_back(std::move(text));
     };
     add("backend", std::string_view(options.engine.backend));
     add("backend-options", std::string_view(options.engine.backend_options));
@@ -74,20 +93,36 @@ void add_option_parts(JobIdentity *identity, const RunOptions &options) {
     }
     add("ignore-unknown-keys", options.in.ignore_unknown_keys);
     add("max-line-bytes", options.in.max_line_bytes);
+    return parts;
 }
 
-// Everything that changes results. Options that only affect speed or memory are left out: a job may
-// be resumed with more threads or another pool size.
-Status identify(const RunOptions &options, JobIdentity *identity) {
-    identity->created = static_cast<int64_t>(std::time(nullptr));
-    if (options.in.model.empty()) {
-        identity->add("model config.json", "none");
-    } else {
-        RETURN_IF_ERROR(add_model_parts(identity, options.in.model));
+std::vector<const char *> pointers(const std::vector<std::string> &texts) {
+    std::vector<const char *> found;
+    for (const std::string &text : texts) found.push_back(text.c_str());
+    return found;
+}
+
+// resumable: input and output are files.
+Result<OutputFile> open_output(const RunOptions &options, bool resumable) {
+    if (options.resume && !resumable && options.output != "-") {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "--resume needs an input file");
     }
-    RETURN_IF_ERROR(add_input_parts(identity, options.in.input));
-    add_option_parts(identity, options);
-    return {};
+    const OptionParts parts = option_parts(options);
+    const std::vector<const char *> names = pointers(parts.names);
+    const std::vector<const char *> values = pointers(parts.values);
+    batchllm_journal_options journal;
+    batchllm_journal_options_init(&journal, sizeof journal);
+    journal.output_path = options.output.c_str();
+    journal.existing = options.force    ? BATCHLLM_JOURNAL_OVERWRITE
+                       : options.resume ? BATCHLLM_JOURNAL_RESUME
+                                        : BATCHLLM_JOURNAL_REFUSE;
+    journal.keep_state = resumable ? 1 : 0;
+    journal.input_path = options.in.input == "-" ? "/dev/stdin" : options.in.input.c_str();
+    if (!options.in.model.empty()) journal.model_dir = options.in.model.c_str();
+    journal.part_names = names.data();
+    journal.part_values = values.data();
+    journal.part_count = static_cast<int64_t>(names.size());
+    return OutputFile::open(journal);
 }
 
 std::string directory_name(std::string path) {
@@ -121,24 +156,13 @@ int run_command(const RunOptions &options, const std::atomic<bool> &interrupted)
                             options.output == "-" ? "" : options.output + ".state"},
                            outputs);
     if (!paths.ok()) return report(paths.message());
-    JobIdentity identity;
     const bool resumable = input->regular() && options.in.input != "-" && options.output != "-";
-    if (resumable) {
-        const Status status = identify(options, &identity);
-        if (!status.ok()) return report(status.message());
-    } else {
-        identity.created = static_cast<int64_t>(std::time(nullptr));
-    }
-    const ExistingOutput existing = options.force    ? ExistingOutput::overwrite
-                                    : options.resume ? ExistingOutput::resume
-                                                     : ExistingOutput::refuse;
-    Result<OutputFile> output = OutputFile::open(options.output, options.in.input, existing,
-                                                 resumable ? &identity : nullptr);
+    Result<OutputFile> output = open_output(options, resumable);
     if (!output.ok()) return report(output.status().message());
 
     const std::string model = options.in.model.empty() ? "sim" : directory_name(options.in.model);
-    RunJob job(options, OutputOptions{model, identity.created, {}}, std::move(output).value(),
-               &interrupted);
+    const OutputOptions output_options{model, output->info().created, {}};
+    RunJob job(options, output_options, std::move(output).value(), &interrupted);
     const Status status = job.run(std::move(input).value());
     return job.finish(status);
 } catch (...) {

@@ -40,9 +40,9 @@ template <typename Body> Status status_of(Body body) {
 RunJob::RunJob(const RunOptions &options, OutputOptions output_options, OutputFile output,
                const std::atomic<bool> *interrupted)
     : options_(options), output_options_(std::move(output_options)), output_(std::move(output)),
-      interrupted_(interrupted), display_(progress_mode(options.progress)),
+      done_(output_.done()), interrupted_(interrupted), display_(progress_mode(options.progress)),
       bar_(progress_mode(options.progress) == ProgressMode::bar),
-      start_(std::chrono::steady_clock::now()), rows_known_(output_.resumed_rows()) {}
+      start_(std::chrono::steady_clock::now()), rows_known_(output_.info().rows_done) {}
 
 Status RunJob::create_engine() {
     const std::string tokenizer_path = options_.in.model + "/tokenizer.json";
@@ -92,8 +92,8 @@ Status RunJob::make_default_constraint(SamplingOptions *defaults) {
 }
 
 Status RunJob::run(LineReader input) {
-    if (output_.surplus_lines() > 0) {
-        display_.note("batchllm: " + format_count(output_.surplus_lines()) +
+    if (output_.info().rows_lost > 0) {
+        display_.note("batchllm: " + format_count(output_.info().rows_lost) +
                       " output lines were not in the state file; their rows are run again");
     }
     // A device must be measured before the engine takes its memory.
@@ -127,7 +127,7 @@ Status RunJob::run(LineReader input) {
     windows.model = options_.in.model;
     const bool whole_file = input.regular();
     WindowSource source(std::move(input), std::move(row_options), std::move(windows),
-                        tokenizer_.get(), &output_.done());
+                        tokenizer_.get(), &done_);
     ASSIGN_OR_RETURN(std::unique_ptr<Window> first, first_window(&source, whole_file));
     if (interrupted()) return {};
     // Not earlier: a misspelt model or template must not destroy an existing output.
@@ -154,7 +154,7 @@ Result<std::unique_ptr<Window>> RunJob::first_window(WindowSource *source, bool 
         ASSIGN_OR_RETURN(window, source->take(wait_milliseconds));
     }
     // In a resumed job, the rows that can run may already be done.
-    if (window != nullptr && output_.resumed_rows() == 0) {
+    if (window != nullptr && output_.info().rows_done == 0) {
         RETURN_IF_ERROR(check_first_window(*window, whole_file));
     }
     return window;
@@ -264,7 +264,7 @@ void RunJob::note_no_plan(const std::string &why) {
 // replace one from an earlier run that covers all rows.
 Status RunJob::save_plan(const Window &window) {
     if (options_.save_plan.empty()) return {};
-    if (const int64_t done = output_.resumed_rows(); done > 0) {
+    if (const int64_t done = output_.info().rows_done; done > 0) {
         if (window.number == 1) {
             note_no_plan(format_count(done) +
                          " rows of the job are done already and would be missing from it");
@@ -299,7 +299,7 @@ Status RunJob::write_failed(const Window &window) {
         keep_failure(row.line, row.error);
         RETURN_IF_ERROR(report_.add_failure(row.line, row.error.code, row.error.message));
         batch_.commit_line(row.line, true);
-        if (batch_.lines().size() > flush_bytes) RETURN_IF_ERROR(write_batch());
+        if (batch_.bytes() > flush_bytes) RETURN_IF_ERROR(write_batch());
     }
     return write_batch();
 }
@@ -348,8 +348,8 @@ int64_t RunJob::expected_tokens_left() const {
 
 JobProgress RunJob::progress(const WindowSource &source) const {
     JobProgress now;
-    now.rows_done = output_.resumed_rows() + output_.rows_written();
-    now.rows_failed = output_.resumed_failed() + output_.rows_failed();
+    now.rows_done = rows_done();
+    now.rows_failed = rows_failed();
     now.rows_known = rows_known_;
     now.input_ended = input_ended_;
     now.input_bytes = input_bytes_;
@@ -365,13 +365,14 @@ JobProgress RunJob::progress(const WindowSource &source) const {
 int RunJob::finish(Status status) {
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-    const std::string again = output_.resumable() ? "; run again with --resume to go on" : "";
+    const std::string again =
+        output_.info().resumable != 0 ? "; run again with --resume to go on" : "";
     if (!status.ok()) {
-        if (!output_.started()) return report(status.message());
-        const std::string rows = format_count(output_.resumed_rows() + output_.rows_written());
+        if (output_.info().started == 0) return report(status.message());
+        const std::string rows = format_count(rows_done());
         return report(status.message() + "\nbatchllm: stopped after " + rows + " rows" + again);
     }
-    if (!output_.started()) {
+    if (output_.info().started == 0) {
         report("interrupted before any row was run");
         return exit_interrupted;
     }
@@ -385,7 +386,7 @@ int RunJob::finish(Status status) {
         return report(written.message() + (complete ? " (the output is complete)" : again));
     }
     if (!complete && interrupted()) {
-        const std::string rows = format_count(output_.resumed_rows() + output_.rows_written());
+        const std::string rows = format_count(rows_done());
         report("interrupted after " + rows + " rows" + again);
         return exit_interrupted;
     }
@@ -393,7 +394,7 @@ int RunJob::finish(Status status) {
         return report("the engine lost " + format_count(static_cast<int64_t>(records_.size())) +
                       " rows");
     }
-    return output_.resumed_failed() + output_.rows_failed() > 0 ? exit_row_errors : exit_ok;
+    return rows_failed() > 0 ? exit_row_errors : exit_ok;
 }
 
 } // namespace batchllm::cli

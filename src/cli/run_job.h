@@ -56,10 +56,16 @@ class RunJob {
     JobProgress progress(const WindowSource &source) const;
     std::string summary(double seconds) const;
     void keep_failure(int64_t line, const RowError &error);
+    // Of this run and earlier ones.
+    int64_t rows_done() const { return output_.info().rows_done + output_.info().rows_written; }
+    int64_t rows_failed() const {
+        return output_.info().failed_done + output_.info().failed_written;
+    }
 
     const RunOptions &options_;
     OutputOptions output_options_;
     OutputFile output_;
+    const DoneLines done_;
     const std::atomic<bool> *interrupted_;
     ProgressDisplay display_;
     bool bar_; // display_ is a bar

@@ -46,9 +46,9 @@ Status RunJob::write_stats(double seconds) const {
     std::string out;
     JsonObject object(&out);
     object.field("rows", rows_known_)
-        .field("rows_done", output_.resumed_rows() + output_.rows_written())
-        .field("rows_failed", output_.resumed_failed() + output_.rows_failed())
-        .field("rows_resumed", output_.resumed_rows())
+        .field("rows_done", rows_done())
+        .field("rows_failed", rows_failed())
+        .field("rows_resumed", output_.info().rows_done)
         .field("rows_deduplicated", stats.rows_deduplicated)
         .field("rows_planned_before", reused_rows_)
         .field("windows", windows_)
@@ -104,7 +104,7 @@ Status RunJob::write_report(double seconds) {
     RETURN_IF_ERROR(report_.add_fact("Output", options_.output));
     RETURN_IF_ERROR(report_.add_fact("Model", options_.in.model));
     RETURN_IF_ERROR(report_.add_fact("Windows", format_count(windows_)));
-    const int64_t before = output_.resumed_rows();
+    const int64_t before = output_.info().rows_done;
     if (before > 0) {
         RETURN_IF_ERROR(report_.add_fact("Rows of earlier runs",
                                          format_count(before) + ", which are not in this report"));
@@ -131,10 +131,10 @@ std::string RunJob::summary(double seconds) const {
         text, sizeof text,
         "%s rows in %s (%s errors%s%s). Prompts: %s tokens, %s computed, %.1f %% saved by "
         "sharing. Generated: %s tokens.",
-        format_count(output_.rows_written()).c_str(), format_duration(seconds).c_str(),
-        format_count(output_.rows_failed()).c_str(),
-        output_.resumed_rows() > 0 ? "; done before: " : "",
-        output_.resumed_rows() > 0 ? format_count(output_.resumed_rows()).c_str() : "",
+        format_count(output_.info().rows_written).c_str(), format_duration(seconds).c_str(),
+        format_count(output_.info().failed_written).c_str(),
+        output_.info().rows_done > 0 ? "; done before: " : "",
+        output_.info().rows_done > 0 ? format_count(output_.info().rows_done).c_str() : "",
         format_count(stats.logical_prompt_tokens).c_str(),
         format_count(stats.processed_prompt_tokens).c_str(), 100 * stats.saving_ratio,
         format_count(stats.completion_tokens).c_str());

@@ -45,7 +45,7 @@ RowError tokenize_error(int32_t status) {
 } // namespace
 
 WindowBuilder::WindowBuilder(LineReader *input, RowReaderOptions row_options, WindowOptions options,
-                             const batchllm_tokenizer *tokenizer, const LineSet *done,
+                             const batchllm_tokenizer *tokenizer, const DoneLines *done,
                              const std::atomic<bool> *stop)
     : input_(input), rows_(row_options), table_(row_options.table), options_(std::move(options)),
       tokenizer_(tokenizer), done_(done), stop_(stop) {}

@@ -78,7 +78,7 @@ class WindowBuilder {
   public:
     // tokenizer null: text rows fail. done: rows to leave out; may be null. All are borrowed.
     WindowBuilder(LineReader *input, RowReaderOptions row_options, WindowOptions options,
-                  const batchllm_tokenizer *tokenizer, const LineSet *done,
+                  const batchllm_tokenizer *tokenizer, const DoneLines *done,
                   const std::atomic<bool> *stop);
 
     Result<std::unique_ptr<Window>> next();
@@ -100,7 +100,7 @@ class WindowBuilder {
     std::shared_ptr<TableRenderer> table_; // null: rows have their own prompts
     WindowOptions options_;
     const batchllm_tokenizer *tokenizer_;
-    const LineSet *done_;
+    const DoneLines *done_;
     const std::atomic<bool> *stop_;
 
     bool input_ended_ = false;
@@ -118,7 +118,7 @@ class WindowSource {
   public:
     // input is owned; for the rest see WindowBuilder.
     WindowSource(LineReader input, RowReaderOptions row_options, WindowOptions options,
-                 const batchllm_tokenizer *tokenizer, const LineSet *done);
+                 const batchllm_tokenizer *tokenizer, const DoneLines *done);
     WindowSource(const WindowSource &) = delete;
     WindowSource &operator=(const WindowSource &) = delete;
     ~WindowSource(); // stops the thread after the work that it has begun

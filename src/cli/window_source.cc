@@ -6,7 +6,7 @@
 namespace batchllm::cli {
 
 WindowSource::WindowSource(LineReader input, RowReaderOptions row_options, WindowOptions options,
-                           const batchllm_tokenizer *tokenizer, const LineSet *done)
+                           const batchllm_tokenizer *tokenizer, const DoneLines *done)
     : input_(std::move(input)),
       builder_(&input_, std::move(row_options), std::move(options), tokenizer, done, &stop_) {
     input_.stop_at(&stop_);

@@ -183,7 +183,7 @@ Result<int32_t> read_window(const JsonValue &config, int32_t otherwise) {
 
 Status set_window(const JsonValue &config, int32_t otherwise, Model *model) {
     ASSIGN_OR_RETURN(const int32_t window, read_window(config, otherwise));
-    for (Layer &layer : model->layers) layer.attention.window = window;
+    for_each_attention(model, [&](size_t, Attention &attention) { attention.window = window; });
     return {};
 }
 
@@ -193,7 +193,7 @@ Status set_windows(const JsonValue &config, int32_t window,
     const auto types = config.given("layer_types");
     if (!types) {
         for (size_t i = 0; i < layers.size(); ++i) {
-            if (otherwise(i)) layers[i].attention.window = window;
+            if (otherwise(i)) layers[i].attention()->window = window;
         }
         return {};
     }
@@ -205,7 +205,7 @@ Status set_windows(const JsonValue &config, int32_t window,
             return list[i].unsupported("only full_attention and sliding_attention are supported");
         }
         if (window == 0) return list[i].fail("the configuration has no sliding window");
-        layers[i].attention.window = window;
+        layers[i].attention()->window = window;
     }
     return {};
 }

@@ -136,7 +136,10 @@ Norm named_norm(NormKind kind, const std::string &prefix, int64_t length, float 
 void describe_decoder(const DecoderShape &shape, Model *model);
 std::string layer_prefix(size_t layer); // "model.layers.N."
 
-// Replaces a layer's feed-forward by experts with the names that most families use: the router is
+// The layers that attend: in such a decoder all, until a family replaces some.
+void for_each_attention(Model *model, const std::function<void(size_t layer, Attention &)> &change);
+
+// Replaces what a layer feeds by experts with the names that most families use: the router is
 // `prefix`gate, and expert E has `prefix`experts.E. plus the names of gate, up and down. `router`
 // says how they are chosen.
 struct ExpertsShape {
@@ -150,6 +153,8 @@ void set_experts(const std::string &prefix, const ExpertsShape &shape, Router ro
                  int64_t hidden, Layer *layer);
 // Gives the router of such a layer the vector `name` as its correction.
 void set_correction(const std::string &name, Layer *layer);
+// Puts a shared expert beside them, whose result has no gate and no norm.
+SharedExperts &add_shared_expert(FeedForward shared, Layer *layer);
 // How many experts a layer has, and how many each token goes through.
 struct ExpertCounts {
     int32_t all = 0;

@@ -72,7 +72,7 @@ Layer decoder_layer(const std::string &prefix, const DecoderShape &shape, int64_
     layer.before_feed_forward =
         named_norm(NormKind::rms, prefix + "post_attention_layernorm", hidden, shape.epsilon);
 
-    Attention &attention = layer.attention;
+    Attention &attention = layer.mixer.emplace<Attention>();
     attention.heads = shape.heads;
     attention.kv_heads = shape.kv_heads;
     attention.head_dim = shape.head_dim;
@@ -83,7 +83,7 @@ Layer decoder_layer(const std::string &prefix, const DecoderShape &shape, int64_
     attention.v = named_weight(name + "v_proj", attention.kv_size(), hidden);
     attention.o = named_weight(name + "o_proj", hidden, attention.q_size());
 
-    layer.feed_forward = named_feed_forward(prefix + "mlp.", shape.intermediate, hidden);
+    layer.feed = named_feed_forward(prefix + "mlp.", shape.intermediate, hidden);
     return layer;
 }
 
@@ -99,31 +99,40 @@ void describe_decoder(const DecoderShape &shape, Model *model) {
     }
 }
 
+void for_each_attention(Model *model,
+                        const std::function<void(size_t layer, Attention &)> &change) {
+    for (size_t i = 0; i < model->layers.size(); ++i) {
+        if (Attention *attention = model->layers[i].attention()) change(i, *attention);
+    }
+}
+
 Status set_activation(const JsonValue &config, std::string_view key, Activation otherwise,
                       Model *model) {
     ASSIGN_OR_RETURN(const Activation activation, read_activation(config, key, otherwise));
     for (Layer &layer : model->layers) {
-        layer.feed_forward.activation = activation;
-        for (FeedForward &expert : layer.experts.each) expert.activation = activation;
+        if (FeedForward *feed_forward = layer.feed_forward()) feed_forward->activation = activation;
+        if (Experts *experts = layer.experts()) {
+            for (FeedForward &expert : experts->each) expert.activation = activation;
+        }
     }
     return {};
 }
 
 void add_qkv_biases(Model *model) {
-    for (Layer &layer : model->layers) {
-        Attention &attention = layer.attention;
+    for_each_attention(model, [](size_t, Attention &attention) {
         for (Weight *w : {&attention.q, &attention.k, &attention.v}) add_bias(w);
-    }
+    });
 }
 
 void add_output_biases(Model *model) {
-    for (Layer &layer : model->layers) add_bias(&layer.attention.o);
+    for_each_attention(model, [](size_t, Attention &attention) { add_bias(&attention.o); });
 }
 
 void add_feed_forward_biases(Model *model) {
     for (Layer &layer : model->layers) {
-        FeedForward &feed_forward = layer.feed_forward;
-        for (Weight *w : {&feed_forward.gate, &feed_forward.up, &feed_forward.down}) {
+        FeedForward *feed_forward = layer.feed_forward();
+        if (feed_forward == nullptr) continue;
+        for (Weight *w : {&feed_forward->gate, &feed_forward->up, &feed_forward->down}) {
             if (*w) add_bias(w);
         }
     }
@@ -144,29 +153,27 @@ Status set_feed_forward_biases(const JsonValue &config, Model *model) {
 }
 
 void set_head_norms(Model *model) {
-    for (size_t i = 0; i < model->layers.size(); ++i) {
-        Attention &attention = model->layers[i].attention;
+    for_each_attention(model, [&](size_t i, Attention &attention) {
         const std::string name = layer_prefix(i) + "self_attn.";
         const float epsilon = model->final_norm.epsilon;
         attention.q_norm = named_norm(NormKind::rms, name + "q_norm", attention.head_dim, epsilon);
         attention.k_norm = named_norm(NormKind::rms, name + "k_norm", attention.head_dim, epsilon);
-    }
+    });
 }
 
 void set_whole_norms(Model *model) {
-    for (size_t i = 0; i < model->layers.size(); ++i) {
-        Attention &attention = model->layers[i].attention;
+    for_each_attention(model, [&](size_t i, Attention &attention) {
         const std::string name = layer_prefix(i) + "self_attn.";
         const float epsilon = model->final_norm.epsilon;
         attention.norm_whole = true;
         attention.q_norm = named_norm(NormKind::rms, name + "q_norm", attention.q_size(), epsilon);
         attention.k_norm = named_norm(NormKind::rms, name + "k_norm", attention.kv_size(), epsilon);
-    }
+    });
 }
 
 void fuse_gate_up(Model *model) {
     for (size_t i = 0; i < model->layers.size(); ++i) {
-        FeedForward &feed_forward = model->layers[i].feed_forward;
+        FeedForward &feed_forward = *model->layers[i].feed_forward();
         const int64_t width = feed_forward.width;
         const std::string name = layer_prefix(i) + "mlp.gate_up_proj";
         feed_forward.gate = fused_weight(name, 2 * width, 0, width, model->hidden);
@@ -190,12 +197,14 @@ void set_norms_after(Model *model) {
 void set_norm_offsets(float offset, Model *model) {
     model->final_norm.offset = offset;
     for (Layer &layer : model->layers) {
-        for (Norm *norm :
-             {&layer.before_attention, &layer.after_attention, &layer.before_feed_forward,
-              &layer.after_feed_forward, &layer.attention.q_norm, &layer.attention.k_norm}) {
+        for (Norm *norm : {&layer.before_attention, &layer.after_attention,
+                           &layer.before_feed_forward, &layer.after_feed_forward}) {
             norm->offset = offset;
         }
     }
+    for_each_attention(model, [&](size_t, Attention &attention) {
+        attention.q_norm.offset = attention.k_norm.offset = offset;
+    });
 }
 
 } // namespace batchllm

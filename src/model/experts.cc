@@ -48,26 +48,32 @@ Result<ExpertCounts> read_expert_counts(const JsonValue &config,
 void set_experts(const std::string &prefix, const ExpertsShape &shape, Router router,
                  int64_t hidden, Layer *layer) {
     router.weight = named_weight(prefix + "gate", shape.count, hidden);
-    layer->experts.router = std::move(router);
-    layer->experts.each.clear();
+    const FeedForward *replaced = layer->feed_forward();
+    Experts experts;
+    experts.router = std::move(router);
     for (int32_t e = 0; e < shape.count; ++e) {
         const std::string name = prefix + "experts." + std::to_string(e) + ".";
         FeedForward expert;
         expert.width = shape.width;
-        expert.activation = layer->feed_forward.activation;
+        if (replaced != nullptr) expert.activation = replaced->activation;
         if (shape.gate != nullptr) {
             expert.gate = named_weight(name + shape.gate, shape.width, hidden);
         }
         expert.up = named_weight(name + shape.up, shape.width, hidden);
         expert.down = named_weight(name + shape.down, hidden, shape.width);
-        layer->experts.each.push_back(std::move(expert));
+        experts.each.push_back(std::move(expert));
     }
-    layer->feed_forward = {};
+    layer->feed = std::move(experts);
 }
 
 void set_correction(const std::string &name, Layer *layer) {
-    layer->experts.router.correction =
-        named_vector(name, static_cast<int64_t>(layer->experts.each.size()));
+    Experts &experts = *layer->experts();
+    experts.router.correction = named_vector(name, static_cast<int64_t>(experts.each.size()));
+}
+
+SharedExperts &add_shared_expert(FeedForward shared, Layer *layer) {
+    SharedExperts both{std::move(*layer->experts()), std::move(shared), {}, {}};
+    return layer->feed.emplace<SharedExperts>(std::move(both));
 }
 
 Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts) {

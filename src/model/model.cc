@@ -2,66 +2,95 @@
 
 #include <algorithm>
 
+#include "base/visit.h"
+
 namespace batchllm {
 namespace {
 
-template <typename M, typename Visit> void visit_norm(M *norm, const Visit &visit) {
+using Visit = std::function<void(Tensor *)>;
+
+void visit_norm(Norm *norm, const Visit &visit) {
     visit(&norm->weight);
     visit(&norm->bias);
 }
 
-template <typename M, typename Visit> void visit_weight(M *weight, const Visit &visit) {
+void visit_weight(Weight *weight, const Visit &visit) {
     visit(&weight->values);
     visit(&weight->bias);
 }
 
-template <typename F, typename Visit> void visit_feed_forward(F *feed_forward, const Visit &visit) {
-    for (auto *w : {&feed_forward->gate, &feed_forward->up, &feed_forward->down}) {
+void visit_feed_forward(FeedForward *feed_forward, const Visit &visit) {
+    for (Weight *w : {&feed_forward->gate, &feed_forward->up, &feed_forward->down}) {
         visit_weight(w, visit);
     }
 }
 
-// M: Model, or const Model.
-template <typename M, typename Visit> void visit_tensors(M *model, const Visit &visit) {
+void visit_experts(Experts *experts, const Visit &visit) {
+    Router &router = experts->router;
+    for (Norm *norm : {&router.norm, &experts->before, &experts->after}) visit_norm(norm, visit);
+    visit_weight(&router.weight, visit);
+    visit(&router.correction);
+    visit(&router.expert_scale);
+    for (FeedForward &expert : experts->each) visit_feed_forward(&expert, visit);
+}
+
+void visit_linear_attention(LinearAttention *layer, const Visit &visit) {
+    for (Tensor &part : layer->input) visit(&part);
+    for (Weight &part : layer->convolution) visit_weight(&part, visit);
+    visit(&layer->decay);
+    visit(&layer->step_bias);
+    visit_norm(&layer->norm, visit);
+    visit_weight(&layer->o, visit);
+}
+
+void visit_mixer(Mixer *mixer, const Visit &visit) {
+    std::visit(Visitor{[](NoMixer &) {},
+                       [&](Attention &a) {
+                           for (Weight *w : {&a.q, &a.k, &a.v, &a.o}) visit_weight(w, visit);
+                           for (Norm *n : {&a.q_norm, &a.k_norm, &a.v_norm}) visit_norm(n, visit);
+                           visit(&a.sinks);
+                       },
+                       [&](DeltaNet &net) { visit_linear_attention(&net, visit); },
+                       [&](Mamba2 &mamba) {
+                           visit_linear_attention(&mamba, visit);
+                           visit(&mamba.skip);
+                       },
+                       [&](ShortConvolution &c) {
+                           for (Weight *w : {&c.b, &c.c, &c.x, &c.filter, &c.o}) {
+                               visit_weight(w, visit);
+                           }
+                       }},
+               *mixer);
+}
+
+void visit_feed(Feed *feed, const Visit &visit) {
+    std::visit(Visitor{[](NoFeed &) {},
+                       [&](FeedForward &alone) { visit_feed_forward(&alone, visit); },
+                       [&](Experts &alone) { visit_experts(&alone, visit); },
+                       [&](SharedExperts &both) {
+                           visit_norm(&both.after, visit);
+                           visit_feed_forward(&both.shared, visit);
+                           visit_experts(&both.experts, visit);
+                           visit_weight(&both.gate, visit);
+                       }},
+               *feed);
+}
+
+void visit_tensors(Model *model, const Visit &visit) {
     visit(&model->embedding);
     if (!model->tied) visit(&model->head.values);
     visit(&model->head.bias); // not shared even if the head is tied
     visit(&model->layer_inputs.embedding);
     visit_weight(&model->layer_inputs.projection, visit);
     visit_norm(&model->layer_inputs.norm, visit);
-    for (auto &layer : model->layers) {
-        for (auto *norm :
+    for (Layer &layer : model->layers) {
+        for (Norm *norm :
              {&layer.before_attention, &layer.after_attention, &layer.before_feed_forward,
-              &layer.after_feed_forward, &layer.after_shared, &layer.experts.router.norm,
-              &layer.experts.before, &layer.experts.after, &layer.after_input}) {
+              &layer.after_feed_forward, &layer.after_input}) {
             visit_norm(norm, visit);
         }
-        auto &attention = layer.attention;
-        for (auto *w : {&attention.q, &attention.k, &attention.v, &attention.o}) {
-            visit_weight(w, visit);
-        }
-        visit_norm(&attention.q_norm, visit);
-        visit_norm(&attention.k_norm, visit);
-        visit_norm(&attention.v_norm, visit);
-        visit(&attention.sinks);
-        for (auto &part : layer.linear_attention.input) visit(&part);
-        for (auto &part : layer.linear_attention.convolution) visit_weight(&part, visit);
-        visit(&layer.linear_attention.decay);
-        visit(&layer.linear_attention.step_bias);
-        visit(&layer.linear_attention.skip);
-        visit_norm(&layer.linear_attention.norm, visit);
-        visit_weight(&layer.linear_attention.o, visit);
-        auto &convolution = layer.convolution;
-        for (auto *w : {&convolution.b, &convolution.c, &convolution.x, &convolution.filter,
-                        &convolution.o}) {
-            visit_weight(w, visit);
-        }
-        visit_feed_forward(&layer.feed_forward, visit);
-        visit_weight(&layer.experts.router.weight, visit);
-        visit(&layer.experts.router.correction);
-        visit(&layer.experts.router.expert_scale);
-        for (auto &expert : layer.experts.each) visit_feed_forward(&expert, visit);
-        visit_weight(&layer.shared_gate, visit);
+        visit_mixer(&layer.mixer, visit);
+        visit_feed(&layer.feed, visit);
         visit_weight(&layer.input.gate, visit);
         visit_weight(&layer.input.down, visit);
         visit(&layer.scalar);
@@ -79,16 +108,16 @@ struct LayerKind {
 std::vector<LayerKind> kinds_of_layers(const Model &model) {
     std::vector<LayerKind> kinds;
     for (size_t i = 0; i < model.layers.size(); ++i) {
-        const Attention &a = model.layers[i].attention;
-        if (a.kv_layer >= 0 || !model.layers[i].attends()) continue;
+        const Attention *a = model.layers[i].attention();
+        if (a == nullptr || a->kv_layer >= 0) continue;
         // A window that no request outgrows counts as none.
-        const int32_t window = a.window < model.max_positions ? a.window : 0;
+        const int32_t window = a->window < model.max_positions ? a->window : 0;
         auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const LayerKind &known) {
-            return known.window == window && known.kv_heads == a.kv_heads &&
-                   known.head_dim == a.head_dim;
+            return known.window == window && known.kv_heads == a->kv_heads &&
+                   known.head_dim == a->head_dim;
         });
         if (kind == kinds.end()) {
-            kinds.push_back({window, a.kv_heads, a.head_dim, {}});
+            kinds.push_back({window, a->kv_heads, a->head_dim, {}});
             kind = kinds.end() - 1;
         }
         kind->layers.push_back(static_cast<int32_t>(i));
@@ -124,9 +153,8 @@ size_t choose_planes(const std::vector<LayerKind> &kinds, int32_t max_positions)
 } // namespace
 
 void for_each_tensor(const Model &model, const std::function<void(const Tensor &)> &visit) {
-    visit_tensors(&model, [&](const Tensor *tensor) {
-        if (*tensor) visit(*tensor);
-    });
+    // Walking changes nothing.
+    for_each_tensor(const_cast<Model *>(&model), [&](Tensor *tensor) { visit(*tensor); });
 }
 
 void for_each_tensor(Model *model, const std::function<void(Tensor *)> &visit) {
@@ -155,11 +183,45 @@ std::vector<int32_t> Model::kv_windows() const {
 
 int64_t Model::state_size() const {
     int64_t size = 0;
-    for (const Layer &layer : layers) {
-        size += layer.linear_attention ? layer.linear_attention.state_size() : 0;
-        size += layer.convolution ? layer.convolution.state_size() : 0;
-    }
+    for (const Layer &layer : layers) size += layer.state_size();
     return size;
+}
+
+bool Model::has_experts() const {
+    return std::any_of(layers.begin(), layers.end(),
+                       [](const Layer &layer) { return layer.experts() != nullptr; });
+}
+
+const LinearAttention *Layer::linear_attention() const {
+    if (const auto *net = std::get_if<DeltaNet>(&mixer)) return net;
+    return std::get_if<Mamba2>(&mixer);
+}
+
+const FeedForward *Layer::feed_forward() const {
+    using Found = const FeedForward *;
+    return std::visit(Visitor{[](const NoFeed &) { return Found(); },
+                              [](const FeedForward &alone) { return &alone; },
+                              [](const Experts &) { return Found(); },
+                              [](const SharedExperts &both) { return &both.shared; }},
+                      feed);
+}
+
+const Experts *Layer::experts() const {
+    using Found = const Experts *;
+    return std::visit(Visitor{[](const NoFeed &) { return Found(); },
+                              [](const FeedForward &) { return Found(); },
+                              [](const Experts &alone) { return &alone; },
+                              [](const SharedExperts &both) { return &both.experts; }},
+                      feed);
+}
+
+int64_t Layer::state_size() const {
+    return std::visit(
+        Visitor{[](const NoMixer &) { return int64_t{0}; },
+                [](const Attention &) { return int64_t{0}; },
+                [](const LinearAttention &linear) { return linear.state_size(); },
+                [](const ShortConvolution &convolution) { return convolution.state_size(); }},
+        mixer);
 }
 
 void place_keys_and_values(Model *model) {
@@ -170,18 +232,18 @@ void place_keys_and_values(Model *model) {
         for (size_t i = 0; i < kind.layers.size(); ++i) {
             if (i % planes == 0) model->kv_groups.push_back({kind.window, {}});
             KvGroup &group = model->kv_groups.back();
-            Attention &attention = model->layers[static_cast<size_t>(kind.layers[i])].attention;
+            Attention &attention = *model->layers[static_cast<size_t>(kind.layers[i])].attention();
             attention.kv_group = static_cast<int32_t>(model->kv_groups.size()) - 1;
             attention.kv_plane = static_cast<int32_t>(group.layers.size());
             group.layers.push_back(kind.layers[i]);
         }
     }
     for (Layer &layer : model->layers) {
-        Attention &a = layer.attention;
-        if (a.kv_layer < 0) continue;
-        const Attention &source = model->layers[static_cast<size_t>(a.kv_layer)].attention;
-        a.kv_group = source.kv_group;
-        a.kv_plane = source.kv_plane;
+        Attention *a = layer.attention();
+        if (a == nullptr || a->kv_layer < 0) continue;
+        const Attention &source = *model->layers[static_cast<size_t>(a->kv_layer)].attention();
+        a->kv_group = source.kv_group;
+        a->kv_plane = source.kv_plane;
     }
 }
 

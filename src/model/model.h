@@ -8,8 +8,8 @@
 //     a = after_attention(attention(before_attention(x)))
 //     f = after_feed_forward(feed_forward(before_feed_forward(x + a)))     x + residual_scale * a
 //     parallel: f = ... of before_attention(x) itself, and x + residual_scale * (a + f)
-// Linear attention or a short convolution replaces attention; a layer without any of the three, or without a
-// feed-forward, leaves x unchanged at that step.
+// where attention stands for the layer's mixer, which may be another, and feed_forward for what it feeds. A layer without
+// one of the two leaves x unchanged at that step.
 //     then, if the model has layer inputs, x + after_input(input block(x)), and x * scalar
 #pragma once
 
@@ -19,11 +19,14 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/dtype.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "model/kinds.h"
 #include "model/rope.h"
 
 namespace batchllm {
@@ -83,12 +86,6 @@ struct Weight {
     int64_t columns() const { return values.columns; }
 };
 
-enum class NormKind : uint8_t {
-    none,
-    rms,   // x / sqrt(mean(x^2) + epsilon) * (weight + offset)
-    layer, // (x - mean(x)) / sqrt(variance(x) + epsilon) * (weight + offset) + bias
-};
-
 struct Norm {
     NormKind kind = NormKind::none;
     Tensor weight; // [length], or absent: ones
@@ -142,53 +139,61 @@ struct Attention {
 // Limit for the number of tokens that a stateful convolution sees, including the newest; at least 2.
 inline constexpr int32_t most_convolution_width = 64;
 
-enum class StateRule : uint8_t {
-    delta,       // the gated delta rule (arXiv 2412.06464)
-    state_space, // Mamba-2's rule (arXiv 2405.21060): the same without the removal
-};
-
-// A mixer that keeps earlier tokens in a state of fixed size instead of keys and values: a gated delta net, or a
-// Mamba-2 layer (whose papers call q, k, v and a C, B, x and dt). A token's q, k, v, z, b, a come from its input. q,
-// k and v go through a causal convolution and silu. Then, if unit_length, q and k are divided by their length, and q
-// also by sqrt(key_dim). For each value head, with step = softplus(a + step_bias) within limits:
+// What gated delta nets and Mamba-2 share. They keep earlier tokens in a state of fixed size instead of keys and values.
+// (Mamba-2's papers call q, k, v and a C, B, x and dt.) A token's q, k, v, z and its gates a and b come from its input;
+// q, k and v go through a causal convolution and silu. Then, for each value head, with its step,
 //     S = exp(-exp(decay) * step) * S
-//     delta:       S = S + sigmoid(b) * k (v - S^T k)^T          S [key_dim, value_dim]
-//     state_space: S = S + step * k v^T
-//     result: y = S^T q + skip * v
-// and for all heads, through o: norm(y) * silu(z), or if gate_first norm(y * silu(z)). The state of a layer is S of
-// all value heads and the last width - 1 inputs of the convolution.
+//     S = S + what the rule adds          S [key_dim, value_dim]
+//     result: y = S^T q
+// and for all heads, through o, a gated norm of y. The state of a layer is S of all value heads and the last width - 1
+// inputs of the convolution.
 struct LinearAttention {
-    StateRule rule = StateRule::delta;
     int32_t key_heads = 0;   // also the number of query heads
     int32_t value_heads = 0; // a multiple: consecutive ones share a key head's query and key
     int32_t key_dim = 0;     // per head
     int32_t value_dim = 0;
     int32_t width = 0; // of the convolution
-    bool unit_length = true;
-    float least_step = 0; // limits of step
-    float most_step = std::numeric_limits<float>::infinity();
-    bool gate_first = false;
-    // 0: the norm is per head; else it is over this many equal parts of all heads together.
-    int32_t norm_parts = 0;
-    // Parts of one matrix [input_rows(), hidden]: q, k, v, z, b (only with the delta rule), a of all heads, one after
-    // another.
+    // Parts of one matrix [input_rows(), hidden]: q, k, v, z, b (only of delta nets), a of all heads, one after another.
     std::vector<Tensor> input;
     // Parts of [channels(), width], the newest token's weight last, with biases [channels()], or none.
     std::vector<Weight> convolution;
     Tensor decay, step_bias; // [value_heads]
-    Tensor skip;             // [value_heads], or absent: 0
-    Norm norm;               // RMSNorm: [value_dim], or if norm_parts [values_size()]
+    Norm norm;               // RMSNorm: of what length, the mixers say
     Weight o;                // [hidden, value_heads * value_dim]
 
-    explicit operator bool() const { return value_heads > 0; }
     int64_t keys_size() const { return int64_t{key_heads} * key_dim; }
     int64_t values_size() const { return int64_t{value_heads} * value_dim; }
     int64_t channels() const { return 2 * keys_size() + values_size(); } // of the convolution
-    // Numbers that gate the rule: b and a per head, or with the state-space rule only a.
-    int64_t gates() const { return (rule == StateRule::delta ? 2 : 1) * int64_t{value_heads}; }
+    int64_t gates() const { return gates_of_head_ * int64_t{value_heads}; }
     int64_t input_rows() const { return channels() + values_size() + gates(); }
+    int64_t matrices_size() const { return values_size() * key_dim; } // numbers in S, of all heads
     // Numbers in a request's state.
-    int64_t state_size() const { return values_size() * key_dim + (width - 1) * channels(); }
+    int64_t state_size() const { return matrices_size() + (width - 1) * channels(); }
+
+  protected:
+    explicit LinearAttention(int32_t gates_of_head) : gates_of_head_(gates_of_head) {}
+
+  private:
+    int32_t gates_of_head_; // b and a, or a
+};
+
+// A gated delta net (arXiv 2412.06464). q and k are divided by their length, and q also by sqrt(key_dim);
+// step = softplus(a + step_bias); the rule adds sigmoid(b) * k (v - S^T k)^T; the result is norm(y) * silu(z), with a norm
+// per head: [value_dim].
+struct DeltaNet : LinearAttention {
+    DeltaNet() : LinearAttention(2) {}
+};
+
+// Mamba-2 (arXiv 2405.21060). step = softplus(a + step_bias) within limits; the rule adds step * k v^T; skip * v is added to
+// y; the result is norm(y * silu(z)), with a norm over each of norm_parts equal parts of all heads together: its weight is
+// [values_size()].
+struct Mamba2 : LinearAttention {
+    Mamba2() : LinearAttention(1) {}
+
+    float least_step = 0; // limits of step
+    float most_step = std::numeric_limits<float>::infinity();
+    int32_t norm_parts = 1;
+    Tensor skip; // [value_heads], or absent: 0
 };
 
 // A gated short convolution (LFM2). A token's B, C and x come from its input; p = B * x, elementwise. For each
@@ -202,20 +207,9 @@ struct ShortConvolution {
     Weight filter; // [channels, width], the newest token's weight last; bias: [channels], or absent
     Weight o;      // [hidden, channels]
 
-    explicit operator bool() const { return width > 0; }
     int64_t channels() const { return x.rows(); }
     // Numbers in a request's state.
     int64_t state_size() const { return (width - 1) * channels(); }
-};
-
-enum class Activation : uint8_t {
-    silu,
-    gelu,      // x * normal cumulative distribution function of x
-    gelu_tanh, // its approximation with tanh
-    // Instead of activation(gate) * up: g * sigmoid(1.702 g) * (u + 1), where g = min(gate, 7) and u = up clamped to
-    // [-7, 7].
-    clamped_swiglu,
-    relu_squared, // max(x, 0)^2
 };
 
 // down(activation(gate(x)) * up(x)); without a gate down(activation(up(x))).
@@ -225,11 +219,6 @@ struct FeedForward {
     Weight gate; // [width, hidden], or absent
     Weight up;   // [width, hidden]
     Weight down; // [hidden, width]
-};
-
-enum class RouterKind : uint8_t {
-    softmax, // over all experts' logits
-    sigmoid, // of each logit
 };
 
 // A token's logits -> its experts and their weights. The score of an expert is the softmax or sigmoid of its logit.
@@ -257,11 +246,18 @@ struct Router {
 // router.norm(x) instead, and theirs before(x), where x is the residual stream.
 struct Experts {
     Router router;
-    std::vector<FeedForward> each;
-    Norm before; // not in a parallel layer
+    std::vector<FeedForward> each; // at least one
+    Norm before;                   // not in a parallel layer
     Norm after;
+};
 
-    explicit operator bool() const { return !each.empty(); }
+// Experts and a feed-forward that every token goes through beside them, the shared expert. The result is that of the
+// experts plus after(feed_forward(x) * sigmoid(gate(x))).
+struct SharedExperts {
+    Experts experts;
+    FeedForward shared;
+    Weight gate; // [1, hidden], or absent: 1
+    Norm after;
 };
 
 // What a layer computes from its part p of the LayerInputs: down(activation(gate(x)) * p).
@@ -271,28 +267,41 @@ struct InputBlock {
     Weight down; // [hidden, LayerInputs::width]
 };
 
-// The feed-forward of a layer with experts is their result plus, if present, that of feed_forward, the shared expert:
-// after_shared(feed_forward(x) * sigmoid(shared_gate(x))).
+// How a layer mixes tokens, and what it feeds them to: one way each, or none. What differs by the way is a visitor of all
+// of them (base/visit.h), which does not compile without one; what only concerns one way asks for it.
+struct NoMixer {};
+using Mixer = std::variant<NoMixer, Attention, DeltaNet, Mamba2, ShortConvolution>;
+struct NoFeed {};
+using Feed = std::variant<NoFeed, FeedForward, Experts, SharedExperts>;
+
 struct Layer {
-    Norm before_attention, after_attention;
+    Norm before_attention, after_attention; // of whatever mixes
     Norm before_feed_forward, after_feed_forward;
-    Attention attention; // absent (no heads) if one of the next two replaces it, or nothing does
-    LinearAttention linear_attention; // or absent
-    ShortConvolution convolution;     // or absent
-    FeedForward feed_forward;         // absent (width 0): only experts, or nothing
-    Experts experts;                  // or absent
-    Weight shared_gate;               // [1, hidden], or absent: 1
-    Norm after_shared;                // only with experts
-    bool parallel = false;            // before_feed_forward is not used
+    Mixer mixer; // at least one of the two is there
+    Feed feed;
+    bool parallel = false; // before_feed_forward is not used
     float residual_scale = 1;
     InputBlock input; // if the model has layer inputs
     Norm after_input;
     Tensor scalar; // [1], or absent: 1
 
-    bool attends() const { return attention.kv_heads > 0; }
-    // Whether it mixes tokens, and whether it has a feed-forward: at least one is true.
-    bool mixes() const { return attends() || linear_attention || convolution; }
-    bool feeds() const { return feed_forward.width > 0 || experts; }
+    bool mixes() const { return !std::holds_alternative<NoMixer>(mixer); }
+    bool feeds() const { return !std::holds_alternative<NoFeed>(feed); }
+
+    // Each is null if the layer has none.
+    const Attention *attention() const { return std::get_if<Attention>(&mixer); }
+    const LinearAttention *linear_attention() const; // a delta net's or Mamba-2's
+    const FeedForward *feed_forward() const;         // of all tokens: alone or shared
+    const Experts *experts() const;                  // alone, or beside a shared one
+    const SharedExperts *shared() const { return std::get_if<SharedExperts>(&feed); }
+    Attention *attention() { return std::get_if<Attention>(&mixer); }
+    FeedForward *feed_forward() {
+        return const_cast<FeedForward *>(std::as_const(*this).feed_forward());
+    }
+    Experts *experts() { return const_cast<Experts *>(std::as_const(*this).experts()); }
+
+    // Numbers in a request's state; 0: it has none.
+    int64_t state_size() const;
 };
 
 // A second embedding of every token, with a part for each layer. With x the residual stream before the first layer,
@@ -367,6 +376,7 @@ struct Model {
     int32_t kv_planes() const;               // per page: layers of the largest group
     std::vector<int32_t> kv_windows() const; // [kv_groups]
     int64_t state_size() const; // numbers in a request's state, over all layers; 0: none
+    bool has_experts() const;   // in any layer
 };
 
 // Visits every tensor of the description in a fixed order; the head only if it is not the embedding.

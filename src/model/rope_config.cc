@@ -268,9 +268,10 @@ namespace {
 // layer.
 int32_t head_dim_of(const Model &model, bool windowed) {
     const auto found =
-        std::find_if(model.layers.begin(), model.layers.end(),
-                     [&](const Layer &layer) { return (layer.attention.window != 0) == windowed; });
-    return (found == model.layers.end() ? model.layers[0] : *found).attention.head_dim;
+        std::find_if(model.layers.begin(), model.layers.end(), [&](const Layer &layer) {
+            return (layer.attention()->window != 0) == windowed;
+        });
+    return (found == model.layers.end() ? model.layers[0] : *found).attention()->head_dim;
 }
 
 } // namespace
@@ -319,20 +320,19 @@ int32_t add_rope(Model *model, Rope rope) {
 }
 
 Status set_rope(const JsonValue &config, const RopeDefaults &defaults, Model *model) {
-    const int32_t head_dim = model->layers[0].attention.head_dim;
+    const int32_t head_dim = model->layers[0].attention()->head_dim;
     ASSIGN_OR_RETURN(Rope rope, read_rope(config, *model, head_dim, defaults));
     const int32_t index = add_rope(model, std::move(rope));
-    for (Layer &layer : model->layers) layer.attention.rope = index;
+    for_each_attention(model, [&](size_t, Attention &attention) { attention.rope = index; });
     return {};
 }
 
 void set_layer_ropes(LayerRopes ropes, Model *model) {
     const int32_t full = add_rope(model, std::move(ropes.full));
     const int32_t windowed = add_rope(model, std::move(ropes.windowed));
-    for (Layer &layer : model->layers) {
-        Attention &attention = layer.attention;
+    for_each_attention(model, [&](size_t, Attention &attention) {
         attention.rope = attention.window != 0 ? windowed : full;
-    }
+    });
 }
 
 void choose_frequencies(int64_t longest, Model *model) {

@@ -16,8 +16,8 @@ void stack(const std::string &name, size_t count, size_t index, int64_t stored, 
 
 void find_stacked_experts(const std::function<bool(const std::string &name)> &has, Model *model) {
     for (Layer &layer : model->layers) {
-        std::vector<FeedForward> &experts = layer.experts.each;
-        if (experts.empty()) continue;
+        if (layer.experts() == nullptr) continue;
+        std::vector<FeedForward> &experts = layer.experts()->each;
         const bool gated = bool(experts[0].gate);
         std::string prefix = experts[0].up.values.name; // P.0.NAME.weight
         if (has(prefix)) continue;

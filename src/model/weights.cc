@@ -305,7 +305,9 @@ Result<std::unique_ptr<Model>> load_model(const std::string &model_dir) {
         if (taken.ok()) taken = taker.take(tensor);
     });
     RETURN_IF_ERROR(taken);
-    for (Layer &layer : model->layers) RETURN_IF_ERROR(taker.take_kv_scales(&layer.attention));
+    for (Layer &layer : model->layers) {
+        if (layer.attention() != nullptr) RETURN_IF_ERROR(taker.take_kv_scales(layer.attention()));
+    }
     RETURN_IF_ERROR(taker.finish());
     if (model->tied) model->head.values = model->embedding;
     if (!model->dtype_stated) {

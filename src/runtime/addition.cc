@@ -2,49 +2,41 @@
 
 namespace batchllm {
 
-Addition::Addition(Intake *intake)
-    : intake_(intake), first_id_(intake->rows.next_id()),
-      first_unplanned_(intake->unplanned.size()), first_outcome_(intake->outcomes.size()) {}
+Addition::Addition(PendingRows *pending, Answers *answers)
+    : pending_(pending), answers_(answers), first_id_(pending->rows.next_id()),
+      first_unplanned_(pending->unplanned.size()), first_answer_(answers->waiting()) {}
 
 Addition::~Addition() {
     if (committed_) return;
-    intake_->rows.take_back(first_id_);
-    intake_->unplanned.resize(first_unplanned_);
-    while (intake_->outcomes.size() > first_outcome_) intake_->outcomes.pop_back();
+    pending_->rows.take_back(first_id_);
+    pending_->unplanned.resize(first_unplanned_);
+    answers_->take_back(first_answer_);
 }
 
 void Addition::add(uint64_t tag, std::span<const int32_t> tokens,
                    std::shared_ptr<const PreparedParams> params,
-                   std::unique_ptr<const ScoreSpec> score, int64_t generation,
+                   std::unique_ptr<const ScoreSpec> score, int64_t generated,
                    int64_t tokens_to_come) {
     const int64_t id =
-        intake_->rows.add(tag, tokens, std::move(params), std::move(score), tokens_to_come);
-    intake_->unplanned.push_back(id);
+        pending_->rows.add(tag, tokens, std::move(params), std::move(score), tokens_to_come);
+    pending_->unplanned.push_back(id);
     ++added_;
-    prompt_tokens_ += static_cast<int64_t>(tokens.size());
-    generation_ += generation;
+    tokens_.prompt += static_cast<int64_t>(tokens.size());
+    tokens_.generated += generated;
 }
 
 void Addition::add_bad(uint64_t tag, int64_t prompt_tokens, int32_t samples, const Status &why) {
-    intake_->unplanned.push_back(-1);
-    for (int32_t sample = 0; sample < samples; ++sample) {
-        Outcome outcome;
-        outcome.tag = tag;
-        outcome.status = why.code();
-        outcome.error = why.message();
-        outcome.sample = sample;
-        outcome.prompt_tokens = prompt_tokens;
-        intake_->outcomes.push_back(std::move(outcome));
-    }
+    pending_->unplanned.push_back(-1);
+    answers_->refuse(tag, prompt_tokens, samples, why);
     ++added_;
     ++bad_;
 }
 
 void Addition::commit() {
-    intake_->added += added_;
-    intake_->bad += bad_;
-    intake_->prompt_tokens += prompt_tokens_;
-    intake_->generation += generation_;
+    pending_->added += added_;
+    pending_->tokens.prompt += tokens_.prompt;
+    pending_->tokens.generated += tokens_.generated;
+    answers_->count_refused(bad_);
     committed_ = true;
 }
 

@@ -57,9 +57,13 @@ struct Sizes {
     int64_t merged;         // requests under one prefix
 };
 
+bool on_processor(const BackendInfo &info) {
+    return info.computes_on.kind == DeviceKind::processor;
+}
+
 Sizes sizes_for(const BackendInfo &info) {
     Sizes sizes{64, 4096, 6144, 2048, 1024};
-    if (info.name == "cpu") sizes = {16, 1024, 1536, 256, 256};
+    if (on_processor(info)) sizes = {16, 1024, 1536, 256, 256};
     sizes.piece = static_cast<int32_t>(std::min<int64_t>(sizes.piece, info.step_tokens));
     sizes.merged = std::min<int64_t>(sizes.merged, info.step_tokens);
     return sizes;
@@ -107,7 +111,7 @@ class Probe {
     // make it longer. On a GPU, the median, once the clock has dropped to what the power limit
     // allows in a long job of such batches.
     Result<double> seconds(const ProbeBatch &of) const {
-        const bool cpu = info().name == "cpu";
+        const bool cpu = on_processor(info());
         const TokenBatch batch = make(of);
         std::vector<double> times;
         BatchOutput output;
@@ -153,7 +157,7 @@ class Probe {
 
 Status measure_attention(const Probe &probe, const Model &model, DeviceCosts *costs) {
     const Sizes sizes = sizes_for(probe.info());
-    const Attention &attention = model.layers.front().attention;
+    const Attention &attention = *model.layers.front().attention();
     const auto layers = static_cast<double>(model.layers.size());
     const double key_bytes = 2.0 * static_cast<double>(attention.kv_size()) * 2;
     // If noise makes a difference between two times zero or negative, the difference is
@@ -188,9 +192,9 @@ Status measure_attention(const Probe &probe, const Model &model, DeviceCosts *co
 Status measure_products(const Probe &probe, const Model &model, DeviceCosts *costs) {
     double elements = 0, products = 0;
     for (const Layer &layer : model.layers) {
-        const Attention &a = layer.attention;
-        for (const Weight *weight : {&a.q, &a.k, &a.v, &a.o, &layer.feed_forward.gate,
-                                     &layer.feed_forward.up, &layer.feed_forward.down}) {
+        const Attention &a = *layer.attention();
+        const FeedForward &f = *layer.feed_forward();
+        for (const Weight *weight : {&a.q, &a.k, &a.v, &a.o, &f.gate, &f.up, &f.down}) {
             elements +=
                 static_cast<double>(weight->rows()) * static_cast<double>(weight->columns());
         }
@@ -248,7 +252,7 @@ void take_info(const BackendInfo &info, DeviceCosts *costs) {
     // On a GPU the backend's default depends on the model (step_tokens_on), and the probe's model
     // is not the job's.
     costs->step_tokens = costs->on_gpu() ? most_step_tokens : info.step_tokens;
-    if (info.name == "cpu") costs->expert_step_tokens = 0;
+    if (on_processor(info)) costs->expert_step_tokens = 0;
     costs->gated_tokens = info.gated_tokens;
 }
 
@@ -302,8 +306,8 @@ Result<std::unique_ptr<ProbeModel>> probe_model(bool cpu) {
 Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
     const BackendInfo &info = backend->info();
     const Probe probe(backend, model);
-    ASSIGN_OR_RETURN(DeviceCosts costs, named_device_costs("h200")); // for what is not measured
-    if (info.name == "cpu") {
+    DeviceCosts costs = named_device_costs("h200").value(); // for what is not measured
+    if (on_processor(info)) {
         costs.product_us = costs.attention_us = costs.step_us = 0;
         costs.host_us = costs.host_token_us = 0;
         costs.attention_overlap = 0;
@@ -319,7 +323,7 @@ Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
     const double ratio = costs.products.back().flops / rate;
     for (DeviceCosts::Product &product : costs.experts) product.flops *= ratio;
     // The pool has the default share of the memory that the probe's model leaves.
-    costs.kv_fraction = info.name == "cpu" ? cpu_kv_fraction : gpu_kv_fraction;
+    costs.kv_fraction = on_processor(info) ? cpu_kv_fraction : gpu_kv_fraction;
     costs.memory_bytes =
         bytes_beside_pages(costs, model, form_on_gpu(model, info.compute_type, false),
                            info.step_tokens, false) +

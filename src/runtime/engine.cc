@@ -1,24 +1,47 @@
 #include "runtime/engine.h"
 
 #include <algorithm>
-#include <cinttypes>
-
-#include "base/file.h"
-#include "runtime/backend_choice.h"
+#include <chrono>
+#include <new>
+#include <utility>
 
 namespace batchllm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+constexpr const char *modelling_backend = "sim"; // the only one with simulated seconds
 
-double seconds_since(Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
+std::string name_of(std::string path) {
+    while (path.size() > 1 && path.back() == '/') path.pop_back();
+    const size_t slash = path.rfind('/');
+    return slash == std::string::npos ? path : path.substr(slash + 1);
 }
 
-// The longest request if no model states one: that of the shape that `sim` then uses.
-constexpr int64_t default_max_request_tokens = 8192;
+RunLimits limits_of(const EngineOptions &options, const RowReader &reader) {
+    return {reader.max_request_tokens(), options.seed, reader.tokenizer(),
+            options.enlarge != BATCHLLM_ENLARGE_NONE};
+}
+
+PlanOptions planning_of(const EngineOptions &options, const RowReader &reader, double head_cost) {
+    PlanOptions planning;
+    planning.enlarge = options.enlarge;
+    planning.levels = options.levels;
+    planning.order = options.order;
+    planning.head_cost = head_cost;
+    if (options.min_prefix_tokens > 0) planning.min_prefix_tokens = options.min_prefix_tokens;
+    planning.tokenizer_fingerprint = reader.tokenizer_fingerprint();
+    return planning;
+}
+
+SchedulerOptions scheduling_of(const EngineOptions &options) {
+    SchedulerOptions scheduling;
+    scheduling.max_requests = options.max_requests;
+    scheduling.order = options.order;
+    return scheduling;
+}
 
 } // namespace
+
+// ---- Creation ----
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions &options) {
     return create(options, load_model_and_backend);
@@ -26,146 +49,194 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions &options) {
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions &options,
                                                const ModelLoader &loader) {
-    std::unique_ptr<Engine> engine(new Engine);
-    const Clock::time_point start = Clock::now();
-    RETURN_IF_ERROR(engine->load(options, loader));
-    engine->stats_.load_seconds = seconds_since(start);
+    const auto start = std::chrono::steady_clock::now();
+    auto observers = std::make_unique<Observers>(options);
+    ASSIGN_OR_RETURN(std::unique_ptr<RowReader> reader, RowReader::open(options));
+    ASSIGN_OR_RETURN(LoadedModel loaded, loader(options));
+    // Not earlier: if the model cannot be loaded, the timeline of an earlier run must survive.
+    if (!options.timeline_path.empty()) {
+        RETURN_IF_ERROR(observers->open_timeline(options.timeline_path));
+    }
+    RETURN_IF_ERROR(
+        reader->take_model(std::move(loaded.model), loaded.backends.front()->info(), options));
+    Observers &watching = *observers;
+    std::unique_ptr<Engine> engine(
+        new Engine(options, std::move(observers), std::move(reader), std::move(loaded)));
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    watching.set_load_seconds(seconds.count());
     return engine;
 }
 
-Engine::~Engine() {
-    if (report_ != nullptr) report_->detach();
+Engine::Engine(const EngineOptions &options, std::unique_ptr<Observers> observers,
+               std::unique_ptr<RowReader> reader, LoadedModel loaded)
+    : model_dir_(options.model_dir), observers_(std::move(observers)), reader_(std::move(reader)),
+      answers_(reader_.get()), intake_(reader_.get(), limits_of(options, *reader_), &answers_),
+      agenda_(planning_of(options, *reader_, loaded.head_cost), limits_of(options, *reader_),
+              intake_.rows()),
+      placement_(options.devices, std::move(loaded.backends), scheduling_of(options),
+                 limits_of(options, *reader_), reader_.get(), intake_.rows(), observers_.get()) {
+    intake_.set_devices(placement_.device_pages());
 }
 
-Status Engine::load(const EngineOptions &options, const ModelLoader &loader) {
-    options_ = options;
-    log_ = options.log;
-    watch_.emplace(log_, options.long_step_seconds);
-    if (!options.model_dir.empty()) {
-        ASSIGN_OR_RETURN(const bool reads_text, file_exists(options.model_dir + "/tokenizer.json"));
-        if (reads_text) {
-            ASSIGN_OR_RETURN(tokenizer_, Tokenizer::load(options.model_dir));
-            if (!tokenizer_->note().empty()) log_(BATCHLLM_LOG_INFO, tokenizer_->note());
-            ASSIGN_OR_RETURN(chat_, ChatTemplate::load(options.model_dir));
-        }
-    }
-    ASSIGN_OR_RETURN(LoadedModel loaded, loader(options));
-    model_ = std::move(loaded.model);
-    head_cost_ = loaded.head_cost;
-    // Not earlier: if the model cannot be loaded, the timeline of an earlier run must survive.
-    if (!options.timeline_path.empty()) {
-        ASSIGN_OR_RETURN(timeline_, Timeline::open(options.timeline_path));
-    }
+// ---- Rows ----
 
-    max_request_tokens_ = default_max_request_tokens;
-    if (model_ != nullptr) {
-        max_request_tokens_ = model_->max_positions;
-        eos_tokens_ = model_->eos_tokens;
-        if (options.max_request_tokens > max_request_tokens_) {
-            return error(
-                BATCHLLM_ERROR_INVALID_ARGUMENT,
-                "max_request_tokens is %" PRId64 ", but the model in %s has %" PRId64 " positions",
-                options.max_request_tokens, options.model_dir.c_str(), max_request_tokens_);
-        }
-    }
-    if (options.max_request_tokens > 0) max_request_tokens_ = options.max_request_tokens;
-
-    SchedulerOptions scheduling;
-    scheduling.max_requests = options.max_requests;
-    scheduling.order = options.order;
-    for (size_t i = 0; i < loaded.backends.size(); ++i) {
-        lanes_.push_back(
-            std::make_unique<Lane>(options.devices[i], std::move(loaded.backends[i]), scheduling));
-        const BackendInfo &info = lanes_.back()->info();
-        devices_.push_back({options.devices[i], info});
-        if (!info.warning.empty()) log_(BATCHLLM_LOG_WARNING, info.warning);
-        const std::string states = info.state_slots == 0
-                                       ? ""
-                                       : std::to_string(info.state_slots) + " state slots of " +
-                                             std::to_string(info.state_bytes) + " bytes, ";
-        log_(BATCHLLM_LOG_INFO, info.name + " (" + info.compute_type + ", " + info.device +
-                                    "): " + std::to_string(info.pages) + " KV pages of " +
-                                    std::to_string(info.page_tokens) + " tokens, " + states +
-                                    std::to_string(info.step_tokens) + " tokens a step");
-    }
-    masks_ = RowMasks(tokenizer_.get());
-    const BackendInfo &info = lanes_.front()->info();
-    if (model_ != nullptr && model_->classifier) classifier_.emplace(*model_);
-    if (info.eos_token >= 0) eos_tokens_.push_back(info.eos_token);
-    ASSIGN_OR_RETURN(const ModelTasks tasks, model_tasks(info));
-    params_.emplace(tasks);
-    score_params_ = std::make_shared<const PreparedParams>();
-    return {};
+Result<Intake *> Engine::intake() {
+    RETURN_IF_ERROR(failed_);
+    return &intake_;
 }
 
-Result<ModelTasks> Engine::model_tasks(const BackendInfo &info) const {
-    ModelTasks tasks;
-    tasks.vocabulary = info.vocabulary;
-    tasks.hidden = info.hidden;
-    tasks.eos_tokens = eos_tokens_;
-    tasks.tokenizer = tokenizer_;
-    if (model_ == nullptr) return tasks;
-    tasks.text = bool(model_->head);
-    tasks.labels = classifier_.has_value();
-    // A model whose directory requires an unsupported kind of vector can still do everything else.
-    Result<EmbeddingForm> form = read_embedding_form(options_.model_dir, info.hidden);
-    if (is_failure_of_process(form.status().code())) return form.status();
-    tasks.form_status = form.status();
-    if (form.ok()) tasks.form = *form;
-    return tasks;
-}
-
-Result<batchllm_info> Engine::info(int32_t device) const {
-    const auto devices = static_cast<int32_t>(devices_.size());
-    if (device < 0 || device >= devices) {
-        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "device is %d: the engine has %d", device,
-                     devices);
-    }
-    const auto &[number, of] = devices_[static_cast<size_t>(device)];
-    batchllm_info info{};
-    info.struct_size = sizeof info;
-    info.device_count = devices;
-    info.backend = of.name.c_str();
-    info.compute_type = of.compute_type.c_str();
-    info.device = of.device.c_str();
-    info.device_number = number;
-    info.vocabulary = of.vocabulary;
-    info.hidden = of.hidden;
-    info.page_tokens = of.page_tokens;
-    info.kv_groups = static_cast<int32_t>(of.kv_windows.size());
-    info.reproducible = of.reproducible ? 1 : 0;
-    info.head_cost = head_cost_;
-    info.kv_pages = of.pages;
-    info.kv_page_bytes = of.page_bytes;
-    info.step_tokens = of.step_tokens;
-    info.max_request_tokens = max_request_tokens_;
-    info.state_slots = of.state_slots;
-    info.state_slot_bytes = of.state_bytes;
-    return info;
-}
-
-std::span<const std::string> Engine::labels() const {
-    return classifier_ ? std::span<const std::string>(classifier_->labels())
-                       : std::span<const std::string>();
+Status Engine::check_params(const batchllm_params &params) {
+    ASSIGN_OR_RETURN(const std::shared_ptr<const PreparedParams> read, reader_->read(params));
+    return reader_->check(*read);
 }
 
 Result<SpecifiedConstraint> Engine::make_constraint(const ConstraintSpecification &specification) {
-    RETURN_IF_ERROR(need_tokenizer());
-    std::shared_ptr<const TokenVocabulary> vocabulary;
-    {
-        const std::lock_guard lock(vocabulary_mutex_);
-        if (vocabulary_ == nullptr) {
-            ASSIGN_OR_RETURN(vocabulary_, TokenVocabulary::make(*tokenizer_, eos_tokens_,
-                                                                devices_.front().info.vocabulary));
-        }
-        vocabulary = vocabulary_;
-    }
-    ASSIGN_OR_RETURN(SpecifiedConstraint made,
-                     batchllm::make_constraint(specification, std::move(vocabulary)));
+    ASSIGN_OR_RETURN(SpecifiedConstraint made, reader_->make_constraint(specification));
     for (const std::string &warning : made.warnings) {
-        log_(BATCHLLM_LOG_WARNING, "a constraint is looser than its schema: " + warning);
+        observers_->warn("a constraint is looser than its schema: " + warning);
     }
     return made;
+}
+
+Status Engine::build_groups() {
+    RETURN_IF_ERROR(failed_);
+    return plan_rows(true);
+}
+
+Status Engine::plan_rows(bool use_given) {
+    if (intake_.unplanned().empty()) return {};
+    RETURN_IF_ERROR(agenda_.plan(&intake_, use_given));
+    placement_.begin_plan();
+    if (!observers_->wants_advice()) return {};
+    try {
+        observers_->planned(agenda_.advice_text(reader_->tokenizer()), agenda_.advised_gain());
+    } catch (const std::bad_alloc &) {
+        // The plan is good without its advice.
+    }
+    return {};
+}
+
+std::unique_ptr<ResultBatch> Engine::poll(int64_t max_results) {
+    std::unique_ptr<ResultBatch> results = answers_.poll(max_results);
+    observers_->polled(*results);
+    if (observers_->reports()) observers_->set_stats(stats());
+    return results;
+}
+
+// ---- A step ----
+
+Status Engine::run_step() {
+    RETURN_IF_ERROR(failed_);
+    const Observers::Step step(observers_.get());
+    observers_->watch().begin("planning");
+    RETURN_IF_ERROR(build_groups());
+    // A failure after this point leaves requests half advanced, so the engine stays failed.
+    try {
+        apply_cancels();
+        failed_ = place_run_answer();
+        while (!failed_.ok()) {
+            Lane *lost = placement_.lost_lane();
+            if (lost == nullptr) break;
+            failed_ = go_on_without(lost, std::move(failed_));
+            if (!failed_.ok()) break;
+            failed_ = place_run_answer();
+        }
+        if (failed_.ok() && all_done()) observers_->all_done();
+    } catch (const std::bad_alloc &) {
+        // Short enough for a std::string not to allocate.
+        failed_ = Status(BATCHLLM_ERROR_OUT_OF_MEMORY, "out of memory");
+    } catch (const std::exception &fault) {
+        failed_ = Status(BATCHLLM_ERROR_INTERNAL, "a fault");
+        failed_ = Status(BATCHLLM_ERROR_INTERNAL, fault.what());
+    }
+    return failed_;
+}
+
+Status Engine::place_run_answer() {
+    for (const auto &lane : placement_.lanes()) RETURN_IF_ERROR(run_ahead(lane.get()));
+    if (Lane *lane = placement_.first_ready()) RETURN_IF_ERROR(answer_batch(lane));
+    // Between two steps, no batch is left without its masks.
+    for (const auto &lane : placement_.lanes()) {
+        if (lane->unsampled()) RETURN_IF_ERROR(answer_batch(lane.get()));
+    }
+    if (!all_done()) return {};
+    // Whatever is still in flight belongs to rows that have ended.
+    for (const auto &lane : placement_.lanes()) {
+        while (lane->in_flight() > 0) RETURN_IF_ERROR(answer_batch(lane.get()));
+    }
+    return {};
+}
+
+// Puts in flight as many batches as the lane takes.
+Status Engine::run_ahead(Lane *lane) {
+    while (lane->takes_another()) {
+        ASSIGN_OR_RETURN(const TokenBatch *batch, placement_.next_batch(lane, &agenda_));
+        if (batch->tokens.empty()) break;
+        RETURN_IF_ERROR(placement_.submit(lane, *batch));
+        // If the masks depend on the previous batch, this one is sampled once that one has been
+        // answered.
+        if (lane->in_flight() == 1 || !RowMasks::wait_for_samples(lane->newest())) {
+            RETURN_IF_ERROR(sample(lane));
+        }
+    }
+    return {};
+}
+
+Status Engine::sample(Lane *lane) {
+    RETURN_IF_ERROR(placement_.sample(lane));
+    for (Sequence *sequence : placement_.forced()) {
+        lane->scheduler().discard_sample(sequence);
+        lane->will_generate(-answers_.accept_forced(sequence));
+        if (sequence->done) lane->scheduler().drop(sequence);
+    }
+    end_runs(answers_.take_ended());
+    return {};
+}
+
+Status Engine::answer_batch(Lane *lane) {
+    RETURN_IF_ERROR(placement_.collect(lane));
+    const auto hidden = static_cast<size_t>(lane->info().hidden);
+    lane->will_generate(-answers_.accept(lane->record(), lane->output(), hidden));
+    placement_.finish_batch(lane);
+    end_runs(answers_.take_ended());
+    return lane->unsampled() ? sample(lane) : Status();
+}
+
+// Nothing is left to compute for the runs, and the scheduler has released them.
+void Engine::end_runs(const std::vector<RowRun *> &runs) {
+    for (RowRun *run : runs) {
+        answers_.answer(run);
+        observers_->ended(*run);
+        placement_.remove_run(run);
+    }
+}
+
+void Engine::apply_cancels() {
+    const std::optional<Cancels> cancels = intake_.take_cancels();
+    if (!cancels.has_value()) return;
+    for (RowRun *run : placement_.runs_with(*cancels)) {
+        answers_.cancel(run, *cancels);
+        if (run->any_answer_left()) continue;
+        placement_.drop(run);
+        end_runs({run});
+    }
+    agenda_.cancel(*cancels, [this](const Row &row) { answers_.cancel(row); });
+}
+
+// The other devices compute what the lost one had.
+Status Engine::go_on_without(Lane *lost, Status why) {
+    const std::string device = "device " + std::to_string(lost->device());
+    if (placement_.devices().size() > 1) why = std::move(why).within(device);
+    if (placement_.lanes().size() == 1) return why;
+    const Placement::Lost had = placement_.remove_lane(lost);
+    answers_.lose_tokens(had.generated);
+    observers_->warn(why.message() + "; the job goes on without it, and " +
+                     std::to_string(had.rows) + " rows that it had are computed again");
+    intake_.set_devices(placement_.device_pages());
+    intake_.unplan_all();
+    agenda_.clear();
+    // A plan from use_plan is for rows that have not been added yet.
+    return plan_rows(false);
 }
 
 Status Engine::run(batchllm_progress_function callback, void *user) {
@@ -182,7 +253,7 @@ Status Engine::run(batchllm_progress_function callback, void *user) {
     do {
         progress.struct_size = sizeof progress;
         RETURN_IF_ERROR(run_step());
-        if (report_ != nullptr) report_->set_stats(stats());
+        if (observers_->reports()) observers_->set_stats(stats());
         fill_progress(&progress);
         const bool stop = callback != nullptr && callback(user, &progress) != 0;
         if (interrupted_.exchange(false, std::memory_order_relaxed)) {
@@ -190,7 +261,7 @@ Status Engine::run(batchllm_progress_function callback, void *user) {
         }
         if (stop) return error(BATCHLLM_ERROR_STOPPED, "stopped by the callback");
         // The callback may have added rows.
-    } while (rows_done() < intake_.added);
+    } while (!all_done());
     return {};
 }
 
@@ -199,100 +270,112 @@ Status Engine::step(batchllm_progress *progress) {
         return error(BATCHLLM_ERROR_STATE, "batchllm_step was called from batchllm_run's callback");
     }
     RETURN_IF_ERROR(run_step());
-    if (report_ != nullptr) report_->set_stats(stats());
+    if (observers_->reports()) observers_->set_stats(stats());
     if (progress != nullptr) fill_progress(progress);
     return {};
 }
 
-std::unique_ptr<ResultBatch> Engine::poll(int64_t max_results) {
-    std::unique_ptr<ResultBatch> results = ResultBatch::take(&intake_.outcomes, max_results);
-    if (report_ != nullptr) {
-        report_->add_results(*results);
-        report_->set_stats(stats());
+// ---- What others are told ----
+
+Status Engine::set_report(std::shared_ptr<JobRecord> report) {
+    const BackendInfo &info = placement_.devices().front().info;
+    EngineFacts facts;
+    facts.backend = info.name;
+    facts.device = info.device;
+    facts.compute_type = info.compute_type;
+    facts.model = name_of(model_dir_);
+    facts.devices = static_cast<int32_t>(placement_.devices().size());
+    facts.step_tokens = info.step_tokens;
+    facts.page_tokens = info.page_tokens;
+    facts.kv_page_bytes = info.page_bytes;
+    for (const Placement::Device &device : placement_.devices()) {
+        facts.kv_pages += device.info.pages;
     }
-    return results;
+    facts.modelled = info.name == modelling_backend;
+    TokenDecoder decoder;
+    if (reader_->tokenizer() != nullptr) {
+        decoder = [tokenizer = reader_->shared_tokenizer()](std::span<const int32_t> tokens) {
+            Result<std::string> words = tokenizer->decode(tokens, false);
+            return words.ok() ? std::move(words).value() : std::string();
+        };
+    }
+    RETURN_IF_ERROR(observers_->set_report(std::move(report), facts, stats(),
+                                           placement_.device_seconds(), std::move(decoder)));
+    // Groups that are running now began on the other report's clock, so neither report lists them
+    // as slow.
+    placement_.forget_group_runs();
+    return {};
 }
 
-void Engine::cancel(uint64_t tag) {
-    std::lock_guard lock(cancel_mutex_);
-    int64_t &below = cancels_.below[tag];
-    below = std::max(below, next_id_.load(std::memory_order_relaxed));
-    cancels_waiting_.store(true, std::memory_order_release);
+Result<batchllm_info> Engine::info(int32_t device) const {
+    const auto devices = static_cast<int32_t>(placement_.devices().size());
+    if (device < 0 || device >= devices) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "device is %d: the engine has %d", device,
+                     devices);
+    }
+    const auto &[number, of] = placement_.devices()[static_cast<size_t>(device)];
+    batchllm_info info{};
+    info.struct_size = sizeof info;
+    info.device_count = devices;
+    info.backend = of.name.c_str();
+    info.compute_type = of.compute_type.c_str();
+    info.device = of.device.c_str();
+    info.device_number = number;
+    info.vocabulary = of.vocabulary;
+    info.hidden = of.hidden;
+    info.page_tokens = of.page_tokens;
+    info.kv_groups = static_cast<int32_t>(of.kv_windows.size());
+    info.reproducible = of.reproducible ? 1 : 0;
+    info.head_cost = agenda_.options().head_cost;
+    info.kv_pages = of.pages;
+    info.kv_page_bytes = of.page_bytes;
+    info.step_tokens = of.step_tokens;
+    info.max_request_tokens = reader_->max_request_tokens();
+    info.state_slots = of.state_slots;
+    info.state_slot_bytes = of.state_bytes;
+    return info;
 }
 
-void Engine::cancel_all() {
-    std::lock_guard lock(cancel_mutex_);
-    cancels_.all_below = next_id_.load(std::memory_order_relaxed);
-    cancels_waiting_.store(true, std::memory_order_release);
-}
-
-// A row runs if one of its requests does. If every job is one row with one request, as most are,
-// the schedulers' count is the number of rows.
-int64_t Engine::rows_running() const {
-    int64_t rows = 0;
-    if (unusual_jobs_ == 0) {
-        for (const auto &lane : lanes_) rows += lane->scheduler().running();
-        return rows;
-    }
-    for (const auto &[job, owner] : jobs_) {
-        const bool runs =
-            std::any_of(job->sequences.begin(), job->sequences.end(), [](const Sequence &sequence) {
-                return sequence.state != RequestState::waiting;
-            });
-        if (!runs) continue;
-        rows += std::count_if(job->answers.begin(), job->answers.end(),
-                              [](const Job::Answer &answer) { return !answer.given; });
-    }
-    return rows;
+std::span<const std::string> Engine::labels() const {
+    if (!reader_->classifier()) return {};
+    return reader_->classifier()->labels();
 }
 
 void Engine::fill_progress(batchllm_progress *progress) const {
-    progress->rows_done = rows_done();
-    const int64_t left = intake_.added - rows_done();
-    progress->rows_running = std::min(left, rows_running());
+    progress->rows_done = answers_.rows_done();
+    const int64_t left = intake_.added() - answers_.rows_done();
+    progress->rows_running = std::min(left, placement_.rows_running());
     progress->rows_waiting = left - progress->rows_running;
-    progress->decode_tokens = last_counts_.decode_tokens;
-    progress->own_tokens = last_counts_.own_tokens;
-    progress->prefix_tokens = last_counts_.prefix_tokens;
-    progress->pages_used = progress->pages_total = 0;
-    progress->tokens_left = intake_.prompt_tokens + plan_tokens_left_ + intake_.generation;
-    for (const auto &lane : lanes_) {
-        progress->pages_used += lane->scheduler().counts().pages_used;
-        progress->pages_total += lane->info().pages;
-        progress->tokens_left += lane->scheduler().prompt_tokens_left();
+    progress->decode_tokens = observers_->step().decode_tokens;
+    progress->own_tokens = observers_->step().own_tokens;
+    progress->prefix_tokens = observers_->step().prefix_tokens;
+    progress->pages_used = placement_.pages_used();
+    progress->pages_total = placement_.pages();
+    progress->tokens_left = 0;
+    for (const RowTokens &tokens :
+         {intake_.waiting_tokens(), agenda_.waiting_tokens(), placement_.tokens_left()}) {
+        progress->tokens_left += tokens.prompt + tokens.generated;
     }
-    progress->tokens_done = prompt_tokens_done_ + stats_.completion_tokens + lost_tokens_;
-    progress->seconds = first_step_ ? seconds_since(*first_step_) : 0;
+    progress->tokens_done = observers_->prompt_tokens() + answers_.generated_tokens();
+    progress->seconds = observers_->seconds();
 }
 
 batchllm_stats Engine::stats() const {
-    batchllm_stats stats = stats_;
-    stats.rows = intake_.added;
-    stats.rows_done = rows_done();
-    stats.rows_failed += intake_.bad;
-    stats.processed_prompt_tokens = prompt_tokens_done_;
+    batchllm_stats stats{};
+    stats.rows = intake_.added();
+    stats.tokenize_seconds = intake_.tokenize_seconds();
+    stats.groups = agenda_.groups_started();
+    stats.plan_seconds = agenda_.plan_seconds();
+    placement_.add_to(&stats);
+    answers_.add_to(&stats);
+    observers_->add_to(&stats);
     stats.shared_prompt_tokens =
         std::max<int64_t>(0, stats.logical_prompt_tokens - stats.processed_prompt_tokens);
-    stats.kv_page_bytes = devices_.front().info.page_bytes;
-    stats.state_slot_bytes = devices_.front().info.state_bytes;
-    for (const auto &lane : lanes_) {
-        stats.kv_pages_total += lane->info().pages;
-        stats.kv_pages_peak += lane->scheduler().pages_peak();
-        stats.state_slots_total += lane->info().state_slots;
-        stats.state_slots_peak += lane->scheduler().states_peak();
-        stats.backend_seconds = std::max(stats.backend_seconds, lane->seconds());
-    }
     if (stats.logical_prompt_tokens > 0) {
         stats.saving_ratio = 1.0 - static_cast<double>(stats.processed_prompt_tokens) /
                                        static_cast<double>(stats.logical_prompt_tokens);
     }
     return stats;
-}
-
-MaskWork Engine::mask_work() const {
-    MaskWork work = masks_.work();
-    for (const auto &lane : lanes_) work.waited += lane->waited_for_masks();
-    return work;
 }
 
 } // namespace batchllm

@@ -6,10 +6,9 @@
 
 namespace batchllm {
 
-// For a backend that computes tensors; 0: unknown, so there are no heads. Any GPU uses the
-// description of the H200: only the ratio of merges to products matters, and an H100's is much the
-// same. Reproducible rows
-// on a GPU have no heads, because their last bits would depend on them.
+// For a backend that computes tensors; 0: unknown, so there are no heads. The device's description is
+// costs_of_device(): only its ratio of merges to products matters. Reproducible rows on a GPU have no
+// heads, because their last bits would depend on them.
 double head_cost_on(const BackendInfo &backend, const Model &model);
 
 } // namespace batchllm

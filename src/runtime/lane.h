@@ -4,8 +4,7 @@
 //     next_batch   builds a batch from its requests
 //     forward      puts it in flight, behind the one that runs
 //     sample       samples it, with the masks of constrained rows: at once or, if those masks
-//     depend
-//                  on the previous batch, once that one has been collected and finished
+//                  depend on the previous batch, once that one has been collected and finished
 //     collect      waits for the oldest batch; record() and output() then describe it
 //     finish       advances the requests, once the engine has delivered the outputs
 //
@@ -15,7 +14,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <unordered_map>
 #include <utility>
 
 #include "backend/backend.h"
@@ -43,29 +41,24 @@ class Lane {
     Status forward(const TokenBatch &batch);
     // masks: as for Backend::sample.
     Status sample(std::span<const TokenMask> masks);
-    bool unsampled() const {
-        return unsampled_;
-    } // whether the newest batch in flight is not
-      // sampled yet
+    // Whether the newest batch in flight is not sampled yet.
+    bool unsampled() const { return unsampled_; }
 
     bool ready() const { return backend_->ready(); }
     Status collect();
     const BatchRecord &record() const { return scheduler_.oldest(); }
     const BatchRecord &newest() const { return scheduler_.newest(); }
     const BatchOutput &output() const { return output_; }
-    double batch_seconds() const {
-        return backend_->last_run_seconds();
-    } // of the batch collected
-      // last
+    // Of the batch that was collected last.
+    double batch_seconds() const { return backend_->last_run_seconds(); }
     void finish() { scheduler_.finish_step(); }
 
     double seconds() const { return seconds_; } // over all its batches
     double waited_for_masks() const { return waited_; }
 
-    // The most tokens that its requests may still generate. Set by the engine.
-    int64_t generation = 0;
-    // The prefixes of the engine's plan that later groups continue. Set by the engine.
-    std::unordered_map<int32_t, KeptPrefix> kept;
+    // The most tokens that its requests may still generate, as counted by will_generate().
+    int64_t tokens_to_generate() const { return tokens_to_generate_; }
+    void will_generate(int64_t tokens) { tokens_to_generate_ += tokens; } // fewer if negative
 
   private:
     Status note(Status status);
@@ -77,6 +70,7 @@ class Lane {
     bool unsampled_ = false;
     int32_t failed_ = BATCHLLM_OK; // error code of the backend
     double seconds_ = 0, waited_ = 0;
+    int64_t tokens_to_generate_ = 0;
 };
 
 } // namespace batchllm

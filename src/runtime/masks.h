@@ -9,7 +9,7 @@
 
 #include "base/thread_pool.h"
 #include "runtime/forced_tokens.h"
-#include "runtime/job.h"
+#include "runtime/row_run.h"
 
 namespace batchllm {
 

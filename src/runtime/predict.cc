@@ -65,7 +65,8 @@ Status add_rows(Engine *engine, const Column<int32_t> &rows, const ParamsColumn 
         known.push_back(own);
     }
     ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(known.data(), count, rows.n));
-    return engine->add_tokens(rows, nullptr, column);
+    ASSIGN_OR_RETURN(Intake * intake, engine->intake());
+    return intake->add_tokens(rows, nullptr, column);
 }
 
 } // namespace

@@ -41,8 +41,8 @@ struct ScoreSpec {
 
 enum class RowState : uint8_t {
     waiting,  // planned or not, but the scheduler does not have it
-    started,  // a job computes it
-    answered, // its result has been made; a job may still use its tokens
+    started,  // a run computes it
+    answered, // its result has been made; a run may still use its tokens
     released, // nothing is left of it
 };
 

@@ -9,6 +9,9 @@ int32_t PrefixForest::add(int32_t parent, int32_t end) {
     if (free_slots_.empty()) {
         slot = static_cast<int32_t>(nodes_.size());
         nodes_.emplace_back();
+        // So that a prefix can always be released.
+        free_slots_.reserve(nodes_.capacity());
+        idle_.reserve(nodes_.capacity());
     } else {
         slot = free_slots_.back();
         free_slots_.pop_back();
@@ -27,10 +30,54 @@ int32_t PrefixForest::add(int32_t parent, int32_t end) {
     return slot;
 }
 
+int32_t PrefixForest::of_plan(std::span<const PlanPrefix> prefixes, int32_t number) {
+    if (node_of_.size() < prefixes.size()) node_of_.resize(prefixes.size(), -1);
+    chain_.clear();
+    for (; number >= 0 && !has(number); number = prefixes[static_cast<size_t>(number)].parent)
+        chain_.push_back(number);
+    int32_t node = number < 0 ? -1 : node_of_[static_cast<size_t>(number)];
+    for (auto i = chain_.rbegin(); i != chain_.rend(); ++i) {
+        node = add(node, prefixes[static_cast<size_t>(*i)].length);
+        at(node).number = *i;
+        node_of_[static_cast<size_t>(*i)] = node;
+    }
+    return node;
+}
+
+bool PrefixForest::has(int32_t number) const {
+    return static_cast<size_t>(number) < node_of_.size() &&
+           node_of_[static_cast<size_t>(number)] >= 0;
+}
+
+void PrefixForest::keep(int32_t number) {
+    if (!has(number)) return;
+    const int32_t node = node_of_[static_cast<size_t>(number)];
+    if (at(node).kept) return;
+    at(node).kept = true;
+    add_pending(node);
+}
+
+void PrefixForest::stop_keeping(int32_t number) {
+    if (!has(number)) return;
+    const int32_t node = node_of_[static_cast<size_t>(number)];
+    if (!at(node).kept) return;
+    at(node).kept = false;
+    remove_pending(node);
+}
+
+void PrefixForest::begin_plan() {
+    for (size_t number = 0; number < node_of_.size(); ++number)
+        stop_keeping(static_cast<int32_t>(number));
+    for (const int32_t node : node_of_)
+        if (node >= 0) at(node).number = -1;
+    node_of_.clear();
+}
+
 void PrefixForest::remove_pending(int32_t node) {
     while (node >= 0 && --at(node).pending == 0) {
         if (at(node).resident) evict(node);
         tokens_left_ -= at(node).length - at(node).highest;
+        if (at(node).number >= 0) node_of_[static_cast<size_t>(at(node).number)] = -1;
         free_slots_.push_back(node);
         node = at(node).parent;
     }

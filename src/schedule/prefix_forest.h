@@ -1,16 +1,16 @@
 // The shared prefixes of all unfinished requests: how much of each is computed, on which pages, and
 // which requests need it.
 //
+// A common prefix of the plan has the plan's number here too. A prefix that only one row's requests
+// share (its samples, or its continuations to score) is in no plan and has none.
+//
 // A prefix has two counts of users:
 //   pending  unfinished requests directly below it, prefixes below it that are still pending, and
-//   one
-//            more while it is kept for later plans. At 0 it is removed: its pages are released and
-//            its
-//            slot is reused.
+//            one more while it is kept for requests to come. At 0 it is removed: its pages are
+//            released and its slot is reused.
 //   live     admitted requests directly below it, and resident prefixes below it. At 0 no batch can
 //            need it: it is idle, and its pages may be taken for others. It is computed again if
-//            one
-//            of its pending requests is admitted later.
+//            one of its pending requests is admitted later.
 //
 // A request may start to continue a prefix at any time while the prefix is resident, and always
 // from its end. So in a KV group with a window, a prefix keeps the pages that the window covers at
@@ -26,14 +26,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kv/page_pool.h"
+#include "plan/plan.h"
 
 namespace batchllm {
 
 struct ScheduledPrefix {
     int32_t parent = -1;
+    int32_t number = -1;  // in the plan; -1: none, or another plan has begun since
     int32_t start = 0;    // position of its first token
     int32_t length = 0;   // its own tokens: those beyond the parent's
     int32_t computed = 0; // how many of them are stored, or will be by a batch in flight
@@ -43,6 +46,7 @@ struct ScheduledPrefix {
     int32_t live = 0;
     bool resident = false;
     bool idle = false;
+    bool kept = false;
     int32_t batch_node = -1; // in the batch of step `batch_step`
     uint64_t batch_step = 0;
     int64_t order = 0;               // of creation; prefixes with greater numbers are needed later
@@ -58,6 +62,17 @@ class PrefixForest {
 
     // A prefix for positions [parent's end, end). It counts as pending in its parent.
     int32_t add(int32_t parent, int32_t end);
+    // The node of the plan's prefix with this number (-1: of none), which is added with its parents
+    // if it is not here.
+    int32_t of_plan(std::span<const PlanPrefix> prefixes, int32_t number);
+    bool has(int32_t number) const;
+    // A kept prefix stays even if nothing pending needs it. Neither has an effect on a prefix that
+    // is not here; neither can fail.
+    void keep(int32_t number);
+    void stop_keeping(int32_t number);
+    // Numbers are those of another plan from now on, and nothing is kept. Cannot fail.
+    void begin_plan();
+
     ScheduledPrefix &at(int32_t node) { return nodes_[static_cast<size_t>(node)]; }
     const ScheduledPrefix &at(int32_t node) const { return nodes_[static_cast<size_t>(node)]; }
 
@@ -86,6 +101,8 @@ class PrefixForest {
 
     PagePool *pool_;
     std::vector<ScheduledPrefix> nodes_;
+    std::vector<int32_t> node_of_; // the plan's prefix -> node; -1: it is not here
+    std::vector<int32_t> chain_;   // scratch
     std::vector<int32_t> free_slots_;
     std::vector<int32_t> idle_;
     int64_t live_pages_ = 0;

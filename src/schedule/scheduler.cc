@@ -15,7 +15,7 @@
 //      was planned. Then its pages would fit but for the slots that its prefixes' last pages leave
 //      empty
 //      and the pages that its prefixes keep in groups whose window has moved on. So it starts again
-//      without sharing, once, and Scheduler::fits guarantees that this fits. The same applies if
+//      without sharing, once, and Scheduler::longest_request guarantees that this fits. The same applies if
 //      state
 //      slots are short: a request without a prefix needs one slot, and a decode token none.
 //   3. If no request runs, the next waiting request is admitted, whatever the forecast says.
@@ -318,7 +318,10 @@ void Scheduler::Impl::start_unshared(Request *request) {
 Scheduler::Scheduler(const SchedulerOptions &options) : impl_(std::make_unique<Impl>(options)) {}
 Scheduler::~Scheduler() = default;
 
-bool Scheduler::fits(int64_t tokens) const { return tokens - 1 <= impl_->pool.most_tokens(); }
+int64_t Scheduler::longest_request() const {
+    const int64_t stored = impl_->pool.most_tokens(); // INT64_MAX: as many as there are
+    return stored == INT64_MAX ? stored : stored + 1;
+}
 
 const StepCounts &Scheduler::counts() const { return impl_->counts; }
 int32_t Scheduler::in_flight() const { return impl_->in_flight; }

@@ -130,39 +130,50 @@ struct BatchRecord {
     std::vector<int32_t> tokens;    // [output rows] OutputRow::count
 };
 
-// A prefix of a plan that later plans continue; Scheduler::add takes and returns it.
-using KeptPrefix = int32_t;
-constexpr KeptPrefix not_kept = -1;
-constexpr KeptPrefix to_be_kept = -2; // in: keep it; out: no request needed it
+// Requests that all continue one common prefix of a plan.
+struct RequestGroup {
+    int32_t prefix = -1; // its number in the plan; -1: none
+    // If more than the prefix has: the requests begin with this many equal tokens, which they share
+    // with each other only (a row's samples, or its continuations to score).
+    int32_t own_common = 0;
+    std::span<Request *const> requests;
+};
 
 // Order of calls: next_step, the runtime runs the batch, finish_step, and so on. With a batch in
 // flight: next_step, next_step, finish_step for the first, next_step, finish_step for the second,
-// and so on. Call add, release and drop before next_step. A violated invariant throws
+// and so on. Call all others before next_step. A violated invariant throws
 // std::logic_error.
 class Scheduler {
   public:
     explicit Scheduler(const SchedulerOptions &options);
     ~Scheduler();
 
-    // Whether a request of this many tokens (prompt and output; count one output token for a scored
-    // request) fits the pool alone. The answer is exact: the last token is never stored, and pages
-    // that fall out of windows are released. Any request that fits finishes, even if its group's
-    // prefix would waste the page that it needs.
-    bool fits(int64_t tokens) const;
+    // The most tokens (prompt and output; count one output token for a scored request) with which a
+    // request fits the pool alone. Exact: the last token is never stored, and pages that fall out of
+    // windows are released. Any request that fits finishes, even if its group's prefix would waste
+    // the page that it needs.
+    int64_t longest_request() const;
 
-    // Queues a plan's groups behind those already there. requests[i] is the plan's row i. A null
-    // entry is a row that must not be computed (nor is its prefix, if no other row needs it). A row
-    // uses its group's prefix only if its prompt's `shareable` and wanted_positions allow it;
-    // otherwise the nearest parent prefix that they allow, or none.
-    // kept: [the plan's prefixes] or empty. add replaces each to_be_kept with the prefix that it
-    // keeps from now on. A prefix that was kept before, with equal tokens and parents, is used
-    // together with everything already computed of it.
-    // On these errors nothing is added: a request does not fit; the plan does not match the
-    // requests.
-    Status add(const Plan &plan, std::span<Request *const> requests,
-               std::span<KeptPrefix> kept = {});
-    // No plan added from now on continues it.
-    void release(KeptPrefix prefix);
+    // The prefixes named from now on are those of another plan, and none of them is here yet.
+    // Requests that continue prefixes of the plan before are not affected. Cannot fail.
+    void begin_plan();
+
+    // Queues requests behind those already there. prefixes: all of the plan's. A request uses the
+    // prefix only if its prompt's `shareable` and wanted_positions allow it; otherwise the nearest
+    // parent prefix that they allow, or none. A prefix that is here already is used together with
+    // everything computed of it. If a request does not fit, none is added.
+    Status add(std::span<const PlanPrefix> prefixes, const RequestGroup &group);
+    // The same for all groups of a plan, in the order that the options state. requests[i] is the
+    // plan's row i. A null entry is a row that must not be computed (nor is its prefix, if no other
+    // row needs it). Adds nothing if the plan does not match the requests.
+    Status add(const Plan &plan, std::span<Request *const> requests);
+
+    // Whether the plan's prefix is here: a request that has not finished needs it, or it is kept.
+    bool has(int32_t prefix) const;
+    // Keeps the prefix, if it is here, for requests to come, until it is released or another plan
+    // begins.
+    void keep(int32_t prefix);
+    void release(int32_t prefix);
 
     // Builds the next batch, valid until the next call, and advances the requests as far as is
     // known before the batch has run. The batch is then in flight unless it is empty; at most two

@@ -17,10 +17,7 @@ int64_t stored_at_most(const Request &request) {
 
 // ---- Adding rows ----
 
-Status Scheduler::Impl::check(const Plan &plan, std::span<Request *const> requests) const {
-    if (static_cast<int64_t>(requests.size()) != plan.row_count())
-        return error(BATCHLLM_ERROR_INTERNAL, "scheduler: a plan of %lld rows for %zu requests",
-                     static_cast<long long>(plan.row_count()), requests.size());
+Status Scheduler::Impl::check(std::span<Request *const> requests) const {
     for (size_t i = 0; i < requests.size(); ++i) {
         const Request *request = requests[i];
         if (!request) continue;
@@ -36,6 +33,14 @@ Status Scheduler::Impl::check(const Plan &plan, std::span<Request *const> reques
                          static_cast<long long>(stored_at_most(*request)),
                          static_cast<long long>(pool.most_tokens()));
     }
+    return {};
+}
+
+Status Scheduler::Impl::check(const Plan &plan, std::span<Request *const> requests) const {
+    if (static_cast<int64_t>(requests.size()) != plan.row_count())
+        return error(BATCHLLM_ERROR_INTERNAL, "scheduler: a plan of %lld rows for %zu requests",
+                     static_cast<long long>(plan.row_count()), requests.size());
+    RETURN_IF_ERROR(check(requests));
     const auto prefixes = static_cast<int64_t>(plan.prefixes.size());
     for (int64_t i = 0; i < prefixes; ++i) {
         const PlanPrefix &prefix = plan.prefixes[static_cast<size_t>(i)];
@@ -71,16 +76,33 @@ void Scheduler::Impl::enqueue(Request *request, int32_t prefix) {
     longest = std::max<int64_t>(longest, request->max_tokens);
 }
 
-Status Scheduler::add(const Plan &plan, std::span<Request *const> requests,
-                      std::span<KeptPrefix> kept) {
-    Impl &impl = *impl_;
-    RETURN_IF_ERROR(impl.check(plan, requests));
-    if (!kept.empty() && kept.size() != plan.prefixes.size())
-        return error(BATCHLLM_ERROR_INTERNAL, "scheduler: %zu kept prefixes for %zu", kept.size(),
-                     plan.prefixes.size());
+// *own_node: the node of the tokens that only the group's requests share; -1: it is not made yet.
+void Scheduler::Impl::add(std::span<const PlanPrefix> prefixes, int32_t prefix, int32_t own_common,
+                          Request *request, int32_t *own_node) {
+    const int32_t limit = std::min(request->prompt.shareable,
+                                   request->prompt.length - std::max(1, request->wanted_positions));
+    if (*own_node >= 0 && own_common <= limit) return enqueue(request, *own_node);
+    while (prefix >= 0 && prefixes[static_cast<size_t>(prefix)].length > limit)
+        prefix = prefixes[static_cast<size_t>(prefix)].parent;
+    int32_t node = forest.of_plan(prefixes, prefix);
+    const int32_t length = prefix < 0 ? 0 : prefixes[static_cast<size_t>(prefix)].length;
+    if (own_common > length && own_common <= limit) node = *own_node = forest.add(node, own_common);
+    enqueue(request, node);
+}
+
+Status Scheduler::add(std::span<const PlanPrefix> prefixes, const RequestGroup &group) {
+    RETURN_IF_ERROR(impl_->check(group.requests));
+    int32_t own_node = -1;
+    for (Request *request : group.requests)
+        if (request) impl_->add(prefixes, group.prefix, group.own_common, request, &own_node);
+    return {};
+}
+
+Status Scheduler::add(const Plan &plan, std::span<Request *const> requests) {
+    RETURN_IF_ERROR(impl_->check(plan, requests));
     std::vector<size_t> order(plan.groups.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    if (impl.options.order == BATCHLLM_ORDER_ARRIVAL) {
+    if (impl_->options.order == BATCHLLM_ORDER_ARRIVAL) {
         std::vector<int64_t> first(plan.groups.size(), INT64_MAX);
         for (size_t i = 0; i < first.size(); ++i)
             for (int64_t j = plan.groups[i].row_begin; j < plan.groups[i].row_end; ++j)
@@ -88,42 +110,21 @@ Status Scheduler::add(const Plan &plan, std::span<Request *const> requests,
         std::stable_sort(order.begin(), order.end(),
                          [&](size_t a, size_t b) { return first[a] < first[b]; });
     }
-    std::vector<int32_t> nodes(plan.prefixes.size(), -1); // plan's prefix -> node, once needed
-    for (size_t i = 0; i < kept.size(); ++i)
-        if (kept[i] >= 0) nodes[i] = kept[i];
     for (const size_t i : order) {
         const PlanGroup &group = plan.groups[i];
+        int32_t none = -1;
         for (int64_t j = group.row_begin; j < group.row_end; ++j) {
             Request *request = requests[static_cast<size_t>(plan.rows[static_cast<size_t>(j)])];
-            if (!request) continue;
-            const int32_t limit =
-                std::min(request->prompt.shareable,
-                         request->prompt.length - std::max(1, request->wanted_positions));
-            int32_t prefix = group.prefix;
-            while (prefix >= 0 && plan.prefixes[static_cast<size_t>(prefix)].length > limit)
-                prefix = plan.prefixes[static_cast<size_t>(prefix)].parent;
-            impl.chain.clear();
-            int32_t above = prefix;
-            for (; above >= 0 && nodes[static_cast<size_t>(above)] < 0;
-                 above = plan.prefixes[static_cast<size_t>(above)].parent)
-                impl.chain.push_back(above);
-            int32_t node = above < 0 ? -1 : nodes[static_cast<size_t>(above)];
-            for (auto k = impl.chain.rbegin(); k != impl.chain.rend(); ++k) {
-                node = impl.forest.add(node, plan.prefixes[static_cast<size_t>(*k)].length);
-                nodes[static_cast<size_t>(*k)] = node;
-                if (kept.empty() || kept[static_cast<size_t>(*k)] != to_be_kept) continue;
-                kept[static_cast<size_t>(*k)] = node;
-                impl.forest.add_pending(node);
-            }
-            impl.enqueue(request, node);
+            if (request) impl_->add(plan.prefixes, group.prefix, 0, request, &none);
         }
     }
     return {};
 }
 
-void Scheduler::release(KeptPrefix prefix) {
-    if (prefix >= 0) impl_->forest.remove_pending(prefix);
-}
+void Scheduler::begin_plan() { impl_->forest.begin_plan(); }
+bool Scheduler::has(int32_t prefix) const { return impl_->forest.has(prefix); }
+void Scheduler::keep(int32_t prefix) { impl_->forest.keep(prefix); }
+void Scheduler::release(int32_t prefix) { impl_->forest.stop_keeping(prefix); }
 
 // ---- Ends of a batch and of a request ----
 

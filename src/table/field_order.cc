@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <unordered_map>
 
 #include "table/field_order_search.h"
 
@@ -107,6 +108,62 @@ FieldOrder fixed_order(std::span<const CellColumn> columns, std::span<const int3
     for (size_t i = 0; i < order.fields.size(); ++i) order.fields[i] = fields[i % columns.size()];
     sort_rows(columns, fields, order.rows);
     return order;
+}
+
+namespace {
+
+// Bytes shared if the field comes next in groups of rows that have all previous fields in common.
+// Replaces the groups by those that it divides them into.
+int64_t split_groups(const CellColumn &column, std::vector<int32_t> *groups) {
+    std::unordered_map<uint64_t, int32_t> numbers;
+    int64_t shared = 0;
+    for (size_t row = 0; row < groups->size(); ++row) {
+        int32_t &group = (*groups)[row];
+        const auto code = static_cast<uint32_t>(column.codes[row]);
+        const uint64_t name = uint64_t{static_cast<uint32_t>(group)} << 32 | code;
+        const auto [at, added] = numbers.emplace(name, static_cast<int32_t>(numbers.size()));
+        if (!added) shared += column.lengths[code];
+        group = at->second;
+    }
+    return shared;
+}
+
+std::vector<int32_t> one_by_one(std::span<const CellColumn> columns) {
+    std::vector<int32_t> order, left(columns.size());
+    std::iota(left.begin(), left.end(), 0);
+    std::vector<int32_t> groups(columns.empty() ? 0 : columns[0].codes.size(), 0);
+    while (!left.empty()) {
+        int64_t most = -1;
+        size_t best = 0;
+        std::vector<int32_t> best_groups;
+        for (size_t i = 0; i < left.size(); ++i) {
+            std::vector<int32_t> finer = groups;
+            const int64_t shared = split_groups(columns[static_cast<size_t>(left[i])], &finer);
+            if (shared <= most) continue;
+            most = shared;
+            best = i;
+            best_groups = std::move(finer);
+        }
+        groups = std::move(best_groups);
+        order.push_back(left[best]);
+        left.erase(left.begin() + static_cast<std::ptrdiff_t>(best));
+    }
+    return order;
+}
+
+} // namespace
+
+std::vector<int32_t> best_fixed_fields(std::span<const CellColumn> columns) {
+    std::vector<int32_t> best(columns.size());
+    std::iota(best.begin(), best.end(), 0);
+    int64_t most = shared_bytes(columns, fixed_order(columns, best)).shared;
+    for (std::vector<int32_t> &fields : std::vector{by_repetition(columns), one_by_one(columns)}) {
+        const int64_t shared = shared_bytes(columns, fixed_order(columns, fields)).shared;
+        if (shared <= most) continue;
+        most = shared;
+        best = std::move(fields);
+    }
+    return best;
 }
 
 FieldOrder best_order(std::span<const CellColumn> columns, const StopCheck &stop) {

@@ -44,6 +44,12 @@ FieldOrder given_order(size_t rows, size_t columns);
 // Every row's fields in one order, and the rows sorted by them.
 FieldOrder fixed_order(std::span<const CellColumn> columns, std::span<const int32_t> fields);
 
+// The fields in the one order for all rows in which they share most, of three: as given; by what the
+// repeated values of each field share by themselves; and greedily, each time the field that shares
+// most among the rows that have all previous fields in common. The last detects fields that
+// determine one another.
+std::vector<int32_t> best_fixed_fields(std::span<const CellColumn> columns);
+
 // Greedy group recursion. At each step the rows that have value v in field c become a group, c their
 // next field. The pair (v, c) is chosen that maximises
 //     (length of v + lengths of what else those rows have in common) x (rows with v - 1)

@@ -98,4 +98,19 @@ Result<MovableTemplate> MovableTemplate::of(const PromptTemplate &parsed) {
     return movable;
 }
 
+PromptTemplate MovableTemplate::in_order(const PromptTemplate &parsed,
+                                         std::span<const int32_t> order) const {
+    PromptTemplate moved{parsed.fields, {}};
+    std::string text = head;
+    for (const int32_t field : order) {
+        const auto line = std::find_if(lines.begin(), lines.end(),
+                                       [&](const FieldLine &one) { return one.field == field; });
+        if (!moved.parts.empty()) text += '\n';
+        moved.parts.push_back({text + line->before, field});
+        text = line->after;
+    }
+    moved.parts.push_back({text + tail, -1});
+    return moved;
+}
+
 } // namespace batchllm

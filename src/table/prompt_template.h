@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,6 +47,9 @@ struct MovableTemplate {
 
     // Fails with INVALID_ARGUMENT if a line cannot be moved.
     static Result<MovableTemplate> of(const PromptTemplate &parsed);
+
+    // The template with its lines in the order of these fields, which has each once.
+    PromptTemplate in_order(const PromptTemplate &parsed, std::span<const int32_t> fields) const;
 };
 
 } // namespace batchllm

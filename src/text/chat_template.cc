@@ -1,5 +1,6 @@
 #include "text/chat_template.h"
 
+#include <algorithm>
 #include <ctime>
 
 #include "base/file.h"
@@ -175,11 +176,18 @@ Status ChatTemplate::add(std::string name, std::string file, std::string source)
     return {};
 }
 
-// Members "..._token": a text, or an object with the text in "content".
+// Members "..._token", and those of an object "extra_special_tokens", which names further ones: a text, or an object
+// with the text in "content".
 Status ChatTemplate::read_special_tokens(const JsonValue &config) {
     ASSIGN_OR_RETURN(const auto members, config.members());
+    std::vector<std::pair<std::string_view, JsonValue>> named;
     for (const auto &[key, member] : members) {
-        if (!key.ends_with("_token")) continue;
+        if (key.ends_with("_token")) named.emplace_back(key, member);
+        if (key != "extra_special_tokens" || !member.is_object()) continue;
+        ASSIGN_OR_RETURN(const auto further, member.members());
+        for (const auto &[name, token] : further) named.emplace_back(name, token);
+    }
+    for (const auto &[key, member] : named) {
         const std::optional<JsonValue> content =
             member.is_object() ? member.find("content") : std::optional<JsonValue>(member);
         if (!content.has_value() || !content->is_string()) continue;
@@ -216,10 +224,14 @@ Status ChatTemplate::render(std::string_view text, const Options &options, std::
     ASSIGN_OR_RETURN(
         const Conversation conversation,
         read_conversation(root, chosen->compiled.reads_content_parts(), &evaluator.heap()));
-    if (chosen->source.find(conversation.continued) == std::string::npos) {
+    const std::vector<std::string> &continued = conversation.continued;
+    if (!continued.empty() &&
+        std::none_of(continued.begin(), continued.end(), [chosen](const std::string &field) {
+            return chosen->source.find(field) != std::string::npos;
+        })) {
         return error(BATCHLLM_ERROR_ROW_TEMPLATE,
                      "continue_final_message: the chat template does not read \"%s\"",
-                     conversation.continued.c_str());
+                     continued.front().c_str());
     }
     evaluator.set("messages", conversation.messages);
     evaluator.set("tools", conversation.tools);

@@ -66,13 +66,32 @@ Result<Value> read_content(const JsonValue &content, bool with_parts, Heap *heap
     return heap->string(std::move(joined));
 }
 
-// A message as it is given, including null members, as transformers passes it on.
+// Names of a message's reasoning, the first of which most templates read.
+constexpr std::array<std::string_view, 3> reasoning_names = {"reasoning_content", "thinking",
+                                                             "reasoning"};
+
+// Gives a message's reasoning the names that templates read, in transformers' order.
+std::unique_ptr<Dict> with_reasoning_names(std::unique_ptr<Dict> message) {
+    const Value *reasoning = nullptr;
+    for (const std::string_view name : reasoning_names) {
+        if (reasoning == nullptr) reasoning = message->find(name);
+    }
+    if (reasoning == nullptr) return message;
+    auto named = std::make_unique<Dict>();
+    named->set(Value::string("thinking"), *reasoning);
+    for (const auto &[key, value] : message->items) named->set(key, value);
+    named->set(Value::string("reasoning_content"), *reasoning);
+    return named;
+}
+
+// A message as it is given, without members that are null, as transformers passes it on.
 Result<std::unique_ptr<Dict>> read_message(const JsonValue &message, bool with_parts, Heap *heap) {
     ASSIGN_OR_RETURN(const auto members, message.members());
     ASSIGN_OR_RETURN(const JsonValue role, message.at("role"));
     RETURN_IF_ERROR(role.string().status());
     auto dict = std::make_unique<Dict>();
     for (const auto &[key, member] : members) {
+        if (member.is_null()) continue;
         Value value;
         if (key == "content") {
             ASSIGN_OR_RETURN(value, read_content(member, with_parts, heap));
@@ -81,7 +100,7 @@ Result<std::unique_ptr<Dict>> read_message(const JsonValue &message, bool with_p
         }
         dict->set(Value::string(key), value);
     }
-    return dict;
+    return with_reasoning_names(std::move(dict));
 }
 
 Result<Value> marked(const Value &text, Heap *heap) {
@@ -112,26 +131,34 @@ Result<Value> mark_parts(const std::vector<Value> &parts, Conversation *conversa
 }
 
 Status mark_message(Dict *message, Conversation *conversation, Heap *heap) {
-    const std::string &field = conversation->continued;
+    const std::string field = conversation->continued.front();
     const Value *found = message->find(field);
-    if (found == nullptr || found->is(jinja::Kind::none)) {
+    if (found == nullptr) {
         return error(BATCHLLM_ERROR_ROW_TEMPLATE,
                      "continue_final_message: the last message has no \"%s\"", field.c_str());
     }
     const Value original = *found;
-    if (original.is_sequence(jinja::SequenceType::list)) {
-        ASSIGN_OR_RETURN(const Value parts,
-                         mark_parts(original.sequence().items, conversation, heap));
-        *const_cast<Value *>(found) = parts;
-        return {};
+    if (std::find(reasoning_names.begin(), reasoning_names.end(), field) != reasoning_names.end()) {
+        for (const std::string_view name : reasoning_names) {
+            const Value *same = message->find(name);
+            if (name != field && same != nullptr && jinja::equal(*same, original)) {
+                conversation->continued.emplace_back(name);
+            }
+        }
     }
-    if (!original.is(jinja::Kind::string)) {
+    Value with_mark;
+    if (original.is_sequence(jinja::SequenceType::list)) {
+        ASSIGN_OR_RETURN(with_mark, mark_parts(original.sequence().items, conversation, heap));
+    } else if (original.is(jinja::Kind::string)) {
+        conversation->final_text = original.text();
+        ASSIGN_OR_RETURN(with_mark, marked(original, heap));
+    } else {
         return error(BATCHLLM_ERROR_ROW_TEMPLATE,
                      "continue_final_message: the last message's \"%s\" is no text", field.c_str());
     }
-    conversation->final_text = original.text();
-    ASSIGN_OR_RETURN(const Value with_mark, marked(original, heap));
-    *const_cast<Value *>(found) = with_mark;
+    for (const std::string &name : conversation->continued) {
+        message->set(Value::string(name), with_mark); // the keys that are there remain
+    }
     return {};
 }
 
@@ -167,12 +194,13 @@ Result<Value> read_objects(const JsonValue &value, Heap *heap) {
 Status read_continued(const JsonValue &value, Conversation *conversation) {
     if (value.is_null()) return {};
     if (value.is_string()) {
-        ASSIGN_OR_RETURN(conversation->continued, value.string());
-        if (conversation->continued.empty()) return value.fail("must name a field of the message");
+        ASSIGN_OR_RETURN(std::string field, value.string());
+        if (field.empty()) return value.fail("must name a field of the message");
+        conversation->continued = {std::move(field)};
         return {};
     }
     ASSIGN_OR_RETURN(const bool continues, value.boolean());
-    if (continues) conversation->continued = "content";
+    if (continues) conversation->continued = {"content"};
     return {};
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/json.h"
 #include "base/status.h"
@@ -16,9 +17,10 @@ struct Conversation {
     jinja::Value tools = jinja::Value::none();
     jinja::Value documents = jinja::Value::none();
     std::optional<bool> add_generation_prompt;
-    std::string continued;       // the field of the last message that the model should continue;
-                                 // "": none
-    std::string_view final_text; // the text of that field, as given
+    // The fields of the last message that the model should continue; none: it begins a new message. Reasoning
+    // has several names, of which the template reads one.
+    std::vector<std::string> continued;
+    std::string_view final_text;        // the text of that field, as given
     std::optional<JsonValue> arguments; // "chat_template_kwargs"
 };
 

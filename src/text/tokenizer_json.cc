@@ -114,11 +114,24 @@ Status refuse_affix(const JsonValue &model, const char *key) {
     return text.empty() ? Status() : value->unsupported("only null is supported");
 }
 
-Status read_model(const JsonValue &value, BpeSettings *model) {
-    if (const std::optional<JsonValue> type = value.find("type")) {
+// Older files do not name the model's kind: it shows in the other keys.
+Status check_kind(const JsonValue &model) {
+    const char *only = "the only supported model is BPE";
+    if (const std::optional<JsonValue> type = model.find("type")) {
         ASSIGN_OR_RETURN(const std::string name, type->string());
-        if (name != "BPE") return type->unsupported("the only supported model is BPE");
+        return name == "BPE" ? Status() : type->unsupported(only);
     }
+    const std::optional<JsonValue> vocabulary = model.find("vocab");
+    if (!vocabulary.has_value() || model.find("merges").has_value()) return {};
+    const bool words = model.find("unk_token").has_value();
+    if (!vocabulary->is_array() && !words) return {};
+    const char *kind = vocabulary->is_array()                               ? "Unigram"
+                       : model.find("max_input_chars_per_word").has_value() ? "WordPiece"
+                                                                            : "WordLevel";
+    return model.unsupported(std::string("this is a model of kind ") + kind + ", and " + only);
+}
+
+Status read_model(const JsonValue &value, BpeSettings *model) {
     RETURN_IF_ERROR(value.only_keys({"type", "dropout", "unk_token", "continuing_subword_prefix",
                                      "end_of_word_suffix", "fuse_unk", "byte_fallback",
                                      "ignore_merges", "vocab", "merges"}));
@@ -265,6 +278,8 @@ Status check_first_piece(const JsonValue &root, const TokenizerSpec &spec) {
 }
 
 Status read_root(const JsonValue &root, TokenizerSpec *spec) {
+    ASSIGN_OR_RETURN(const JsonValue model, root.at("model"));
+    RETURN_IF_ERROR(check_kind(model)); // before what only such a model has
     RETURN_IF_ERROR(
         root.only_keys({"version", "truncation", "padding", "added_tokens", "normalizer",
                         "pre_tokenizer", "post_processor", "decoder", "model"}));
@@ -278,7 +293,6 @@ Status read_root(const JsonValue &root, TokenizerSpec *spec) {
         spec->note =
             root.file() + ": " + spec->note + " left aside: rows are neither cut nor padded";
     }
-    ASSIGN_OR_RETURN(const JsonValue model, root.at("model"));
     RETURN_IF_ERROR(read_model(model, &spec->model));
     if (const std::optional<JsonValue> part = root.given("normalizer")) {
         RETURN_IF_ERROR(read_normalizer(*part, &spec->normalizer));

@@ -16,6 +16,9 @@ SAME(BATCHLLM_ERROR_MODEL_FORMAT, 20);
 SAME(BATCHLLM_ERROR_TOKENIZER_FORMAT, 21);
 SAME(BATCHLLM_ERROR_PLAN_FORMAT, 22);
 SAME(BATCHLLM_ERROR_PLAN_MISMATCH, 23);
+SAME(BATCHLLM_ERROR_JOURNAL_FORMAT, 24);
+SAME(BATCHLLM_ERROR_JOURNAL_MISMATCH, 25);
+SAME(BATCHLLM_ERROR_JOURNAL_EXISTS, 26);
 SAME(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, 40);
 SAME(BATCHLLM_ERROR_DEVICE, 41);
 SAME(BATCHLLM_ERROR_ROW_EMPTY, 60);
@@ -72,6 +75,11 @@ SAME(BATCHLLM_MEMBERS_DECLARED, 0);
 SAME(BATCHLLM_MEMBERS_ANY, 1);
 SAME(BATCHLLM_NUMBERS_PLAIN, 0);
 SAME(BATCHLLM_NUMBERS_ANY, 1);
+SAME(BATCHLLM_JOURNAL_LINES, 0);
+SAME(BATCHLLM_JOURNAL_BLOCKS, 1);
+SAME(BATCHLLM_JOURNAL_REFUSE, 0);
+SAME(BATCHLLM_JOURNAL_RESUME, 1);
+SAME(BATCHLLM_JOURNAL_OVERWRITE, 2);
 
 /* The size of a struct that callers were compiled with: fields are only added after it. */
 #define AT_LEAST(type, bytes) typedef char at_least_##type[sizeof(type) >= (bytes) ? 1 : -1]
@@ -93,6 +101,10 @@ AT_LEAST(batchllm_plan_advice, 72);
 AT_LEAST(batchllm_predict_options, 24);
 AT_LEAST(batchllm_prediction, 216);
 AT_LEAST(batchllm_constraint_options, 64);
+AT_LEAST(batchllm_ranges_options, 40);
+AT_LEAST(batchllm_ranges, 40);
+AT_LEAST(batchllm_journal_options, 72);
+AT_LEAST(batchllm_journal_info, 104);
 
 int batchllm_header_values(void);
 int batchllm_header_values(void) { return BATCHLLM_OK; }

@@ -42,7 +42,7 @@ static int64_t job(int32_t more) {
     batchllm_engine *engine = NULL;
     need(batchllm_engine_create(options, &engine) == BATCHLLM_OK, "create");
 
-    const size_t params_size = size_of(sizeof(batchllm_params), 16, more);
+    const size_t params_size = size_of(sizeof(batchllm_params), 32, more);
     char *params = guarded(3 * params_size);
     for (int i = 0; i < 3; ++i) {
         batchllm_params *one = (batchllm_params *)(void *)(params + (size_t)i * params_size);

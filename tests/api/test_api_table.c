@@ -364,6 +364,143 @@ static void advice_is_given_once_and_only_where_it_helps(void **state) {
                  "plan is NULL");
 }
 
+static void assert_items(const batchllm_column *column, int64_t n, const char *const *items) {
+    assert_int_equal(column->count, n);
+    for (int64_t i = 0; i < n; ++i) {
+        const int64_t bytes = column->offsets[i + 1] - column->offsets[i];
+        assert_int_equal(bytes, (int64_t)strlen(items[i]));
+        assert_memory_equal(column->text + column->offsets[i], items[i], (size_t)bytes);
+        assert_int_equal(column->statuses[i], BATCHLLM_OK);
+    }
+}
+
+static void a_template_is_split_into_texts_and_columns(void **state) {
+    (void)state;
+    const char *text = "A {{brace}}\n{own}\nKind: {kind} (of it)\nAnswer:";
+    batchllm_column *column = NULL;
+    assert_ok(batchllm_template_split(text, -1, NULL, 0, &column));
+    const char *const given[] = {"A {brace}\n", "own", "\nKind: ", "kind", " (of it)\nAnswer:"};
+    assert_items(column, 5, given);
+    batchllm_column_free(column);
+    const int32_t order[] = {1, 0}, twice[] = {1, 1}, beyond[] = {0, 2};
+    assert_ok(batchllm_template_split(text, (int64_t)strlen(text), order, 2, &column));
+    const char *const moved[] = {"A {brace}\nKind: ", "kind", " (of it)\nown: ", "own",
+                                 "\nAnswer:"};
+    assert_items(column, 5, moved);
+    batchllm_column_free(column);
+    assert_error(batchllm_template_split(text, -1, twice, 2, &column),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "order: 1");
+    assert_null(column);
+    assert_error(batchllm_template_split(text, -1, beyond, 2, &column),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "order: 2");
+    assert_error(batchllm_template_split(text, -1, order, 1, &column),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT,
+                 "order_count is 1 and the template has 2 columns");
+    assert_error(batchllm_template_split("{a} {b}", -1, order, 2, &column),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "in one line");
+    assert_error(batchllm_template_split("{a", -1, NULL, 0, &column),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "at byte 0");
+    assert_error(batchllm_template_split(NULL, -1, NULL, 0, &column),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "template_text is NULL");
+}
+
+/* A text of each row's own, a key of 50 values, a long text that the key determines, two values. */
+static void a_template_is_ordered_by_what_a_sample_shares(void **state) {
+    (void)state;
+    enum { rows = 500 };
+    static uint64_t cells[rows * 4];
+    static int32_t bytes[rows * 4];
+    for (int i = 0; i < rows; ++i) {
+        const uint64_t values[] = {(uint64_t)i, (uint64_t)(i * 7 % 50),
+                                   (uint64_t)(i * 7 % 50) << 40, (uint64_t)(i / 3 % 2)};
+        const int32_t lengths[] = {40, 5, 200, 3};
+        memcpy(cells + 4 * i, values, sizeof values);
+        memcpy(bytes + 4 * i, lengths, sizeof lengths);
+    }
+    const char *text = "{own}\n{key}\n{long}\n{two}";
+    int32_t order[4];
+    assert_ok(batchllm_template_order(text, -1, rows, cells, bytes, order, 4));
+    const int32_t expected[] = {2, 1, 3, 0};
+    assert_memory_equal(order, expected, sizeof order);
+    assert_ok(batchllm_template_order(text, -1, 0, NULL, NULL, order, 4));
+    for (int32_t i = 0; i < 4; ++i) assert_int_equal(order[i], i);
+    assert_error(batchllm_template_order(text, -1, rows, cells, bytes, order, 3),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "order_count is 3");
+    assert_error(batchllm_template_order(text, -1, 1, NULL, bytes, order, 4),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "cells is NULL");
+}
+
+/* Which range a prompt is in, as the header says. */
+static int64_t range_of(const batchllm_ranges *ranges, const char *head, int64_t place) {
+    int64_t range = 0;
+    for (int64_t i = 0; i < ranges->count; ++i) {
+        const size_t bytes = (size_t)(ranges->offsets[i + 1] - ranges->offsets[i]),
+                     own = strlen(head);
+        int order = memcmp(head, ranges->heads + ranges->offsets[i], own < bytes ? own : bytes);
+        if (order == 0) order = own < bytes ? -1 : own > bytes;
+        range += order > 0 || (order == 0 && place >= ranges->places[i]);
+    }
+    return range;
+}
+
+static void ranges_do_not_cut_prefixes(void **state) {
+    (void)state;
+    enum { groups = 8, each = 10, head = 100 };
+    static char heads[groups * each * head];
+    static int64_t offsets[groups * each + 1], lengths[groups * each], places[groups * each];
+    for (int i = 0; i < groups * each; ++i) { /* out of order; a prefix of 90 bytes each */
+        const int group = i * 3 % groups;
+        memset(heads + i * head, 'a' + group, 90);
+        snprintf(heads + i * head + 90, 10, "%09d", i);
+        heads[i * head + 99] = '.';
+        offsets[i + 1] = offsets[i] + head;
+        lengths[i] = head;
+        places[i] = i;
+    }
+    batchllm_ranges_options options;
+    batchllm_ranges_options_init(&options, sizeof options);
+    options.partitions = 4;
+    batchllm_ranges *ranges = NULL;
+    assert_ok(
+        batchllm_ranges_choose(groups * each, heads, offsets, lengths, places, &options, &ranges));
+    assert_int_equal(ranges->count, 3);
+    assert_int_equal(ranges->blind, 0);
+    for (int64_t i = 0; i < 3; ++i) { /* the shortest head that separates */
+        assert_int_equal(ranges->offsets[i + 1] - ranges->offsets[i], 1);
+        assert_int_equal(ranges->heads[ranges->offsets[i]], 'a' + 2 * (i + 1));
+    }
+    const char *const prompts[] = {"a", "bz", "c", "fzz", "g", "zz", ""};
+    const int64_t expected[] = {0, 0, 1, 2, 3, 3, 0};
+    for (int i = 0; i < 7; ++i) assert_int_equal(range_of(ranges, prompts[i], 0), expected[i]);
+    batchllm_ranges_free(ranges);
+
+    /* Of one byte, heads are equal within a group, which is then divided by places. */
+    options.head_bytes = 1;
+    options.partitions = 16;
+    assert_ok(
+        batchllm_ranges_choose(groups * each, heads, offsets, lengths, places, &options, &ranges));
+    assert_int_equal(ranges->count, 15);
+    assert_int_equal(ranges->blind, 1);
+    batchllm_ranges_free(ranges);
+    options.partitions = 1000;
+    assert_ok(batchllm_ranges_choose(3, heads, offsets, lengths, places, &options, &ranges));
+    assert_int_equal(ranges->count, 2); /* no more ranges than rows */
+    batchllm_ranges_free(ranges);
+    assert_ok(batchllm_ranges_choose(0, NULL, offsets, NULL, NULL, NULL, &ranges));
+    assert_int_equal(ranges->count, 0);
+    batchllm_ranges_free(ranges);
+    batchllm_ranges_free(NULL);
+    options.partitions = 0;
+    assert_error(batchllm_ranges_choose(3, heads, offsets, lengths, places, &options, &ranges),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "0 partitions");
+    options.partitions = 1;
+    options.rows = 2;
+    assert_error(batchllm_ranges_choose(3, heads, offsets, lengths, places, &options, &ranges),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "a sample of 3 rows from 2");
+    assert_error(batchllm_ranges_choose(3, heads, offsets, NULL, places, NULL, &ranges),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "lengths is NULL");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_table_is_made_of_columns),
@@ -372,6 +509,9 @@ int main(void) {
         cmocka_unit_test(rows_of_a_table_get_their_results),
         cmocka_unit_test(a_cell_that_is_not_utf8_is_its_row_s_error),
         cmocka_unit_test(advice_is_given_once_and_only_where_it_helps),
+        cmocka_unit_test(a_template_is_split_into_texts_and_columns),
+        cmocka_unit_test(a_template_is_ordered_by_what_a_sample_shares),
+        cmocka_unit_test(ranges_do_not_cut_prefixes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,9 +115,10 @@ Model model_of(const Shape &shape) {
     Model model;
     model.layers.resize(2);
     for (Layer &layer : model.layers) {
-        layer.attention.kv_heads = shape.kv_heads;
-        layer.attention.heads = shape.kv_heads * shape.ratio;
-        layer.attention.head_dim = shape.head_dim;
+        Attention &attention = layer.mixer.emplace<Attention>();
+        attention.kv_heads = shape.kv_heads;
+        attention.heads = shape.kv_heads * shape.ratio;
+        attention.head_dim = shape.head_dim;
     }
     place_keys_and_values(&model);
     return model;
@@ -128,7 +129,7 @@ std::vector<float> attend(const Case &given, const Kernels &kernels,
                           const std::vector<int32_t> &rows, bool *ok) {
     const Shape &shape = given.shape;
     const Model model = model_of(shape);
-    Attention layer = model.layers[1].attention;
+    Attention layer = *model.layers[1].attention();
     layer.softcap = given.softcap;
     std::vector<float> sinks = given.sinks; // in base 2
     for (float &sink : sinks) sink *= 1.44269504f;
@@ -145,7 +146,7 @@ std::vector<float> attend(const Case &given, const Kernels &kernels,
                         page_bytes * (static_cast<int64_t>(given.batch.pages[0].list.size()) + 1));
     *ok = pages.ok() && pages->page_bytes() == page_bytes;
     if (!*ok) return out;
-    std::memset(pages->keys(model.layers[0].attention, 0, 0, 0), 0xFF,
+    std::memset(pages->keys(*model.layers[0].attention(), 0, 0, 0), 0xFF,
                 static_cast<size_t>(page_bytes * pages->pages()));
 
     const std::vector<float> zeros(shape.head_dim, 0.0f);

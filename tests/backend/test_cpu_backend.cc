@@ -54,7 +54,7 @@ struct SmallModel {
         };
         for (int32_t l = 0; l < 3; ++l) {
             Layer layer;
-            Attention &attention = layer.attention;
+            Attention &attention = layer.mixer.emplace<Attention>();
             attention.heads = 4;
             attention.kv_heads = 2;
             attention.head_dim = 20; // not a multiple of the vector length
@@ -66,10 +66,11 @@ struct SmallModel {
             attention.v.values = tensor(attention.kv_size(), hidden, 0, 0.2f);
             attention.o.values = tensor(hidden, attention.q_size(), 0, 0.2f);
             layer.before_feed_forward = norm();
-            layer.feed_forward.width = intermediate;
-            layer.feed_forward.gate.values = tensor(intermediate, hidden, 0, 0.2f);
-            layer.feed_forward.up.values = tensor(intermediate, hidden, 0, 0.2f);
-            layer.feed_forward.down.values = tensor(hidden, intermediate, 0, 0.2f);
+            FeedForward &feed_forward = layer.feed.emplace<FeedForward>();
+            feed_forward.width = intermediate;
+            feed_forward.gate.values = tensor(intermediate, hidden, 0, 0.2f);
+            feed_forward.up.values = tensor(intermediate, hidden, 0, 0.2f);
+            feed_forward.down.values = tensor(hidden, intermediate, 0, 0.2f);
             model.layers.push_back(layer);
         }
         model.ropes = {{rope_frequencies({}, 20), 1, false}};

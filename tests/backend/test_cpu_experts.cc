@@ -214,7 +214,7 @@ std::vector<float> computed(const Case &c, int32_t threads) {
     Model model;
     model.hidden = static_cast<int32_t>(c.hidden);
     model.layers.resize(1);
-    model.layers[0].experts = c.experts;
+    model.layers[0].feed = c.experts;
     ExpertLayers layers(kernels, linear.value().get(), &pool);
     assert_true(layers.allocate(model, c.tokens).ok());
     PackedExperts packed;

@@ -106,7 +106,7 @@ std::string run_rows(const Model &model, std::vector<Row> *rows, const Run &run)
     if (!pages.ok()) return pages.status().message();
     const int64_t page_count = pages->pages();
     if (run.poison) {
-        std::memset(pages->keys(model.layers[0].attention, 0, 0, 0), 0xFF,
+        std::memset(pages->keys(Attention(), 0, 0, 0), 0xFF,
                     static_cast<size_t>(page_count * pages->page_bytes()));
     }
     Status status = (*forward)->take_pages(std::move(pages).value());
@@ -118,7 +118,7 @@ std::string run_rows(const Model &model, std::vector<Row> *rows, const Run &run)
         auto states = StatePool::create(model, run.states, scheduler.state_slots());
         if (!states.ok()) return states.status().message();
         if (run.poison) {
-            std::memset(states->matrix(0, 0, model.layers[0].linear_attention, 0), 0xFF,
+            std::memset(states->matrix(0, 0, DeltaNet(), 0), 0xFF,
                         static_cast<size_t>(scheduler.state_slots() *
                                             StatePool::slot_bytes(model, run.states)));
         }
@@ -187,9 +187,7 @@ std::string check_models(const Run &run, double margin, double share) {
         std::string failure = run_rows(*golden.model, &golden.rows, run);
         // Rounding may choose another expert, after which any token may follow: for such models a
         // share of the tokens must be equal, whatever their margins.
-        const bool experts = std::any_of(golden.model->layers.begin(), golden.model->layers.end(),
-                                         [](const Layer &layer) { return bool(layer.experts); });
-        const bool rounded = run.element != DType::f32 && experts;
+        const bool rounded = run.element != DType::f32 && golden.model->has_experts();
         int64_t of_model = 0, all_of_model = 0;
         if (failure.empty()) {
             failure =

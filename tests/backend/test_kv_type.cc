@@ -105,7 +105,7 @@ class MadeLayer {
     MadeLayer() {
         model_.hidden = hidden;
         model_.layers.resize(1);
-        Attention &a = attention();
+        Attention &a = model_.layers[0].mixer.emplace<Attention>();
         a.heads = 2 * kv_heads;
         a.kv_heads = kv_heads;
         a.head_dim = head_dim;
@@ -115,7 +115,7 @@ class MadeLayer {
         norm.kind = NormKind::rms;
         norm.weight = matrix("norm", hidden, 1, 3);
     }
-    Attention &attention() { return model_.layers[0].attention; }
+    Attention &attention() { return *model_.layers[0].attention(); }
     Layer &layer() { return model_.layers[0]; }
     const Model &model() const { return model_; }
 
@@ -233,7 +233,7 @@ void the_checkpoints_scales_are_taken_as_they_are(void **) {
     for (const char *name : {"golden/llama_ct_tensor_fp8", "golden/llama_modelopt_fp8"}) {
         const auto model = load_model(name).value();
         for (const KvScales &of_layer : kv_scales(*model, 2)) {
-            const auto heads = static_cast<size_t>(model->layers[0].attention.kv_heads);
+            const auto heads = static_cast<size_t>(model->layers[0].attention()->kv_heads);
             assert_true(of_layer.k == std::vector<float>(heads, 0.0625F));
             assert_true(of_layer.v == of_layer.k);
         }
@@ -261,15 +261,14 @@ void every_model_has_scales(void **) {
         const auto model = load_model(entry.path().string()).value();
         const std::vector<KvScales> scales = kv_scales(*model, 2);
         for (size_t i = 0; i < scales.size(); ++i) {
-            const Layer &layer = model->layers[i];
-            const size_t heads =
-                layer.attends() ? static_cast<size_t>(layer.attention.kv_heads) : 0;
+            const Attention *a = model->layers[i].attention();
+            const size_t heads = a != nullptr ? static_cast<size_t>(a->kv_heads) : 0;
             assert_int_equal(scales[i].k.size(), heads);
             assert_int_equal(scales[i].v.size(), heads);
             for (const float scale : scales[i].k) {
                 assert_true(is_power_of_two(scale) && scale > 1e-4F && scale < 1e4F);
             }
-            borrowed += layer.attention.kv_layer >= 0;
+            borrowed += a != nullptr && a->kv_layer >= 0;
         }
     }
     assert_true(models > 60 && borrowed > 0);

@@ -62,8 +62,9 @@ void unknown_options_and_bad_values_are_named(void **) {
     Model lone;
     lone.vocabulary = 1;
     lone.layers.resize(1);
-    lone.layers[0].attention.kv_heads = 1;
-    lone.layers[0].attention.head_dim = 64;
+    Attention &attention = lone.layers[0].mixer.emplace<Attention>();
+    attention.kv_heads = 1;
+    attention.head_dim = 64;
     place_keys_and_values(&lone);
     assert_true(make_sim_backend(&lone, {}).ok());
     lone.eos_tokens = {0};
@@ -90,8 +91,9 @@ void pages_follow_from_memory_and_the_shape_of_the_model(void **) {
     Model model;
     model.layers.resize(2);
     for (Layer &layer : model.layers) {
-        layer.attention.kv_heads = 1;
-        layer.attention.head_dim = 64;
+        Attention &attention = layer.mixer.emplace<Attention>();
+        attention.kv_heads = 1;
+        attention.head_dim = 64;
     }
     place_keys_and_values(&model);
     model.vocabulary = 100;
@@ -316,7 +318,7 @@ Model gemma_shape(int32_t window) {
     model.max_positions = 131072;
     model.vocabulary = 1000;
     for (size_t i = 0; i < model.layers.size(); ++i) {
-        Attention &attention = model.layers[i].attention;
+        Attention &attention = model.layers[i].mixer.emplace<Attention>();
         attention.kv_heads = 8;
         attention.head_dim = 256;
         attention.window = i % 6 == 5 ? 0 : window;
@@ -392,12 +394,12 @@ Model hybrid_shape() {
     model.max_positions = 131072;
     model.vocabulary = 1000;
     for (size_t i = 0; i < model.layers.size(); ++i) {
-        Attention &attention = model.layers[i].attention;
-        LinearAttention &delta = model.layers[i].linear_attention;
         if (i % 4 == 3) {
+            Attention &attention = model.layers[i].mixer.emplace<Attention>();
             attention.kv_heads = 4;
             attention.head_dim = 256;
         } else {
+            DeltaNet &delta = model.layers[i].mixer.emplace<DeltaNet>();
             delta.key_heads = 16;
             delta.value_heads = 32;
             delta.key_dim = delta.value_dim = 128;

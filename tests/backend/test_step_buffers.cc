@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "../../bench/throughput_models.h"
-#include "backend/gated_product.h"
-#include "backend/key_segments.h"
+#include "backend/gpu/gated_product.h"
+#include "backend/gpu/key_segments.h"
+#include "backend/gpu/step_buffers.h"
 #include "backend/sim/sim_options.h"
-#include "backend/step_buffers.h"
 #include "seed.h"
 #include "testing.h"
 
@@ -39,7 +39,8 @@ void takes(const char *name, const StepForm &form, int64_t wanted, int64_t rest 
     // In addition: the queues of attention, and a tile for each expert and their count.
     int64_t fixed = form.element == DType::f32 ? 0 : 16;
     for (const Layer &layer : model.layers) {
-        if (layer.experts) fixed = 16 + 16 * static_cast<int64_t>(layer.experts.each.size()) + 4;
+        const Experts *experts = layer.experts();
+        if (experts != nullptr) fixed = 16 + 16 * static_cast<int64_t>(experts->each.size()) + 4;
     }
     is_bytes(name, of.growing(), 8192 * wanted + rest + fixed);
 }
@@ -128,30 +129,33 @@ void layers_in_e4m3_have_scales_and_perhaps_a_delta(void **) {
 }
 
 void heads_are_padded_and_what_has_a_state_has_a_multiple_of_sixteen_rows(void **) {
-    Layer layer;
-    layer.attention.heads = 6;
-    layer.attention.kv_heads = 2;
-    layer.attention.head_dim = 80;
-    assert_int_equal(first_rows(layer), 10 * 128);
-    assert_int_equal(last_columns(layer), 6 * 128);
-    layer.attention.gated = true;
-    assert_int_equal(first_rows(layer), 16 * 128);
-    layer.attention.kv_layer = 0; // uses another layer's keys and values
-    assert_int_equal(first_rows(layer), 12 * 128);
-    layer.attention = {};
-    layer.linear_attention.key_heads = layer.linear_attention.value_heads = 3;
-    layer.linear_attention.key_dim = layer.linear_attention.value_dim = 8;
-    assert_int_equal(first_rows(layer), 112); // 4 * 24 + 6
-    assert_int_equal(last_columns(layer), 24);
-    layer.linear_attention.rule = StateRule::state_space; // one gate per head
-    layer.linear_attention.value_heads = 6;
-    assert_int_equal(first_rows(layer), 160); // 2 * 24 + 2 * 48 + 6
-    assert_int_equal(last_columns(layer), 48);
-    layer.linear_attention = {};
-    layer.convolution.width = 3;
-    layer.convolution.x.values.rows = 24;
-    assert_int_equal(first_rows(layer), 80); // 72
-    assert_int_equal(last_columns(layer), 24);
+    Attention attention;
+    attention.heads = 6;
+    attention.kv_heads = 2;
+    attention.head_dim = 80;
+    assert_int_equal(first_rows(attention), 10 * 128);
+    assert_int_equal(last_columns(attention), 6 * 128);
+    attention.gated = true;
+    assert_int_equal(first_rows(attention), 16 * 128);
+    attention.kv_layer = 0; // uses another layer's keys and values
+    assert_int_equal(first_rows(attention), 12 * 128);
+    DeltaNet net;
+    net.key_heads = net.value_heads = 3;
+    net.key_dim = net.value_dim = 8;
+    assert_int_equal(first_rows(net), 112); // 4 * 24 + 6
+    assert_int_equal(last_columns(net), 24);
+    Mamba2 mamba; // one gate per head
+    mamba.key_heads = 3;
+    mamba.value_heads = 6;
+    mamba.key_dim = mamba.value_dim = 8;
+    assert_int_equal(first_rows(mamba), 160); // 2 * 24 + 2 * 48 + 6
+    assert_int_equal(last_columns(mamba), 48);
+    ShortConvolution convolution;
+    convolution.width = 3;
+    convolution.x.values.rows = 24;
+    assert_int_equal(first_rows(convolution), 80); // 72
+    assert_int_equal(last_columns(convolution), 24);
+    assert_int_equal(first_rows(NoMixer()), 0);
 }
 
 // At 35886e2, where input was staged in 8 MiB whatever the size of a step: docs/lab/engine.md.

@@ -16,10 +16,11 @@ Model model_of(const std::vector<int32_t> &windows) {
     Model model;
     for (const int32_t window : windows) {
         Layer layer;
-        layer.attention.heads = 8;
-        layer.attention.kv_heads = 2;
-        layer.attention.head_dim = 64;
-        layer.attention.window = window;
+        Attention &attention = layer.mixer.emplace<Attention>();
+        attention.heads = 8;
+        attention.kv_heads = 2;
+        attention.head_dim = 64;
+        attention.window = window;
         model.layers.push_back(layer);
     }
     return model;

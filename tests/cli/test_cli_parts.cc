@@ -161,62 +161,39 @@ void counts_and_durations_are_written_for_people(void **) {
     assert_string_equal(format_duration(3725).c_str(), "1h02m");
 }
 
-Status write_rows(OutputFile *file, std::vector<int64_t> lines) {
-    OutputBatch batch;
-    for (const int64_t line : lines) {
-        *batch.text() += "row " + std::to_string(line) + "\n";
-        batch.commit_line(line, line % 2 == 1);
-    }
-    return file->append(batch);
-}
-
-// Cuts the output at every length: it is resumed after the last whole line, and only rows in whole
-// lines are done.
-void an_output_cut_anywhere_is_resumed_at_a_whole_line(void **) {
-    const std::string whole = "row 5\nrow 2\nrow 9\n";
-    for (size_t cut = 0; cut <= whole.size(); ++cut) {
-        const TemporaryFile file("");
-        JobIdentity identity;
-        identity.add("input", "same");
-        {
-            Result<OutputFile> output =
-                OutputFile::open(file.path(), "-", ExistingOutput::refuse, &identity);
-            assert_true(output.ok());
-            assert_true(output->start().ok());
-            assert_true(write_rows(&*output, {5, 2}).ok());
-            assert_true(write_rows(&*output, {9}).ok());
-            assert_int_equal(output->rows_failed(), 2);
+// Lines are numbered from 1, rows of the journal from 0.
+void lines_that_are_written_are_done_when_the_output_is_resumed(void **) {
+    const TemporaryFile file("");
+    batchllm_journal_options options;
+    batchllm_journal_options_init(&options, sizeof options);
+    options.output_path = file.path().c_str();
+    {
+        Result<OutputFile> output = OutputFile::open(options);
+        assert_true(output.ok());
+        OutputBatch batch;
+        for (const int64_t line : {5, 2, 9, 64}) {
+            *batch.text() += "line " + std::to_string(line) + "\n";
+            batch.commit_line(line, line == 9);
         }
-        assert_string_equal(file.read().c_str(), whole.c_str());
-        assert_int_equal(::truncate(file.path().c_str(), static_cast<off_t>(cut)), 0);
-        {
-            Result<OutputFile> output =
-                OutputFile::open(file.path(), "-", ExistingOutput::resume, &identity);
-            assert_true(output.ok());
-            const auto kept = static_cast<int64_t>(cut / 6);
-            assert_int_equal(output->resumed_rows(), kept);
-            assert_int_equal(output->done().contains(5), kept >= 1);
-            assert_int_equal(output->done().contains(2), kept >= 2);
-            assert_int_equal(output->done().contains(9), kept >= 3);
-            assert_int_equal(output->resumed_failed(), (kept >= 1) + (kept >= 3));
-            assert_true(output->start().ok());
-            assert_true(write_rows(&*output, {70}).ok());
-        }
-        const std::string expected = whole.substr(0, cut / 6 * 6) + "row 70\n";
-        assert_string_equal(file.read().c_str(), expected.c_str());
+        *batch.text() += "part of a li";
+        batch.drop_uncommitted();
+        assert_true(output->append(batch).ok());
+        assert_int_equal(output->info().rows_written, 4);
+        assert_int_equal(output->info().failed_written, 1);
+        batch.clear();
+        assert_true(batch.empty() && batch.bytes() == 0);
     }
-}
-
-void a_line_set_holds_any_line_number(void **) {
-    LineSet lines;
-    assert_false(lines.contains(0));
-    assert_false(lines.contains(int64_t{1} << 40));
-    for (const int64_t line : {1, 63, 64, 100000000}) {
-        assert_true(lines.insert(line));
-        assert_false(lines.insert(line));
-        assert_true(lines.contains(line));
-        assert_false(lines.contains(line + 1 == 64 ? 62 : line + 1));
-    }
+    assert_string_equal(file.read().c_str(), "line 5\nline 2\nline 9\nline 64\n");
+    const Result<OutputFile> refused = OutputFile::open(options);
+    assert_non_null(std::strstr(refused.status().message().c_str(),
+                                ": exists; --resume continues it, --force starts over"));
+    options.existing = BATCHLLM_JOURNAL_RESUME;
+    const Result<OutputFile> output = OutputFile::open(options);
+    assert_true(output.ok());
+    const DoneLines done = output->done();
+    for (const int64_t line : {2, 5, 9, 64}) assert_true(done.contains(line));
+    for (const int64_t line : {1, 3, 8, 63, 65, 1 << 30}) assert_false(done.contains(line));
+    ::unlink((file.path() + ".state").c_str());
 }
 
 // Rows that an earlier run has done may have had every column; the rows that are left need not.
@@ -247,8 +224,7 @@ int main() {
         cmocka_unit_test(sizes_are_read_as_people_write_them),
         cmocka_unit_test(misspelt_keys_are_recognised),
         cmocka_unit_test(counts_and_durations_are_written_for_people),
-        cmocka_unit_test(an_output_cut_anywhere_is_resumed_at_a_whole_line),
-        cmocka_unit_test(a_line_set_holds_any_line_number),
+        cmocka_unit_test(lines_that_are_written_are_done_when_the_output_is_resumed),
         cmocka_unit_test(rows_left_by_an_earlier_run_lack_a_cell_and_no_column),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -11,7 +11,7 @@ import sys
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "helpers"))
 from text_model import make as make_text_model
 from program import PROGRAM, SIM, TESTS, ProgramTest, by_id, lines, parse, text_model, token_rows
 

@@ -29,7 +29,7 @@ std::vector<double> free_logprobs(const std::string &prompt, const std::vector<i
     const auto count = static_cast<int64_t>(tokens.size());
     const int64_t rows[2] = {0, count};
     const uint64_t tag = 0;
-    assert_true(engine
+    assert_true((*engine->intake())
                     ->add_scores({1, prompt_tokens.data(), prompt_offsets},
                                  {{count, tokens.data(), offsets.data()}, rows}, &tag)
                     .ok());
@@ -80,8 +80,8 @@ const std::vector<std::string> &verdicts() {
     return all;
 }
 
-Answers run_chat(const Shape &shape, const batchllm_params &wanted, int32_t rows,
-                 batchllm_stats *stats) {
+AnswersByRow run_chat(const Shape &shape, const batchllm_params &wanted, int32_t rows,
+                      batchllm_stats *stats) {
     const std::unique_ptr<Engine> engine = make_engine(shape);
     const batchllm_constraint handle = handle_of(engine.get(), choices(verdicts(), "</think>"));
     batchllm_params params = wanted;
@@ -92,7 +92,7 @@ Answers run_chat(const Shape &shape, const batchllm_params &wanted, int32_t rows
             "[{\"role\": \"user\", \"content\": \"Number " + std::to_string(row) + "\"}]";
         const int64_t offsets[2] = {0, static_cast<int64_t>(chat.size())};
         const auto tag = static_cast<uint64_t>(row);
-        assert_true(engine->add_chat({1, chat.data(), offsets}, &tag, *column).ok());
+        assert_true((*engine->intake())->add_chat({1, chat.data(), offsets}, &tag, *column).ok());
     }
     const Status status = engine->run(nullptr, nullptr);
     if (!status.ok()) fail_msg("%s", status.message().c_str());
@@ -112,7 +112,7 @@ void a_conversation_keeps_to_its_constraint_behind_the_marker(void **) {
     params.samples = 8;
     params.seed = 3;
     batchllm_stats stats;
-    const Answers alone = run_chat({}, params, 16, &stats);
+    const AnswersByRow alone = run_chat({}, params, 16, &stats);
     int32_t whole = 0, cut = 0, without = 0;
     for (const auto &[row, answer] : alone) {
         assert_int_equal(answer.status, BATCHLLM_OK);

@@ -171,11 +171,13 @@ Model model_of(int32_t hidden, int32_t width, int32_t heads) {
     model.max_positions = 131072;
     model.layers.resize(1);
     Layer &layer = model.layers[0];
-    layer.attention.heads = heads;
-    layer.attention.kv_heads = heads / 4;
-    layer.attention.head_dim = 128;
-    layer.feed_forward.width = width;
-    layer.feed_forward.gate.values.rows = width;
+    Attention &attention = layer.mixer.emplace<Attention>();
+    attention.heads = heads;
+    attention.kv_heads = heads / 4;
+    attention.head_dim = 128;
+    FeedForward &feed_forward = layer.feed.emplace<FeedForward>();
+    feed_forward.width = width;
+    feed_forward.gate.values.rows = width;
     return model;
 }
 
@@ -183,7 +185,7 @@ void steps_are_as_large_as_memory_suggests(void **) {
     Model dense = model_of(4096, 14336, 32);
     const Model small = model_of(256, 1024, 4);
     Model sparse = model_of(2048, 0, 32);
-    sparse.layers[0].experts.each.resize(128);
+    sparse.layers[0].feed.emplace<Experts>().each.resize(128);
     ForwardOptions options;
     options.element = options.residual = DType::bf16;
     const auto steps = [&](const Model &model, int64_t gib) {
@@ -208,8 +210,10 @@ void steps_are_as_large_as_memory_suggests(void **) {
     dense.layer_inputs.width = 0;
     dense.layers.resize(1);
     assert_int_equal(steps(dense, 140), 16384);
-    dense.layers[0].linear_attention.key_heads = dense.layers[0].linear_attention.value_heads = 64;
-    dense.layers[0].linear_attention.key_dim = dense.layers[0].linear_attention.value_dim = 128;
+    dense.layers.resize(2);
+    DeltaNet &net = dense.layers[1].mixer.emplace<DeltaNet>();
+    net.key_heads = net.value_heads = 64;
+    net.key_dim = net.value_dim = 128;
     assert_int_equal(steps(dense, 140), 8192);
 }
 
@@ -272,9 +276,7 @@ void what_the_cpu_alone_computes_is_refused_by_name(void **) {
         const Model model = kind.make();
         const Status status = check_supported(model);
         assert_int_equal(status.code(), BATCHLLM_ERROR_UNSUPPORTED);
-        const char *what = model.layers[0].linear_attention ? "layer 0: a delta net other than"
-                                                            : ": a short convolution ";
-        assert_non_null(std::strstr(status.message().c_str(), what));
+        assert_non_null(std::strstr(status.message().c_str(), ": a short convolution "));
     }
     for (const LayerKind &kind : layer_kinds()) {
         const Status status = check_supported(kind.make());
@@ -307,7 +309,7 @@ void what_no_model_has_of_lone_layers_and_squared_relus_is_refused(void **) {
     const auto of_experts = [&](const std::function<void(FeedForward *)> &change,
                                 const char *what) {
         const auto all = [&](Model *model) {
-            for (FeedForward &expert : model->layers[3].experts.each) change(&expert);
+            for (FeedForward &expert : model->layers[3].experts()->each) change(&expert);
         };
         refuses(all, what);
     };
@@ -316,15 +318,16 @@ void what_no_model_has_of_lone_layers_and_squared_relus_is_refused(void **) {
                "layer 3: experts without a gate other than with relu2");
     refuses(
         [](Model *model) {
-            model->layers[3].experts.each[5].gate = model->layers[1].feed_forward.up;
+            model->layers[3].experts()->each[5].gate = model->layers[1].feed_forward()->up;
         },
         "layer 3: experts of which some have a gate");
-    refuses([](Model *model) { model->layers[1].feed_forward.width = 12; }, "layer 1: hidden_size");
+    refuses([](Model *model) { model->layers[1].feed_forward()->width = 12; },
+            "layer 1: hidden_size");
 }
 
 void what_no_model_has_of_norms_around_experts_is_refused(void **) {
     const auto refuses = [](const std::function<void(Layer *)> &change, const char *what) {
-        Model model = kinds::changed(kinds::gemma4(false), kinds::add_normed_experts);
+        Model model = kinds::changed(kinds::gemma4(false), kinds::share_normed_experts);
         assert_true(check_supported(model).ok());
         change(&model.layers[1]);
         const Status status = check_supported(model);
@@ -335,14 +338,16 @@ void what_no_model_has_of_norms_around_experts_is_refused(void **) {
     };
     refuses([](Layer *layer) { layer->parallel = true; },
             "layer 1: a norm before experts in a parallel block");
-    refuses([](Layer *layer) { layer->feed_forward = {}; },
+    refuses([](Layer *layer) { layer->feed = Experts(*layer->experts()); },
             "layer 1: a norm after experts without a feed-forward");
-    const auto gate = [](Layer *layer) { layer->shared_gate.values = kinds::tensor(1, 136); };
+    const auto gate = [](Layer *layer) {
+        std::get<SharedExperts>(layer->feed).gate.values = kinds::tensor(1, 136);
+    };
     refuses(gate, "layer 1: norms after experts and after a shared expert with a gate");
     refuses(
         [&](Layer *layer) {
             gate(layer);
-            layer->experts.after = Norm();
+            layer->experts()->after = Norm();
         },
         "layer 1: norms after experts and after a shared expert with a gate");
 }
@@ -350,7 +355,7 @@ void what_no_model_has_of_norms_around_experts_is_refused(void **) {
 void a_feed_forward_is_checked_behind_every_mixer(void **) {
     const auto refuses = [](Model model) {
         assert_true(check_supported(model).ok());
-        model.layers[0].feed_forward.activation = Activation::clamped_swiglu;
+        model.layers[0].feed_forward()->activation = Activation::clamped_swiglu;
         const Status status = check_supported(model);
         assert_int_equal(status.code(), BATCHLLM_ERROR_UNSUPPORTED);
         assert_string_equal(status.message().c_str(),
@@ -377,21 +382,14 @@ void state_space_layers_that_no_kernel_takes_are_refused_by_name(void **) {
     refused(kinds::state_space(1, 3, 128, 20, true), " with values of no multiple of 8");
     const auto changed = [&](const auto &change) {
         Model model = taken();
-        change(&model.layers[0].linear_attention);
+        change(&std::get<Mamba2>(model.layers[0].mixer));
         return model;
     };
-    refused(changed([](LinearAttention *space) { space->width = 5; }),
+    refused(changed([](Mamba2 *space) { space->width = 5; }),
             "'s convolution over more than 4 tokens");
-    for (const bool gate_first : {false, true}) {
-        refused(changed([&](LinearAttention *space) {
-                    space->gate_first = gate_first;
-                    space->unit_length = gate_first;
-                }),
-                " other than Mamba-2");
-    }
-    refused(changed([](LinearAttention *space) { space->norm_parts = 4; }),
+    refused(changed([](Mamba2 *space) { space->norm_parts = 4; }),
             "'s norm of each head, or of parts that divide heads");
-    refused(changed([](LinearAttention *space) { space->norm.kind = NormKind::layer; }),
+    refused(changed([](Mamba2 *space) { space->norm.kind = NormKind::layer; }),
             "'s norm other than RMSNorm with a weight");
 }
 

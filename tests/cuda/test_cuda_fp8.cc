@@ -207,13 +207,14 @@ Model model_of(int32_t head_dim) {
     model.final_norm = kinds::norm(NormKind::rms, hidden);
     for (Layer &layer : model.layers) {
         layer.before_attention = layer.before_feed_forward = model.final_norm;
-        Attention &a = layer.attention;
+        Attention &a = *layer.attention();
         for (Weight *w : {&a.q, &a.k, &a.v}) w->values.columns = hidden;
         a.o.values.rows = hidden;
-        layer.feed_forward.width = width;
-        resize(&layer.feed_forward.gate.values, width, hidden);
-        resize(&layer.feed_forward.up.values, width, hidden);
-        resize(&layer.feed_forward.down.values, hidden, width);
+        FeedForward &f = *layer.feed_forward();
+        f.width = width;
+        resize(&f.gate.values, width, hidden);
+        resize(&f.up.values, width, hidden);
+        resize(&f.down.values, hidden, width);
     }
     return model;
 }
@@ -241,12 +242,11 @@ Model side_by_side() {
 Model without_gate() {
     Model model = llama();
     for (Layer &layer : model.layers) {
-        layer.feed_forward.gate = {};
-        layer.feed_forward.activation = Activation::gelu_tanh;
-        for (Weight *w : {&layer.attention.q, &layer.attention.k, &layer.attention.v,
-                          &layer.attention.o, &layer.feed_forward.up, &layer.feed_forward.down}) {
-            kinds::add_bias(w);
-        }
+        Attention &a = *layer.attention();
+        FeedForward &f = *layer.feed_forward();
+        f.gate = {};
+        f.activation = Activation::gelu_tanh;
+        for (Weight *w : {&a.q, &a.k, &a.v, &a.o, &f.up, &f.down}) kinds::add_bias(w);
     }
     return model;
 }
@@ -258,8 +258,8 @@ Model one_thing_each() {
         Layer mixer = model.layers[i], feeds;
         mixer.residual_scale = feeds.residual_scale = 0.5F;
         std::swap(mixer.before_feed_forward, feeds.before_feed_forward);
-        std::swap(mixer.feed_forward, feeds.feed_forward);
-        feeds.feed_forward.activation = Activation::relu_squared;
+        std::swap(mixer.feed, feeds.feed);
+        feeds.feed_forward()->activation = Activation::relu_squared;
         model.layers[i] = mixer;
         model.layers.insert(model.layers.begin() + static_cast<std::ptrdiff_t>(i) + 1, feeds);
     }
@@ -313,10 +313,14 @@ std::unique_ptr<Twice> make_twice(const Kind &kind) {
     for_each_tensor(&both->stored, [&](Tensor *tensor) { *tensor = all[i++]; });
     for (size_t l = 0; l < both->stored.layers.size(); ++l) {
         const auto matrices = [](Layer *layer) {
-            Attention &a = layer->attention;
-            FeedForward &f = layer->feed_forward;
-            return std::vector<Tensor *>{&a.q.values,    &a.k.values,  &a.v.values,   &a.o.values,
-                                         &f.gate.values, &f.up.values, &f.down.values};
+            std::vector<Tensor *> all;
+            if (Attention *a = layer->attention()) {
+                for (Weight *w : {&a->q, &a->k, &a->v, &a->o}) all.push_back(&w->values);
+            }
+            if (FeedForward *f = layer->feed_forward()) {
+                for (Weight *w : {&f->gate, &f->up, &f->down}) all.push_back(&w->values);
+            }
+            return all;
         };
         const auto to = matrices(&both->stored.layers[l]);
         const auto from = matrices(&both->reference.layers[l]);
@@ -345,7 +349,7 @@ std::vector<float> run_steps(const Model &model, Quantize quantize, bool gathere
     check(made.status());
     Forward &forward = **made;
     *type = forward.compute_type() + (forward.warning().empty() ? "" : "; " + forward.warning());
-    check(forward.take_pages(4));
+    check(forward.parts().kv.take_pages(4));
     Staging staging;
     check(staging.reserve(1 << 20));
     auto stream = Stream::create();
@@ -365,11 +369,12 @@ std::vector<float> run_steps(const Model &model, Quantize quantize, bool gathere
         check(staging.send(nullptr));
         check(cudaDeviceSynchronize());
         check(forward.run(staging, *stream));
-        check(forward.compute_logits(0, count, *stream));
+        check(forward.head().compute_logits(0, count, *stream));
         check(cudaDeviceSynchronize());
         for (int64_t i = 0; i < count; ++i) {
             std::vector<float> row(static_cast<size_t>(model.vocabulary));
-            check(cudaMemcpy(row.data(), forward.logits() + i * forward.logits_stride(),
+            check(cudaMemcpy(row.data(),
+                             forward.head().logits() + i * forward.head().logits_stride(),
                              row.size() * sizeof(float), cudaMemcpyDeviceToHost));
             all.insert(all.end(), row.begin(), row.end());
         }
@@ -468,12 +473,13 @@ void steps_in_e4m3_are_the_dequantised_references(void **) {
 Model with_experts(bool shared) {
     Model model = llama();
     for (Layer &layer : model.layers) {
-        kinds::add_experts(&layer);
-        layer.experts.router.chosen = static_cast<int32_t>(layer.experts.each.size());
-        layer.shared_gate.values = kinds::tensor(1, model.hidden);
-        if (shared) continue;
-        layer.feed_forward = {};
-        layer.shared_gate = {};
+        if (shared) {
+            kinds::share_experts(&layer).gate.values = kinds::tensor(1, model.hidden);
+        } else {
+            kinds::set_experts(&layer);
+        }
+        Experts &experts = *layer.experts();
+        experts.router.chosen = static_cast<int32_t>(experts.each.size());
     }
     return model;
 }
@@ -492,7 +498,7 @@ void layers_with_experts_are_in_e4m3_up_to_the_experts(void **) {
                              Kind{"a shared one, by channel", experts_and_a_shared_one, 0, 0, 0},
                              Kind{"a shared one, blocks", experts_and_a_shared_one, 128, 128, 0}}) {
         const auto both = make_twice(kind);
-        const bool shared = both->stored.layers[0].feed_forward.width > 0;
+        const bool shared = both->stored.layers[0].shared() != nullptr;
         const std::vector<int32_t> tokens = draw_tokens(random, both->stored);
         const reference::Rows rows = reference::logits(both->reference, tokens);
         for (const bool gathered : {false, true}) {

@@ -62,8 +62,9 @@ class Steps {
         check(made.status());
         forward_ = std::move(made).value();
         kv_groups_ = static_cast<int32_t>(model.kv_groups.size());
-        check(forward_->take_pages(kGroupPages * kv_groups_));
-        if (forward_->slot_bytes() > 0) check(forward_->take_slots(kSlots));
+        check(forward_->parts().kv.take_pages(kGroupPages * kv_groups_));
+        if (forward_->parts().states.slot_bytes() > 0)
+            check(forward_->parts().states.take_slots(kSlots));
         check(staging_.reserve(1 << 20));
         vocabulary_ = static_cast<size_t>(model.vocabulary);
     }
@@ -86,13 +87,14 @@ class Steps {
             stream_ = std::make_unique<Stream>(std::move(made).value());
         }
         check(forward_->run(staging_, *stream_));
-        widened += !forward_->worklist().widened.empty();
+        widened += !forward_->parts().attention.worklist().widened.empty();
         std::vector<std::vector<float>> rows;
-        if (count > 0) check(forward_->compute_logits(0, count, *stream_));
+        if (count > 0) check(forward_->head().compute_logits(0, count, *stream_));
         check(cudaDeviceSynchronize());
         for (int64_t i = 0; i < count; ++i) {
             rows.emplace_back(vocabulary_);
-            check(cudaMemcpy(rows.back().data(), forward_->logits() + i * forward_->logits_stride(),
+            check(cudaMemcpy(rows.back().data(),
+                             forward_->head().logits() + i * forward_->head().logits_stride(),
                              vocabulary_ * sizeof(float), cudaMemcpyDeviceToHost));
         }
         return rows;
@@ -170,8 +172,9 @@ double limit_of(const Setting &setting, const Model &model) {
     if (setting.kv_e4m3) return (setting.element == DType::bf16 ? 6e-2 : 3e-2) * deeper;
     // A delta net's norm makes a head's small result, with its rounding error, as large as any
     // other.
-    const bool delta = std::any_of(model.layers.begin(), model.layers.end(),
-                                   [](const Layer &layer) { return bool(layer.linear_attention); });
+    const bool delta =
+        std::any_of(model.layers.begin(), model.layers.end(),
+                    [](const Layer &layer) { return layer.linear_attention() != nullptr; });
     return (setting.element == DType::bf16 ? (delta ? 4e-2 : 2e-2) : 3e-3) * deeper;
 }
 
@@ -224,16 +227,12 @@ void run_kind(const LayerKind &kind, const Setting &setting, const std::string &
         return wanted[r][static_cast<size_t>(kPrefix + own)];
     };
     const double limit = limit_of(setting, model);
-    const bool chooses = setting.element != DType::f32 &&
-                         std::any_of(model.layers.begin(), model.layers.end(),
-                                     [](const Layer &layer) { return bool(layer.experts); });
+    const bool chooses = setting.element != DType::f32 && model.has_experts();
 
     Steps steps(model, setting);
     assert_int_equal(steps.run(with_prefix(rows[0], kPrefix), {}).size(), 0);
     const std::string what = kind.name + ", " + name;
-    const bool states =
-        std::any_of(model.layers.begin(), model.layers.end(),
-                    [](const Layer &layer) { return layer.linear_attention || layer.convolution; });
+    const bool states = model.state_size() > 0;
     // Many rows at once, also from a graph.
     for (int round = 0; round < 3 && setting.graphs && !states; ++round) {
         compare(steps.run(with_prefix(rows[0], kPrefix), {kPrefix - 1}), {row(0, -1)}, limit,

@@ -34,17 +34,18 @@ struct Layers { // of one
         check(step.allocate(step_buffers(model, form, rows), &input));
         check(step.take_slots(slots));
         check(staging.reserve(1 << 20));
-        const LinearAttention &net = model.layers[0].linear_attention;
+        const LinearAttention &net = *model.layers[0].linear_attention();
         weights.qkv.rows = (net.input_rows() + 15) / 16 * 16;
-        weights.delta.convolution = convolution.floats();
-        weights.delta.decay = decay.floats();
-        weights.delta.step = bias.floats();
-        weights.delta.norm = {NormKind::rms, norm.floats(), nullptr, 1e-6F};
+        DeviceDelta &delta = weights.mixer.emplace<DeviceDelta>();
+        delta.convolution = convolution.floats();
+        delta.decay = decay.floats();
+        delta.step = bias.floats();
+        delta.norm = {NormKind::rms, norm.floats(), nullptr, 1e-6F};
     }
     static Model model_of(const DeltaShape &shape) {
         Model made;
         made.layers.resize(1);
-        made.layers[0].linear_attention = net_of(shape);
+        made.layers[0].mixer = net_of(shape);
         return made;
     }
 
@@ -59,7 +60,7 @@ struct Layers { // of one
 
 std::vector<float> run_layer(const StateStep &step, DType type, Layers *layers) {
     const auto tokens = static_cast<int64_t>(step.batch.tokens.size());
-    const LinearAttention &net = layers->model.layers[0].linear_attention;
+    const LinearAttention &net = *layers->model.layers[0].linear_attention();
     const Array x(step.projected, type), out(tokens * net.values_size(), type);
     layers->staging.clear();
     check(layers->step.stage(step.batch, &layers->input, &layers->staging));
@@ -79,7 +80,7 @@ std::vector<float> run_layer(const StateStep &step, DType type, Layers *layers) 
 void run_steps(Random &random, DType type, int32_t most, Layers *layers,
                std::vector<DeltaSequence> *sequences) {
     const auto run = [&](const StateStep &step) { return run_layer(step, type, layers); };
-    const int64_t values = layers->model.layers[0].linear_attention.values_size();
+    const int64_t values = layers->model.layers[0].linear_attention()->values_size();
     while (run_step(random, layers->weights.qkv.rows, values, most, sequences, run)) {}
 }
 
@@ -93,7 +94,7 @@ struct Job {
 };
 
 void run_job(Random &random, const Job &job, double limit) {
-    const LinearAttention net = net_of(job.shape);
+    const DeltaNet net = net_of(job.shape);
     const DeltaVectors vectors = make_vectors(random, net);
     Layers layers(job.shape, {job.type, job.state, job.on_sms, false, job.sm90}, job.sequences,
                   int64_t{job.sequences} * job.most, vectors);
@@ -198,7 +199,7 @@ void replay_job(Random &random, const DeltaShape &shape, DType type, double limi
         {0, 1, 5, 15, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 100, 69},
         {0, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 16, 16, 16, 16, 60, 65, 1, 1},
         {0, 1, 177, 10, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}};
-    const LinearAttention net = net_of(shape);
+    const DeltaNet net = net_of(shape);
     const DeltaVectors vectors = make_vectors(random, net);
     const int64_t stride = (net.input_rows() + 15) / 16 * 16;
     // Slots are far apart if there is enough memory: for 128 by 128, the last ones are beyond 2 or
@@ -250,7 +251,7 @@ void a_graphs_replays_have_other_items(void **) {
 void reproducible_results_are_the_same_bits(void **) {
     Random random(kSeed + 4);
     for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
-        const LinearAttention net = net_of(kShapes[0]);
+        const DeltaNet net = net_of(kShapes[0]);
         const DeltaVectors vectors = make_vectors(random, net);
         std::vector<DeltaSequence> all;
         std::vector<std::vector<float>> first; // of each sequence

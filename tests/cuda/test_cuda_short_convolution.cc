@@ -23,7 +23,7 @@ Model model_of(const ConvolutionShape &shape) {
     Model model;
     model.layers.resize(2); // the first has its part of a slot before that of the second
     for (Layer &layer : model.layers) {
-        ShortConvolution &made = layer.convolution;
+        ShortConvolution &made = layer.mixer.emplace<ShortConvolution>();
         made.width = shape.width;
         made.x.values.rows = shape.channels;
         made.x.values.columns = 8;
@@ -56,9 +56,10 @@ class Layers {
         check(states_.take_slots(slots));
         check(staging_.reserve(1 << 20));
         weights_.qkv.rows = shape.stride();
-        weights_.convolution.filter = filter_.floats();
+        DeviceConvolution &own = weights_.mixer.emplace<DeviceConvolution>();
+        own.filter = filter_.floats();
         if (shape.biased) {
-            weights_.convolution.bias = filter_bias_.floats();
+            own.bias = filter_bias_.floats();
             weights_.qkv_bias = input_bias_.floats();
         }
     }

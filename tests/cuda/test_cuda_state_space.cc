@@ -38,8 +38,7 @@ struct OneLayer {
     Vectors vectors; // on the device
     std::vector<std::vector<float>> own;
 
-    LinearAttention &space() { return model.layers[0].linear_attention; }
-    const LinearAttention &space() const { return model.layers[0].linear_attention; }
+    const Mamba2 &space() const { return std::get<Mamba2>(model.layers[0].mixer); }
     Tensor tensor(const std::vector<float> &values, int64_t rows) {
         own.push_back(values);
         Tensor made;
@@ -53,10 +52,7 @@ struct OneLayer {
 OneLayer make_layer(Random &random, const Shape &shape) {
     OneLayer made;
     made.model.layers.resize(1);
-    LinearAttention &space = made.space();
-    space.rule = StateRule::state_space;
-    space.unit_length = false;
-    space.gate_first = true;
+    Mamba2 &space = made.model.layers[0].mixer.emplace<Mamba2>();
     space.key_heads = space.norm_parts = shape.groups;
     space.value_heads = shape.heads;
     space.key_dim = shape.key_dim;
@@ -99,8 +95,8 @@ struct Sequence : StateSequence {
 // from: the sequence that it continues, or null.
 void fill_sequence(Random &random, const OneLayer &layer, DType type, const Sequence *from,
                    Sequence *s) {
-    const LinearAttention &space = layer.space();
-    const int64_t stride = first_rows(layer.model.layers[0]);
+    const Mamba2 &space = layer.space();
+    const int64_t stride = first_rows(layer.model.layers[0].mixer);
     s->inputs = normal(random, s->length * stride, type);
     if (from != nullptr) s->all = from->all;
     for (int32_t t = 0; t < s->length; ++t) {
@@ -141,13 +137,14 @@ struct Device {
         check(step.allocate(step_buffers(model, form, int64_t{job.sequences} * job.most), &input));
         check(step.take_slots(job.sequences));
         check(staging.reserve(1 << 20));
-        weights.qkv.rows = first_rows(model.layers[0]);
-        weights.delta.convolution = convolution.floats();
-        if (job.shape.bias) weights.delta.bias = bias.floats();
-        if (job.shape.skip) weights.delta.skip = skips.floats();
-        weights.delta.decay = decay.floats();
-        weights.delta.step = step_bias.floats();
-        weights.delta.norm = {NormKind::rms, norm.floats(), nullptr, 1e-5F};
+        weights.qkv.rows = first_rows(model.layers[0].mixer);
+        DeviceDelta &own = weights.mixer.emplace<DeviceDelta>();
+        own.convolution = convolution.floats();
+        if (job.shape.bias) own.bias = bias.floats();
+        if (job.shape.skip) own.skip = skips.floats();
+        own.decay = decay.floats();
+        own.step = step_bias.floats();
+        own.norm = {NormKind::rms, norm.floats(), nullptr, 1e-5F};
     }
     const Model &model;
     StepStates step;
@@ -160,7 +157,7 @@ struct Device {
 
 std::vector<float> run_layer(const Job &job, const StateStep &step, Device *device) {
     const auto tokens = static_cast<int64_t>(step.batch.tokens.size());
-    const LinearAttention &space = device->model.layers[0].linear_attention;
+    const LinearAttention &space = *device->model.layers[0].linear_attention();
     const Array x(step.projected, job.type), out(tokens * space.values_size(), job.type);
     device->staging.clear();
     check(device->step.stage(step.batch, &device->input, &device->staging));
@@ -180,7 +177,8 @@ std::vector<float> run_job(Random &random, const OneLayer &layer, const Job &job
                            std::vector<Sequence> all, double limit) {
     Device device(layer, job);
     const auto run = [&](const StateStep &step) { return run_layer(job, step, &device); };
-    const int64_t stride = first_rows(layer.model.layers[0]), values = layer.space().values_size();
+    const int64_t stride = first_rows(layer.model.layers[0].mixer),
+                  values = layer.space().values_size();
     while (run_step(random, stride, values, job.most, &all, run)) {}
     std::vector<float> got;
     for (const Sequence &s : all) got.insert(got.end(), s.got.begin(), s.got.end());

@@ -1,7 +1,7 @@
 // cuda/attention_worklist.h: what the attention kernels assume about a worklist.
 #include "attention/family.h"
 #include "attention/worklist_by_position.h"
-#include "backend/key_segments.h"
+#include "backend/gpu/key_segments.h"
 
 #include <algorithm>
 #include <array>

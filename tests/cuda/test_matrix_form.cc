@@ -223,14 +223,14 @@ Tensor shaped(int64_t rows, int64_t columns) {
 }
 
 void a_short_convolutions_b_c_and_x_are_one_matrix(void **) {
-    Layer layer;
-    ShortConvolution &convolution = layer.convolution;
+    Mixer made = ShortConvolution();
+    auto &convolution = std::get<ShortConvolution>(made);
     convolution.width = 3;
     for (Weight *part : {&convolution.b, &convolution.c, &convolution.x}) {
         part->values = shaped(24, 40);
     }
     convolution.o.values = shaped(40, 24);
-    const MixerMatrices mixer(layer, 40);
+    const MixerMatrices mixer(made, 40);
     assert_int_equal(mixer.first.rows, 80); // rounded up to a multiple of 16
     assert_int_equal(mixer.first.columns, 40);
     assert_true(mixer.first.parts == (std::vector<MatrixPart>{{&convolution.b.values, 0},
@@ -258,7 +258,7 @@ void a_short_convolutions_filter_is_turned_over(void **) {
 
 // For q, k and v, each over three tokens, in rows of four.
 void a_narrow_convolution_leaves_the_earliest_places(void **) {
-    LinearAttention space;
+    Mamba2 space;
     space.width = 3;
     for (const int64_t rows : {8, 8, 24}) {
         space.convolution.push_back({shaped(rows, 3), shaped(rows, 1)});

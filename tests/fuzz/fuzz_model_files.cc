@@ -7,6 +7,7 @@
 #include <array>
 #include <string>
 
+#include "base/visit.h"
 #include "fuzz_folder.h"
 #include "model/model.h"
 #include "model/quantization.h"
@@ -42,28 +43,33 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         check(!config->layers.empty() && config->vocabulary > 0 && config->hidden > 0);
         for (const Layer &layer : config->layers) {
             check(layer.mixes() || layer.feeds());
-            for (const FeedForward &expert : layer.experts.each) check(expert.width > 0);
-            if (const LinearAttention &delta = layer.linear_attention; delta) {
-                check(delta.key_heads > 0 && delta.value_heads % delta.key_heads == 0);
-                check(delta.key_dim > 0 && delta.value_dim > 0 && delta.width > 1);
-                int64_t rows = 0;
-                for (const Tensor &part : delta.input) rows += part.rows;
-                check(rows == delta.input_rows() && !layer.attention.q);
-                continue;
+            if (const Experts *experts = layer.experts()) {
+                for (const FeedForward &expert : experts->each) check(expert.width > 0);
             }
-            if (const ShortConvolution &convolution = layer.convolution; convolution) {
-                check(convolution.width > 1 && convolution.channels() > 0 && !layer.attention.q);
-                check(convolution.b.rows() == convolution.channels() &&
-                      convolution.c.rows() == convolution.channels());
-                continue;
-            }
-            const Attention &attention = layer.attention;
-            if (!layer.mixes()) continue;
-            check(attention.heads > 0 && attention.kv_heads > 0 && attention.head_dim > 0);
-            check(attention.heads % attention.kv_heads == 0);
-            check(attention.rope < static_cast<int32_t>(config->ropes.size()));
-            check(attention.kv_group >= 0 &&
-                  attention.kv_group < static_cast<int32_t>(config->kv_groups.size()));
+            std::visit(
+                Visitor{
+                    [](const NoMixer &) {},
+                    [&](const Attention &attention) {
+                        check(attention.heads > 0 && attention.kv_heads > 0);
+                        check(attention.head_dim > 0);
+                        check(attention.heads % attention.kv_heads == 0);
+                        check(attention.rope < static_cast<int32_t>(config->ropes.size()));
+                        check(attention.kv_group >= 0 &&
+                              attention.kv_group < static_cast<int32_t>(config->kv_groups.size()));
+                    },
+                    [](const LinearAttention &linear) {
+                        check(linear.key_heads > 0 && linear.value_heads % linear.key_heads == 0);
+                        check(linear.key_dim > 0 && linear.value_dim > 0 && linear.width > 1);
+                        int64_t rows = 0;
+                        for (const Tensor &part : linear.input) rows += part.rows;
+                        check(rows == linear.input_rows());
+                    },
+                    [](const ShortConvolution &convolution) {
+                        check(convolution.width > 1 && convolution.channels() > 0);
+                        check(convolution.b.rows() == convolution.channels() &&
+                              convolution.c.rows() == convolution.channels());
+                    }},
+                layer.mixer);
         }
         if (config->quantization != nullptr) {
             const auto scheme = config->quantization->scheme_of("model.layers.0.mlp.up_proj");

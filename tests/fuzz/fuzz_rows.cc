@@ -7,6 +7,7 @@
 
 #include "base/json_tree.h"
 #include "base/json_view.h"
+#include "base/printable.h"
 #include "cli/output_row.h"
 #include "cli/row.h"
 #include "fuzz_folder.h"
@@ -45,9 +46,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (row.is_chat) {
         static JsonParser parser; // which allows deeper nesting than a tree
         JsonView conversation;
-        check(parser.parse(row.text, false, &conversation).kind == JsonFault::Kind::none);
+        check(parser.parse(row.text, &conversation).kind == JsonFault::Kind::none);
     }
-    if (row.is_text) check(simdjson::validate_utf8(row.text));
+    if (row.is_text) check(is_utf8(row.text));
     for (const int32_t token : row.tokens) check(token >= -1);
     TextPointers pointers;
     const batchllm_params params = view_params(*row.params, &pointers);

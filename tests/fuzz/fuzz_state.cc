@@ -1,16 +1,19 @@
-// libFuzzer: an output and its state file, in any condition. They are rejected, or the job
-// continues: then the output has only whole lines, and added lines are found again.
+// libFuzzer: results and their state file, in any condition. They are rejected, or the job continues:
+// then only whole results are left, and added ones are found again.
 //
-// Input: a byte (even: the state begins with the job's own first line); the output; a zero byte twice; the state.
-// Four bytes for a line and a letter, in place of a record, are replaced by a valid record: see
-// below.
+// Input: a byte; the results; a zero byte twice; the state. The byte: 1: the state does not begin with
+// the job's own first line; 2: without the records below; 4: the state's bytes are written over its
+// end; 8: the results are blocks instead of lines.
+#include <cstring>
 #include <string>
+#include <vector>
 
-#include "cli/output_file.h"
+#include <xxhash.h>
+
 #include "fuzz_folder.h"
+#include "journal/journal.h"
 
 using namespace batchllm;
-using namespace batchllm::cli;
 using fuzz::check;
 
 namespace {
@@ -18,22 +21,36 @@ namespace {
 JobIdentity job() {
     JobIdentity identity;
     identity.created = 5;
+    identity.add("model config.json", "none");
     identity.add("input bytes", "17");
     return identity;
 }
 
-// Valid records for the lines that the fuzzer has written, so that it need not guess their hashes.
-std::string true_records(std::string_view output) {
-    OutputBatch batch;
-    int64_t line = 1;
-    while (!output.empty()) {
-        const size_t end = output.find('\n');
-        if (end == std::string_view::npos) break;
-        batch.text()->append(output.substr(0, end + 1));
-        batch.commit_line(line++, false);
-        output.remove_prefix(end + 1);
+// The bytes of the first entry; 0: there is none.
+size_t entry_bytes(std::string_view results, bool blocks, uint64_t *rows) {
+    *rows = 1;
+    if (!blocks) return results.find('\n') + 1;
+    uint64_t bytes = 0;
+    if (results.size() < 16) return 0;
+    std::memcpy(&bytes, results.data(), 8);
+    std::memcpy(rows, results.data() + 8, 8);
+    return bytes > results.size() - 16 || *rows > 100 ? 0 : 16 + bytes;
+}
+
+// Valid records for the results that the fuzzer has written, so that it need not guess their hashes.
+std::string true_records(std::string_view results, bool blocks) {
+    std::string records;
+    ResultRecord record;
+    uint64_t rows = 0;
+    while (const size_t bytes = entry_bytes(results, blocks, &rows)) {
+        record.hash = XXH3_64bits(results.data(), bytes);
+        for (uint64_t i = 0; i < rows; ++i) {
+            record.append_to(&records);
+            ++record.row;
+        }
+        results.remove_prefix(bytes);
     }
-    return batch.records();
+    return records;
 }
 
 } // namespace
@@ -44,10 +61,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     std::string_view input(reinterpret_cast<const char *>(data), size);
     const auto how = static_cast<unsigned char>(input.front());
     input.remove_prefix(1);
-    const size_t part = input.find(std::string_view("\0\0", 2));
-    const std::string_view output = input.substr(0, part);
+    const bool blocks = (how & 8) != 0;
+    // Blocks are full of zeros: theirs end at the last place.
+    const std::string_view between("\0\0", 2);
+    const size_t part = blocks ? input.rfind(between) : input.find(between);
+    const std::string_view results = input.substr(0, part);
     std::string state = (how & 1) == 0 ? job().to_json() + "\n" : "";
-    if ((how & 2) == 0) state += true_records(output);
+    if ((how & 2) == 0) state += true_records(results, blocks);
     if (part != std::string_view::npos) {
         const std::string_view rest = input.substr(part + 2);
         // Written over the end, so that records are also changed, not only added.
@@ -57,29 +77,48 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             state += rest;
         }
     }
-    folder.write("out", output);
+    folder.write(blocks ? "out.blocks" : "out", results);
     folder.write("out.state", state);
-    const std::string path = folder.path() + "/out";
+    JournalOptions options;
+    options.output = folder.path() + "/out";
+    options.parts = {{"input bytes", "17"}};
+    options.existing = JournalOptions::Existing::resume;
+    options.blocks = blocks;
     int64_t rows = 0;
+    int64_t count = 0;
     {
-        JobIdentity identity = job();
-        auto file = OutputFile::open(path, "-", ExistingOutput::resume, &identity);
-        if (!file.ok()) {
-            check(file.status().message().find(folder.path()) != std::string::npos);
+        auto opened = Journal::open(options);
+        if (!opened.ok()) {
+            check(opened.status().message().find(folder.path()) != std::string::npos);
             return 0;
         }
-        check(identity.created == 5 || (how & 1) != 0);
-        check(file->start().ok());
-        int64_t line = 1;
-        while (file->done().contains(line)) ++line;
-        OutputBatch batch;
-        *batch.text() += "{}\n";
-        batch.commit_line(line, true);
-        check(file->append(batch).ok());
-        rows = file->resumed_rows() + 1;
+        Journal &journal = **opened;
+        check(journal.created() == 5 || (how & 1) != 0);
+        for (int64_t block = 0; block < journal.blocks(); ++block) {
+            auto bytes = journal.read_block(block);
+            check(bytes.ok());
+            auto of = journal.rows_of_block(block);
+            check(of.ok() && !of->empty());
+            for (const int64_t row : *of) check(journal.done().contains(row));
+        }
+        const std::vector<int64_t> row = {[&] {
+            int64_t free = 0;
+            while (journal.done().contains(free)) ++free;
+            return free;
+        }()};
+        const uint8_t failed[] = {1};
+        const int64_t offsets[] = {0, 3};
+        check((blocks ? journal.append_block(row, failed, "{}\n")
+                      : journal.append_lines(row, failed, "{}\n", offsets))
+                  .ok());
+        check(!(blocks ? journal.append_block(row, failed, "{}\n")
+                       : journal.append_lines(row, failed, "{}\n", offsets))
+                   .ok());
+        rows = journal.rows_done() + 1;
+        count = journal.blocks();
     }
-    JobIdentity identity = job();
-    auto again = OutputFile::open(path, "-", ExistingOutput::resume, &identity);
-    check(again.ok() && again->resumed_rows() == rows && again->surplus_lines() == 0);
+    const auto again = Journal::open(options);
+    check(again.ok() && (*again)->rows_done() == rows && (*again)->lost() == 0 &&
+          (*again)->blocks() == count);
     return 0;
 }

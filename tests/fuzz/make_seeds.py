@@ -103,10 +103,14 @@ def seeds():
     lines = b'{"id":1,"text":"a"}\n{"id":2}\n'
     for how in (0, 2, 4, 6):
         yield "state", f"{how}", bytes([how]) + lines + b"\0\0" + struct.pack("<QQ", 3 << 1, 77)
+    block = struct.pack("<QQ", 5, 2) + b"bytes" + struct.pack("<QQ", 0, 1)
+    for how in (8, 9, 12):
+        yield "state", f"blocks{how}", bytes([how]) + block + b"\0\0" + struct.pack("<QQ", 7 << 1, 77)
+    yield "state", "torn_block", b"\x08" + block + struct.pack("<QQ", 9, 1) + b"\0\0"
     yield "state", "torn", b"\0" + lines + b'{"id'
     yield "state", "endless", b"\6{\0\0\r"
     yield "state", "zeros", b"\0" + lines + b"\0{}\n"
-    yield "state", "own", b'\3{}\n\0\0{"batchllm_state":1,"created":5,"job":{"input bytes":"17"}}\n' + bytes(16)
+    yield "state", "own", b'\3{}\n\0\0{"batchllm_state":1,"created":5,"job":{"model config.json":"none","input bytes":"17"}}\n' + bytes(16)
     for path in sorted((TESTS / "plan").glob("*.plan")):
         yield "plan", path.name, path.read_bytes()
     for kind, text in ((0, 'root ::= "a" item* "b"\nitem ::= [a-c]{1,3} ("," item)?\n'), (0, 'root ::= root "x" | "\u00e9"'),

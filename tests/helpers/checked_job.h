@@ -45,7 +45,7 @@ struct Window { // rows that are planned together
     std::vector<CheckedRow> rows;
     Plan plan;
     size_t groups_added = 0;
-    std::vector<KeptPrefix> kept; // [the plan's prefixes], if groups are added in parts
+    std::vector<bool> keep; // [the plan's prefixes], if groups are added in parts
 };
 
 struct Limits {
@@ -250,12 +250,19 @@ inline std::string CheckedJob::add(Window *window) {
         live_.push_back(&row);
         requests[number] = row.request.get();
     }
-    if (options_.in_parts && window->kept.empty())
+    if (begin == 0) scheduler_.begin_plan();
+    if (options_.in_parts && window->keep.empty())
         for (size_t i = 0; i < part.prefixes.size(); ++i)
-            window->kept.push_back(draw(random_, 0, 3) == 0 ? not_kept : to_be_kept);
-    const Status status = scheduler_.add(part, requests, window->kept);
-    if (end == groups)
-        for (const KeptPrefix prefix : window->kept) scheduler_.release(prefix);
+            window->keep.push_back(draw(random_, 0, 3) > 0);
+    const Status status = scheduler_.add(part, requests);
+    for (size_t i = 0; i < window->keep.size(); ++i) {
+        const auto prefix = static_cast<int32_t>(i);
+        if (end == groups) {
+            scheduler_.release(prefix);
+        } else if (window->keep[i]) {
+            scheduler_.keep(prefix);
+        }
+    }
     return status.ok() ? "" : status.message();
 }
 

@@ -146,10 +146,10 @@ struct Answer {
     std::string error;
     bool operator==(const Answer &) const = default;
 };
-using Answers = std::map<std::pair<uint64_t, int32_t>, Answer>; // by tag and sample
+using AnswersByRow = std::map<std::pair<uint64_t, int32_t>, Answer>; // by tag and sample
 
-inline Answers answers_of(const ResultBatch &results) {
-    Answers all;
+inline AnswersByRow answers_of(const ResultBatch &results) {
+    AnswersByRow all;
     for (int64_t i = 0; i < results.count; ++i) {
         Answer answer;
         answer.tokens.assign(results.tokens + results.token_offsets[i],
@@ -174,7 +174,7 @@ inline void add(Engine *engine, const std::string &prompt, uint64_t tag, batchll
     const int64_t offsets[2] = {0, static_cast<int64_t>(prompt.size())};
     const auto column = ParamsColumn::open(&params, 1, 1);
     assert_true(column.ok());
-    assert_true(engine->add_text({1, prompt.data(), offsets}, &tag, *column).ok());
+    assert_true((*engine->intake())->add_text({1, prompt.data(), offsets}, &tag, *column).ok());
 }
 
 inline batchllm_constraint handle_of(Engine *engine, const ConstraintSpecification &specification) {

@@ -19,8 +19,8 @@ struct DeltaShape {
     int32_t key_heads, value_heads, key_dim, value_dim, width;
 };
 
-inline LinearAttention net_of(const DeltaShape &shape) {
-    LinearAttention net;
+inline DeltaNet net_of(const DeltaShape &shape) {
+    DeltaNet net;
     net.key_heads = shape.key_heads;
     net.value_heads = shape.value_heads;
     net.key_dim = shape.key_dim;

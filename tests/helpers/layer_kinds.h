@@ -58,7 +58,7 @@ inline Model plain(int32_t heads = 4, int32_t kv_heads = 2, int32_t head_dim = 6
     model.ropes = {rope(head_dim)};
     Layer layer;
     layer.before_attention = layer.before_feed_forward = model.final_norm;
-    Attention &a = layer.attention;
+    Attention &a = layer.mixer.emplace<Attention>();
     a.heads = heads;
     a.kv_heads = kv_heads;
     a.head_dim = head_dim;
@@ -67,7 +67,7 @@ inline Model plain(int32_t heads = 4, int32_t kv_heads = 2, int32_t head_dim = 6
     a.q.values = tensor(a.q_size(), model.hidden);
     a.k.values = a.v.values = tensor(a.kv_size(), model.hidden);
     a.o.values = tensor(model.hidden, a.q_size());
-    FeedForward &f = layer.feed_forward;
+    FeedForward &f = layer.feed.emplace<FeedForward>();
     f.width = width;
     f.gate.values = f.up.values = tensor(f.width, model.hidden);
     f.down.values = tensor(model.hidden, f.width);
@@ -81,7 +81,7 @@ template <typename Change> Model changed(Model model, const Change &change) {
 }
 
 inline void add_head_norms(NormKind kind, Layer *layer) {
-    Attention &a = layer->attention;
+    Attention &a = *layer->attention();
     a.norm_whole = false;
     a.q_norm = a.k_norm = norm(kind, a.head_dim);
 }
@@ -94,16 +94,16 @@ inline Model gemma(bool capped) {
     Model model = changed(plain(4, 2, 128), [&](Layer *layer) {
         for (Norm *n : {&layer->before_attention, &layer->before_feed_forward}) n->offset = 1;
         norm_after(layer);
-        layer->feed_forward.activation = Activation::gelu_tanh;
-        layer->attention.scale = 0.02F;
+        layer->feed_forward()->activation = Activation::gelu_tanh;
+        layer->attention()->scale = 0.02F;
         if (capped) {
-            layer->attention.softcap = 5;
+            layer->attention()->softcap = 5;
         } else {
             add_head_norms(NormKind::rms, layer);
-            layer->attention.q_norm.offset = layer->attention.k_norm.offset = 1;
+            layer->attention()->q_norm.offset = layer->attention()->k_norm.offset = 1;
         }
     });
-    model.layers[0].attention.window = 20;
+    model.layers[0].attention()->window = 20;
     model.final_norm.offset = 1;
     model.embedding_scale = 1.5F;
     model.tied = true;
@@ -111,7 +111,7 @@ inline Model gemma(bool capped) {
         model.logits_softcap = 8;
     } else {
         model.ropes.push_back(rope(128, 1e6F));
-        model.layers[1].attention.rope = 1;
+        model.layers[1].attention()->rope = 1;
     }
     return model;
 }
@@ -124,8 +124,8 @@ inline Model cohere() {
     });
     model.final_norm.kind = NormKind::layer;
     model.ropes[0].pairs = true;
-    model.layers[1].attention.rope = -1;
-    model.layers[0].attention.window = 30;
+    model.layers[1].attention()->rope = -1;
+    model.layers[0].attention()->window = 30;
     model.logits_scale = 0.25F;
     model.tied = true;
     return model;
@@ -137,8 +137,8 @@ inline Model starcoder() {
             n->kind = NormKind::layer;
             n->bias = n->weight;
         }
-        Attention &a = layer->attention;
-        FeedForward &f = layer->feed_forward;
+        Attention &a = *layer->attention();
+        FeedForward &f = *layer->feed_forward();
         f.activation = Activation::gelu;
         f.gate = Weight();
         for (Weight *w : {&a.q, &a.k, &a.v, &a.o, &f.up, &f.down}) add_bias(w);
@@ -159,10 +159,10 @@ inline Model crowd() {
         layer->after_feed_forward = norm(NormKind::rms, 136);
         layer->after_feed_forward.weight = Tensor();
         add_head_norms(NormKind::layer, layer);
-        layer->attention.q_norm.bias = layer->attention.q_norm.weight;
-        layer->attention.k_norm.weight = Tensor();
-        Attention &a = layer->attention;
-        FeedForward &f = layer->feed_forward;
+        layer->attention()->q_norm.bias = layer->attention()->q_norm.weight;
+        layer->attention()->k_norm.weight = Tensor();
+        Attention &a = *layer->attention();
+        FeedForward &f = *layer->feed_forward();
         f.activation = Activation::gelu;
         for (Weight *w : {&a.q, &a.k, &a.v, &a.o, &f.gate, &f.up, &f.down}) add_bias(w);
     });
@@ -179,11 +179,11 @@ inline Model crowd() {
 inline Model two_shapes() {
     Model model = plain(8, 1, 64);
     Model wide = plain(2, 2, 128);
-    wide.layers[0].feed_forward.width = 320;
-    FeedForward &f = wide.layers[0].feed_forward;
+    FeedForward &f = *wide.layers[0].feed_forward();
+    f.width = 320;
     f.gate.values = f.up.values = tensor(f.width, model.hidden);
     f.down.values = tensor(model.hidden, f.width);
-    wide.layers[0].attention.rope = 1;
+    wide.layers[0].attention()->rope = 1;
     model.ropes.push_back(wide.ropes[0]);
     model.layers[1] = wide.layers[0];
     model.layers.push_back(model.layers[0]);
@@ -195,24 +195,24 @@ inline Model two_shapes() {
 inline Model gemma4(bool inputs) {
     Model model = changed(plain(4, 2, 64), [&](Layer *layer) {
         norm_after(layer);
-        layer->feed_forward.activation = Activation::gelu_tanh;
+        layer->feed_forward()->activation = Activation::gelu_tanh;
         layer->scalar = tensor(1, 1);
     });
     Model wide = changed(plain(4, 1, 128), [](Layer *) {});
-    model.layers[1].attention = wide.layers[0].attention;
-    model.layers[1].attention.rope = 1;
+    model.layers[1].mixer = wide.layers[0].mixer;
+    model.layers[1].attention()->rope = 1;
     model.ropes.push_back(rope(128, 1e6F));
     std::fill_n(model.ropes[1].frequencies.begin() + 16, 48, 0.0F);
     for (Layer &layer : model.layers) {
-        Attention &a = layer.attention;
+        Attention &a = *layer.attention();
         add_head_norms(NormKind::rms, &layer);
         a.v_norm.kind = NormKind::rms;
         a.scale = 0.03F;
     }
-    model.layers[0].attention.window = 30;
+    model.layers[0].attention()->window = 30;
     for (const int32_t from : {0, 1}) {
         Layer layer = model.layers[static_cast<size_t>(from)];
-        Attention &a = layer.attention;
+        Attention &a = *layer.attention();
         a.kv_layer = from;
         a.k = a.v = Weight();
         a.k_norm = a.v_norm = Norm();
@@ -238,27 +238,36 @@ inline Model gemma4(bool inputs) {
 }
 
 // Six experts; a token uses two.
-inline void add_experts(Layer *layer) {
-    const int64_t hidden = layer->feed_forward.up.columns();
+inline Experts six_experts(int64_t hidden) {
     FeedForward each;
     each.width = 72;
     each.gate.values = each.up.values = tensor(each.width, hidden);
     each.down.values = tensor(hidden, each.width);
-    layer->experts.each.assign(6, each);
-    layer->experts.router.weight.values = tensor(6, hidden);
-    layer->experts.router.chosen = 2;
+    Experts made;
+    made.each.assign(6, each);
+    made.router.weight.values = tensor(6, hidden);
+    made.router.chosen = 2;
+    return made;
+}
+
+// Instead of the layer's feed-forward, or beside it.
+inline Experts &set_experts(Layer *layer) {
+    return layer->feed.emplace<Experts>(six_experts(layer->feed_forward()->up.columns()));
+}
+inline SharedExperts &share_experts(Layer *layer) {
+    const FeedForward shared = *layer->feed_forward();
+    return layer->feed.emplace<SharedExperts>(
+        SharedExperts{six_experts(shared.up.columns()), shared, {}, {}});
 }
 
 // In no published model.
 inline Model experts_alone() {
     return changed(plain(), [](Layer *layer) {
-        add_experts(layer);
-        Router &router = layer->experts.router;
+        Router &router = set_experts(layer).router;
         router.kind = RouterKind::sigmoid;
         router.correction = tensor(6, 1);
         router.normalised = true;
         router.scale = 1.5F;
-        layer->feed_forward = {};
         norm_after(layer);
         layer->residual_scale = 0.6F;
     });
@@ -266,59 +275,60 @@ inline Model experts_alone() {
 
 inline Model shared_expert() {
     return changed(plain(), [](Layer *layer) {
-        layer->shared_gate.values = tensor(1, layer->feed_forward.up.columns());
-        add_experts(layer);
+        SharedExperts &both = share_experts(layer);
+        both.gate.values = tensor(1, both.shared.up.columns());
         layer->residual_scale = 0.6F;
     });
 }
 
 // Experts beside the feed-forward of a layer (Gemma 4 26B-A4B), of a model made by gemma4(): each between norms of its
 // own.
-inline void add_normed_experts(Layer *layer) {
-    add_experts(layer);
-    Experts &experts = layer->experts;
+inline SharedExperts &share_normed_experts(Layer *layer) {
+    SharedExperts &both = share_experts(layer);
+    Experts &experts = both.experts;
     for (FeedForward &expert : experts.each) expert.activation = Activation::gelu_tanh;
-    experts.before = experts.after = layer->after_shared = layer->before_feed_forward;
+    experts.before = experts.after = both.after = layer->before_feed_forward;
     experts.router.norm = layer->before_feed_forward;
     experts.router.normalised = true;
     // So that the last one that is chosen weighs little: a rounding may choose another.
     experts.router.chosen = 3;
     experts.router.logits_scale = 4;
     experts.router.expert_scale = tensor(6, 1);
+    return both;
 }
 
 // In no published model: only some of these norms, of other kinds, with biases.
 inline Model some_normed_experts() {
     Model model = changed(plain(), [](Layer *layer) {
-        add_normed_experts(layer);
+        SharedExperts &both = share_normed_experts(layer);
         layer->residual_scale = 0.6F;
-        add_bias(&layer->experts.router.weight);
-        add_bias(&layer->feed_forward.down);
+        add_bias(&both.experts.router.weight);
+        add_bias(&both.shared.down);
     });
-    Layer &first = model.layers[0], &second = model.layers[1];
-    first.experts.after = Norm();
-    first.experts.before.kind = NormKind::layer;
-    first.experts.before.bias = first.experts.before.weight;
-    first.experts.router.norm = Norm();
-    second.after_shared = second.experts.before = Norm();
-    second.after_feed_forward = second.before_feed_forward;
-    model.layers.push_back(first);
-    model.layers[2].feed_forward = {};
+    Experts &first = *model.layers[0].experts();
+    first.after = Norm();
+    first.before.kind = NormKind::layer;
+    first.before.bias = first.before.weight;
+    first.router.norm = Norm();
+    auto &second = std::get<SharedExperts>(model.layers[1].feed);
+    second.after = second.experts.before = Norm();
+    model.layers[1].after_feed_forward = model.layers[1].before_feed_forward;
+    model.layers.push_back(model.layers[0]);
+    model.layers[2].feed = Experts(*model.layers[0].experts());
     return model;
 }
 
 // As in gpt-oss.
 inline Model biased_experts() {
     return changed(plain(8, 1, 64), [](Layer *layer) {
-        add_experts(layer);
-        layer->experts.router.normalised = true;
-        add_bias(&layer->experts.router.weight);
-        for (FeedForward &expert : layer->experts.each) {
+        Experts &experts = set_experts(layer);
+        experts.router.normalised = true;
+        add_bias(&experts.router.weight);
+        for (FeedForward &expert : experts.each) {
             expert.activation = Activation::clamped_swiglu;
             for (Weight *w : {&expert.gate, &expert.up, &expert.down}) add_bias(w);
         }
-        layer->feed_forward = {};
-        Attention &a = layer->attention;
+        Attention &a = *layer->attention();
         a.sinks = tensor(a.heads, 1);
         for (Weight *w : {&a.q, &a.k, &a.v, &a.o}) add_bias(w);
     });
@@ -330,13 +340,11 @@ inline Model hybrid(bool delta_first, int32_t key_heads, int32_t value_heads, in
     Model model = changed(plain(4, 2, 64), [](Layer *layer) {
         for (Norm *n : {&layer->before_attention, &layer->before_feed_forward}) n->offset = 1;
         add_head_norms(NormKind::rms, layer);
-        layer->attention.gated = true;
-        layer->attention.q.values = tensor(2 * layer->attention.q_size(), 136);
+        layer->attention()->gated = true;
+        layer->attention()->q.values = tensor(2 * layer->attention()->q_size(), 136);
     });
     model.ropes[0] = rope(16);
-    Layer &layer = model.layers[delta_first ? 0 : 1];
-    layer.attention = {};
-    LinearAttention &delta = layer.linear_attention;
+    DeltaNet &delta = model.layers[delta_first ? 0 : 1].mixer.emplace<DeltaNet>();
     delta.key_heads = key_heads;
     delta.value_heads = value_heads;
     delta.key_dim = key_dim;
@@ -355,9 +363,7 @@ inline Model hybrid(bool delta_first, int32_t key_heads, int32_t value_heads, in
 // A short convolution before or after attention with normed heads.
 inline Model convolution(bool first, int32_t width, int64_t channels, bool biases) {
     Model model = changed(plain(), [](Layer *layer) { add_head_norms(NormKind::rms, layer); });
-    Layer &layer = model.layers[first ? 0 : 1];
-    layer.attention = {};
-    ShortConvolution &made = layer.convolution;
+    ShortConvolution &made = model.layers[first ? 0 : 1].mixer.emplace<ShortConvolution>();
     made.width = width;
     made.b.values = made.c.values = made.x.values = tensor(channels, model.hidden);
     made.filter.values = tensor(channels, width);
@@ -372,15 +378,10 @@ inline Model convolution(bool first, int32_t width, int64_t channels, bool biase
 inline Model state_space(int32_t groups, int32_t heads, int32_t key_dim, int32_t value_dim,
                          bool bias) {
     Model model = changed(plain(4, 2, 64), [](Layer *layer) {
-        layer->attention.rope = -1;
+        layer->attention()->rope = -1;
         layer->residual_scale = 0.6F;
     });
-    Layer &layer = model.layers[0];
-    layer.attention = {};
-    LinearAttention &mamba = layer.linear_attention;
-    mamba.rule = StateRule::state_space;
-    mamba.unit_length = false;
-    mamba.gate_first = true;
+    Mamba2 &mamba = model.layers[0].mixer.emplace<Mamba2>();
     mamba.key_heads = mamba.norm_parts = groups;
     mamba.value_heads = heads;
     mamba.key_dim = key_dim;
@@ -406,22 +407,20 @@ inline Model lone() {
     const Layer mamba = model.layers[0], attention = model.layers[1];
     model.layers.assign(4, Layer());
     model.layers[0].before_attention = model.layers[2].before_attention = mamba.before_attention;
-    model.layers[0].linear_attention = mamba.linear_attention;
-    model.layers[2].attention = attention.attention;
+    model.layers[0].mixer = mamba.mixer;
+    model.layers[2].mixer = attention.mixer;
     for (Layer *layer : {&model.layers[1], &model.layers[3]}) {
         layer->before_feed_forward = attention.before_feed_forward;
-        layer->feed_forward = attention.feed_forward;
+        layer->feed = attention.feed;
     }
-    add_experts(&model.layers[3]);
+    Experts &experts = share_experts(&model.layers[3]).experts;
     const auto ungate = [](FeedForward *f) {
         f->activation = Activation::relu_squared;
         f->gate = {};
     };
-    for (Layer *layer : {&model.layers[1], &model.layers[3]}) {
-        ungate(&layer->feed_forward);
-        for (FeedForward &expert : layer->experts.each) ungate(&expert);
-    }
-    Router &router = model.layers[3].experts.router;
+    for (Layer *layer : {&model.layers[1], &model.layers[3]}) ungate(layer->feed_forward());
+    for (FeedForward &expert : experts.each) ungate(&expert);
+    Router &router = experts.router;
     router.kind = RouterKind::sigmoid;
     router.correction = tensor(6, 1);
     router.normalised = true;
@@ -441,12 +440,13 @@ inline Model lone_attention() {
     for (Layer &layer : model.layers) {
         layer.residual_scale = 0.6F;
         if (!layer.feeds()) {
-            add_bias(&layer.attention.o);
+            add_bias(&layer.attention()->o);
             continue;
         }
         layer.after_feed_forward = layer.before_feed_forward;
-        biases(&layer.feed_forward);
-        for (FeedForward &expert : layer.experts.each) biases(&expert);
+        biases(layer.feed_forward());
+        if (layer.experts() == nullptr) continue;
+        for (FeedForward &expert : layer.experts()->each) biases(&expert);
     }
     model.layers[3].after_attention = model.layers[3].before_attention;
     return model;
@@ -454,8 +454,9 @@ inline Model lone_attention() {
 
 inline Model limited_steps() {
     Model model = state_space(2, 4, 20, 24, false);
-    model.layers[0].linear_attention.least_step = 0.3F;
-    model.layers[0].linear_attention.most_step = 0.8F;
+    Mamba2 &mamba = std::get<Mamba2>(model.layers[0].mixer);
+    mamba.least_step = 0.3F;
+    mamba.most_step = 0.8F;
     return model;
 }
 
@@ -464,19 +465,7 @@ inline Model limited_steps() {
 // Kinds that only the CPU computes.
 inline std::vector<LayerKind> cpu_layer_kinds() {
     using namespace kinds;
-    // In no published model: each rule with parts of the other.
-    const auto crossed = [] {
-        Model model = hybrid(true, 2, 4);
-        LinearAttention &delta = model.layers[0].linear_attention;
-        delta.gate_first = true;
-        delta.skip = tensor(delta.value_heads, 1);
-        delta.norm_parts = 1;
-        delta.norm = norm(NormKind::rms, delta.values_size());
-        add_bias(&delta.convolution[0]);
-        return model;
-    };
     return {
-        {"a delta net with a skip, the gate before one norm", crossed},
         {"a short convolution of an odd size with biases behind attention",
          [] { return convolution(false, 4, 100, true); }},
         {"a short convolution over many tokens", [] { return convolution(true, 7, 136, false); }},
@@ -488,12 +477,10 @@ inline std::vector<LayerKind> state_layer_kinds() {
     using namespace kinds;
     const auto convolved_experts = [] {
         Model model = convolution(true, 3, 136, false);
-        add_experts(&model.layers[0]);
-        Router &router = model.layers[0].experts.router;
+        Router &router = set_experts(&model.layers[0]).router;
         router.kind = RouterKind::sigmoid;
         router.normalised = true;
         router.epsilon = 0.2F;
-        model.layers[0].feed_forward = {};
         return model;
     };
     return {
@@ -520,7 +507,7 @@ inline std::vector<LayerKind> state_layer_kinds() {
         {"a squared ReLU of a gate",
          [] {
              return changed(plain(), [](Layer *layer) {
-                 layer->feed_forward.activation = Activation::relu_squared;
+                 layer->feed_forward()->activation = Activation::relu_squared;
              });
          }},
     };
@@ -531,9 +518,9 @@ inline std::vector<LayerKind> layer_kinds() {
     const auto granite = [] {
         Model model = changed(plain(), [](Layer *layer) {
             layer->residual_scale = 0.22F;
-            layer->attention.scale = 0.05F;
-            add_bias(&layer->attention.o);
-            add_bias(&layer->feed_forward.down);
+            layer->attention()->scale = 0.05F;
+            add_bias(&layer->attention()->o);
+            add_bias(&layer->feed_forward()->down);
         });
         model.embedding_scale = 3;
         model.logits_scale = 0.125F;
@@ -543,7 +530,7 @@ inline std::vector<LayerKind> layer_kinds() {
         return changed(granite(), [](Layer *layer) { layer->scalar = tensor(1, 1); });
     };
     const auto norms_whole = [](Layer *layer) {
-        Attention &a = layer->attention;
+        Attention &a = *layer->attention();
         a.norm_whole = true;
         a.q_norm = norm(NormKind::rms, a.q_size());
         a.k_norm = norm(NormKind::rms, a.kv_size());
@@ -556,7 +543,8 @@ inline std::vector<LayerKind> layer_kinds() {
     const auto glm = [] {
         Model model = changed(plain(4, 2, 128), [](Layer *layer) {
             norm_after(layer);
-            for (Weight *w : {&layer->attention.q, &layer->attention.k, &layer->attention.v}) {
+            for (Weight *w :
+                 {&layer->attention()->q, &layer->attention()->k, &layer->attention()->v}) {
                 add_bias(w);
             }
         });
@@ -572,17 +560,17 @@ inline std::vector<LayerKind> layer_kinds() {
     };
     const auto head_norms = [](Layer *layer) { add_head_norms(NormKind::rms, layer); };
     const auto sinks = [](Layer *layer) {
-        layer->attention.sinks = tensor(layer->attention.heads, 1);
-        layer->attention.window = 25;
+        layer->attention()->sinks = tensor(layer->attention()->heads, 1);
+        layer->attention()->window = 25;
     };
     const auto long_scale = [](Layer *layer) {
-        layer->attention.long_scale = 0.5F;
-        layer->attention.long_period = 30;
+        layer->attention()->long_scale = 0.5F;
+        layer->attention()->long_period = 30;
     };
     std::vector<LayerKind> all = {
         {"plain (Llama)", [] { return plain(); }},
         {"windows (Mistral)",
-         [] { return changed(plain(), [](Layer *l) { l->attention.window = 33; }); }},
+         [] { return changed(plain(), [](Layer *l) { l->attention()->window = 33; }); }},
         {"norms of each head (Qwen3)", [=] { return changed(plain(4, 1, 128), head_norms); }},
         {"norms before and after, caps (Gemma 2)", [] { return gemma(true); }},
         {"norms before and after, two ropes (Gemma 3)", [] { return gemma(false); }},
@@ -610,9 +598,9 @@ inline std::vector<LayerKind> layer_kinds() {
         {"experts and a gated shared one (Qwen2-MoE)", shared_expert},
         {"experts with biases and a clamped SwiGLU (gpt-oss)", biased_experts},
         {"experts and a feed-forward between norms of their own (Gemma 4)",
-         [] { return changed(gemma4(false), add_normed_experts); }},
+         [] { return changed(gemma4(false), share_normed_experts); }},
         {"experts and a feed-forward between norms, layer inputs",
-         [] { return changed(gemma4(true), add_normed_experts); }},
+         [] { return changed(gemma4(true), share_normed_experts); }},
         {"experts and some norms of their own", some_normed_experts},
         {"a tied head with a bias",
          [] {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "backend/kv_scales.h"
+#include "base/visit.h"
 #include "model/model.h"
 
 namespace batchllm::reference {
@@ -181,7 +182,7 @@ inline void store_in_e4m3(const std::vector<float> &scales, int64_t head_dim, Ro
 // scales: for keys and values in e4m3, or null.
 inline Rows attention(const Model &model, size_t layer, const Rows &x, const KvScales *scales,
                       std::vector<KeysValues> *kept) {
-    const Attention &a = model.layers[layer].attention;
+    const Attention &a = *model.layers[layer].attention();
     Rows q = product(a.q, x);
     const Rows gates = take_gates(a, &q);
     place(model, a, a.q_norm, a.heads, &q);
@@ -246,8 +247,21 @@ inline Rows feed_forward(const FeedForward &f, const Rows &x) {
     return product(f.down, up);
 }
 
-// q, k and v of all tokens, convolved; q and k are divided by their length if the layer does so.
-inline Rows convolved(const LinearAttention &d, const Rows &input) {
+// In what the rules differ.
+struct Rule {
+    bool removes; // the delta rule, whose q and k are divided by their length
+    double least_step, most_step;
+    Tensor skip;
+};
+inline Rule rule_of(const DeltaNet &) {
+    return {true, 0, std::numeric_limits<double>::infinity(), {}};
+}
+inline Rule rule_of(const Mamba2 &mamba) {
+    return {false, double(mamba.least_step), double(mamba.most_step), mamba.skip};
+}
+
+// q, k and v of all tokens, convolved; of a delta net, q and k divided by their length.
+inline Rows convolved(const LinearAttention &d, bool unit_length, const Rows &input) {
     Rows out(input.size(), Row(static_cast<size_t>(d.channels())));
     for (size_t t = 0; t < input.size(); ++t) {
         size_t channel = 0;
@@ -263,7 +277,7 @@ inline Rows convolved(const LinearAttention &d, const Rows &input) {
                 out[t][channel] = activated(Activation::silu, sum);
             }
         }
-        for (int64_t h = 0; d.unit_length && h < 2 * d.key_heads; ++h) {
+        for (int64_t h = 0; unit_length && h < 2 * d.key_heads; ++h) {
             double *head = out[t].data() + h * d.key_dim;
             double squares = 1e-6;
             for (int64_t i = 0; i < d.key_dim; ++i) squares += head[i] * head[i];
@@ -276,10 +290,10 @@ inline Rows convolved(const LinearAttention &d, const Rows &input) {
 
 // Runs the rule of head h over all tokens and appends its results to `out`. input, mixed: those of
 // the tokens.
-inline void run_rule(const LinearAttention &d, int64_t h, const Rows &input, const Rows &mixed,
-                     Rows *out) {
+inline void run_rule(const LinearAttention &d, const Rule &rule, int64_t h, const Rows &input,
+                     const Rows &mixed, Rows *out) {
     const int64_t key_head = h / (d.value_heads / d.key_heads);
-    const bool removes = d.rule == StateRule::delta;
+    const bool removes = rule.removes;
     std::vector<Row> state(static_cast<size_t>(d.key_dim), Row(static_cast<size_t>(d.value_dim)));
     for (size_t t = 0; t < input.size(); ++t) {
         const double *query = mixed[t].data() + key_head * d.key_dim;
@@ -287,12 +301,11 @@ inline void run_rule(const LinearAttention &d, int64_t h, const Rows &input, con
         const double *value = mixed[t].data() + 2 * d.keys_size() + h * d.value_dim;
         const double *gates = input[t].data() + d.channels() + d.values_size();
         const double raw = gates[(removes ? d.value_heads : 0) + h] + at(d.step_bias, h);
-        const double step =
-            std::clamp(std::log1p(std::exp(raw)), double(d.least_step), double(d.most_step));
+        const double step = std::clamp(std::log1p(std::exp(raw)), rule.least_step, rule.most_step);
         const double decay = std::exp(-std::exp(at(d.decay, h)) * step);
         const double rate = removes ? sigmoid(gates[h]) : step;
         for (size_t v = 0; v < static_cast<size_t>(d.value_dim); ++v) {
-            double known = 0, result = or_else(d.skip, h, 0) * value[v];
+            double known = 0, result = or_else(rule.skip, h, 0) * value[v];
             for (size_t k = 0; removes && k < state.size(); ++k) {
                 known += key[k] * decay * state[k][v];
             }
@@ -305,31 +318,45 @@ inline void run_rule(const LinearAttention &d, int64_t h, const Rows &input, con
     }
 }
 
-// The input of the output matrix. input: q, k, v, z and gates of all heads, for each token.
-inline Rows ruled(const LinearAttention &d, const Rows &input) {
-    const Rows mixed = convolved(d, input);
+template <typename Net> Rows results_of_rule(const Net &net, const Rows &input) {
+    const Rule rule = rule_of(net);
+    const Rows mixed = convolved(net, rule.removes, input);
     Rows out(input.size());
-    for (int64_t h = 0; h < d.value_heads; ++h) run_rule(d, h, input, mixed, &out);
-    const int64_t parts = d.norm_parts > 0 ? d.norm_parts : d.value_heads;
-    const int64_t length = d.values_size() / parts;
+    for (int64_t h = 0; h < net.value_heads; ++h) run_rule(net, rule, h, input, mixed, &out);
+    return out;
+}
+
+inline void gate(const LinearAttention &d, const Row &input, Row *out) {
+    for (size_t i = 0; i < out->size(); ++i) {
+        (*out)[i] *= activated(Activation::silu, input[static_cast<size_t>(d.channels()) + i]);
+    }
+}
+
+// The input of the output matrix. input: q, k, v, z and gates of all heads, for each token.
+inline Rows ruled(const DeltaNet &net, const Rows &input) {
+    Rows out = results_of_rule(net, input);
     for (size_t t = 0; t < input.size(); ++t) {
-        const auto gate = [&] {
-            for (size_t i = 0; i < out[t].size(); ++i) {
-                out[t][i] *=
-                    activated(Activation::silu, input[t][static_cast<size_t>(d.channels()) + i]);
-            }
-        };
-        if (d.gate_first) gate();
-        for (int64_t p = 0; p < parts; ++p) {
-            normalise(d.norm, p * length, length, &out[t], d.norm_parts > 0 ? p * length : 0);
+        for (int64_t h = 0; h < net.value_heads; ++h) {
+            normalise(net.norm, h * net.value_dim, net.value_dim, &out[t]);
         }
-        if (!d.gate_first) gate();
+        gate(net, input[t], &out[t]);
+    }
+    return out;
+}
+inline Rows ruled(const Mamba2 &mamba, const Rows &input) {
+    Rows out = results_of_rule(mamba, input);
+    const int64_t length = mamba.values_size() / mamba.norm_parts;
+    for (size_t t = 0; t < input.size(); ++t) {
+        gate(mamba, input[t], &out[t]);
+        for (int64_t p = 0; p < mamba.norm_parts; ++p) {
+            normalise(mamba.norm, p * length, length, &out[t], p * length);
+        }
     }
     return out;
 }
 
 // As model.h defines it, token by token.
-inline Rows linear_attention(const LinearAttention &d, const Rows &x) {
+template <typename Net> Rows linear_attention(const Net &d, const Rows &x) {
     Rows input(x.size());
     for (const Tensor &part : d.input) {
         const Rows rows = product({part, {}}, x);
@@ -410,29 +437,41 @@ inline Rows routed_experts(const Experts &experts, const Rows &stream, const Row
     return normalised(experts.after, out);
 }
 
-// The feed-forward, the experts, or both.
-inline Rows feed_forwards(const Layer &layer, const Rows &stream, const Rows &x) {
-    if (!layer.experts) return feed_forward(layer.feed_forward, x);
-    Rows out(x.size(), Row(x[0].size()));
-    if (layer.feed_forward.width > 0) {
-        out = feed_forward(layer.feed_forward, x);
-        const Rows gate = layer.shared_gate ? product(layer.shared_gate, x) : Rows();
-        for (size_t t = 0; t < gate.size(); ++t) {
-            for (double &value : out[t]) value *= sigmoid(gate[t][0]);
-        }
-        out = normalised(layer.after_shared, out);
-    }
-    const Rows routed = routed_experts(layer.experts, stream, x);
-    for (size_t t = 0; t < x.size(); ++t) {
-        for (size_t i = 0; i < out[t].size(); ++i) out[t][i] += routed[t][i];
-    }
-    return out;
-}
-
 inline void add(const Rows &delta, double scale, Rows *x) {
     for (size_t t = 0; t < x->size(); ++t) {
         for (size_t i = 0; i < (*x)[t].size(); ++i) (*x)[t][i] += scale * delta[t][i];
     }
+}
+
+inline Rows feed(const Feed &feed, const Rows &stream, const Rows &x) {
+    return std::visit(
+        Visitor{[&](const NoFeed &) { return Rows(x.size(), Row(x[0].size())); },
+                [&](const FeedForward &alone) { return feed_forward(alone, x); },
+                [&](const Experts &alone) { return routed_experts(alone, stream, x); },
+                [&](const SharedExperts &both) {
+                    Rows out = feed_forward(both.shared, x);
+                    const Rows gates = both.gate ? product(both.gate, x) : Rows();
+                    for (size_t t = 0; t < gates.size(); ++t) {
+                        for (double &value : out[t]) value *= sigmoid(gates[t][0]);
+                    }
+                    out = normalised(both.after, out);
+                    add(routed_experts(both.experts, stream, x), 1, &out);
+                    return out;
+                }},
+        feed);
+}
+
+// x: the normed residual stream.
+inline Rows mix(const Model &model, size_t layer, const Rows &x, const KvScales *scales,
+                std::vector<KeysValues> *kept) {
+    return std::visit(
+        Visitor{
+            [&](const NoMixer &) { return Rows(x.size(), Row(x[0].size())); },
+            [&](const Attention &) { return attention(model, layer, x, scales, kept); },
+            [&](const DeltaNet &net) { return linear_attention(net, x); },
+            [&](const Mamba2 &mamba) { return linear_attention(mamba, x); },
+            [&](const ShortConvolution &convolution) { return short_convolution(convolution, x); }},
+        model.layers[layer].mixer);
 }
 
 // [tokens][layers * width]; x: the residual stream before the first layer.
@@ -476,14 +515,12 @@ inline void run_layer(const Model &model, size_t index, const Rows &parts, const
     const double scale = double(layer.residual_scale);
     const Rows input = normalised(layer.before_attention, *x);
     if (layer.mixes()) {
-        const Rows mixed = layer.linear_attention ? linear_attention(layer.linear_attention, input)
-                           : layer.convolution    ? short_convolution(layer.convolution, input)
-                                                  : attention(model, index, input, scales, kept);
+        const Rows mixed = mix(model, index, input, scales, kept);
         add(normalised(layer.after_attention, mixed), scale, x);
     }
     if (layer.feeds()) {
         const Rows second = layer.parallel ? input : normalised(layer.before_feed_forward, *x);
-        add(normalised(layer.after_feed_forward, feed_forwards(layer, *x, second)), scale, x);
+        add(normalised(layer.after_feed_forward, feed(layer.feed, *x, second)), scale, x);
     }
     if (model.layer_inputs) {
         add(normalised(layer.after_input, input_block(model, index, parts, *x)), 1, x);

@@ -17,7 +17,7 @@ def blocks(name):
 guide, readme = blocks("docs/java.md"), blocks("README.md")
 whole = [block for block in guide if "class Job" in block]
 parts = [block for block in guide + readme if "class " not in block]
-assert len(whole) == 1 and len(parts) == 8, f"{len(whole)} programs and {len(parts)} parts"
+assert len(whole) == 1 and len(parts) == 9, f"{len(whole)} programs and {len(parts)} parts"
 with tempfile.TemporaryDirectory() as folder:
     folder = pathlib.Path(folder)
     (folder / "path/to").mkdir(parents=True)
@@ -46,6 +46,6 @@ with tempfile.TemporaryDirectory() as folder:
 lines = [line for line in printed.splitlines() if re.match(r"[01] (LENGTH|STOP) ", line)]
 assert len(lines) == 2, printed
 for text in (r"1[01] ", r"(yes|no)\n(yes|no)\n", r"2 rows, 2 of them in 1 groups\. Prompts: \d+ tokens",
-             r'(yes|no)\n\{"name":"[^\n]*","child":(true|false)\}\n', r"2 vectors of [1-9]\d* dimensions\n(water|fire)\n",
+             r'(yes|no)\n\{"name":"[^\n]*","child":(true|false)\}\n', r"2 rows are done\n", r"2 vectors of [1-9]\d* dimensions\n(water|fire)\n",
              r"2 of 2 rows done \(0 failed\)\. Prompts: \d+ tokens, \d+ computed, [1-9]\d\.\d % saved"):
     assert re.search(text, others), f"no {text} in {others}"

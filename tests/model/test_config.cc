@@ -43,7 +43,15 @@ Model must_load(const std::string &config, const char *generation = nullptr) {
     return std::move(loaded).value();
 }
 
-Attention attention(const Model &model, size_t layer = 0) { return model.layers[layer].attention; }
+// The layer's mixer, which is of this kind.
+template <typename T> T is(const Layer &layer) {
+    assert_true(std::holds_alternative<T>(layer.mixer));
+    return std::get<T>(layer.mixer);
+}
+
+Attention attention(const Model &model, size_t layer = 0) {
+    return *model.layers[layer].attention();
+}
 
 bool turns_as(const Model &model, const RopeConfig &rope) {
     return model.ropes.size() == 1 &&
@@ -120,7 +128,7 @@ void check_tensors(const std::string &type, const Model &got, const JsonValue &e
 
 void check_rope_theta(const Model &got, const JsonValue &e) {
     for (const Layer &layer : got.layers) {
-        const Attention &attention = layer.attention;
+        const Attention &attention = *layer.attention();
         if (attention.rope < 0) continue;
         const Rope &rope = got.ropes[static_cast<size_t>(attention.rope)];
         RopeConfig plain;
@@ -146,7 +154,8 @@ void absent_keys_have_the_defaults_of_transformers(void **) {
         const Model got = must_load(R"({"model_type": ")" + type + "\"}");
         assert_int_equal(got.vocabulary, integer_of(e, "vocab_size", -2));
         assert_int_equal(got.hidden, integer_of(e, "hidden_size", -2));
-        assert_int_equal(got.layers[0].feed_forward.width, integer_of(e, "intermediate_size", -2));
+        assert_int_equal(got.layers[0].feed_forward()->width,
+                         integer_of(e, "intermediate_size", -2));
         assert_int_equal(got.layers.size(), integer_of(e, "num_hidden_layers", -2));
         assert_int_equal(attention(got).heads, integer_of(e, "num_attention_heads", -2));
         assert_int_equal(attention(got).kv_heads, integer_of(e, "num_key_value_heads", -2));
@@ -169,7 +178,7 @@ void absent_keys_have_the_defaults_of_transformers(void **) {
         assert_true(got.eos_tokens == eos);
         assert_true(got.final_norm.epsilon == static_cast<float>(*e.at("epsilon")->number(0, 1)));
         const std::string activation = *e.string("activation");
-        assert_true(got.layers[0].feed_forward.activation ==
+        assert_true(got.layers[0].feed_forward()->activation ==
                     (activation == "silu" ? Activation::silu : Activation::gelu_tanh));
         assert_int_equal(got.tied, *e.at("tie_word_embeddings")->boolean());
         if (type != "ministral3") check_rope_theta(got, e); // YaRN by default
@@ -188,13 +197,10 @@ void layers_of_lfm2_convolve_or_attend_as_either_key_says(void **) {
     for (const Model *model : {&by_index, &by_type}) {
         for (const size_t i : {0, 2}) {
             const Layer &layer = model->layers[i];
-            assert_true(bool(layer.convolution) && !layer.attends());
-            assert_true(layer.attention.heads == 0 && !layer.attention.q &&
-                        !layer.attention.q_norm);
-            assert_int_equal(layer.convolution.channels(), 64);
-            assert_int_equal(layer.convolution.state_size(), 2 * 64);
+            assert_int_equal(is<ShortConvolution>(layer).channels(), 64);
+            assert_int_equal(layer.state_size(), 2 * 64);
         }
-        assert_true(model->layers[1].attends());
+        assert_true(model->layers[1].attention() != nullptr);
         assert_int_equal(model->kv_groups.size(), 1);
         assert_true(model->kv_groups[0].layers == std::vector<int32_t>{1});
         assert_int_equal(model->state_size(), 2 * 2 * 64);
@@ -210,7 +216,7 @@ void layers_of_lfm2_convolve_or_attend_as_either_key_says(void **) {
 // B, C and x are thirds of one tensor, and of its bias.
 void the_input_of_a_short_convolution_is_one_tensor(void **) {
     const Model model = must_load(family("lfm2", R"("full_attn_idxs": [1], "conv_bias": true)"));
-    const ShortConvolution &s = model.layers[2].convolution;
+    const auto &s = is<ShortConvolution>(model.layers[2]);
     const std::string prefix = "model.layers.2.conv.";
     int64_t row = 0;
     for (const Weight *w : {&s.b, &s.c, &s.x}) {
@@ -226,12 +232,13 @@ void the_input_of_a_short_convolution_is_one_tensor(void **) {
     assert_true(s.filter.values.name == prefix + "conv.weight" && s.filter.columns() == 3);
     assert_true(s.filter.bias.name == prefix + "conv.bias" && s.o.bias);
     assert_true(
-        !must_load(family("lfm2", R"("full_attn_idxs": [1])")).layers[2].convolution.b.bias);
+        !is<ShortConvolution>(must_load(family("lfm2", R"("full_attn_idxs": [1])")).layers[2])
+             .b.bias);
 }
 
 void feed_forwards_of_lfm2_are_as_wide_as_its_keys_make_them(void **) {
     const auto width = [](const std::string &more) {
-        return must_load(family("lfm2", more)).layers[0].feed_forward.width;
+        return must_load(family("lfm2", more)).layers[0].feed_forward()->width;
     };
     assert_int_equal(width(R"("intermediate_size": 300)"), 256);
     assert_int_equal(width(R"("intermediate_size": 7, "block_ff_dim": 385)"), 256);
@@ -274,11 +281,12 @@ void experts_of_lfm2_moe_follow_its_dense_layers(void **) {
         "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
         "intermediate_size": 100, "routed_scaling_factor": 2.5)");
     const Model model = must_load(config);
-    assert_true(!model.layers[0].experts && model.layers[0].feed_forward.width == 100);
+    assert_true(model.layers[0].experts() == nullptr &&
+                model.layers[0].feed_forward()->width == 100);
     for (const size_t i : {1, 2}) {
-        const Experts &experts = model.layers[i].experts;
+        const Experts &experts = *model.layers[i].experts();
         const std::string prefix = "model.layers." + std::to_string(i) + ".feed_forward.";
-        assert_true(experts.each.size() == 6 && model.layers[i].feed_forward.width == 0);
+        assert_true(experts.each.size() == 6 && model.layers[i].feed_forward() == nullptr);
         const Router &router = experts.router;
         assert_true(router.kind == RouterKind::sigmoid && router.normalised);
         assert_true(router.scale == 2.5F && router.epsilon == 1e-6F && router.chosen == 2);
@@ -291,34 +299,35 @@ void experts_of_lfm2_moe_follow_its_dense_layers(void **) {
     const Model plain =
         must_load(family("lfm2_moe", types + R"(, "use_expert_bias": false, "num_experts": 4,
                                                    "norm_topk_prob": false)"));
-    assert_true(!plain.layers[2].experts.router.correction);
-    assert_true(!plain.layers[2].experts.router.normalised && !plain.layers[1].experts);
+    assert_true(!plain.layers[2].experts()->router.correction);
+    assert_true(!plain.layers[2].experts()->router.normalised &&
+                plain.layers[1].experts() == nullptr);
     // In one tensor per layer, as in transformers 5.
     Model stacked = must_load(config);
     find_stacked_experts(
         [](const std::string &name) { return name.ends_with("experts.gate_up_proj"); }, &stacked);
-    const FeedForward &last = stacked.layers[2].experts.each[5];
+    const FeedForward &last = stacked.layers[2].experts()->each[5];
     assert_true(last.up.values.name == "model.layers.2.feed_forward.experts.gate_up_proj");
     assert_true(last.up.values.first_row == 5 * 48 + 24 && last.up.values.stored_stack == 6);
     assert_true(last.down.values.name == "model.layers.2.feed_forward.experts.down_proj");
     Model both = must_load(config);
     find_stacked_experts([](const std::string &) { return true; }, &both);
-    assert_true(both.layers[2].experts.each[5].up.values.stored_stack == 0);
+    assert_true(both.layers[2].experts()->each[5].up.values.stored_stack == 0);
 }
 
 void defaults_of_lfm2_are_those_of_transformers(void **) {
     const Model dense = must_load(R"({"model_type": "lfm2"})");
     assert_true(dense.vocabulary == 65536 && dense.hidden == 2560 && dense.layers.size() == 32);
-    assert_int_equal(dense.layers[0].feed_forward.width, 8192);
+    assert_int_equal(dense.layers[0].feed_forward()->width, 8192);
     const Model moe = must_load(R"({"model_type": "lfm2_moe", "num_hidden_layers": 3,
                       "layer_types": ["full_attention", "conv", "conv"]})");
-    assert_true(moe.hidden == 2048 && moe.layers[0].feed_forward.width == 7168);
-    assert_true(!moe.layers[1].experts && moe.layers[2].experts.each.size() == 32);
-    assert_int_equal(moe.layers[2].experts.each[0].width, 1792);
-    assert_int_equal(moe.layers[2].experts.router.chosen, 4);
-    assert_true(bool(moe.layers[2].experts.router.correction));
-    assert_int_equal(moe.layers[1].convolution.width, 3);
-    assert_true(!moe.layers[1].convolution.filter.bias);
+    assert_true(moe.hidden == 2048 && moe.layers[0].feed_forward()->width == 7168);
+    assert_true(moe.layers[1].experts() == nullptr && moe.layers[2].experts()->each.size() == 32);
+    assert_int_equal(moe.layers[2].experts()->each[0].width, 1792);
+    assert_int_equal(moe.layers[2].experts()->router.chosen, 4);
+    assert_true(bool(moe.layers[2].experts()->router.correction));
+    assert_int_equal(is<ShortConvolution>(moe.layers[1]).width, 3);
+    assert_true(!is<ShortConvolution>(moe.layers[1]).filter.bias);
     for (const Model *model : {&dense, &moe}) {
         const Attention a = attention(*model);
         assert_true(a.heads == 32 && a.kv_heads == 8 && a.head_dim == model->hidden / 32);
@@ -374,17 +383,15 @@ void layer_types_of_a_hybrid_say_which_layers_have_a_delta_net(void **) {
                                          "full_attention", "linear_attention"])"));
     for (const size_t i : {0, 2}) {
         const Layer &layer = model.layers[i];
-        assert_true(bool(layer.linear_attention) && layer.attention.heads == 0 &&
-                    !layer.attention.q);
-        assert_int_equal(layer.linear_attention.channels(), 2 * 2 * 8 + 6 * 16);
-        assert_int_equal(layer.linear_attention.input_rows(), 128 + 96 + 12);
-        assert_int_equal(layer.linear_attention.state_size(), 6 * 8 * 16 + 3 * 128);
+        assert_int_equal(is<DeltaNet>(layer).channels(), 2 * 2 * 8 + 6 * 16);
+        assert_int_equal(layer.linear_attention()->input_rows(), 128 + 96 + 12);
+        assert_int_equal(layer.linear_attention()->state_size(), 6 * 8 * 16 + 3 * 128);
     }
     const Layer &full = model.layers[1];
-    assert_true(!full.linear_attention && full.attention.gated);
-    assert_int_equal(full.attention.q.rows(), 2 * 4 * 32);
-    assert_true(full.before_attention.offset == 1 && full.attention.q_norm.offset == 1);
-    assert_true(model.layers[0].linear_attention.norm.offset == 0);
+    assert_true(full.linear_attention() == nullptr && full.attention()->gated);
+    assert_int_equal(full.attention()->q.rows(), 2 * 4 * 32);
+    assert_true(full.before_attention.offset == 1 && full.attention()->q_norm.offset == 1);
+    assert_true(model.layers[0].linear_attention()->norm.offset == 0);
     assert_int_equal(model.ropes[0].dims(), 8); // a quarter of the head
     // Keys and values of the one layer that has them; the states of the other two.
     assert_int_equal(model.kv_groups.size(), 1);
@@ -393,9 +400,10 @@ void layer_types_of_a_hybrid_say_which_layers_have_a_delta_net(void **) {
     // By default every fourth layer attends.
     const Model four = must_load(R"({"model_type": "qwen3_next", "num_hidden_layers": 8})");
     for (size_t i = 0; i < 8; ++i)
-        assert_true(bool(four.layers[i].linear_attention) == (i % 4 != 3));
+        assert_true((four.layers[i].linear_attention() != nullptr) == (i % 4 != 3));
     const Model two = must_load(hybrid("qwen3_next", R"("full_attention_interval": 2)"));
-    assert_true(bool(two.layers[0].linear_attention) && !two.layers[1].linear_attention);
+    assert_true((two.layers[0].linear_attention() != nullptr) &&
+                two.layers[1].linear_attention() == nullptr);
 }
 
 // The parts of one matrix are in the order q, k, v, z, b, a of all heads, wherever they are in the
@@ -405,13 +413,13 @@ void a_delta_nets_input_is_in_one_order_in_both_families(void **) {
         must_load(hybrid("qwen3_next", R"("num_experts": 0, "full_attention_interval": 3)"));
     const Model newer = must_load(hybrid("qwen3_5_text", R"("full_attention_interval": 3)"));
     for (const Model *model : {&next, &newer}) {
-        const LinearAttention &delta = model->layers[0].linear_attention;
+        const auto &delta = is<DeltaNet>(model->layers[0]);
         int64_t rows = 0;
         for (const Tensor &part : delta.input) rows += part.rows;
         assert_int_equal(rows, delta.input_rows());
     }
     // For the second key head, whose rows begin at 8 + 8 + 48 + 48: its key and the gates z.
-    const LinearAttention &delta = next.layers[0].linear_attention;
+    const auto &delta = is<DeltaNet>(next.layers[0]);
     assert_int_equal(delta.input.size(), 6 * 2);
     assert_int_equal(delta.input[3].first_row, 112 + 8);
     assert_int_equal(delta.input[3].rows, 8);
@@ -462,20 +470,21 @@ void defaults_of_hybrids_are_those_of_transformers(void **) {
     assert_true(dense.vocabulary == 248320 && dense.hidden == 4096 && dense.layers.size() == 32);
     const Attention full = attention(dense, 3);
     assert_true(full.heads == 16 && full.kv_heads == 4 && full.head_dim == 256);
-    assert_int_equal(dense.layers[0].feed_forward.width, 12288);
-    const LinearAttention &delta = dense.layers[0].linear_attention;
+    assert_int_equal(dense.layers[0].feed_forward()->width, 12288);
+    const auto &delta = is<DeltaNet>(dense.layers[0]);
     assert_true(delta.key_heads == 16 && delta.value_heads == 32 && delta.key_dim == 128 &&
                 delta.value_dim == 128 && delta.width == 4);
     assert_int_equal(dense.ropes[0].dims(), 64);
     const Model next = must_load(R"({"model_type": "qwen3_next"})");
     assert_true(next.layers.size() == 48 && next.hidden == 2048);
-    assert_int_equal(next.layers[5].experts.each.size(), 512);
-    assert_int_equal(next.layers[5].experts.router.chosen, 10);
-    assert_true(next.layers[5].experts.router.normalised && bool(next.layers[5].shared_gate));
-    assert_int_equal(next.layers[5].experts.each[0].width, 512);
+    assert_int_equal(next.layers[5].experts()->each.size(), 512);
+    assert_int_equal(next.layers[5].experts()->router.chosen, 10);
+    assert_true(next.layers[5].experts()->router.normalised && bool(next.layers[5].shared()->gate));
+    assert_int_equal(next.layers[5].experts()->each[0].width, 512);
     const Model sparse = must_load(R"({"model_type": "qwen3_5_moe_text"})");
-    assert_true(sparse.layers.size() == 40 && sparse.layers[0].experts.each.size() == 256);
-    assert_true(attention(sparse, 3).kv_heads == 2 && sparse.layers[0].feed_forward.width == 512);
+    assert_true(sparse.layers.size() == 40 && sparse.layers[0].experts()->each.size() == 256);
+    assert_true(attention(sparse, 3).kv_heads == 2 &&
+                sparse.layers[0].feed_forward()->width == 512);
 }
 
 // ---- Granite 4 ----
@@ -489,12 +498,11 @@ std::string granite4(const std::string &more) {
 
 void a_mamba_layers_parts_are_in_the_order_of_all_linear_attention(void **) {
     const Model model = must_load(granite4(""));
-    assert_true(model.layers[1].attention.rope == -1 && model.ropes.empty());
-    assert_true(!model.layers[1].linear_attention && model.layers[1].attention.q);
+    assert_true(model.layers[1].attention()->rope == -1 && model.ropes.empty());
+    assert_true(model.layers[1].linear_attention() == nullptr && model.layers[1].attention()->q);
     const int32_t values = 2 * model.hidden, keys = 2 * 24, channels = 2 * keys + values;
     for (const size_t i : {0, 2}) {
-        const LinearAttention &mamba = model.layers[i].linear_attention;
-        assert_true(mamba.rule == StateRule::state_space && !mamba.unit_length && mamba.gate_first);
+        const auto &mamba = is<Mamba2>(model.layers[i]);
         assert_true(mamba.key_heads == 2 && mamba.value_heads == 8 && mamba.norm_parts == 2);
         assert_int_equal(mamba.value_dim, values / 8);
         assert_int_equal(mamba.channels(), channels);
@@ -518,7 +526,7 @@ void a_mamba_layers_parts_are_in_the_order_of_all_linear_attention(void **) {
             assert_string_equal(part.bias.name.substr(15).c_str(), "mamba.conv1d.bias");
         }
     }
-    assert_int_equal(model.layers[0].experts.each.size(), 8);
+    assert_int_equal(model.layers[0].experts()->each.size(), 8);
     assert_true(model.kv_groups[0].layers == std::vector<int32_t>{1});
 }
 
@@ -527,10 +535,11 @@ void every_spelling_of_a_granite_4_is_read(void **) {
     for (const char *types : {R"("layer_types": ["linear_attention", "full_attention", "mamba"])",
                               R"("layers_block_type": ["mamba", "attention", "mamba"])"}) {
         const Model model = must_load(family("granitemoehybrid", types));
-        assert_true(model.layers[0].linear_attention && !model.layers[1].linear_attention);
+        assert_true(model.layers[0].linear_attention() != nullptr &&
+                    model.layers[1].linear_attention() == nullptr);
     }
     const auto mamba = [](const std::string &more) {
-        return must_load(granite4(more)).layers[0].linear_attention;
+        return is<Mamba2>(must_load(granite4(more)).layers[0]);
     };
     assert_true(mamba(R"("mamba_d_head": "auto")").value_dim == mamba("").value_dim);
     assert_true(mamba(R"("mamba_conv_bias": false)").convolution[0].bias.rows == 0);
@@ -540,23 +549,25 @@ void every_spelling_of_a_granite_4_is_read(void **) {
     // As written by transformers before 5.
     assert_true(std::isinf(mamba(R"("time_step_limit": [0.0, Infinity])").most_step));
     assert_true(std::isinf(mamba(R"("not_read": [NaN, -Infinity])").most_step));
-    const LinearAttention limited = mamba(R"("time_step_limit": [0.25, 8])");
+    const Mamba2 limited = mamba(R"("time_step_limit": [0.25, 8])");
     assert_true(limited.least_step == 0.25F && limited.most_step == 8);
     assert_int_equal(must_load(granite4(R"("position_embedding_type": "rope")")).ropes.size(), 1);
     assert_true(must_load(granite4(R"("position_embedding_type": "nope")")).ropes.empty());
     // Dense: only the feed-forward that otherwise shares a layer with experts.
     const Model dense = must_load(granite4(
         R"("num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 48)"));
-    assert_true(!dense.layers[0].experts && dense.layers[0].feed_forward.width == 48);
-    assert_int_equal(dense.layers[0].feed_forward.up.values.first_row, 48);
+    assert_true(dense.layers[0].experts() == nullptr &&
+                dense.layers[0].feed_forward()->width == 48);
+    assert_int_equal(dense.layers[0].feed_forward()->up.values.first_row, 48);
     // Without a Mamba layer, its keys are ignored.
     const Model attends = must_load(family("granitemoehybrid", R"("mamba_n_heads": 7,
         "layer_types": ["attention", "attention", "attention"])"));
     assert_true(attends.state_size() == 0 && attends.kv_groups.size() == 1);
     // Also with a shared expert and without any Mamba.
     const Model shared = must_load(family("granitemoeshared", R"("shared_intermediate_size": 40)"));
-    assert_true(shared.layers[0].feed_forward.width == 40 && shared.layers[0].experts);
-    assert_true(must_load(family("granitemoeshared", "")).layers[0].feed_forward.width == 0);
+    assert_true(shared.layers[0].feed_forward()->width == 40 &&
+                shared.layers[0].experts() != nullptr);
+    assert_true(must_load(family("granitemoeshared", "")).layers[0].feed_forward() == nullptr);
 }
 
 void defaults_of_a_granite_4_are_those_of_transformers(void **) {
@@ -565,15 +576,15 @@ void defaults_of_a_granite_4_are_those_of_transformers(void **) {
     assert_true(model.vocabulary == 32000 && model.hidden == 4096 && !model.tied);
     assert_true(model.max_positions == 2048 && model.bos_token == 1 &&
                 model.eos_tokens == std::vector<int32_t>{2});
-    const LinearAttention &mamba = model.layers[0].linear_attention;
+    const auto &mamba = is<Mamba2>(model.layers[0]);
     assert_true(mamba.value_heads == 128 && mamba.value_dim == 64 && mamba.key_heads == 1 &&
                 mamba.key_dim == 256 && mamba.width == 4 && mamba.convolution[0].bias);
     assert_true(mamba.least_step == 0 && std::isinf(mamba.most_step));
     const Attention full = attention(model, 1);
     assert_true(full.heads == 32 && full.kv_heads == 32 && full.head_dim == 128 && full.scale == 1);
     const Layer &layer = model.layers[1];
-    assert_true(layer.experts.each.size() == 8 && layer.experts.router.chosen == 2);
-    assert_true(layer.experts.each[0].width == 11008 && layer.feed_forward.width == 1024);
+    assert_true(layer.experts()->each.size() == 8 && layer.experts()->router.chosen == 2);
+    assert_true(layer.experts()->each[0].width == 11008 && layer.feed_forward()->width == 1024);
     assert_true(layer.residual_scale == 1 && model.embedding_scale == 1 && model.logits_scale == 1);
     assert_true(model.final_norm.epsilon == 1e-6F);
 }
@@ -634,14 +645,15 @@ void layers_of_bamba_attend_where_its_list_says(void **) {
                 model.final_norm.weight.name == "model.final_layernorm.weight");
     for (size_t i = 0; i < 3; ++i) {
         const Layer &layer = model.layers[i];
-        assert_true(layer.attends() == (i == 1) && bool(layer.linear_attention) == (i != 1));
+        assert_true((layer.attention() != nullptr) == (i == 1) &&
+                    (layer.linear_attention() != nullptr) == (i != 1));
         const std::string prefix = "model.layers." + std::to_string(i) + ".";
         assert_true(layer.before_feed_forward.weight.name == prefix + "pre_ff_layernorm.weight");
-        assert_true(layer.feed_forward.gate.values.name ==
+        assert_true(layer.feed_forward()->gate.values.name ==
                     prefix + "feed_forward.gate_proj.weight");
-        assert_true(layer.feed_forward.down.bias && layer.feed_forward.width == 14336);
+        assert_true(layer.feed_forward()->down.bias && layer.feed_forward()->width == 14336);
         if (i == 1) continue;
-        const LinearAttention &mamba = layer.linear_attention;
+        const auto &mamba = is<Mamba2>(layer);
         assert_true(mamba.key_heads == 2 && mamba.norm_parts == 1 && mamba.key_dim == 256);
         assert_true(mamba.o.values.name == prefix + "mamba.out_proj.weight");
     }
@@ -653,7 +665,7 @@ void layers_of_bamba_attend_where_its_list_says(void **) {
     assert_true(plain.max_positions == 262144 && plain.final_norm.epsilon == 1e-5F && !plain.tied);
     assert_true(plain.bos_token == 1 && plain.eos_tokens == std::vector<int32_t>{2});
     assert_true(attention(plain, 9).kv_heads == 8 && attention(plain, 9).head_dim == 128);
-    assert_int_equal(plain.layers[0].linear_attention.value_heads, 128);
+    assert_int_equal(plain.layers[0].linear_attention()->value_heads, 128);
     const int32_t format = BATCHLLM_ERROR_MODEL_FORMAT, other = BATCHLLM_ERROR_UNSUPPORTED;
     must_fail(family("bamba", ""), format, {"attn_layer_indices"});
     must_fail(family("bamba", R"("attn_layer_indices": [])"), other, {"attn_layer_indices"});
@@ -700,31 +712,30 @@ void each_layer_of_a_nemotron_h_is_one_thing(void **) {
         assert_true(norm.weight.name == "model.layers." + std::to_string(i) + ".norm.weight");
         assert_true(norm.epsilon == 1e-5F);
     }
-    const LinearAttention &mamba = model.layers[0].linear_attention;
-    assert_true(mamba.rule == StateRule::state_space && mamba.gate_first && !mamba.unit_length);
+    const auto &mamba = is<Mamba2>(model.layers[0]);
     assert_true(mamba.value_heads == 6 && mamba.value_dim == 20 && mamba.key_heads == 2);
     assert_true(mamba.key_dim == 24 && mamba.norm_parts == 2 && mamba.width == 4);
     assert_string_equal(mamba.o.values.name.c_str(), "model.layers.0.mixer.out_proj.weight");
-    const FeedForward &dense = model.layers[1].feed_forward;
+    const FeedForward &dense = *model.layers[1].feed_forward();
     assert_true(dense.width == 72 && !dense.gate && dense.up.bias && dense.down.bias);
     assert_true(dense.activation == Activation::relu_squared);
     assert_string_equal(dense.up.values.name.c_str(), "model.layers.1.mixer.up_proj.weight");
-    const Attention &full = model.layers[2].attention;
+    const Attention &full = *model.layers[2].attention();
     assert_true(full.rope < 0 && full.heads == 4 && full.kv_heads == 2 && full.head_dim == 24);
     assert_string_equal(full.o.values.name.c_str(), "model.layers.2.mixer.o_proj.weight");
     const Layer &sparse = model.layers[3];
-    const Router &router = sparse.experts.router;
+    const Router &router = sparse.experts()->router;
     assert_true(router.kind == RouterKind::sigmoid && router.chosen == 2 && router.normalised);
     assert_true(router.groups == 4 && router.chosen_groups == 2 && router.correction.rows == 8);
     assert_string_equal(router.correction.name.c_str(),
                         "model.layers.3.mixer.gate.e_score_correction_bias");
-    const FeedForward &expert = sparse.experts.each[7];
+    const FeedForward &expert = sparse.experts()->each[7];
     assert_true(expert.width == 16 && !expert.gate && !expert.up.bias);
     assert_true(expert.activation == Activation::relu_squared);
     assert_string_equal(expert.up.values.name.c_str(),
                         "model.layers.3.mixer.experts.7.up_proj.weight");
-    assert_true(sparse.feed_forward.width == 40 && sparse.feed_forward.up.bias);
-    assert_string_equal(sparse.feed_forward.up.values.name.c_str(),
+    assert_true(sparse.feed_forward()->width == 40 && sparse.feed_forward()->up.bias);
+    assert_string_equal(sparse.feed_forward()->up.values.name.c_str(),
                         "model.layers.3.mixer.shared_experts.up_proj.weight");
     assert_true(model.kv_groups.size() == 1 &&
                 model.kv_groups[0].layers == std::vector<int32_t>{2});
@@ -737,21 +748,21 @@ void every_spelling_of_a_nemotron_h_is_read(void **) {
                                   "hybrid_override_pattern": "M*")",
           R"("hybrid_override_pattern": "M-*E", "num_hidden_layers": 4)"}) {
         const Model model = must_load(nemotron("", layers));
-        assert_true(model.layers.size() == 4 && model.layers[0].linear_attention);
-        assert_true(model.layers[1].feeds() && model.layers[2].attends() &&
-                    model.layers[3].experts);
+        assert_true(model.layers.size() == 4 && model.layers[0].linear_attention() != nullptr);
+        assert_true(model.layers[1].feeds() && model.layers[2].attention() != nullptr &&
+                    model.layers[3].experts() != nullptr);
     }
     const auto mamba = [](const std::string &more) {
-        return must_load(nemotron(more)).layers[0].linear_attention;
+        return is<Mamba2>(must_load(nemotron(more)).layers[0]);
     };
     // Infinity as written by Python, and by transformers 5.
     for (const char *infinity : {"Infinity", R"({"__float__": "Infinity"})"}) {
-        const LinearAttention limited = mamba(
-            R"("time_step_min": 0.001, "time_step_limit": [0.25, )" + std::string(infinity) + "]");
+        const Mamba2 limited = mamba(R"("time_step_min": 0.001, "time_step_limit": [0.25, )" +
+                                     std::string(infinity) + "]");
         assert_true(limited.least_step == 0.25F && std::isinf(limited.most_step));
     }
     assert_true(mamba(R"("time_step_min": 0.001)").least_step == 0);
-    const LinearAttention older = mamba(R"("mamba_n_groups": 3, "mamba_d_conv": 3,
+    const Mamba2 older = mamba(R"("mamba_n_groups": 3, "mamba_d_conv": 3,
                                            "mamba_conv_bias": false, "mamba_dt_limit": [0, 9])");
     assert_true(older.key_heads == 3 && older.width == 3 && older.most_step == 9);
     assert_true(older.convolution[0].bias.rows == 0);
@@ -760,16 +771,17 @@ void every_spelling_of_a_nemotron_h_is_read(void **) {
     const Model first = must_load(R"({"model_type": "nemotron_h", "attention_head_dim": 64})");
     assert_int_equal(attention(first, 2).head_dim, 64);
     assert_int_equal(
-        must_load(nemotron(R"("mlp_hidden_act": "silu")")).layers[3].experts.each[0].activation,
+        must_load(nemotron(R"("mlp_hidden_act": "silu")")).layers[3].experts()->each[0].activation,
         Activation::silu);
     // Keys for parts that no layer has are not read.
     const Model dense = must_load(nemotron(R"("n_routed_experts": 0, "moe_latent_size": 7)",
                                            R"("hybrid_override_pattern": "M-*-")"));
-    assert_true(!dense.layers[3].experts && dense.layers[3].feed_forward.width == 72);
+    assert_true(dense.layers[3].experts() == nullptr &&
+                dense.layers[3].feed_forward()->width == 72);
     Model stacked = must_load(nemotron(""));
     find_stacked_experts([](const std::string &name) { return name.ends_with("experts.up_proj"); },
                          &stacked);
-    const FeedForward &last = stacked.layers[3].experts.each[7];
+    const FeedForward &last = stacked.layers[3].experts()->each[7];
     assert_true(last.up.values.name == "model.layers.3.mixer.experts.up_proj" && !last.gate);
     assert_true(last.up.values.first_row == 7 * 16 && last.up.values.stored_rows == 16);
     assert_true(last.down.values.first_row == 7 * 64 && last.down.values.stored_stack == 8);
@@ -781,19 +793,19 @@ void defaults_of_a_nemotron_h_are_those_of_transformers(void **) {
     assert_true(model.max_positions == 4096 && model.bos_token == 1 &&
                 model.eos_tokens == std::vector<int32_t>{2});
     assert_int_equal(model.layers.size(), 4);
-    const LinearAttention &mamba = model.layers[0].linear_attention;
+    const auto &mamba = is<Mamba2>(model.layers[0]);
     assert_true(mamba.value_heads == 128 && mamba.value_dim == 64 && mamba.key_heads == 8 &&
                 mamba.key_dim == 128 && mamba.width == 4 && mamba.convolution[0].bias);
     assert_true(mamba.least_step == 0 && std::isinf(mamba.most_step));
     const Layer &sparse = model.layers[1];
-    assert_true(sparse.experts.each.size() == 8 && sparse.experts.router.chosen == 2);
-    assert_true(sparse.experts.router.groups == 1 && sparse.experts.router.scale == 1 &&
-                sparse.experts.router.normalised);
-    assert_true(sparse.experts.each[0].width == 7688 && sparse.feed_forward.width == 7688);
+    assert_true(sparse.experts()->each.size() == 8 && sparse.experts()->router.chosen == 2);
+    assert_true(sparse.experts()->router.groups == 1 && sparse.experts()->router.scale == 1 &&
+                sparse.experts()->router.normalised);
+    assert_true(sparse.experts()->each[0].width == 7688 && sparse.feed_forward()->width == 7688);
     const Attention full = attention(model, 2);
     assert_true(full.heads == 32 && full.kv_heads == 8 && full.head_dim == 128);
-    assert_true(model.layers[3].feed_forward.width == 21504 &&
-                !model.layers[3].feed_forward.up.bias);
+    assert_true(model.layers[3].feed_forward()->width == 21504 &&
+                !model.layers[3].feed_forward()->up.bias);
 }
 
 void a_nemotron_h_whose_keys_do_not_fit_is_refused_by_name(void **) {
@@ -852,8 +864,8 @@ void layers_of_gemma_4_share_keys_and_values_with_earlier_ones_of_their_kind(voi
         assert_int_equal(a.kv_layer, i - 2);
         assert_true(a.kv_group == source.kv_group && a.kv_plane == source.kv_plane);
         assert_true(!a.k && !a.v && !a.k_norm && !a.v_norm);
-        assert_int_equal(model.layers[i].feed_forward.width, 96);
-        assert_int_equal(model.layers[i - 2].feed_forward.width, 48);
+        assert_int_equal(model.layers[i].feed_forward()->width, 96);
+        assert_int_equal(model.layers[i - 2].feed_forward()->width, 48);
     }
     assert_int_equal(model.kv_groups.size(), 2);
     assert_int_equal(model.kv_planes(), 1);
@@ -902,7 +914,7 @@ void gemma_4_may_have_experts_beside_every_feed_forward(void **) {
     for (size_t i = 0; i < model.layers.size(); ++i) {
         const Layer &layer = model.layers[i];
         const std::string prefix = "model.layers." + std::to_string(i) + ".";
-        const Router &router = layer.experts.router;
+        const Router &router = layer.experts()->router;
         assert_true(router.kind == RouterKind::softmax && router.normalised && router.chosen == 2);
         assert_true(router.scale == 1 && router.logits_scale == 0.125F);
         assert_true(router.weight.values.name == prefix + "router.proj.weight");
@@ -910,23 +922,23 @@ void gemma_4_may_have_experts_beside_every_feed_forward(void **) {
         assert_true(router.norm.weight.name == prefix + "router.scale");
         assert_true(router.expert_scale.name == prefix + "router.per_expert_scale");
         assert_int_equal(router.expert_scale.rows, 6);
-        const FeedForward &last = layer.experts.each[5];
+        const FeedForward &last = layer.experts()->each[5];
         assert_true(last.width == 24 && last.activation == Activation::gelu_tanh);
         assert_true(last.up.values.name == prefix + "experts.5.up_proj.weight");
-        assert_int_equal(layer.feed_forward.width, 48);
-        assert_true(layer.feed_forward.up.values.name == prefix + "mlp.up_proj.weight");
+        assert_int_equal(layer.feed_forward()->width, 48);
+        assert_true(layer.feed_forward()->up.values.name == prefix + "mlp.up_proj.weight");
         for (const auto &[norm, name] :
              {std::pair(&layer.before_feed_forward, "pre_feedforward_layernorm"),
-              std::pair(&layer.after_shared, "post_feedforward_layernorm_1"),
-              std::pair(&layer.experts.before, "pre_feedforward_layernorm_2"),
-              std::pair(&layer.experts.after, "post_feedforward_layernorm_2"),
+              std::pair(&layer.shared()->after, "post_feedforward_layernorm_1"),
+              std::pair(&layer.experts()->before, "pre_feedforward_layernorm_2"),
+              std::pair(&layer.experts()->after, "post_feedforward_layernorm_2"),
               std::pair(&layer.after_feed_forward, "post_feedforward_layernorm")}) {
             assert_true(norm->kind == NormKind::rms && norm->offset == 0);
             assert_true(norm->weight.name == prefix + name + ".weight");
         }
     }
     const Model dense = must_load(gemma4(R"("enable_moe_block": false, "num_experts": null)"));
-    assert_true(!dense.layers[0].experts && !dense.layers[0].after_shared);
+    assert_true(dense.layers[0].experts() == nullptr);
 }
 
 // Their class has no defaults.
@@ -1117,7 +1129,8 @@ void experts_of_all_layers_are_limited(void **) {
     assert_int_equal(must_load(R"({"model_type": "mixtral", "num_hidden_layers": 128,
                                    "num_local_experts": 128})")
                          .layers[127]
-                         .experts.each.size(),
+                         .experts()
+                         ->each.size(),
                      128);
 }
 
@@ -1222,9 +1235,10 @@ Model layers_of(const std::string &pattern, int32_t window, int32_t max_position
     model.max_positions = max_positions;
     for (const char kind : pattern) {
         Layer layer;
-        layer.attention.kv_heads = 8;
-        layer.attention.head_dim = kind == 'b' ? 512 : 256;
-        layer.attention.window = kind == 'W' ? window : 0;
+        Attention &a = layer.mixer.emplace<Attention>();
+        a.kv_heads = 8;
+        a.head_dim = kind == 'b' ? 512 : 256;
+        a.window = kind == 'W' ? window : 0;
         model.layers.push_back(layer);
     }
     place_keys_and_values(&model);
@@ -1256,7 +1270,8 @@ void layers_of_one_kind_share_kv_groups_of_equal_pages(void **) {
             const KvGroup &group = model.kv_groups[g];
             assert_in_range(group.layers.size(), 1, c.planes);
             for (size_t i = 0; i < group.layers.size(); ++i, ++placed) {
-                const Attention &a = model.layers[static_cast<size_t>(group.layers[i])].attention;
+                const Attention &a =
+                    *model.layers[static_cast<size_t>(group.layers[i])].attention();
                 assert_int_equal(a.kv_group, g);
                 assert_int_equal(a.kv_plane, i);
                 assert_int_equal(group.window, a.window < c.max_positions ? a.window : 0);
@@ -1273,7 +1288,7 @@ void no_layer_of_qwen2_moe_has_a_window_below_0(void **) {
     const auto windowed = [&](const char *below) {
         const Model model = must_load(family("qwen2_moe", keys + below));
         return std::ranges::count_if(model.layers,
-                                     [](const Layer &l) { return l.attention.window != 0; });
+                                     [](const Layer &l) { return l.attention()->window != 0; });
     };
     assert_int_equal(windowed("0"), 0);
     assert_int_equal(windowed("1"), 1);
@@ -1282,18 +1297,18 @@ void no_layer_of_qwen2_moe_has_a_window_below_0(void **) {
 
 void biases_follow_each_familys_rules(void **) {
     Layer layer = must_load(llama(R"("attention_bias": true, "mlp_bias": true)")).layers[1];
-    assert_true(bool(layer.attention.k.bias) && bool(layer.attention.o.bias) &&
-                bool(layer.feed_forward.down.bias));
+    assert_true(bool(layer.attention()->k.bias) && bool(layer.attention()->o.bias) &&
+                bool(layer.feed_forward()->down.bias));
     layer = must_load(family("mistral", R"("attention_bias": true, "mlp_bias": true)")).layers[1];
-    assert_false(bool(layer.attention.k.bias) || bool(layer.attention.o.bias) ||
-                 bool(layer.feed_forward.down.bias));
+    assert_false(bool(layer.attention()->k.bias) || bool(layer.attention()->o.bias) ||
+                 bool(layer.feed_forward()->down.bias));
     layer = must_load(family("qwen2", R"("attention_bias": false)")).layers[1];
-    assert_true(bool(layer.attention.k.bias));
-    assert_false(bool(layer.attention.o.bias) || bool(layer.feed_forward.down.bias) ||
-                 bool(layer.attention.q_norm));
+    assert_true(bool(layer.attention()->k.bias));
+    assert_false(bool(layer.attention()->o.bias) || bool(layer.feed_forward()->down.bias) ||
+                 bool(layer.attention()->q_norm));
     layer = must_load(family("qwen3", R"("attention_bias": true)")).layers[1];
-    assert_true(bool(layer.attention.k.bias) && bool(layer.attention.o.bias) &&
-                bool(layer.attention.q_norm));
+    assert_true(bool(layer.attention()->k.bias) && bool(layer.attention()->o.bias) &&
+                bool(layer.attention()->q_norm));
 }
 
 void eos_is_every_id_of_the_generation_config(void **) {

@@ -268,8 +268,8 @@ void check_model(const Checkpoint4 &from) {
     const auto loaded = load(from);
     if (!loaded.ok()) fail_msg("%s", loaded.status().message().c_str());
     const Layer &got = (*loaded)->layers[0];
-    const Attention &a = got.attention;
-    const FeedForward &f = got.feed_forward;
+    const Attention &a = *got.attention();
+    const FeedForward &f = *got.feed_forward();
     for (const Weight *w : {&a.q, &a.k, &a.v, &a.o, &f.gate, &f.up, &f.down}) {
         const Tensor &tensor = w->values;
         assert_true(tensor.dtype == DType::u4);
@@ -615,7 +615,7 @@ void experts_are_read_out_of_a_stack_gate_and_up_by_turns(void **) {
         const auto loaded =
             load_gpt_oss(gpt_oss(stacks.gate_up, stacks.down, mxfp4), mxfp4 ? mxfp4_config : "");
         if (!loaded.ok()) fail_msg("%s", loaded.status().message().c_str());
-        const Experts &got = (*loaded)->layers[0].experts;
+        const Experts &got = *(*loaded)->layers[0].experts();
         assert_int_equal(got.each.size(), experts);
         for (int64_t e = 0; e < experts; ++e) {
             const FeedForward &f = got.each[static_cast<size_t>(e)];

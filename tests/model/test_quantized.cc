@@ -342,8 +342,8 @@ void elements_are_what_is_stored_times_the_scale_of_their_block(void **) {
         const auto loaded = load(entries, *c.config);
         if (!loaded.ok()) fail_msg("%s", loaded.status().message().c_str());
         const Layer &got = (*loaded)->layers[0];
-        const Attention &a = got.attention;
-        const FeedForward &f = got.feed_forward;
+        const Attention &a = *got.attention();
+        const FeedForward &f = *got.feed_forward();
         for (const Weight *w : {&a.q, &a.k, &a.v, &a.o, &f.gate, &f.up, &f.down}) {
             check_rows(w->values, entries, c.rows, c.columns, c.ending);
         }
@@ -381,7 +381,7 @@ void scales_are_read_in_each_type_and_shape(void **) {
         entries[name] = entry;
         const auto loaded = load(entries, by_tensor);
         if (!loaded.ok()) fail_msg("%s", loaded.status().message().c_str());
-        const Tensor &down = (*loaded)->layers[0].feed_forward.down.values;
+        const Tensor &down = (*loaded)->layers[0].feed_forward()->down.values;
         assert_true(down.scales.data[0] == 0.5f);
     }
     Entries entries = phi3();
@@ -516,7 +516,7 @@ void scales_of_keys_and_values_are_read_under_each_of_their_names(void **) {
         entries[layer + "self_attn." + c.v] = floats({}, {0.25f});
         const auto loaded = load(entries, c.config);
         if (!loaded.ok()) fail_msg("%s", loaded.status().message().c_str());
-        const Attention &a = (*loaded)->layers[0].attention;
+        const Attention &a = *(*loaded)->layers[0].attention();
         const auto wanted = [](float scale) {
             return scale == 0 ? std::vector<float>() : std::vector<float>{scale};
         };

@@ -312,12 +312,12 @@ void a_models_tensors_are_views_into_its_file(void **) {
     assert_int_equal(model.files.size(), 1);
     assert_int_equal(model.embedding.rows, 5);
     assert_int_equal(model.embedding.columns, 4);
-    assert_int_equal(model.layers[0].feed_forward.down.columns(), 6);
+    assert_int_equal(model.layers[0].feed_forward()->down.columns(), 6);
     assert_true(model.head.values.data == model.embedding.data + model.embedding.bytes());
     assert_int_equal(model.weight_bytes(),
                      static_cast<int64_t>(4 * (20 + 20 + 4 + 4 + 4 + 16 + 8 + 8 + 16 + 72)));
     assert_true(model.dtype == DType::f32); // not stated: that of the file
-    assert_false(static_cast<bool>(model.layers[0].attention.q.bias));
+    assert_false(static_cast<bool>(model.layers[0].attention()->q.bias));
 }
 
 void each_missing_tensor_is_named(void **) {

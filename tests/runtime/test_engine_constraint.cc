@@ -138,8 +138,8 @@ std::string prompt_of(int32_t i) {
 }
 
 // Rows of every rule and free ones, of the same prompts, with handles destroyed before the job runs.
-Answers run(const Shape &shape, const Way &way, batchllm_stats *stats = nullptr,
-            int64_t *fed_tokens = nullptr) {
+AnswersByRow run(const Shape &shape, const Way &way, batchllm_stats *stats = nullptr,
+                 int64_t *fed_tokens = nullptr) {
     const std::unique_ptr<Engine> engine = make_engine(shape, fed_tokens);
     {
         std::vector<batchllm_constraint> handles;
@@ -163,7 +163,7 @@ struct Ends {
 };
 
 // Checks that every row that stopped has a text of its rule.
-void check(const Answers &answers, const Way &way, Ends *ends) {
+void check(const AnswersByRow &answers, const Way &way, Ends *ends) {
     const std::vector<Rule> all = rules();
     assert_int_equal(answers.size(), prompts_of_a_rule * rows_of_a_prompt * way.params.samples);
     for (const auto &[row, answer] : answers) {
@@ -189,7 +189,8 @@ void check(const Answers &answers, const Way &way, Ends *ends) {
 // in its last bits with the rows beside it, so a token drawn at the very edge of its range may
 // become its neighbour: at most one in fifty of the sampled rows. If rows got the wrong masks, many
 // would differ.
-void compare(const Answers &expected, const Answers &found, const Way &way, const char *what) {
+void compare(const AnswersByRow &expected, const AnswersByRow &found, const Way &way,
+             const char *what) {
     size_t differ = 0;
     for (const auto &[row, answer] : found) {
         const Answer &other = expected.at(row);
@@ -204,7 +205,7 @@ void every_text_is_one_of_its_constraint_in_any_company(void **) {
     Ends ends, ends_in_company;
     int64_t fed_tokens = 0, preemptions = 0;
     for (const Way &way : ways()) {
-        const Answers alone = run({}, way);
+        const AnswersByRow alone = run({}, way);
         check(alone, way, &ends);
         std::vector<Shape> shapes(5);
         shapes[0].batches_in_flight = 2;
@@ -217,7 +218,7 @@ void every_text_is_one_of_its_constraint_in_any_company(void **) {
         shapes[4].kv_memory_bytes = 400'000;
         for (size_t i = 0; i < shapes.size(); ++i) {
             batchllm_stats stats;
-            const Answers found = run(shapes[i], way, &stats, &fed_tokens);
+            const AnswersByRow found = run(shapes[i], way, &stats, &fed_tokens);
             assert_int_equal(found.size(), alone.size());
             compare(alone, found, way, ("shape " + std::to_string(i)).c_str());
             check(found, way, &ends_in_company);
@@ -244,7 +245,7 @@ void made_up_tokens_keep_to_their_constraints_too(void **) {
 
 void free_rows_are_what_they_are_without_constraints(void **) {
     for (const Way &way : ways()) {
-        const Answers together = run({}, way);
+        const AnswersByRow together = run({}, way);
         const std::unique_ptr<Engine> engine = make_engine({});
         for (int32_t i = 0; i < prompts_of_a_rule; ++i) {
             const uint64_t tag = static_cast<uint64_t>(i + 1) * rows_of_a_prompt - 1;
@@ -280,7 +281,7 @@ void a_row_ends_where_nothing_can_follow(void **) {
     const batchllm_constraint handle = handle_of(engine.get(), one_text);
     add(engine.get(), "Any", 0, greedy.params, &handle);
     assert_true(engine->run(nullptr, nullptr).ok());
-    const Answers answers = answers_of(*engine->poll(0));
+    const AnswersByRow answers = answers_of(*engine->poll(0));
     const Answer &answer = answers.at({0, 0});
     assert_string_equal(answer.text.c_str(), "blue");
     assert_int_equal(answer.finish, BATCHLLM_FINISH_STOP);
@@ -305,7 +306,7 @@ void forced_tokens_take_no_step_each(void **) {
             add(engine.get(), "Any", 0, params, &handle);
             const Status status = engine->run(nullptr, nullptr);
             if (!status.ok()) fail_msg("%s", status.message().c_str());
-            const Answers answers = answers_of(*engine->poll(0));
+            const AnswersByRow answers = answers_of(*engine->poll(0));
             const Answer &answer = answers.at({0, 0});
             assert_true(answer.text.starts_with("the names of the three green colours"));
             assert_true(answer.text.ends_with("red") || answer.text.ends_with("blue"));
@@ -328,7 +329,7 @@ void a_row_that_is_cut_says_so(void **) {
     const batchllm_constraint handle = handle_of(engine.get(), rules()[2].specification);
     add(engine.get(), "Any", 0, params, &handle);
     assert_true(engine->run(nullptr, nullptr).ok());
-    const Answers answers = answers_of(*engine->poll(0));
+    const AnswersByRow answers = answers_of(*engine->poll(0));
     assert_int_equal(answers.at({0, 0}).finish, BATCHLLM_FINISH_LENGTH);
     assert_true(answers.at({0, 0}).text.starts_with("{\""));
 }
@@ -339,7 +340,7 @@ void a_constraint_of_another_engine_is_the_rows_error(void **) {
     add(engine.get(), "Any", 0, ways()[0].params, &handle);
     add(engine.get(), "Any", 1, ways()[0].params, nullptr);
     assert_true(engine->run(nullptr, nullptr).ok());
-    const Answers answers = answers_of(*engine->poll(0));
+    const AnswersByRow answers = answers_of(*engine->poll(0));
     assert_int_equal(answers.at({0, 0}).status, BATCHLLM_ERROR_ROW_INVALID_PARAMETER);
     assert_int_equal(answers.at({1, 0}).status, BATCHLLM_OK);
 }
@@ -354,7 +355,7 @@ void a_constraint_of_an_embedded_row_is_its_error(void **) {
     add(engine.get(), "Any", 0, params, &handle);
     add(engine.get(), "Any", 1, params, nullptr);
     assert_true(engine->run(nullptr, nullptr).ok());
-    const Answers answers = answers_of(*engine->poll(0));
+    const AnswersByRow answers = answers_of(*engine->poll(0));
     assert_int_equal(answers.at({0, 0}).status, BATCHLLM_ERROR_ROW_INVALID_PARAMETER);
     assert_int_equal(answers.at({1, 0}).status, BATCHLLM_OK);
 }
@@ -374,7 +375,7 @@ void a_row_without_a_token_left_fails_alone(void **) {
     add(engine.get(), "Any", 1, ways()[0].params, &handle);
     const Status status = engine->run(nullptr, nullptr);
     if (!status.ok()) fail_msg("%s", status.message().c_str());
-    const Answers answers = answers_of(*engine->poll(0));
+    const AnswersByRow answers = answers_of(*engine->poll(0));
     assert_int_equal(answers.at({0, 0}).status, BATCHLLM_ERROR_ROW_NOT_A_NUMBER);
     assert_true(is_choice(answers.at({1, 0}).text));
 }

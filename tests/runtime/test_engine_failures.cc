@@ -251,7 +251,7 @@ void a_step_that_takes_absurdly_long_says_what_it_does(void **) {
     batchllm_params params;
     batchllm_params_init(&params, sizeof params);
     params.max_tokens = 8;
-    assert_true((*made)
+    assert_true((*(*made)->intake())
                     ->add_tokens({1, tokens, offsets}, nullptr, *ParamsColumn::open(&params, 1, 1))
                     .ok());
     assert_true((*made)->run(nullptr, nullptr).ok());

@@ -152,7 +152,9 @@ bool add(Engine *engine, const TestRow &row, uint64_t tag) {
             params.stop_tokens = &row.stop_token;
             params.stop_token_count = 1;
         }
-        return engine->add_tokens(prompt, &tag, *ParamsColumn::open(&params, 1, 1)).ok();
+        return (*engine->intake())
+            ->add_tokens(prompt, &tag, *ParamsColumn::open(&params, 1, 1))
+            .ok();
     }
     std::vector<int32_t> tokens;
     std::vector<int64_t> ends{0};
@@ -162,7 +164,9 @@ bool add(Engine *engine, const TestRow &row, uint64_t tag) {
     }
     const int64_t count = static_cast<int64_t>(row.continuations.size());
     const int64_t of_row[2] = {0, count};
-    return engine->add_scores(prompt, {{count, tokens.data(), ends.data()}, of_row}, &tag).ok();
+    return (*engine->intake())
+        ->add_scores(prompt, {{count, tokens.data(), ends.data()}, of_row}, &tag)
+        .ok();
 }
 
 // Returns "" or what is wrong: every row must have exactly its results, each as expected.
@@ -386,7 +390,7 @@ std::unique_ptr<ResultBatch> run_golden(const Golden &golden, const Generation &
     const auto count = static_cast<int64_t>(golden.rows.size());
     const Column<int32_t> prompts{count, tokens.data(), offsets.data()};
     const auto params = ParamsColumn::open(&way.params, 1, count);
-    assert_true(params.ok() && engine.add_tokens(prompts, nullptr, *params).ok());
+    assert_true(params.ok() && (*engine.intake())->add_tokens(prompts, nullptr, *params).ok());
     const Status status = engine.run(nullptr, nullptr);
     if (!status.ok()) fail_msg("%s: %s", way.name, status.message().c_str());
     *stats = engine.stats();

@@ -85,7 +85,9 @@ std::map<uint64_t, std::vector<float>> scored_prompts() {
         const int64_t continuation[] = {0, static_cast<int64_t>(tokens.size()) - 1};
         const int64_t of_row[] = {0, 1};
         const Column<int32_t> scored{1, tokens.data() + 1, continuation};
-        assert_true(engine->add_scores({1, tokens.data(), offsets}, {scored, of_row}, &row).ok());
+        assert_true((*engine->intake())
+                        ->add_scores({1, tokens.data(), offsets}, {scored, of_row}, &row)
+                        .ok());
     }
     const auto results = run(engine.get());
     for (int64_t i = 0; i < results->count; ++i) {
@@ -121,7 +123,7 @@ void prompts_have_the_log_probabilities_that_scoring_gives(void **) {
     const auto plain = make_engine({});
     for (uint64_t row = 0; row < rows; ++row)
         add(plain.get(), prompt_of(row), row, params_of(40), nullptr);
-    const Answers answers = answers_of(*run(plain.get()));
+    const AnswersByRow answers = answers_of(*run(plain.get()));
     int64_t preemptions = 0;
     for (const Shape &shape : shapes()) {
         const auto engine = make_engine(shape);
@@ -144,7 +146,7 @@ void prompts_have_the_log_probabilities_that_scoring_gives(void **) {
             }
         }
         // The generated text is the same with or without them.
-        const Answers got = answers_of(*results);
+        const AnswersByRow got = answers_of(*results);
         for (const auto &[of, answer] : answers) assert_true(got.at(of).tokens == answer.tokens);
         preemptions += engine->stats().preemptions;
     }
@@ -213,7 +215,7 @@ void stop_tokens_come_only_behind_min_tokens(void **) {
     const auto plain = make_engine({});
     for (uint64_t row = 0; row < rows; ++row)
         add(plain.get(), prompt_of(row), row, params_of(12), nullptr);
-    const Answers free = answers_of(*run(plain.get()));
+    const AnswersByRow free = answers_of(*run(plain.get()));
     for (const Shape &shape : shapes()) {
         for (const int32_t least : {0, 1, 5}) {
             const auto engine = make_engine(shape);
@@ -256,7 +258,7 @@ void a_stop_string_counts_only_behind_min_tokens(void **) {
     const auto plain = make_engine({});
     for (uint64_t row = 0; row < rows; ++row)
         add(plain.get(), prompt_of(row), row, params_of(12), nullptr);
-    const Answers free = answers_of(*run(plain.get()));
+    const AnswersByRow free = answers_of(*run(plain.get()));
     int64_t cut = 0;
     for (const auto &[of, answer] : free) {
         if (answer.text.size() < 8 || answer.text.find('\0') != std::string::npos) continue;
@@ -287,7 +289,7 @@ void bad_words_are_not_generated(void **) {
     const auto plain = make_engine({});
     for (uint64_t row = 0; row < rows; ++row)
         add(plain.get(), prompt_of(row), row, params_of(16), nullptr);
-    const Answers free = answers_of(*run(plain.get()));
+    const AnswersByRow free = answers_of(*run(plain.get()));
     int64_t banned_pairs = 0;
     for (const Shape &shape : shapes()) {
         const auto engine = make_engine(shape);
@@ -354,7 +356,7 @@ void words_that_cannot_be_are_the_rows_errors(void **) {
     params.bias_values = none.data();
     params.bias_count = 290;
     add(engine.get(), "a", 4, params, nullptr);
-    const Answers answers = answers_of(*run(engine.get()));
+    const AnswersByRow answers = answers_of(*run(engine.get()));
     const auto says = [&](uint64_t row, const char *text) {
         if (answers.at({row, 0}).error.find(text) == std::string::npos)
             fail_msg("\"%s\" lacks \"%s\"", answers.at({row, 0}).error.c_str(), text);
@@ -386,7 +388,7 @@ void all_rows_can_be_cancelled(void **) {
     engine->cancel_all();
     params.max_tokens = 3;
     add(engine.get(), prompt_of(0), rows, params, nullptr); // unaffected
-    const Answers answers = answers_of(*run(engine.get()));
+    const AnswersByRow answers = answers_of(*run(engine.get()));
     assert_int_equal(answers.size(), rows + 1);
     for (const auto &[of, answer] : answers)
         assert_int_equal(answer.finish,

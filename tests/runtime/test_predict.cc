@@ -118,11 +118,14 @@ void jobs_on_an_h100_are_predicted_within_six_percent(void **) {
     predict_measured(measured_on_h100(), "h100");
 }
 
-double head_cost_of(const char *model, const char *backend, const char *compute_type = "bf16",
+const ComputeDevice h200{DeviceKind::gpu, "NVIDIA H200", 0, 0};
+const ComputeDevice processor{DeviceKind::processor, "", 0, 0};
+
+double head_cost_of(const char *model, const ComputeDevice &device, bool in_fp8 = false,
                     bool reproducible = false) {
     BackendInfo info;
-    info.name = backend;
-    info.compute_type = compute_type;
+    info.computes_on = device;
+    info.products_in_fp8 = in_fp8;
     info.reproducible = reproducible;
     return head_cost_on(info, bench_model(model)->model);
 }
@@ -161,14 +164,14 @@ void prompts_merge_fewer_nodes_than_decode_tokens(void **) {
 
 // A merge takes the same time for each KV head; a token's time depends on the model's matrices.
 void heads_cost_more_the_smaller_the_model_is(void **) {
-    const double large = head_cost_of("Mistral-7B", "cuda");
-    const double small = head_cost_of("Llama-3.2-1B", "cuda");
+    const double large = head_cost_of("Mistral-7B", h200);
+    const double small = head_cost_of("Llama-3.2-1B", h200);
     assert_true(large > 0.07 && large < 0.12); // measured: +1 % at 0.06, +7 % at 0.12
     assert_true(small > 2 * large && small < 1);
-    assert_true(head_cost_of("Qwen2-7B", "cuda") < 0.6 * large); // half as many KV heads
-    assert_true(head_cost_of("qwen3-30b-a3b", "cuda") > large);  // a token uses 3 billion
-    assert_true(head_cost_of("Mistral-7B", "cuda", "bf16, products in fp8 (e4m3)") > 1.2 * large);
-    assert_true(head_cost_of("Mistral-7B", "cpu") < large / 10);
+    assert_true(head_cost_of("Qwen2-7B", h200) < 0.6 * large); // half as many KV heads
+    assert_true(head_cost_of("qwen3-30b-a3b", h200) > large);  // a token uses 3 billion
+    assert_true(head_cost_of("Mistral-7B", h200, true) > 1.2 * large);
+    assert_true(head_cost_of("Mistral-7B", processor) < large / 10);
 }
 
 // The heads that were measured to pay off were priced with prompts of 4,096 tokens, 8,192 with
@@ -189,15 +192,38 @@ void the_price_of_a_head_does_not_follow_the_size_of_steps(void **) {
     }
 }
 
+// Its own description where there is one; else its rates, compared with those of an H200.
+void heads_cost_what_they_cost_on_the_device_that_is_there(void **) {
+    const auto cost = [](const ComputeDevice &device) {
+        return head_cost_of("Mistral-7B", device);
+    };
+    const BenchModel model = bench_model("Mistral-7B").value();
+    const auto described = [&](const char *name) {
+        return head_cost(StepCost(named_device_costs(name).value(), model.model));
+    };
+    assert_true(cost(h200) == described("h200"));
+    ComputeDevice h100{DeviceKind::gpu, "NVIDIA H100 80GB HBM3", 1, 1}; // its rates do not count
+    assert_true(cost(h100) == described("h100") && described("h100") != described("h200"));
+    const double flops = 132 * 1.98e9 * 4096, bandwidth = 4.8e12;
+    ComputeDevice other{DeviceKind::gpu, "another", flops, bandwidth};
+    assert_true(std::abs(cost(other) / cost(h200) - 1) < 1e-9);
+    assert_true(cost({DeviceKind::gpu, "unknown", 0, 0}) == cost(h200));
+    other.memory_bandwidth = bandwidth / 4; // merges take four times as long, tokens little longer
+    assert_true(cost(other) > 3 * cost(h200) && cost(other) < 4 * cost(h200));
+    other = {DeviceKind::gpu, "another", flops / 4, bandwidth}; // tokens take nearly four times
+    assert_true(cost(other) < cost(h200) / 3 && cost(other) > cost(h200) / 4);
+    assert_true(cost({DeviceKind::none, "", 0, 0}) == 0);
+}
+
 void where_nobody_knows_what_a_head_costs_there_are_none(void **) {
-    assert_true(head_cost_of("qwen3.5-9b", "cuda") == 0); // it has states
-    assert_true(head_cost_of("Mistral-7B", "cuda", "bf16", true) == 0);
+    assert_true(head_cost_of("qwen3.5-9b", h200) == 0); // it has states
+    assert_true(head_cost_of("Mistral-7B", h200, false, true) == 0);
     const NamedJob job{"", "Mistral-7B", 300, 1100, 900, 200, 12, 60, 0, 0};
     const JobRows rows = make_rows(job, 1000);
     PlanOptions options;
     options.levels = levels_auto;
     const int64_t without = plan_job(job, rows, options)->processed_tokens();
-    options.head_cost = head_cost_of("Mistral-7B", "cuda");
+    options.head_cost = head_cost_of("Mistral-7B", h200);
     assert_int_equal(without - plan_job(job, rows, options)->processed_tokens(), 24 * 900);
 }
 
@@ -467,7 +493,7 @@ void experts_are_read_once_a_step_however_few_tokens_they_have(void **) {
 // Nemotron-H without Mamba-2: attention by itself, then a feed-forward or experts.
 void layers_of_one_thing_cost_what_one_layer_of_both_does(void **) {
     BackendInfo cpu;
-    cpu.name = "cpu";
+    cpu.computes_on = processor;
     for (const char *layers : {"*-", "*E", "-*"}) {
         const auto described = [&] {
             return describe_config(R"({"model_type": "nemotron_h", "hybrid_override_pattern": ")" +
@@ -476,11 +502,10 @@ void layers_of_one_thing_cost_what_one_layer_of_both_does(void **) {
         };
         const Model apart = described().value();
         Model both = described().value();
-        const bool first = both.layers[0].attends();
+        const bool first = both.layers[0].mixes();
         Layer &mixer = both.layers[first ? 0 : 1], &feeds = both.layers[first ? 1 : 0];
         mixer.before_feed_forward = feeds.before_feed_forward;
-        mixer.feed_forward = feeds.feed_forward;
-        mixer.experts = feeds.experts;
+        mixer.feed = feeds.feed;
         both.layers.erase(both.layers.begin() + (first ? 1 : 0));
         const auto on_h200 = [](const Model &model) {
             return head_cost(StepCost(named_device_costs("h200").value(), model));
@@ -507,7 +532,7 @@ void activations_within_products_move_no_bytes(void **) {
     assert_true(spared(1023) == 0);
     costs.gated_tokens = 256;
     assert_true(std::abs(spared(256) - 1) < 1e-6);
-    FeedForward &first = made.model.layers.front().feed_forward;
+    FeedForward &first = *made.model.layers.front().feed_forward();
     const FeedForward as_it_is = first;
     const auto without_it = [&](const char *why) {
         if (std::abs(spared(1024) - 31.0 / 32) > 1e-6) fail_msg("%s: %g", why, spared(1024));
@@ -529,8 +554,8 @@ void every_norm_of_experts_moves_bytes(void **) {
     const double before = seconds();
     Layer &layer = made.model.layers.front();
     double norms = 0;
-    for (Norm *norm : {&layer.experts.router.norm, &layer.experts.before, &layer.experts.after,
-                       &layer.after_shared}) {
+    Experts &experts = *layer.experts();
+    for (Norm *norm : {&experts.router.norm, &experts.before, &experts.after}) {
         norm->kind = NormKind::rms;
         const double of_norm = 1024 * 6.0 * made.model.hidden / costs.memory_bandwidth;
         assert_true(std::abs((seconds() - before) / of_norm - ++norms) < 1e-6);
@@ -599,6 +624,7 @@ class Processor : public SimBackend {
     explicit Processor(const SimOptions &options)
         : SimBackend(options, {}), info_(SimBackend::info()) {
         info_.name = "cpu";
+        info_.computes_on = processor;
         info_.gated_tokens = 0;
     }
     const BackendInfo &info() const override { return info_; }
@@ -685,6 +711,7 @@ int main() {
         cmocka_unit_test(prompts_merge_fewer_nodes_than_decode_tokens),
         cmocka_unit_test(heads_cost_more_the_smaller_the_model_is),
         cmocka_unit_test(the_price_of_a_head_does_not_follow_the_size_of_steps),
+        cmocka_unit_test(heads_cost_what_they_cost_on_the_device_that_is_there),
         cmocka_unit_test(where_nobody_knows_what_a_head_costs_there_are_none),
         cmocka_unit_test(heads_by_cost_are_predicted_to_pay),
         cmocka_unit_test(a_prediction_is_what_the_simulated_device_then_takes),

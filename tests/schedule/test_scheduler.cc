@@ -239,7 +239,7 @@ void a_prefix_kept_between_plans_is_computed_once(void **) {
     options.all_at_once = false;
     options.in_parts = true;
     JobResult result;
-    window.kept = {to_be_kept};
+    window.keep = {true};
     assert_string_equal(CheckedJob(&windows, options, &random).run(&result).c_str(), "");
     assert_int_equal(result.prefix_tokens, 50);
     assert_int_equal(result.own_tokens, 20);
@@ -370,10 +370,12 @@ void requests_have_no_cap_unless_one_is_set(void **) {
     assert_true(capped.steps > free_result.steps);
 }
 
-void fits_is_exact(void **) {
+void the_longest_request_is_exact(void **) {
     Scheduler scheduler({3, 8, 64, 0, 0, true});
-    assert_true(scheduler.fits(25)); // the last token is not stored
-    assert_false(scheduler.fits(26));
+    assert_int_equal(scheduler.longest_request(), 25); // the last token is not stored
+    SchedulerOptions windows{3, 8, 64, 0, 0, true};
+    windows.kv_windows = {4}; // pages that no token sees any more are released
+    assert_true(Scheduler(windows).longest_request() == INT64_MAX);
 }
 
 void a_request_that_does_not_fit_is_refused_and_nothing_is_taken(void **) {
@@ -484,6 +486,84 @@ void arrival_order_follows_the_first_rows(void **) {
     }
 }
 
+// Requests for prompts of 40 tokens, which generate one token each.
+struct Several {
+    explicit Several(size_t count) : tokens(40, 5), requests(count) {
+        for (Request &request : requests) {
+            request.prompt = {tokens.data(), 40, 39};
+            request.max_tokens = 1;
+            pointers.push_back(&request);
+        }
+    }
+    std::vector<int32_t> tokens;
+    std::vector<Request> requests;
+    std::vector<Request *> pointers;
+};
+
+StepCounts run_step_of(Scheduler *scheduler) {
+    scheduler->next_step();
+    const StepCounts counts = scheduler->counts();
+    for (Request *request : scheduler->sampled()) {
+        request->output.push_back(1);
+        request->done = true;
+    }
+    scheduler->finish_step();
+    return counts;
+}
+
+void a_prefix_has_the_number_of_its_plan_until_another_begins(void **) {
+    const std::vector<PlanPrefix> prefixes = {{0, 20, -1}, {0, 30, 0}};
+    Scheduler scheduler({100, 4, 400, 0, 0, true});
+    Several first(2), second(2), third(2);
+    assert_true(scheduler.add(prefixes, {1, 0, first.pointers}).ok());
+    assert_true(scheduler.has(0) && scheduler.has(1));
+    scheduler.keep(0);
+    scheduler.keep(0);
+    assert_int_equal(run_step_of(&scheduler).prefix_tokens, 30);
+    assert_true(scheduler.has(0)); // kept
+    assert_false(scheduler.has(1));
+    assert_true(scheduler.add(prefixes, {1, 0, second.pointers}).ok());
+    assert_int_equal(run_step_of(&scheduler).prefix_tokens, 10);
+    assert_int_equal(scheduler.pages_used(), 5);
+    scheduler.begin_plan();
+    assert_false(scheduler.has(0));
+    assert_int_equal(scheduler.pages_used(), 0);
+    assert_true(scheduler.add(prefixes, {0, 0, third.pointers}).ok());
+    scheduler.release(0); // it was not kept, so its requests still have it
+    assert_int_equal(run_step_of(&scheduler).prefix_tokens, 20);
+    assert_int_equal(scheduler.pages_used(), 0);
+}
+
+// Its requests end after the plan does: what they release is not the new plan's.
+void requests_of_an_earlier_plan_keep_their_prefix(void **) {
+    const std::vector<PlanPrefix> prefixes = {{0, 20, -1}};
+    Scheduler scheduler({100, 4, 400, 0, 0, true});
+    Several first(2), second(2);
+    assert_true(scheduler.add(prefixes, {0, 0, first.pointers}).ok());
+    scheduler.begin_plan();
+    assert_false(scheduler.has(0));
+    assert_true(scheduler.add(prefixes, {0, 0, second.pointers}).ok());
+    for (Request &request : first.requests) {
+        request.done = true;
+        scheduler.drop(&request);
+    }
+    assert_true(scheduler.has(0));
+    assert_int_equal(run_step_of(&scheduler).prefix_tokens, 20);
+    assert_false(scheduler.has(0));
+}
+
+void tokens_that_only_one_rows_requests_share_are_computed_once(void **) {
+    const std::vector<PlanPrefix> prefixes = {{0, 20, -1}};
+    Scheduler scheduler({100, 4, 400, 0, 0, true});
+    Several samples(3), others(2);
+    samples.requests[0].prompt.shareable = 0; // its prompt is scored
+    assert_true(scheduler.add(prefixes, {0, 0, others.pointers}).ok());
+    assert_true(scheduler.add(prefixes, {0, 39, samples.pointers}).ok());
+    const StepCounts counts = run_step_of(&scheduler);
+    assert_int_equal(counts.prefix_tokens, 20 + 19);
+    assert_int_equal(counts.own_tokens, 2 * 20 + 40 + 2 * 1);
+}
+
 } // namespace
 
 int main() {
@@ -492,7 +572,7 @@ int main() {
         cmocka_unit_test(a_prefix_end_and_its_rows_share_a_batch),
         cmocka_unit_test(a_request_fits_where_its_prefix_would_waste_the_page_it_needs),
         cmocka_unit_test(requests_have_no_cap_unless_one_is_set),
-        cmocka_unit_test(fits_is_exact),
+        cmocka_unit_test(the_longest_request_is_exact),
         cmocka_unit_test(a_request_that_does_not_fit_is_refused_and_nothing_is_taken),
         cmocka_unit_test(prefixes_of_rows_that_are_not_computed_are_not_computed),
         cmocka_unit_test(a_row_that_may_share_less_takes_the_parent_prefix),
@@ -502,6 +582,9 @@ int main() {
         cmocka_unit_test(a_preempted_request_starts_again_from_its_prefix),
         cmocka_unit_test(looking_ahead_avoids_preemption),
         cmocka_unit_test(arrival_order_follows_the_first_rows),
+        cmocka_unit_test(a_prefix_has_the_number_of_its_plan_until_another_begins),
+        cmocka_unit_test(requests_of_an_earlier_plan_keep_their_prefix),
+        cmocka_unit_test(tokens_that_only_one_rows_requests_share_are_computed_once),
         cmocka_unit_test(every_request_finishes_with_its_own_output_on_any_pool),
         cmocka_unit_test(tiny_pools_preempt_and_still_finish),
         cmocka_unit_test(pages_outside_the_window_are_never_read),

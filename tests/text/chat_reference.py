@@ -31,7 +31,7 @@ TEXTS = ["Hello", "  spaced out \n", "", "naïve café — “quoted”", "日�
          "line one\nline two\r\nline three\n\n", "{\"json\": [1, 2.5, null]}", "tab\there \\ back/slash 'single' \"double\"",
          "\u00a0no-break\u3000wide\u2028separator\x1f", "<think>hm</think>\n\nThe answer.", "<think>\nfirst\n</think>second<think>third</think>\nfourth",
          "<answer>42</answer>", "ΑΣ ὈΔΥΣΣΕΎΣ ß ŉ ǆ İstanbul ﬃ", "{{ not.a.template }} {% raw %}", "<s>[ASK] </s>", "\u0000\u0007\u007f\u0085"]
-NUMBERS = [0, 1, -7, 42, 2**53 + 1, -2**63, 0.5, -0.0, 1e-7, 1e16, 123456789.125, 1.7976931348623157e308, 5e-324, 0.1, 100.0]
+NUMBERS = [0, 1, -7, 42, 2**53 + 1, -2**63, 10**30, 0.5, -0.0, 1e-7, 1e16, 123456789.125, 1.7976931348623157e308, 5e-324, 0.1, 100.0]
 
 
 def value(rng, depth):

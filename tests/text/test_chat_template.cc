@@ -154,10 +154,11 @@ int check_bounds() {
     // Filters that apply filters.
     check("{{ 'a' | map('map'" + repeated(", 'map'", 20000) + ", 'upper') | map('list') | list }}",
           "");
-    // Unknown filters and tests whose names the parser does not see.
-    check("{{ [messages] | map('selectattr', 'role', 'nosuch') | map('list') | list }}", "a test");
-    check("{{ [[1]] | map('select', 5) | map('list') | list }}", "a test");
-    check("{{ [[1]] | map('map', 'nosuch') | map('list') | list }}", "a filter");
+    check("{{ 'x' | center(100000000000) }}", "more text");
+    check("{{ [1] | batch(100000000000, 0) | list }}", "more text");
+    check("{{ [1] | slice(100000000000) | list }}", "more text");
+    check("{{ ('<' * 30000000) | e }}", "more text");
+    check("{{ ('[' * 30000000) | from_json }}", "more text");
     // Depth of values, which would make printing or comparing them take exponential time.
     check("{% set ns = namespace(s=[1]) %}{% for a in range(999) %}{% set ns.s = [ns.s, ns.s] %}{% "
           "endfor %}",
@@ -211,7 +212,7 @@ int check_bounds() {
         ++failures;
     const Rendered undefined =
         render("{{ x['\xC3\xA9' * 300].y }}{{ ({})['a' ~ '\xC3\xA9' * 300].y }}");
-    if (!simdjson::validate_utf8(undefined.status.message())) ++failures;
+    if (!is_utf8(undefined.status.message())) ++failures;
     // Depth of the input.
     const std::string deep = repeated("[", 300) + repeated("]", 300);
     if (!fails_with("x", "nested deeper",
@@ -229,13 +230,24 @@ int check_refusals() {
     const auto check = [&](const std::string &source, const char *words) {
         if (!fails_with(source, words)) ++failures;
     };
-    check("a\nb {{ x | pprint }}",
-          "file: chat template \"default\": line 2: not supported: filter 'pprint'");
-    check("\n\n{{ x is sameas y }}", "line 3: not supported: test 'sameas'");
+    check("a\nb {{ x | pprint }}", "chat template: line 2: not supported: filter 'pprint'");
+    check("a\nb {{ x | unheard }}", "chat template: line 2: there is no filter 'unheard'");
+    check("\n\n{{ x is lower }}", "line 3: not supported: test 'lower'");
+    check("\n\n{{ x is unheard(y) }}", "line 3: there is no test 'unheard'");
+    check("{{ x is sameas y }}", "sameas is supported for true, false and none");
     check("{% include 'x' %}", "line 1: not supported: tag 'include'");
-    check("{{ x.encode('utf8') }}", "not supported: method 'encode'");
-    check("{{ cycler(1) }}", "not supported: 'cycler'");
-    check("{{ x | map('pprint') }}", "not supported: filter 'pprint'");
+    check("{{ 'x'.encode('utf8') }}", "attribute 'encode' of a str is not supported");
+    check("{{ cycler(1) }}", "not supported: function 'cycler'");
+    check("{{ ['x'] | map('pprint') | list }}", "not supported: filter 'pprint'");
+    check("{{ messages | selectattr('role', 'unheard') | list }}", "there is no test 'unheard'");
+    check("{{ [messages] | map('selectattr', 'role', 'unheard') | map('list') | list }}",
+          "there is no test 'unheard'");
+    check("{{ [[1]] | map('select', 5) | map('list') | list }}", "named by text, not by a int");
+    check("{{ [[1]] | map('map', 'unheard') | map('list') | list }}",
+          "there is no filter 'unheard'");
+    check("{{ unheard(1) }}", "'unheard' is undefined");
+    check("{{ '{\"a\": }' | from_json }}", "line 1: from_json");
+    check("{{ unheard | from_json }}", "'unheard' is undefined");
     check("{% for a in b recursive %}{% endfor %}", "recursive");
     check("{{ f(*x, y) }}", "behind '*'");
     check("{{ f(**x, y=1) }}", "behind '**'");
@@ -259,6 +271,69 @@ int check_refusals() {
 void what_is_not_supported_is_refused_by_name_and_line(void **) {
     assert_int_equal(check_refusals(), 0);
 }
+
+// What is not known does no harm where the rendering never comes.
+int check_not_reached() {
+    int failures = 0;
+    for (const char *use :
+         {"{{ x | unheard }}", "{{ x | pprint(1) }}", "{{ x is unheard }}",
+          "{{ x is not unheard(2) }}", "{{ x | map('unheard') }}", "{{ x.encode('utf8') }}",
+          "{{ cycler(1) }}", "{{ self.x }}", "{{ unheard(1) }}", "{% set y = x | unheard %}",
+          "{% filter unheard %}x{% endfilter %}", "{% for a in x | unheard %}{% endfor %}"}) {
+        for (const std::string &source :
+             {"{% if messages | length > 9 %}" + std::string(use) + "{% endif %}ok",
+              "{% for a in [] %}" + std::string(use) + "{% endfor %}ok",
+              "{% macro m() %}" + std::string(use) + "{% endmacro %}ok"}) {
+            const Rendered rendered = render(source);
+            if (rendered.status.ok() && rendered.text == "ok") continue;
+            ++failures;
+            print_message("%s\n%s\n", source.c_str(), rendered.status.message().c_str());
+        }
+    }
+    const auto check = [&](const std::string &source, const char *wanted) {
+        const Rendered rendered = render(source);
+        if (rendered.status.ok() && rendered.text == wanted) return;
+        ++failures;
+        print_message("%s\n%s %s\n", source.c_str(), rendered.text.c_str(),
+                      rendered.status.message().c_str());
+    };
+    check("{{ (x | unheard) if x is defined else 'ok' }}", "ok");
+    check("{{ x is defined and x is unheard }}", "False");
+    check("{{ [] | map('unheard') | list }}{{ [] | select('unheard') | list }}", "[][]");
+    check("{% set joiner = 'ok' %}{{ joiner }}{{ super is defined }}", "okFalse");
+    return failures;
+}
+
+void what_is_not_known_is_an_error_where_it_is_reached(void **) {
+    assert_int_equal(check_not_reached(), 0);
+}
+
+int check_parsed_json() {
+    int failures = 0;
+    const auto check = [&](const std::string &source, const char *wanted) {
+        const Rendered rendered = render(
+            source,
+            R"j([{"role": "user", "content": "Hi", "s": "{\"b\": [1, 2.5, null, \"\\u00e9\"], \"a\": {}}",
+                 "d": {"k": 1}}])j");
+        if (rendered.status.ok() && rendered.text == wanted) return;
+        ++failures;
+        print_message("%s\n%s %s\n", source.c_str(), rendered.text.c_str(),
+                      rendered.status.message().c_str());
+    };
+    check("{{ messages[0].s | from_json }}", "{'b': [1, 2.5, None, '\u00e9'], 'a': {}}");
+    check("{% for k, v in (messages[0].s | from_json).items() %}{{ k }}={{ v | tojson }};"
+          "{% endfor %}",
+          "b=[1, 2.5, null, \"\u00e9\"];a={};");
+    // Its text outlives the text that it was made from.
+    check("{% set ns = namespace() %}{% for i in range(3) %}{% if i == 0 %}"
+          "{% set ns.x = ('\"' ~ 'ab' * 9 ~ '\"') | from_json %}{% endif %}{% endfor %}{{ ns.x }}",
+          "ababababababababab");
+    check("{{ messages[0].d | from_json }}{{ ' 3 ' | from_json + 1 }}{{ none | from_json }}",
+          "{'k': 1}4None");
+    return failures;
+}
+
+void arguments_written_as_json_are_parsed(void **) { assert_int_equal(check_parsed_json(), 0); }
 
 // ---- Conversations ----
 
@@ -288,6 +363,8 @@ int check_conversations() {
         "this template takes parts of type \"text\" alone");
     bad(R"({"messages": [{"role": "user", "content": null}], "continue_final_message": true})",
         "has no \"content\"");
+    bad(R"({"messages": [{"role": "assistant", "content": "", "thinking": "hm"}], "continue_final_message": "thinking"})",
+        "does not read \"thinking\"");
     bad(R"({"messages": [{"role": "user", "x": "y"}], "continue_final_message": "x"})",
         "does not read \"x\"");
     bad(R"([{"role": "user", "role": "user", "content": "x"}])", "given twice");
@@ -297,8 +374,6 @@ int check_conversations() {
     bad(R"({"messages": [{"role": "user", "content": "x"}], "add_generation_prompt": true, "continue_final_message": true})",
         "exclude each other");
     bad(R"({"messages": [{"role": "user", "content": 18446744073709551615}]})", "content");
-    bad(R"({"messages": [{"role": "user", "content": "x", "n": 18446744073709551615}]})",
-        "beyond 64 bits");
     const auto good = [&](const std::string &conversation, const std::string &text) {
         const Rendered rendered = render(source, conversation);
         if (rendered.status.ok() && rendered.text == text) return;
@@ -313,7 +388,7 @@ int check_conversations() {
     good(R"([{"role": "user", "content": [{"type": "text", "text": "a", "image": null}]}])",
          "user:a;True");
     good(R"({"tools": [], "messages": [{"role": "assistant", "content": null}]})",
-         "assistant:None;False");
+         "assistant:;False"); // as if it were missing
     good(
         R"({"messages": [{"role": "assistant", "content": "Once "}], "continue_final_message": true})",
         "assistant:Once ");
@@ -321,6 +396,54 @@ int check_conversations() {
         BATCHLLM_ERROR_ROW_INVALID_UTF8)
         ++failures;
     if (render(source, R"([{"role": "user", "content": "\ud800"}])").status.ok()) ++failures;
+    // Reasoning is found under the name that a template reads, whichever it was given.
+    const std::string reasoning =
+        "{{ messages[0].keys() | list }}{{ messages[0].reasoning_content }}";
+    const auto named = [&](const std::string &members, const std::string &text,
+                           const std::string &more = "") {
+        const Rendered rendered = render(reasoning, R"({"messages": [{"role": "assistant", )" +
+                                                        members + "}]" + more + "}");
+        if (rendered.status.ok() && rendered.text == text) return;
+        ++failures;
+        print_message("%s\n%s %s\n", members.c_str(), rendered.text.c_str(),
+                      rendered.status.message().c_str());
+    };
+    named(R"("reasoning": "hm")", "['thinking', 'role', 'reasoning', 'reasoning_content']hm");
+    named(R"("thinking": "hm", "reasoning_content": null)",
+          "['thinking', 'role', 'reasoning_content']hm");
+    named(R"("reasoning_content": "a", "thinking": "b")",
+          "['thinking', 'role', 'reasoning_content']a");
+    named(R"("thinking": "hm")", "['thinking', 'role', 'reasoning_content']hm",
+          R"(, "continue_final_message": "thinking")");
+    // Numbers of any size: those that nobody reads do no harm, and those that are printed are printed as Python does.
+    const auto numbers = [&](const std::string &template_text, const std::string &text) {
+        const Rendered rendered = render(
+            template_text,
+            R"([{"role": "user", "content": "x", "a": 1000000000000000019884624838656, "b": -9223372036854775809,)"
+            R"( "c": 1e400, "d": -0, "e": 0.1e-9999, "f": 18446744073709551615, "g": 1.0E+2}])");
+        if (rendered.status.ok() && rendered.text == text) return;
+        ++failures;
+        print_message("%s\n%s %s\n", template_text.c_str(), rendered.text.c_str(),
+                      rendered.status.message().c_str());
+    };
+    const std::string m = "{% set m = messages[0] %}";
+    numbers("{{ messages[0].content }}", "x");
+    numbers(m + "{{ m.a }} {{ [m.b] }} {{ {'f': m.f} | tojson }} {{ m.a ~ '' }}",
+            "1000000000000000019884624838656 [-9223372036854775809] {\"f\": 18446744073709551615} "
+            "1000000000000000019884624838656");
+    numbers(m + "{{ m.c }} {{ m.d }} {{ m.e }} {{ m.g }} {{ m.c | tojson }}",
+            "inf 0 0.0 100.0 Infinity");
+    numbers(m + "{{ m.a is integer }}{{ m.b is number }}{{ m.f is string }}{{ m.a == m.a }}"
+                "{{ m.a == m.f }}{{ m.f | int }} {{ m.f | float }}",
+            "TrueTrueFalseTrueFalse18446744073709551615 1.8446744073709552e+19");
+    numbers("{{ '[1e999, 10000000000000000000000]' | from_json }}",
+            "[inf, 10000000000000000000000]");
+    if (!fails_with("{{ messages[0].n + 1 }}", "beyond 64 bits",
+                    R"([{"role": "user", "content": "x", "n": 18446744073709551615}])"))
+        ++failures;
+    if (!fails_with("x", "more than 4300 digits",
+                    R"([{"role": "user", "content": "x", "n": 1)" + repeated("0", 4300) + "}]"))
+        ++failures;
     // A template that uses the parts receives them.
     const Rendered parts = render(
         "{% for p in messages[0].content %}<{{ p.text }}>{% endfor %}",
@@ -390,10 +513,24 @@ int check_files() {
     if (model.render(R"({"messages": [{"role": "user", "content": "x"}], "tools": []})").text !=
         "tools")
         return 5;
+    // Names beyond the usual ones, as processors save them.
+    model.write("tokenizer_config.json",
+                R"({"extra_special_tokens": {"image_token": "<i>", "note": {"content": "<n>"}},)"
+                R"( "boi_token": "<b>", "additional_special_tokens": ["<x>"], "chat_template":)"
+                R"( "{{ image_token }}{{ note }}{{ boi_token }}{{ additional_special_tokens }}"})");
+    if (model.render().text != "<i><n><b>") return 8;
+    model.write("tokenizer_config.json",
+                R"({"bos_token": "<config>", "extra_special_tokens": ["<x>"],)"
+                R"( "added_tokens_decoder": {}})");
     model.write("chat_template.jinja", "jinja {{ bos_token }}\n");
     if (model.render().text != "jinja <config>") return 6;
     model.write("tokenizer_config.json", "{");
     if (model.render().status.message().find("not JSON") == std::string::npos) return 7;
+    // transformers writes int(1e30) for a tokenizer without a limit.
+    model.write("tokenizer_config.json",
+                R"({"model_max_length": 1000000000000000019884624838656, "bos_token": "<big>",)"
+                R"( "added_tokens_decoder": {}})");
+    if (model.render().text != "jinja <big>") return 8;
     return 0;
 }
 
@@ -406,6 +543,8 @@ int main() {
         cmocka_unit_test(templates_render_as_transformers_renders_them),
         cmocka_unit_test(a_hostile_template_meets_a_bound),
         cmocka_unit_test(what_is_not_supported_is_refused_by_name_and_line),
+        cmocka_unit_test(what_is_not_known_is_an_error_where_it_is_reached),
+        cmocka_unit_test(arguments_written_as_json_are_parsed),
         cmocka_unit_test(conversations_are_checked),
         cmocka_unit_test(dates_are_those_of_the_call),
         cmocka_unit_test(the_template_is_found_as_transformers_finds_it),

@@ -201,6 +201,15 @@ void truncation_and_padding_are_left_aside(void **) {
 
 void what_is_not_supported_is_refused_by_name(void **) {
     assert_true(unsupported(file_of(R"({"type":"Unigram","vocab":[]})"), "Unigram"));
+    // Without its kind, and with parts that only such a tokenizer has.
+    assert_true(unsupported(file_of(R"({"unk_id":2,"vocab":[["<pad>",0.0]]})",
+                                    R"("normalizer":{"type":"Precompiled"},"later":1)"),
+                            "this is a model of kind Unigram"));
+    assert_true(
+        unsupported(file_of(R"({"vocab":{"a":0},"unk_token":"a","max_input_chars_per_word":100})"),
+                    "this is a model of kind WordPiece"));
+    assert_true(unsupported(file_of(R"({"vocab":{"a":0},"unk_token":"a"})"),
+                            "this is a model of kind WordLevel"));
     assert_true(unsupported(file_of(kModel, R"("extra":1)"), "extra"));
     assert_true(unsupported(R"({"version":"2.0","model":)" + kModel + "}", "version"));
     assert_true(unsupported(file_of(kModel, R"("normalizer":{"type":"NFKC"})"), "NFKC"));

@@ -72,7 +72,7 @@ Status add_rows(Engine *engine) {
         if (row % 5 == 1) own.top_k = 20;
     }
     ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params.data(), 12, 12));
-    return engine->add_tokens({12, tokens.data(), offsets.data()}, nullptr, column);
+    return (*engine->intake())->add_tokens({12, tokens.data(), offsets.data()}, nullptr, column);
 }
 
 struct Job {

@@ -22,6 +22,9 @@ from .errors import (
     FormatError,
     InternalError,
     InvalidArgumentError,
+    JournalExistsError,
+    JournalFormatError,
+    JournalMismatchError,
     MissingFileError,
     ModelFormatError,
     OutOfMemoryError,
@@ -35,6 +38,7 @@ from .errors import (
 )
 from .files import FilesReport, run_files
 from .jars import spark_jars
+from .journal import Journal
 from .native import batchllm_version as _version
 from .params import SamplingParams
 from .plan import Group, Groups, Plan, PlanStats
@@ -65,6 +69,10 @@ __all__ = [
     "Groups",
     "InternalError",
     "InvalidArgumentError",
+    "Journal",
+    "JournalExistsError",
+    "JournalFormatError",
+    "JournalMismatchError",
     "MissingFileError",
     "ModelFormatError",
     "OutOfMemoryError",

@@ -106,6 +106,18 @@ class PlanMismatchError(Error, ValueError):
     """The plan was made with another tokenizer."""
 
 
+class JournalFormatError(FormatError):
+    """What resuming needs is damaged, was edited, or is missing."""
+
+
+class JournalMismatchError(InvalidArgumentError):
+    """The journal is another job's; the message names the difference."""
+
+
+class JournalExistsError(InvalidArgumentError):
+    """There is an output already, which is to be neither resumed nor replaced."""
+
+
 class BackendUnavailableError(Error, RuntimeError):
     """The backend is not available on this machine: no driver, or no device."""
 
@@ -138,6 +150,9 @@ _KINDS: dict[int, Type[Error]] = {
     21: TokenizerFormatError,
     22: PlanFormatError,
     23: PlanMismatchError,
+    24: JournalFormatError,
+    25: JournalMismatchError,
+    26: JournalExistsError,
     40: BackendUnavailableError,
     41: DeviceError,
 }

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import os
 from typing import Any, Mapping, Optional, Sequence
 
 from .constraints import schema_of
 from .engine import Engine
-from .file_formats import open_input
+from .file_formats import is_remote, open_input
 from .file_rows import Prompts, ResultColumns
 
 _HASHED_BYTES = 1 << 20  # of each sample of a large file
 _HASHED_PIECES = 64
-# Parameters added later. They are left out at these values, so that older jobs can be resumed.
-_LATER = {"min_tokens": 0, "bad_words": (), "prompt_logprobs": -1}
 
 
 def identity_of(
@@ -29,54 +26,44 @@ def identity_of(
     chunk_rows: int,
     options: Optional[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Everything that changes the output, under names that users know."""
+    """Everything that changes the output, as arguments of `Journal`."""
+    info, task = engine.info(), wanted.task
     found: dict[str, Any] = {
-        "model": _model_hash(engine.model_dir),
-        "input": _file_hash(source, options),
         "engine seed": engine.seed,
+        "backend": info.backend,
+        "compute_type": info.compute_type,
+        "max_request_tokens": info.max_request_tokens,
+        "reproducible": bool(info.reproducible),
+        "input_format": kinds[0],
+        "output_format": kinds[1],
+        "chunk_rows": chunk_rows,
+        "columns": list(passed),
+        "samples": "lists" if wanted.lists else "rows",
+        "result_prefix": wanted.prefix,
+        "prompt_column": prompts.column,
+        "template": prompts.template,
+        "fields": prompts.fields,
+        "chat": prompts.chat,
+        "system": prompts.system,
+        "task": task.name,
+        "pooling": task.pooling,
+        "normalize": task.normalize,
+        "dimensions": task.dimensions,
+        "continuations_column": task.continuations_column,
+        "continuations": task.continuations,
     }
-    info = engine.info()
-    found |= {"backend": info.backend, "compute_type": info.compute_type, "max_request_tokens": info.max_request_tokens}
-    if info.reproducible:  # left out otherwise, so that jobs begun before this mode existed can be resumed
-        found |= {"reproducible": True}
-    found |= {"input_format": kinds[0], "output_format": kinds[1], "chunk_rows": chunk_rows, "columns": list(passed)}
-    found |= {"samples": "lists" if wanted.lists else "rows", "result_prefix": wanted.prefix}
-    found |= {"prompt_column": prompts.column, "template": prompts.template, "fields": prompts.fields}
-    found |= {"chat": prompts.chat, "system": prompts.system}
-    task = wanted.task
-    if not task.generates:  # left out otherwise, for the same reason
-        found |= {"task": task.name, "pooling": task.pooling, "normalize": task.normalize}
-        found |= {"dimensions": task.dimensions, "continuations_column": task.continuations_column}
-        found |= {"continuations": _as_kept(task.continuations)}
+    if is_remote(source):
+        found["input"] = _hash(source, options)
     for field in dataclasses.fields(wanted.params):
-        if field.name in _LATER and getattr(wanted.params, field.name) == _LATER[field.name]:
-            continue
         value = getattr(wanted.params, field.name)
         if field.name == "json_schema" and value is not None:
             value = schema_of(value)  # a class may have changed without changing its name
-        found["samples of a row" if field.name == "samples" else field.name] = _as_kept(value)
-    return found
+        found["samples of a row" if field.name == "samples" else field.name] = value
+    return {"input": None if is_remote(source) else source, "model": engine.model_dir, "parts": found}
 
 
-def _as_kept(value: Any) -> Any:
-    """The value as it is read back from the state's JSON."""
-    return json.loads(json.dumps(value, sort_keys=True, default=repr))
-
-
-def _model_hash(model: Optional[str]) -> Optional[str]:
-    """A hash of a directory: of all its JSON files and templates, and of samples of its weights."""
-    if model is None:
-        return None
-    digest = hashlib.sha256()
-    for name in sorted(os.listdir(model)):
-        path = os.path.join(model, name)
-        if name.endswith((".json", ".jinja", ".safetensors")) and os.path.isfile(path):
-            digest.update(name.encode("utf-8", "surrogateescape") + b"\0" + _file_hash(path, None).encode())
-    return digest.hexdigest()[:16]
-
-
-def _file_hash(path: str, options: Optional[Mapping[str, Any]]) -> str:
-    """A file's size and a hash of its content; above 64 MiB, of samples of the content."""
+def _hash(path: str, options: Optional[Mapping[str, Any]]) -> str:
+    """The size of a file at a URL and a hash of its content; above 64 MiB, of samples of the content."""
     digest = hashlib.sha256()
     with open_input(path, options) as file:
         size = file.seek(0, os.SEEK_END)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import errno
 import os
 from array import array
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Callable, Iterator, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from . import native
 from .columns import columns as columns_of
 from .engine import Engine, Progress, mistake_of
 from .errors import Error, InvalidArgumentError, StateError
-from .file_formats import Reader, Writer, check_writable, format_of, listed, open_reader
+from .file_formats import Reader, Writer, check_writable, format_of, is_remote, listed, open_reader
 from .file_identity import identity_of
+from .file_results import FileResults, open_results
 from .file_rows import Prompts, ResultColumns, check_continuations
 from .frames import optional
-from .job_files import JobFiles, job_files, refuse_another_job, rows_of
 from .params import SamplingParams
 from .progress import reporter
 from .results import Results
@@ -36,25 +36,6 @@ class FilesReport:
     """How many of them have an error."""
     resumed: int
     """How many of them earlier runs answered."""
-
-
-class _Chunk:
-    """A chunk of the input, until all of its rows have results."""
-
-    def __init__(self, number: int, first: int, table: Any) -> None:
-        self.number = number
-        self.first = first
-        self.table = table
-        self.results: list[Any] = []
-        self.left: int = table.num_rows
-        self.file: Optional[BinaryIO] = None
-        self.writer: Any = None
-
-    def close(self) -> None:
-        """Closes the file with its results, if there is one."""
-        if self.file is not None:
-            self.file.close()
-            self.file = None
 
 
 def run_files(
@@ -131,9 +112,12 @@ def run_files(
     prompts = Prompts("prompt" if prompt_column is None else prompt_column, template, fields, chat, system)
     if source == target or (os.path.exists(source) and os.path.exists(target) and os.path.samefile(source, target)):
         raise InvalidArgumentError(f"{target}: is the input")
-    files = job_files(target, storage_options)
+    folder = os.path.dirname(target)
+    if not is_remote(target) and folder and not os.path.isdir(folder):
+        raise InvalidArgumentError(f"{target}: there is no directory {folder!r}")
     reader = open_reader(source, kinds[0], storage_options)
     opened: Optional[Engine] = None
+    results: Optional[FileResults] = None
     try:
         needed = prompts.check(reader)
         if continuations_column is not None:
@@ -152,37 +136,34 @@ def run_files(
         read = [name for name in reader.columns if name in passed or name in needed]
         reader.close()
         reader = open_reader(source, kinds[0], storage_options, read)
-        if force or not resume or not _is_done(files):
+        # That takes long, and a job that is done needs none of it.
+        check_later = resume and not force and (is_remote(target) or os.path.exists(target))
+        if not check_later:
             reader.check()
         if not isinstance(engine, Engine):
             engine = opened = Engine(engine)
         job = identity_of(engine, source, kinds, prompts, wanted, passed, chunk_rows, storage_options)
-        state, begun = _begin(files, target, job, resume, force)
-        if state is not None:
-            return FilesReport(state["rows"], state["failed"], state["rows"])
-        run = _Run(engine, files, reader, prompts, wanted, passed, schema, chunk_rows)
+        results = open_results(target, storage_options, chunk_rows, wanted.schema(), resume, force, job)
+        complete = results.complete()
+        if complete is not None:
+            return FilesReport(complete[0], complete[1], complete[0])
+        if check_later:
+            reader.check()
+        run = _Run(engine, results, reader, prompts, wanted, passed, chunk_rows)
         try:
-            try:
-                run.go(progress)
-            except Exception:
-                if not begun and not run.has_results:
-                    files.forget()  # after a mistake in the job, leave nothing that would block the next try
-                raise
-            report = run.merge(kinds[1])
-            files.write_state(
-                {"version": 1, "job": job, "complete": True, "rows": report.rows, "failed": report.failed}
-            )
-            files.drop_parts(True)
+            run.go(progress)
         finally:
             run.close(opened is None)
-        return report
+        with closing(open_reader(source, kinds[0], storage_options, passed or read)) as again:
+            return run.write(again, kinds[1], schema)
     except OSError as fault:
         if fault.filename is None and fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             fault.filename = target  # a failed write does not name its file; all of them are beside this one
         raise
     finally:
         reader.close()
-        files.close()
+        if results is not None:
+            results.close()
         if opened is not None:
             opened.close()
 
@@ -198,60 +179,28 @@ def _output_schema(schema: Any, passed: Sequence[str], wanted: ResultColumns) ->
     return arrow.schema([schema.field(name) for name in passed] + [(name, kind) for name, _, kind in made])
 
 
-def _is_done(files: JobFiles) -> bool:
-    state = files.read_state()
-    return state is not None and state["complete"] and files.output_exists()
-
-
-def _begin(
-    files: JobFiles, target: str, job: Mapping[str, Any], resume: bool, force: bool
-) -> tuple[Optional[dict[str, Any]], bool]:
-    """Prepares the files beside the output. Returns the state of a job that is complete already, else None; and whether an
-    earlier run began the job."""
-    files.lock()
-    state, exists = files.read_state() if not force else None, files.output_exists()
-    if state is None and exists and resume and not force:
-        raise InvalidArgumentError(f"{target} cannot be resumed: {target}.state is not there; start over with force")
-    if not force and not resume and (state is not None or exists):
-        raise InvalidArgumentError(f"{target} exists, or its job was begun: resume continues it, force starts over")
-    if state is not None:
-        refuse_another_job(target, state["job"], job)
-        if state["complete"] and exists:
-            files.drop_parts(True)
-            return state, True
-    else:
-        files.drop_parts(False)
-    files.write_state({"version": 1, "job": dict(job), "complete": False})
-    return None, state is not None
-
-
 class _Run:
-    """One run of a job: all chunks that have no part yet."""
+    """One run of a job: all rows that have no result yet."""
 
     def __init__(
         self,
         engine: Engine,
-        files: JobFiles,
+        results: FileResults,
         reader: Reader,
         prompts: Prompts,
         wanted: ResultColumns,
         passed: Sequence[str],
-        schema: Any,
         chunk_rows: int,
     ) -> None:
         self._arrow = optional("pyarrow", "run_files")
-        self._engine, self._files, self._reader = engine, files, reader
-        self._prompts, self._wanted, self._passed = prompts, wanted, passed
-        self._schema, self._chunk_rows = schema, chunk_rows
-        self._kept = wanted.schema()
+        self._engine, self._results, self._reader = engine, results, reader
+        self._prompts, self._wanted, self._passed, self._chunk_rows = prompts, wanted, passed, chunk_rows
         self._labels = engine.labels
-        self._done = files.finished()
-        self._open: dict[int, _Chunk] = {}
-        self._rows = self._resumed = 0
-        self.has_results = False
+        self._left: dict[int, set[int]] = {}  # of each chunk in the engine, the rows without a result
+        self._rows = 0
 
     def go(self, progress: Union[bool, Callable[[Progress], object]]) -> None:
-        """Runs until every chunk has its part."""
+        """Runs until every row has its result."""
         stats = self._engine.stats()
         if stats.rows > stats.rows_done:
             raise StateError("the engine has rows of other calls")
@@ -263,12 +212,12 @@ class _Run:
         waiting, last, ended = 0, 0, False
         report = reporter(progress, self._reader.rows or 0)
         try:
-            while not ended or self._open:
+            while not ended or self._left:
                 if not ended and waiting <= last // 8:
                     chunk = next(chunks, None)
                     ended = chunk is None
                     if chunk is not None:
-                        last = waiting = self._add(chunk)
+                        last = waiting = self._add(*chunk)
                     continue
                 self._engine._advance(_SLICE_SECONDS, report)
                 waiting = self._engine._snapshot().rows_waiting
@@ -283,97 +232,82 @@ class _Run:
         finally:
             report.close()
 
-    def merge(self, format_: str) -> FilesReport:
-        """Joins the parts into the output."""
-        ipc = optional("pyarrow.ipc", "run_files")
-        count = -(-self._rows // self._chunk_rows)
+    def write(self, reader: Reader, format_: str, schema: Any) -> FilesReport:
+        """Makes the output: the columns that pass through, and the results."""
         failed = 0
-        with self._files.whole() as file:
-            writer = Writer(file, format_, self._schema)
-            for number in range(count):
-                with self._files.open_part(number) as part:
-                    table = ipc.open_file(part).read_all()
-                failed += int(table.schema.metadata[b"failed"])
-                writer.write(table.replace_schema_metadata(None))
-            writer.close()
-        return FilesReport(self._rows, failed, self._resumed)
+        try:
+            with self._results.new_output() as file:
+                writer = Writer(file, format_, schema)
+                for number, given in _chunks(reader, self._chunk_rows, lambda *_: False):
+                    table, bad = self._joined(number, given, schema)
+                    writer.write(table)
+                    failed += bad
+                writer.close()
+        except BaseException:
+            self._results.drop_output()
+            raise
+        resumed = self._results.rows_done(self._rows)
+        self._results.finish(self._rows, failed)
+        return FilesReport(self._rows, failed, resumed)
+
+    def _joined(self, number: int, given: Any, schema: Any) -> tuple[Any, int]:
+        """A chunk's rows with their results, in the order of the rows; and how many of them failed."""
+        results = self._results.read(number)
+        order = sorted(range(results.num_rows), key=results.column("tag").to_pylist().__getitem__)
+        results = results.take(self._arrow.array(order, self._arrow.int64()))
+        tags = results.column("tag").to_pylist()
+        if set(tags) != set(range(number * self._chunk_rows, number * self._chunk_rows + given.num_rows)):
+            raise InvalidArgumentError(f"{self._reader.path}: it has changed since its rows ran")
+        rows = self._arrow.array([tag - number * self._chunk_rows for tag in tags], self._arrow.int64())
+        own = [given.column(name).take(rows) for name in self._passed]
+        errors = results.column(self._wanted.prefix + "error").is_valid().to_pylist()
+        failed = len({tag for tag, bad in zip(tags, errors) if bad})
+        return self._arrow.table([*own, *results.columns[1:]], schema=schema), failed
 
     def close(self, keep_engine: bool) -> None:
-        """Closes the files, however the run ended. An engine that is kept is left without rows."""
-        for chunk in self._open.values():
-            with suppress(OSError):  # such as a full disk
-                chunk.close()
-        if self._open and keep_engine and not self._engine.closed:
+        """However the run ended, an engine that is kept is left without rows."""
+        if self._left and keep_engine and not self._engine.closed:
             with suppress(Error):  # the error that ended the run is raised, not its consequences
-                for chunk in self._open.values():
-                    native.batchllm_cancel_rows(self._engine._enter(), chunk.first, chunk.table.num_rows)
+                for number in self._left:
+                    native.batchllm_cancel_rows(self._engine._enter(), number * self._chunk_rows, self._chunk_rows)
                 self._engine.run()
                 self._engine.poll()
-        self._open.clear()
+        self._left.clear()
 
     # ---- In ----
 
-    def _chunks(self) -> Iterator[_Chunk]:
-        """Yields the chunks that have no part yet, and counts the rows of all chunks."""
-        size = self._chunk_rows
-        pieces: list[Any] = []
-        held = 0
+    def _is_done(self, number: int) -> bool:
+        first, end = number * self._chunk_rows, (number + 1) * self._chunk_rows
+        return self._results.is_done(number, first, end if self._reader.rows is None else min(end, self._reader.rows))
 
-        def wanted(first: int, end: int) -> bool:
+    def _chunks(self) -> Iterator[tuple[int, Any]]:
+        """Yields the chunks that are not done yet, and counts the rows of all chunks."""
+
+        def skipped(number: int, end: int) -> bool:
             self._rows = max(self._rows, end)
-            return any(number not in self._done for number in range(first // size, (end - 1) // size + 1))
+            return self._is_done(number)
 
-        begin = 0
-        for first, table in self._reader.pieces(wanted):
-            self._rows = max(self._rows, first + table.num_rows)
-            while table.num_rows:
-                number = first // size
-                part = table.slice(0, (number + 1) * size - first)
-                table, first = table.slice(part.num_rows), first + part.num_rows
-                if number in self._done:
-                    continue
-                if not pieces:
-                    begin = number
-                elif begin != number:
-                    raise InvalidArgumentError(f"{self._reader.path}: it changes while it is read")
-                pieces.append(part)
-                held += part.num_rows
-                if first == (number + 1) * size:
-                    yield _Chunk(number, number * size, self._arrow.concat_tables(pieces))
-                    pieces, held = [], 0
-        if pieces:
-            yield _Chunk(begin, begin * size, self._arrow.concat_tables(pieces))
-        self._resumed += sum(min(size, self._rows - number * size) for number in self._done)
+        yield from _chunks(self._reader, self._chunk_rows, skipped)
 
-    def _add(self, chunk: _Chunk) -> int:
+    def _add(self, number: int, table: Any) -> int:
         """Adds the rows of a chunk that have no results yet, and returns their number."""
-        for path in self._files.old_rows(chunk.number):
-            chunk.results += rows_of(path, self._kept)
-        known = {tag - chunk.first for batch in chunk.results for tag in batch.column("tag").to_pylist()}
-        chunk.left -= len(known)
-        self._resumed += len(known)
-        self._open[chunk.number] = chunk
-        if self._files.remembers_rows:
-            chunk.file = self._files.new_rows(chunk.number)
-            chunk.writer = optional("pyarrow.ipc", "run_files").new_stream(chunk.file, self._kept)
-        if chunk.left == 0:
-            self._finish(chunk)
+        first, end = number * self._chunk_rows, number * self._chunk_rows + table.num_rows
+        tags = self._results.left(first, end)
+        self._left[number] = set(tags)
+        if not tags:
+            self._close_chunk(number)
             return 0
-        rows = [i for i in range(chunk.table.num_rows) if i not in known] if known else None
-        tags = (
-            range(chunk.first, chunk.first + chunk.table.num_rows) if rows is None else [chunk.first + i for i in rows]
-        )
-        self._add_rows(chunk, rows, tags)
+        self._add_rows(table, None if len(tags) == table.num_rows else [tag - first for tag in tags], tags)
         refused = self._engine.poll()
         mistake = mistake_of(refused) if len(refused) >= len(tags) else None
-        if mistake is not None and not known:
+        if mistake is not None and len(tags) == table.num_rows:
             raise InvalidArgumentError(mistake, native.BATCHLLM_ERROR_INVALID_ARGUMENT)
         self._deliver(refused)
         return len(tags)
 
-    def _add_rows(self, chunk: _Chunk, rows: Optional[list[int]], tags: Sequence[int]) -> None:
+    def _add_rows(self, table: Any, rows: Optional[list[int]], tags: Sequence[int]) -> None:
         task = self._wanted.task
-        given = self._prompts.rows(chunk.table, rows, task.scores)
+        given = self._prompts.rows(table, rows, task.scores)
         if not task.scores:
             params = task.params(self._wanted.params) or self._wanted.params
             self._engine.add(given, params, tags=tags)  # type: ignore[arg-type]
@@ -381,7 +315,7 @@ class _Run:
         if task.continuations_column is None:
             lists = [task.continuations] * len(tags)
         else:
-            column = chunk.table.column(task.continuations_column)
+            column = table.column(task.continuations_column)
             lists = (column if rows is None else column.take(rows)).to_pylist()
         lists = [one if one is not None else [] for one in lists]  # a row without continuations gets an error
         first = 0
@@ -395,41 +329,55 @@ class _Run:
     # ---- Out ----
 
     def _deliver(self, results: Results) -> None:
-        """Keeps results, and writes the parts of chunks that are complete."""
+        """Keeps results."""
         if not len(results):
             return
-        self.has_results = True
         batch = self._wanted.batch(results, self._labels)
-        rows: dict[int, list[int]] = {}
-        for i, tag in enumerate(batch.column("tag").to_pylist()):
-            rows.setdefault(tag // self._chunk_rows, []).append(i)
-        for number, mine in rows.items():
-            chunk = self._open[number]
-            own = batch if len(rows) == 1 else batch.take(self._arrow.array(mine, self._arrow.int64()))
-            if chunk.file is not None:
-                chunk.writer.write_batch(own)
-                chunk.file.flush()
-            chunk.results.append(own)
-            chunk.left -= len(set(own.column("tag").to_pylist()))
-            if chunk.left == 0:
-                self._finish(chunk)
+        tags = batch.column("tag").to_pylist()
+        errors = batch.column(batch.schema.get_field_index(self._wanted.prefix + "error")).is_valid().to_pylist()
+        places: dict[int, list[int]] = {}
+        for i, tag in enumerate(tags):
+            places.setdefault(tag // self._chunk_rows, []).append(i)
+        for number, mine in places.items():
+            failed: dict[int, bool] = {}
+            for i in mine:
+                failed[tags[i]] = failed.get(tags[i], False) or errors[i]
+            own = batch if len(places) == 1 else batch.take(self._arrow.array(mine, self._arrow.int64()))
+            self._results.keep(number, own, failed)
+            self._left[number] -= failed.keys()
+            if not self._left[number]:
+                self._close_chunk(number)
 
-    def _finish(self, chunk: _Chunk) -> None:
-        results = self._arrow.Table.from_batches(chunk.results, self._kept)
-        order = sorted(range(results.num_rows), key=results.column("tag").to_pylist().__getitem__)
-        results = results.take(self._arrow.array(order, self._arrow.int64()))
-        tags = results.column("tag").to_pylist()
-        given = chunk.table.select(self._passed).take(
-            self._arrow.array([tag - chunk.first for tag in tags], self._arrow.int64())
-        )
-        errors = results.column(self._wanted.prefix + "error").is_valid().to_pylist()
-        failed = len({tag for tag, bad in zip(tags, errors) if bad})
-        made = [results.column(name) for name in self._kept.names[1:]]
-        table = self._arrow.table([*given.columns, *made], schema=self._schema.with_metadata({"failed": str(failed)}))
-        with self._files.part(chunk.number) as file:
-            writer = optional("pyarrow.ipc", "run_files").new_file(file, table.schema)
-            writer.write_table(table)
-            writer.close()
-        chunk.close()
-        del self._open[chunk.number]
-        self._files.drop_rows(chunk.number)
+    def _close_chunk(self, number: int) -> None:
+        self._results.close_chunk(number)
+        del self._left[number]
+
+
+def _chunks(reader: Reader, size: int, skipped: Callable[[int, int], bool]) -> Iterator[tuple[int, Any]]:
+    """Yields (number, table) of each chunk of a file. skipped: whether a chunk is left out, of which rows up to the given
+    one are known to exist; then its rows need not be read."""
+    arrow = optional("pyarrow", "run_files")
+    pieces: list[Any] = []
+    begin = 0
+
+    def wanted(first: int, end: int) -> bool:
+        numbers = range(first // size, (end - 1) // size + 1)
+        return not all([skipped(number, min(end, (number + 1) * size)) for number in numbers])
+
+    for first, table in reader.pieces(wanted):
+        while table.num_rows:
+            number = first // size
+            part = table.slice(0, (number + 1) * size - first)
+            table, first = table.slice(part.num_rows), first + part.num_rows
+            if skipped(number, first):
+                continue
+            if not pieces:
+                begin = number
+            elif begin != number:
+                raise InvalidArgumentError(f"{reader.path}: it changes while it is read")
+            pieces.append(part)
+            if first == (number + 1) * size:
+                yield number, arrow.concat_tables(pieces)
+                pieces = []
+    if pieces:
+        yield begin, arrow.concat_tables(pieces)

@@ -22,6 +22,9 @@ BATCHLLM_ERROR_MODEL_FORMAT: int
 BATCHLLM_ERROR_TOKENIZER_FORMAT: int
 BATCHLLM_ERROR_PLAN_FORMAT: int
 BATCHLLM_ERROR_PLAN_MISMATCH: int
+BATCHLLM_ERROR_JOURNAL_FORMAT: int
+BATCHLLM_ERROR_JOURNAL_MISMATCH: int
+BATCHLLM_ERROR_JOURNAL_EXISTS: int
 BATCHLLM_ERROR_BACKEND_UNAVAILABLE: int
 BATCHLLM_ERROR_DEVICE: int
 BATCHLLM_ERROR_ROW_EMPTY: int
@@ -34,6 +37,11 @@ BATCHLLM_ERROR_ROW_TOO_LARGE: int
 BATCHLLM_ERROR_ROW_NOT_A_NUMBER: int
 BATCHLLM_ERROR_ROW_CONSTRAINT: int
 BATCHLLM_ERROR_ROW_NULL: int
+BATCHLLM_JOURNAL_LINES: int
+BATCHLLM_JOURNAL_BLOCKS: int
+BATCHLLM_JOURNAL_REFUSE: int
+BATCHLLM_JOURNAL_RESUME: int
+BATCHLLM_JOURNAL_OVERWRITE: int
 BATCHLLM_ENLARGE_NONE: int
 BATCHLLM_ENLARGE_OPTIMAL: int
 BATCHLLM_ENLARGE_PAPER: int
@@ -65,6 +73,11 @@ class batchllm_tokenizer(_Handle): ...
 class batchllm_frame(_Handle): ...
 class batchllm_report(_Handle): ...
 class batchllm_table(_Handle): ...
+class batchllm_journal(_Handle): ...
+
+class batchllm_ranges(_Handle):
+    blind: int
+
 
 class batchllm_results(_Handle):
     count: int
@@ -182,6 +195,19 @@ class batchllm_plan_stats(_Handle):
     saving_ratio: float
     seconds: float
     tokenizer_fingerprint: int
+
+class batchllm_journal_info(_Handle):
+    started: int
+    resumable: int
+    complete: int
+    created: int
+    rows_done: int
+    failed_done: int
+    rows_lost: int
+    rows_written: int
+    failed_written: int
+    blocks: int
+    state: str
 
 class batchllm_prediction(_Handle):
     def __init__(self) -> None: ...
@@ -353,6 +379,40 @@ def batchllm_params_set_constraint(
     column: batchllm_params_column, rows: Optional[Buffer], constraint: batchllm_constraint
 ) -> None: ...
 
+def batchllm_ranges_choose_from(
+    heads: Buffer,
+    offsets: Buffer,
+    lengths: Buffer,
+    places: Buffer,
+    partitions: int,
+    rows: int,
+    head_bytes: int,
+    expected_tokens: int,
+) -> batchllm_ranges: ...
+def batchllm_ranges_column_heads(ranges: batchllm_ranges) -> memoryview[int]: ...
+def batchllm_ranges_column_offsets(ranges: batchllm_ranges) -> memoryview[int]: ...
+def batchllm_ranges_column_places(ranges: batchllm_ranges) -> memoryview[int]: ...
+def batchllm_journal_open_from(
+    output: Optional[str],
+    input: Optional[str],
+    model: Optional[str],
+    kind: int,
+    existing: int,
+    parts: Buffer,
+    earlier_state: Optional[str],
+) -> batchllm_journal: ...
+def batchllm_journal_get_info(journal: batchllm_journal, info: batchllm_journal_info) -> None: ...
+def batchllm_journal_column_done(journal: batchllm_journal) -> memoryview[int]: ...
+def batchllm_journal_append_line_column(
+    journal: batchllm_journal, rows: Buffer, failed: Optional[Buffer], text: Buffer, offsets: Buffer
+) -> None: ...
+def batchllm_journal_append_block_of(
+    journal: batchllm_journal, rows: Buffer, failed: Optional[Buffer], block: Buffer
+) -> None: ...
+def batchllm_journal_column_block_rows(journal: batchllm_journal, block: int) -> memoryview[int]: ...
+def batchllm_journal_column_block(journal: batchllm_journal, block: int) -> memoryview[int]: ...
+def batchllm_journal_sync(journal: batchllm_journal) -> None: ...
+def batchllm_journal_finish(journal: batchllm_journal, path: Optional[str]) -> None: ...
 def batchllm_frame_create(columns: int) -> batchllm_frame: ...
 def batchllm_frame_name(frame: batchllm_frame, column: int, name: Buffer) -> None: ...
 def batchllm_frame_extend(

@@ -1,9 +1,6 @@
 """Divides prompts into ranges, one for each partition, so that rows that share a prefix meet.
 
-The ranges are those of Spark's PrefixRanges. In sorted order, rows that share a prefix are neighbours. A boundary between
-two rows costs what they have in common, since that prefix is computed on both sides. So each boundary is placed where
-neighbours have least in common, near the point that balances the work. A prefix with more rows than fit a partition is
-divided among several, and computed once in each.
+The library chooses the ranges (batchllm_ranges_choose), for Ray as for Spark, from a sample that is drawn here.
 
 Prompts are bytes that sort as prompts do: UTF-8, or four big-endian bytes for each token.
 """
@@ -11,17 +8,16 @@ Prompts are bytes that sort as prompts do: UTF-8, or four big-endian bytes for e
 from __future__ import annotations
 
 import heapq
+from array import array
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Iterator, NamedTuple, Optional, Sequence
 
+from . import native
+from .columns import from_texts
+
 TOKEN_BYTES = 4
 """How many bytes of a prompt count as one token, in weights and limits."""
-
-# How far a boundary may move to avoid cutting prefixes, as a share of a partition's work.
-_SLACK = 0.25
-# The engine shares no prefix of fewer than 16 tokens, so cutting one costs nothing.
-_LEAST_PREFIX = 16 * TOKEN_BYTES
 
 
 class Item(NamedTuple):
@@ -54,8 +50,8 @@ class PromptSample:
             heapq.heapreplace(self._items, (-draw, item))
 
     def items(self) -> list[Item]:
-        """In the order of prompts."""
-        return sorted(item for _, item in self._items)
+        """In no particular order."""
+        return [item for _, item in self._items]
 
 
 def common(a: bytes, b: bytes) -> int:
@@ -98,60 +94,22 @@ class PrefixRanges:
         """Chooses boundaries. wanted: the number of partitions; there are fewer if there are fewer rows. output_tokens:
         the tokens that a row is expected to generate; they weigh as much as prompt tokens."""
         rows = sample.items()
-        n = len(rows)
-        partitions = max(1, min(wanted, n))
-        shared = [0] * (n + 1)  # shared[i]: the prefix of rows i - 1 and i
-        blind = 0
-        for i in range(1, n):
-            shared[i] = common(rows[i - 1].head, rows[i].head)
-            blind += shared[i] == sample.head_bytes < rows[i].length
-        before = _work(rows, shared, sample.rows, output_tokens)
-        share = before[n] / partitions
-        boundaries: list[tuple[bytes, int]] = []
-        last = 0
-        for part in range(1, partitions):
-            # Leaves a row for each of the others.
-            cut = _cut(before, shared, last + 1, n - (partitions - part), part * share, _SLACK * share)
-            right = rows[cut]
-            equal = rows[cut - 1].head == right.head
-            # The shortest head that separates the two: no group with a longer prefix is cut.
-            boundaries.append((right.head, right.place) if equal else (right.head[: shared[cut] + 1], 0))
-            last = cut
-        return cls(boundaries, sample.head_bytes, 2 * blind > n)
-
-
-def _work(rows: Sequence[Item], shared: Sequence[int], total: int, output_tokens: int) -> list[float]:
-    """For each i the work of all rows before sampled row i, in bytes of prompt. A sampled row stands for total / n rows,
-    but what it shares is computed once for all of them."""
-    scale = total / len(rows) if rows else 1.0
-    before = [0.0]
-    for i, row in enumerate(rows):
-        longest = max(shared[i], shared[i + 1])
-        own = row.length - longest + output_tokens * TOKEN_BYTES
-        before.append(before[i] + own * scale + (longest - shared[i]))
-    return before
-
-
-def _cut(
-    before: Sequence[float], shared: Sequence[int], lowest: int, highest: int, aim: float, slack: float
-) -> int:
-    """Of the cuts in [lowest, highest] within slack of the aim, the one where neighbours have least in common."""
-    best, nearest = -1, lowest
-    for i in range(lowest, highest + 1):
-        distance = abs(before[i] - aim)
-        if distance < abs(before[nearest] - aim):
-            nearest = i
-        if distance > slack:
-            if before[i] > aim:
-                break
-            continue
-        if best < 0 or (_cost(shared[i]), distance) < (_cost(shared[best]), abs(before[best] - aim)):
-            best = i
-    return best if best >= 0 else nearest
-
-
-def _cost(shared: int) -> int:
-    return 0 if shared < _LEAST_PREFIX else shared
+        heads = from_texts([item.head for item in rows])
+        chosen = native.batchllm_ranges_choose_from(
+            heads.data,
+            heads.offsets,
+            array("q", [item.length for item in rows]),
+            array("q", [item.place for item in rows]),
+            wanted,
+            sample.rows,
+            sample.head_bytes,
+            output_tokens,
+        )
+        text = bytes(native.batchllm_ranges_column_heads(chosen))
+        offsets = native.batchllm_ranges_column_offsets(chosen)
+        found = [text[begin:end] for begin, end in zip(offsets, offsets[1:])]
+        places = native.batchllm_ranges_column_places(chosen)
+        return cls(list(zip(found, places)), sample.head_bytes, bool(chosen.blind))
 
 
 def windows(prompts: Sequence[Optional[bytes]], max_rows: int, max_bytes: int) -> Iterator[range]:

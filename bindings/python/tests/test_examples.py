@@ -72,6 +72,9 @@ class Guide(unittest.TestCase):
     def test_blocks_for_those_who_come_from_vllm_run_as_printed(self):
         self.run_blocks("coming-from-vllm.md", 4)
 
+    def test_blocks_of_resuming_run_as_printed(self):
+        self.run_blocks("resuming.md", 1)
+
     def test_blocks_of_reports_run_as_printed(self):
         self.run_blocks("report.md", 0)
 

@@ -11,7 +11,8 @@ namespace batchllm::cpu {
 Status ConvolutionLayers::allocate(const Model &model, int64_t step_tokens) {
     int64_t channels = 0;
     for (const Layer &layer : model.layers) {
-        channels = std::max(channels, layer.convolution.channels());
+        const auto *convolution = std::get_if<ShortConvolution>(&layer.mixer);
+        if (convolution != nullptr) channels = std::max(channels, convolution->channels());
     }
     if (channels == 0) return {};
     const char *what = "a step's buffers";

@@ -130,6 +130,7 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
     info.compute_type = dtype_name(choice.element) + name_of_states(choice.states);
     info.device = processor_name() + ", " + std::to_string(threads) +
                   (threads == 1 ? " thread, " : " threads, ") + kernels->name;
+    info.computes_on = {DeviceKind::processor, processor_name(), 0, 0};
     info.reproducible = options.reproducible;
     info.vocabulary = model.vocabulary;
     info.hidden = model.hidden;

@@ -87,10 +87,11 @@ Status ExpertLayers::allocate(const Model &model, int64_t step_tokens) {
     int64_t width = 0;
     int32_t chosen = 0;
     for (const Layer &layer : model.layers) {
-        if (!layer.experts) continue;
-        experts = std::max(experts, layer.experts.each.size());
-        width = std::max<int64_t>(width, layer.experts.each[0].width);
-        chosen = std::max(chosen, layer.experts.router.chosen);
+        const Experts *of_layer = layer.experts();
+        if (of_layer == nullptr) continue;
+        experts = std::max(experts, of_layer->each.size());
+        width = std::max<int64_t>(width, of_layer->each[0].width);
+        chosen = std::max(chosen, of_layer->router.chosen);
     }
     if (experts == 0) return {};
     const int64_t rows = Linear::rounded_rows(step_tokens);

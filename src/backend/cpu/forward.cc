@@ -6,6 +6,7 @@
 
 #include "backend/cpu/feed_forward.h"
 #include "backend/cpu/forward_tasks.h"
+#include "base/visit.h"
 
 namespace batchllm::cpu {
 Result<std::unique_ptr<Forward>> Forward::create(const Model &model, const Kernels &kernels,
@@ -25,16 +26,24 @@ Status Forward::allocate() {
     int64_t qkv = 0, queries = 0, attended = 0, width = 0, head_dim = 0;
     bool delta = false, expert_sums = false;
     for (const Layer &layer : model_.layers) {
-        const Attention &attention = layer.attention;
-        qkv = std::max(qkv, attention.q.rows() + 2 * attention.kv_size());
-        queries = std::max(queries, int64_t{attention.heads} * padded_head_dim(attention.head_dim));
-        attended = std::max({attended, attention.q_size(), layer.linear_attention.values_size(),
-                             layer.convolution.channels()});
-        width = std::max<int64_t>(width, layer.feed_forward.width);
-        head_dim = std::max<int64_t>(head_dim, attention.head_dim);
+        const int64_t mixed = std::visit(
+            Visitor{[](const NoMixer &) { return int64_t{0}; },
+                    [&](const Attention &a) {
+                        qkv = std::max(qkv, a.q.rows() + 2 * a.kv_size());
+                        queries = std::max(queries, a.heads * int64_t{padded_head_dim(a.head_dim)});
+                        head_dim = std::max<int64_t>(head_dim, a.head_dim);
+                        return a.q_size();
+                    },
+                    [](const LinearAttention &linear) { return linear.values_size(); },
+                    [](const ShortConvolution &convolution) { return convolution.channels(); }},
+            layer.mixer);
+        attended = std::max(attended, mixed);
+        const FeedForward *feed_forward = layer.feed_forward();
+        const Experts *experts = layer.experts();
+        if (feed_forward != nullptr) width = std::max<int64_t>(width, feed_forward->width);
         delta = delta || layer.after_attention || layer.after_feed_forward || layer.after_input ||
-                layer.residual_scale != 1 || layer.experts;
-        expert_sums = expert_sums || layer.experts.after;
+                layer.residual_scale != 1 || experts != nullptr;
+        expert_sums = expert_sums || (experts != nullptr && experts->after);
     }
     width = std::max<int64_t>(width, model_.layer_inputs.width);
     for (const Rope &rope : model_.ropes) {
@@ -78,11 +87,12 @@ Status Forward::allocate() {
 void Forward::choose_work() {
     const size_t last = model_.layers.size() - 1;
     for (size_t i = 0; i <= last; ++i) {
-        const Attention &attention = model_.layers[i].attention;
+        const Attention *attention = model_.layers[i].attention();
         work_of_.push_back(work_.size());
-        if (!model_.layers[i].attends()) continue;
-        const WorklistOptions options{attention.window, attention.gqa_ratio(), attention.kv_heads,
-                                      pool_->size(), reproducible_ ? kStretchKeys : 0};
+        if (attention == nullptr) continue;
+        const WorklistOptions options{attention->window, attention->gqa_ratio(),
+                                      attention->kv_heads, pool_->size(),
+                                      reproducible_ ? kStretchKeys : 0};
         const auto found = std::find_if(work_.begin(), work_.end(), [&](const Work &work) {
             return i < last && work.options == options;
         });
@@ -144,9 +154,8 @@ void Forward::norm(const PackedNorm &norm, const float *x, int64_t rows, std::by
 }
 
 // Writes one token's queries, scaled for a base-2 softmax, and its keys and values to their page.
-void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) {
-    const Attention &attention = model_.layers[layer].attention;
-    const PackedLayer &weights = weights_.layers[layer];
+void Forward::write_token(const TokenBatch &batch, const Attention &attention,
+                          const PackedAttention &weights, int32_t token) {
     const int32_t head_dim = attention.head_dim;
     const int32_t padded = padded_head_dim(head_dim);
     const int32_t ratio = attention.gqa_ratio();
@@ -193,12 +202,13 @@ void Forward::write_token(const TokenBatch &batch, size_t layer, int32_t token) 
     }
 }
 
-void Forward::write_heads(const TokenBatch &batch, size_t layer) {
+void Forward::write_heads(const TokenBatch &batch, const Attention &attention,
+                          const PackedAttention &weights) {
     const int64_t tokens = static_cast<int64_t>(batch.tokens.size());
     pool_->parallel_for(task_count(tokens), [&](int64_t task, int32_t) {
         const int64_t last = std::min(tokens, (task + 1) * kTokensOfTask);
         for (int64_t t = task * kTokensOfTask; t < last; ++t) {
-            write_token(batch, layer, static_cast<int32_t>(t));
+            write_token(batch, attention, weights, static_cast<int32_t>(t));
         }
     });
 }
@@ -240,10 +250,9 @@ Status Forward::add_product(const PackedMatrix &matrix, const std::byte *x, int6
     return {};
 }
 
-// The normed residual stream -> the heads' results; in the last layer only for the wanted tokens.
-Status Forward::attend(const TokenBatch &batch, size_t layer) {
-    const Attention &attention = model_.layers[layer].attention;
-    const PackedLayer &weights = weights_.layers[layer];
+Status Forward::attend(const TokenBatch &batch, size_t layer, const Attention &attention,
+                       const std::vector<int32_t> *wanted, int64_t rows) {
+    const auto &weights = std::get<PackedAttention>(weights_.layers[layer].mixer);
     const int64_t tokens = static_cast<int64_t>(batch.tokens.size());
     Laps laps;
     RETURN_IF_ERROR(linear_->run(weights.qkv, input_.data(), tokens, [&](const Linear::Tile &tile) {
@@ -254,42 +263,54 @@ Status Forward::attend(const TokenBatch &batch, size_t layer) {
         }
     }));
     laps.lap(&seconds_.qkv);
-    write_heads(batch, layer);
+    write_heads(batch, attention, weights);
     laps.lap(&seconds_.rope);
-    if (layer + 1 == model_.layers.size() && wanted_rows_ == 0) return {};
-    RETURN_IF_ERROR(attention_->run(batch, work_[work_of_[layer]].list, attention, weights.sinks,
-                                    queries_.data(), attended_.data()));
+    // In the last layer the results are only for the wanted tokens.
+    if (layer + 1 != model_.layers.size() || wanted_rows_ != 0) {
+        RETURN_IF_ERROR(attention_->run(batch, work_[work_of_[layer]].list, attention,
+                                        weights.sinks, queries_.data(), attended_.data()));
+    }
+    if (attention.gated) gate_heads(attention, weights, wanted, rows);
     laps.lap(&seconds_.attention);
     return {};
 }
 
-// The normed residual stream -> the input of the output projection, for `rows` tokens: the wanted
-// ones, or all if that is null.
+template <typename Net>
+Status Forward::attend_linearly(size_t layer, const Net &net, int64_t tokens,
+                                const std::vector<int32_t> *wanted, int64_t rows) {
+    const auto &weights = std::get<PackedLinearAttention>(weights_.layers[layer].mixer);
+    Laps laps;
+    RETURN_IF_ERROR(linear_attention_->run(net, weights, layer, input_.data(), tokens));
+    linear_attention_->results(net, weights, wanted, rows, attended_.data());
+    laps.lap(&seconds_.linear_attention);
+    return {};
+}
+
+Status Forward::convolve(size_t layer, const ShortConvolution &convolution, int64_t tokens,
+                         const std::vector<int32_t> *wanted) {
+    const auto &weights = std::get<PackedConvolution>(weights_.layers[layer].mixer);
+    Laps laps;
+    RETURN_IF_ERROR(convolutions_->project(weights, input_.data(), tokens));
+    laps.lap(&seconds_.qkv);
+    convolutions_->convolve(convolution, weights, layer, wanted == nullptr ? nullptr : &row_of_,
+                            attended_.data());
+    laps.lap(&seconds_.convolution);
+    return {};
+}
+
 Status Forward::mix(const TokenBatch &batch, size_t index, const std::vector<int32_t> *wanted,
                     int64_t rows) {
-    const Layer &layer = model_.layers[index];
-    const PackedLayer &weights = weights_.layers[index];
-    const int64_t tokens = static_cast<int64_t>(batch.tokens.size());
-    Laps laps;
-    if (layer.linear_attention) {
-        RETURN_IF_ERROR(linear_attention_->run(layer.linear_attention, weights.linear_attention,
-                                               index, input_.data(), tokens));
-        linear_attention_->results(layer.linear_attention, weights.linear_attention, wanted, rows,
-                                   attended_.data());
-        laps.lap(&seconds_.linear_attention);
-    } else if (layer.convolution) {
-        RETURN_IF_ERROR(convolutions_->project(weights.convolution, input_.data(), tokens));
-        laps.lap(&seconds_.qkv);
-        convolutions_->convolve(layer.convolution, weights.convolution, index,
-                                wanted == nullptr ? nullptr : &row_of_, attended_.data());
-        laps.lap(&seconds_.convolution);
-    } else {
-        RETURN_IF_ERROR(attend(batch, index));
-        laps = Laps();
-        if (layer.attention.gated) gate_heads(index, wanted, rows);
-        laps.lap(&seconds_.attention);
-    }
-    return {};
+    const auto tokens = static_cast<int64_t>(batch.tokens.size());
+    const auto linearly = [&](const auto &net) {
+        return attend_linearly(index, net, tokens, wanted, rows);
+    };
+    return std::visit(
+        Visitor{[](const NoMixer &) { return Status(); },
+                [&](const Attention &a) { return attend(batch, index, a, wanted, rows); },
+                [&](const DeltaNet &net) { return linearly(net); },
+                [&](const Mamba2 &mamba) { return linearly(mamba); },
+                [&](const ShortConvolution &c) { return convolve(index, c, tokens, wanted); }},
+        model_.layers[index].mixer);
 }
 
 // Keeps only the wanted rows of the residual stream and of the input of a parallel block's
@@ -334,7 +355,7 @@ Status Forward::run_layer(const TokenBatch &batch, size_t index,
             norm(weights.before_feed_forward, residual_.floats(), rows, input_.data());
             laps.lap(&seconds_.norm);
         }
-        RETURN_IF_ERROR(feed_forward(index, rows));
+        RETURN_IF_ERROR(feed(index, rows));
     }
     laps = Laps();
     if (model_.layer_inputs) {

@@ -86,13 +86,24 @@ class Forward {
     void prepare(const TokenBatch &batch, const std::vector<int32_t> &wanted);
     void embed(const TokenBatch &batch, int64_t token);
     Status run_layer(const TokenBatch &batch, size_t layer, const std::vector<int32_t> &wanted);
-    Status attend(const TokenBatch &batch, size_t layer);
+    // The normed residual stream -> the input of the mixer's last product, for `rows` tokens: the
+    // wanted ones, or all if that is null.
     Status mix(const TokenBatch &batch, size_t layer, const std::vector<int32_t> *wanted,
                int64_t rows);
-    void gate_heads(size_t layer, const std::vector<int32_t> *wanted, int64_t rows);
-    Status feed_forward(size_t layer, int64_t rows);
+    Status attend(const TokenBatch &batch, size_t layer, const Attention &attention,
+                  const std::vector<int32_t> *wanted, int64_t rows);
+    template <typename Net> // DeltaNet or Mamba2
+    Status attend_linearly(size_t layer, const Net &net, int64_t tokens,
+                           const std::vector<int32_t> *wanted, int64_t rows);
+    Status convolve(size_t layer, const ShortConvolution &convolution, int64_t tokens,
+                    const std::vector<int32_t> *wanted);
+    void gate_heads(const Attention &attention, const PackedAttention &weights,
+                    const std::vector<int32_t> *wanted, int64_t rows);
+    Status feed(size_t layer, int64_t rows);
+    Status feed_dense(size_t layer, const FeedForward &feed_forward, int64_t rows);
+    Status feed_experts(size_t layer, const Experts &experts, int64_t rows);
     Status shared_expert(size_t layer, int64_t rows);
-    Status add_experts(size_t layer, int64_t rows);
+    Status add_experts(size_t layer, const Experts &experts, int64_t rows);
     Status make_layer_inputs(const TokenBatch &batch);
     Status add_layer_input(size_t layer, int64_t rows, const std::vector<int32_t> *wanted);
     void scale_residual(float scalar, int64_t rows);
@@ -103,8 +114,10 @@ class Forward {
     void norm_heads(const PackedNorm &norm, bool whole, float *heads, int32_t count,
                     int32_t head_dim, int32_t stride) const;
     void turn(const Attention &attention, int32_t token, float *head) const;
-    void write_heads(const TokenBatch &batch, size_t layer);
-    void write_token(const TokenBatch &batch, size_t layer, int32_t token);
+    void write_heads(const TokenBatch &batch, const Attention &attention,
+                     const PackedAttention &weights);
+    void write_token(const TokenBatch &batch, const Attention &attention,
+                     const PackedAttention &weights, int32_t token);
     // Writes a row of a product, plus its bias (may be null), to its destination.
     using Store = void (*)(const float *x, const float *bias, int32_t n, float *to);
     Status product(const PackedMatrix &matrix, const std::byte *x, int64_t rows, const Vector &bias,

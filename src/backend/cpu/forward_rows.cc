@@ -54,8 +54,8 @@ void Forward::norm_heads(const PackedNorm &norm, bool whole, float *heads, int32
 }
 
 // Multiplies the heads' results by their tokens' gates. wanted: the tokens of the rows; null: all.
-void Forward::gate_heads(size_t layer, const std::vector<int32_t> *wanted, int64_t rows) {
-    const Attention &attention = model_.layers[layer].attention;
+void Forward::gate_heads(const Attention &attention, const PackedAttention &weights,
+                         const std::vector<int32_t> *wanted, int64_t rows) {
     const int32_t head_dim = attention.head_dim;
     Tensor head; // in a row
     head.dtype = kernels_.element;
@@ -68,7 +68,7 @@ void Forward::gate_heads(size_t layer, const std::vector<int32_t> *wanted, int64
         const int64_t last = std::min(rows, (task + 1) * kTokensOfTask);
         for (int64_t r = task * kTokensOfTask; r < last; ++r) {
             const int64_t token = wanted == nullptr ? r : (*wanted)[r];
-            const float *gate = qkv_.floats() + token * weights_.layers[layer].qkv.rows + head_dim;
+            const float *gate = qkv_.floats() + token * weights.qkv.rows + head_dim;
             for (int64_t h = 0; h < attention.heads; ++h, gate += 2 * head_dim) {
                 std::byte *at = attended_.data() + (r * attention.heads + h) * head_bytes;
                 from.data = at;

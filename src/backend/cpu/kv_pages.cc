@@ -10,8 +10,9 @@ namespace batchllm::cpu {
 int64_t KvPages::token_bytes(const Model &model, DType element) {
     int64_t heads = 0; // numbers per token in the largest plane
     for (const Layer &layer : model.layers) {
-        const Attention &a = layer.attention;
-        heads = std::max(heads, int64_t{2} * a.kv_heads * padded_head_dim(a.head_dim));
+        const Attention *a = layer.attention();
+        if (a == nullptr) continue;
+        heads = std::max(heads, int64_t{2} * a->kv_heads * padded_head_dim(a->head_dim));
     }
     return heads * dtype_bytes(element) * model.kv_planes() *
            static_cast<int64_t>(model.kv_groups.size());
@@ -23,9 +24,10 @@ Result<KvPages> KvPages::create(const Model &model, DType element, int32_t page_
     pool.page_tokens_ = page_tokens;
     pool.element_bytes_ = dtype_bytes(element);
     for (const Layer &layer : model.layers) {
-        const int64_t head_bytes =
-            2 * (page_tokens / kGroupTokens) * pool.group_bytes(layer.attention);
-        pool.plane_bytes_ = std::max(pool.plane_bytes_, layer.attention.kv_heads * head_bytes);
+        const Attention *a = layer.attention();
+        if (a == nullptr) continue;
+        const int64_t head_bytes = 2 * (page_tokens / kGroupTokens) * pool.group_bytes(*a);
+        pool.plane_bytes_ = std::max(pool.plane_bytes_, a->kv_heads * head_bytes);
     }
     pool.page_bytes_ = pool.plane_bytes_ * model.kv_planes();
     pool.pages_ = bytes / pool.page_bytes_;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "backend/cpu/forward_tasks.h"
 #include "base/narrow_floats.h"
@@ -31,13 +32,13 @@ float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 Status LinearAttentionLayers::allocate(const Model &model, int64_t step_tokens) {
     int64_t projected = 0, channels = 0, heads = 0, scratch = 0, wide = 0;
     for (const Layer &layer : model.layers) {
-        const LinearAttention &attention = layer.linear_attention;
-        if (!attention) continue;
-        projected = std::max(projected, attention.input_rows());
-        channels = std::max(channels, attention.channels());
-        heads = std::max<int64_t>(heads, attention.value_heads);
-        scratch = std::max(scratch, delta_scratch_floats(attention.key_dim, attention.value_dim));
-        wide = std::max(wide, StatePool::matrix_numbers(attention));
+        const LinearAttention *attention = layer.linear_attention();
+        if (attention == nullptr) continue;
+        projected = std::max(projected, attention->input_rows());
+        channels = std::max(channels, attention->channels());
+        heads = std::max<int64_t>(heads, attention->value_heads);
+        scratch = std::max(scratch, delta_scratch_floats(attention->key_dim, attention->value_dim));
+        wide = std::max(wide, StatePool::matrix_numbers(*attention));
     }
     if (projected == 0) return {};
     const char *what = "a step's buffers";
@@ -55,58 +56,66 @@ Status LinearAttentionLayers::allocate(const Model &model, int64_t step_tokens) 
     return {};
 }
 
-// q, k and v for some of a node's tokens: convolved, with q and k normalised by length; and the
-// gates.
-void LinearAttentionLayers::convolve(const LinearAttention &attention,
-                                     const PackedLinearAttention &weights, size_t layer,
-                                     const Piece &piece) {
+void LinearAttentionLayers::prepare(const DeltaNet &net, const PackedLinearAttention &weights,
+                                    int64_t token, float *mixed) const {
+    const int64_t heads = net.value_heads;
+    const float *b = projected(net, token) + net.channels() + net.values_size(), *a = b + heads;
+    for (int64_t h = 0; h < heads; ++h) {
+        const auto at = static_cast<size_t>(h);
+        rate_.floats()[token * heads + h] = 1 / (1 + std::exp(-b[h]));
+        log_decay_.floats()[token * heads + h] =
+            weights.decay[at] * softplus(a[h] + weights.step_bias[at]);
+    }
+    // x / sqrt(sum of squares + 1e-6), expressed as an RMSNorm.
+    const float epsilon = 1e-6f / static_cast<float>(net.key_dim);
+    for (int32_t h = 0; h < 2 * net.key_heads; ++h, mixed += net.key_dim) {
+        const Vector &scale = h < net.key_heads ? weights.query_scale : weights.key_scale;
+        kernels_.rms_norm_head(mixed, scale.data(), epsilon, net.key_dim);
+    }
+}
+
+void LinearAttentionLayers::prepare(const Mamba2 &net, const PackedLinearAttention &weights,
+                                    int64_t token, float *) const {
+    const int64_t heads = net.value_heads;
+    const float *a = projected(net, token) + net.channels() + net.values_size();
+    for (int64_t h = 0; h < heads; ++h) {
+        const auto at = static_cast<size_t>(h);
+        const float step =
+            std::clamp(softplus(a[h] + weights.step_bias[at]), net.least_step, net.most_step);
+        rate_.floats()[token * heads + h] = step;
+        log_decay_.floats()[token * heads + h] = weights.decay[at] * step;
+    }
+}
+
+// q, k and v for some of a node's tokens, and their gates.
+template <typename Net> void LinearAttentionLayers::convolve(const Net &net,
+                                                             const PackedLinearAttention &weights,
+                                                             size_t layer, const Piece &piece) {
     const Node &node = work_.nodes[static_cast<size_t>(piece.node)];
-    const int64_t channels = attention.channels();
-    const int32_t before = attention.width - 1;
-    const float *kept = node.from < 0 ? nullptr : states_.inputs(node.from, layer, attention);
+    const int64_t channels = net.channels();
+    const int32_t before = net.width - 1;
+    const float *kept = node.from < 0 ? nullptr : states_.inputs(node.from, layer, net);
     std::array<const float *, most_convolution_width> inputs{};
     for (int32_t t = piece.begin; t < piece.end; ++t) {
-        for (int32_t w = 0; w < attention.width; ++w) {
+        for (int32_t w = 0; w < net.width; ++w) {
             const int32_t at = t - before + w;
-            inputs[static_cast<size_t>(w)] = at >= 0 ? projected(attention, node.token_begin + at)
+            inputs[static_cast<size_t>(w)] = at >= 0 ? projected(net, node.token_begin + at)
                                              : kept != nullptr ? kept + (before + at) * channels
                                                                : zeros_.data();
         }
         const int64_t token = node.token_begin + t;
-        float *out = mixed(attention, token);
+        float *out = mixed(net, token);
         const float *bias =
             weights.convolution_bias.empty() ? nullptr : weights.convolution_bias.data();
-        kernels_.convolve(inputs.data(), weights.convolution.data(), bias, attention.width,
+        kernels_.convolve(inputs.data(), weights.convolution.data(), bias, net.width,
                           static_cast<int32_t>(channels), out);
-        gates(attention, weights, token);
-        if (!attention.unit_length) continue;
-        // x / sqrt(sum of squares + 1e-6), expressed as an RMSNorm.
-        const float epsilon = 1e-6f / static_cast<float>(attention.key_dim);
-        for (int32_t h = 0; h < 2 * attention.key_heads; ++h, out += attention.key_dim) {
-            const Vector &scale = h < attention.key_heads ? weights.query_scale : weights.key_scale;
-            kernels_.rms_norm_head(out, scale.data(), epsilon, attention.key_dim);
-        }
-    }
-}
-
-void LinearAttentionLayers::gates(const LinearAttention &attention,
-                                  const PackedLinearAttention &weights, int64_t token) {
-    const int64_t heads = attention.value_heads;
-    const bool removes = attention.rule == StateRule::delta;
-    const float *b = projected(attention, token) + attention.channels() + attention.values_size();
-    const float *a = removes ? b + heads : b;
-    for (int64_t h = 0; h < heads; ++h) {
-        const auto at = static_cast<size_t>(h);
-        const float step = std::clamp(softplus(a[h] + weights.step_bias[at]), attention.least_step,
-                                      attention.most_step);
-        rate_.floats()[token * heads + h] = removes ? 1 / (1 + std::exp(-b[h])) : step;
-        log_decay_.floats()[token * heads + h] = weights.decay[at] * step;
+        prepare(net, weights, token, out);
     }
 }
 
 void LinearAttentionLayers::run_head(const LinearAttention &attention,
                                      const PackedLinearAttention &weights, size_t layer,
-                                     const Node &node, int64_t head, int32_t thread) {
+                                     const Node &node, bool removes, int64_t head, int32_t thread) {
     const int64_t key_head = head / (attention.value_heads / attention.key_heads);
     float *rows = mixed(attention, node.token_begin);
     DeltaCall call;
@@ -120,7 +129,7 @@ void LinearAttentionLayers::run_head(const LinearAttention &attention,
     call.log_decay = log_decay_.floats() + node.token_begin * attention.value_heads + head;
     call.rate = rate_.floats() + node.token_begin * attention.value_heads + head;
     call.gate_stride = attention.value_heads;
-    call.removes = attention.rule == StateRule::delta;
+    call.removes = removes;
     if (!weights.skip.empty()) call.skip = weights.skip[static_cast<size_t>(head)];
     call.scratch = scratch_[static_cast<size_t>(thread)].floats();
     const bool recurrent = reproducible_ || call.tokens < kChunkedTokens;
@@ -162,72 +171,87 @@ void LinearAttentionLayers::keep_inputs(const LinearAttention &attention, size_t
     }
 }
 
-Status LinearAttentionLayers::run(const LinearAttention &attention,
-                                  const PackedLinearAttention &weights, size_t layer,
-                                  const std::byte *x, int64_t tokens) {
+template <typename Net>
+Status LinearAttentionLayers::run(const Net &net, const PackedLinearAttention &weights,
+                                  size_t layer, const std::byte *x, int64_t tokens) {
+    constexpr bool removes = std::is_same_v<Net, DeltaNet>;
     RETURN_IF_ERROR(linear_->run(weights.input, x, tokens, [&](const Linear::Tile &tile) {
         for (int64_t r = 0; r < tile.rows; ++r) {
             kernels_.copy_bias(tile.data + r * tile.width, nullptr,
                                static_cast<int32_t>(tile.width),
-                               projected(attention, tile.row + r) + tile.column);
+                               projected(net, tile.row + r) + tile.column);
         }
     }));
     for (const StateWork::Level &level : work_.levels) {
         pool_->parallel_for(static_cast<int64_t>(level.piece_end - level.piece_begin),
                             [&](int64_t i, int32_t) {
-                                convolve(attention, weights, layer,
+                                convolve(net, weights, layer,
                                          work_.pieces[level.piece_begin + static_cast<size_t>(i)]);
                             });
         // A node's heads, plus one task for the inputs that it keeps.
-        const int64_t tasks = attention.value_heads + 1;
+        const int64_t tasks = net.value_heads + 1;
         pool_->parallel_for(static_cast<int64_t>(level.node_end - level.node_begin) * tasks,
                             [&](int64_t i, int32_t thread) {
                                 const Node &node =
                                     work_.nodes[level.node_begin + static_cast<size_t>(i / tasks)];
                                 const int64_t head = i % tasks;
-                                if (head == attention.value_heads) {
-                                    keep_inputs(attention, layer, node);
+                                if (head == net.value_heads) {
+                                    keep_inputs(net, layer, node);
                                 } else {
-                                    run_head(attention, weights, layer, node, head, thread);
+                                    run_head(net, weights, layer, node, removes, head, thread);
                                 }
                             });
     }
     return {};
 }
 
-void LinearAttentionLayers::results(const LinearAttention &attention,
-                                    const PackedLinearAttention &weights,
-                                    const std::vector<int32_t> *wanted, int64_t rows,
-                                    std::byte *out) const {
-    const bool whole = attention.norm_parts > 0; // the norm's weight covers all heads together
-    const int32_t parts = whole ? attention.norm_parts : attention.value_heads;
-    const auto length = static_cast<int32_t>(attention.values_size() / parts);
+template Status LinearAttentionLayers::run(const DeltaNet &, const PackedLinearAttention &, size_t,
+                                           const std::byte *, int64_t);
+template Status LinearAttentionLayers::run(const Mamba2 &, const PackedLinearAttention &, size_t,
+                                           const std::byte *, int64_t);
+
+template <typename Part>
+void LinearAttentionLayers::each_result(const LinearAttention &attention, int64_t length,
+                                        const std::vector<int32_t> *wanted, int64_t rows,
+                                        std::byte *out, const Part &part) const {
+    const int64_t parts = attention.values_size() / length;
     const int64_t part_bytes = length * dtype_bytes(kernels_.element);
-    const float epsilon = weights.norm.epsilon;
-    const auto multiply = kernels_.activate[static_cast<size_t>(Activation::silu)];
     pool_->parallel_for(task_count(rows), [&](int64_t task, int32_t) {
         const int64_t last = std::min(rows, (task + 1) * kTokensOfTask);
         for (int64_t r = task * kTokensOfTask; r < last; ++r) {
             const int64_t token = wanted == nullptr ? r : (*wanted)[static_cast<size_t>(r)];
             float *result = mixed(attention, token) + 2 * attention.keys_size();
             const float *gate = projected(attention, token) + attention.channels();
-            const float *weight = weights.norm.weight.data();
-            std::byte *to = out + r * parts * part_bytes;
-            for (int32_t p = 0; p < parts; ++p) {
-                if (attention.gate_first) {
-                    kernels_.scale_silu(gate, length, result);
-                    kernels_.rms_norm(result, weight, epsilon, length, to);
-                } else {
-                    kernels_.rms_norm_head(result, weight, epsilon, length);
-                    multiply(gate, result, nullptr, nullptr, length, to);
-                }
-                result += length;
-                gate += length;
-                to += part_bytes;
-                if (whole) weight += length;
+            for (int64_t p = 0; p < parts; ++p) {
+                part(p, result + p * length, gate + p * length, out + (r * parts + p) * part_bytes);
             }
         }
     });
+}
+
+void LinearAttentionLayers::results(const DeltaNet &net, const PackedLinearAttention &weights,
+                                    const std::vector<int32_t> *wanted, int64_t rows,
+                                    std::byte *out) const {
+    const auto multiply = kernels_.activate[static_cast<size_t>(Activation::silu)];
+    const int32_t length = net.value_dim;
+    each_result(net, length, wanted, rows, out,
+                [&](int64_t, float *result, const float *gate, std::byte *to) {
+                    kernels_.rms_norm_head(result, weights.norm.weight.data(), weights.norm.epsilon,
+                                           length);
+                    multiply(gate, result, nullptr, nullptr, length, to);
+                });
+}
+
+void LinearAttentionLayers::results(const Mamba2 &net, const PackedLinearAttention &weights,
+                                    const std::vector<int32_t> *wanted, int64_t rows,
+                                    std::byte *out) const {
+    const auto length = static_cast<int32_t>(net.values_size() / net.norm_parts);
+    each_result(net, length, wanted, rows, out,
+                [&](int64_t p, float *result, const float *gate, std::byte *to) {
+                    kernels_.scale_silu(gate, length, result);
+                    kernels_.rms_norm(result, weights.norm.weight.data() + p * length,
+                                      weights.norm.epsilon, length, to);
+                });
 }
 
 } // namespace batchllm::cpu

@@ -1,4 +1,4 @@
-// Layers with linear attention: projections, convolution, the rule over each context node, gated
+// Delta nets and Mamba-2: projections, convolution, the rule over each context node, gated
 // norms. Nodes are computed level by level (backend/state_levels.h).
 //
 // Reproducible mode works token by token, so that the result does not depend on how a prompt is
@@ -34,22 +34,32 @@ class LinearAttentionLayers {
 
     // For all tokens of the batch: brings the states of their nodes up to date. x:
     // [rounded_rows(tokens), hidden] elements.
-    Status run(const LinearAttention &attention, const PackedLinearAttention &weights, size_t layer,
+    template <typename Net> // DeltaNet or Mamba2
+    Status run(const Net &net, const PackedLinearAttention &weights, size_t layer,
                const std::byte *x, int64_t tokens);
     // The heads' results, gated and normed, for the wanted tokens, or for the first `rows` tokens
     // if `wanted` is null. [rows, values_size] elements.
-    void results(const LinearAttention &attention, const PackedLinearAttention &weights,
+    void results(const DeltaNet &net, const PackedLinearAttention &weights,
+                 const std::vector<int32_t> *wanted, int64_t rows, std::byte *out) const;
+    void results(const Mamba2 &net, const PackedLinearAttention &weights,
                  const std::vector<int32_t> *wanted, int64_t rows, std::byte *out) const;
 
   private:
     using Node = StateWork::Node;
     using Piece = StateWork::Piece;
-    void convolve(const LinearAttention &attention, const PackedLinearAttention &weights,
-                  size_t layer, const Piece &piece);
-    void gates(const LinearAttention &attention, const PackedLinearAttention &weights,
-               int64_t token);
+    // What each rule does with a token's convolved queries and keys, `mixed`, and makes of its gates.
+    void prepare(const DeltaNet &net, const PackedLinearAttention &weights, int64_t token,
+                 float *mixed) const;
+    void prepare(const Mamba2 &net, const PackedLinearAttention &weights, int64_t token,
+                 float *mixed) const;
+    template <typename Net> void convolve(const Net &net, const PackedLinearAttention &weights,
+                                          size_t layer, const Piece &piece);
     void run_head(const LinearAttention &attention, const PackedLinearAttention &weights,
-                  size_t layer, const Node &node, int64_t head, int32_t thread);
+                  size_t layer, const Node &node, bool removes, int64_t head, int32_t thread);
+    // One part of a token's results after another, each of `length`: part(index, result, gate, out).
+    template <typename Part> void each_result(const LinearAttention &attention, int64_t length,
+                                              const std::vector<int32_t> *wanted, int64_t rows,
+                                              std::byte *out, const Part &part) const;
     void keep_inputs(const LinearAttention &attention, size_t layer, const Node &node);
     float *projected(const LinearAttention &attention, int64_t token) const {
         return projected_.floats() + token * attention.input_rows();

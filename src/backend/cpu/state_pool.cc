@@ -1,18 +1,23 @@
 #include "backend/cpu/state_pool.h"
 
+#include "base/visit.h"
+
 namespace batchllm::cpu {
 
 // Rounded up to whole cache lines.
 int64_t StatePool::layer_bytes(const Layer &layer, DType type) {
     constexpr int64_t line = kLanes * sizeof(float);
     constexpr int64_t number = sizeof(float);
-    int64_t bytes = 0;
-    if (const LinearAttention &attention = layer.linear_attention; attention) {
-        bytes = matrix_numbers(attention) * attention.value_heads * dtype_bytes(type) +
-                (attention.width - 1) * attention.channels() * number;
-    } else if (layer.convolution) {
-        bytes = layer.convolution.state_size() * number;
-    }
+    const int64_t bytes = std::visit(
+        Visitor{
+            [](const NoMixer &) { return int64_t{0}; },
+            [](const Attention &) { return int64_t{0}; },
+            [&](const LinearAttention &linear) {
+                return matrix_numbers(linear) * linear.value_heads * dtype_bytes(type) +
+                       (linear.width - 1) * linear.channels() * number;
+            },
+            [](const ShortConvolution &convolution) { return convolution.state_size() * number; }},
+        layer.mixer);
     return (bytes + line - 1) / line * line;
 }
 

@@ -1,6 +1,9 @@
 #include "backend/cpu/weights.h"
 
 #include <cmath>
+#include <utility>
+
+#include "base/visit.h"
 
 namespace batchllm::cpu {
 namespace {
@@ -42,24 +45,23 @@ PackedNorm pack_norm(const Norm &norm, int64_t length) {
     return packed;
 }
 
-Status pack_attention(const Attention &from, Linear *linear, PackedLayer *to) {
+Result<PackedAttention> pack_attention(const Attention &from, Linear *linear) {
+    PackedAttention packed;
     const int64_t q_length = from.norm_whole ? from.q_size() : from.head_dim;
     const int64_t k_length = from.norm_whole ? from.kv_size() : from.head_dim;
-    to->q_norm = pack_norm(from.q_norm, q_length);
-    to->k_norm = pack_norm(from.k_norm, k_length);
-    to->v_norm = pack_norm(from.v_norm, from.head_dim);
+    packed.q_norm = pack_norm(from.q_norm, q_length);
+    packed.k_norm = pack_norm(from.k_norm, k_length);
+    packed.v_norm = pack_norm(from.v_norm, from.head_dim);
     const std::pair<const Tensor *, int64_t> biases[] = {{&from.q.bias, from.q.rows()},
                                                          {&from.k.bias, from.kv_size()},
                                                          {&from.v.bias, from.kv_size()}};
     const size_t parts = from.kv_layer < 0 ? 3 : 1; // of queries, keys and values
-    to->qkv_bias = concatenate(std::span(biases, parts));
-    to->o_bias = read_vector(from.o.bias);
-    to->sinks = read_vector(from.sinks);
-    for (float &sink : to->sinks) sink *= 1.44269504088896341f;
+    packed.qkv_bias = concatenate(std::span(biases, parts));
+    packed.sinks = read_vector(from.sinks);
+    for (float &sink : packed.sinks) sink *= 1.44269504088896341f;
     const Tensor qkv[] = {from.q.values, from.k.values, from.v.values};
-    ASSIGN_OR_RETURN(to->qkv, linear->pack(std::span(qkv, parts), false));
-    ASSIGN_OR_RETURN(to->o, linear->pack({&from.o.values, 1}, false));
-    return {};
+    ASSIGN_OR_RETURN(packed.qkv, linear->pack(std::span(qkv, parts), false));
+    return packed;
 }
 
 // [channels, width] -> [width, channels]
@@ -73,11 +75,10 @@ Vector turn_filter(const Vector &stored, int64_t of_width) {
     return filter;
 }
 
-Status pack_linear_attention(const LinearAttention &from, Linear *linear, PackedLayer *to) {
-    PackedLinearAttention &packed = to->linear_attention;
+// All but its norm.
+Result<PackedLinearAttention> pack_linear_attention(const LinearAttention &from, Linear *linear) {
+    PackedLinearAttention packed;
     ASSIGN_OR_RETURN(packed.input, linear->pack(from.input, false));
-    ASSIGN_OR_RETURN(to->o, linear->pack({&from.o.values, 1}, false));
-    to->o_bias = read_vector(from.o.bias);
     Vector stored; // [channels, width]
     std::vector<std::pair<const Tensor *, int64_t>> biases;
     for (const Weight &part : from.convolution) {
@@ -90,16 +91,27 @@ Status pack_linear_attention(const LinearAttention &from, Linear *linear, Packed
     packed.decay = read_vector(from.decay);
     for (float &decay : packed.decay) decay = -std::exp(decay);
     packed.step_bias = read_vector(from.step_bias);
-    packed.skip = read_vector(from.skip);
     const float dim = static_cast<float>(from.key_dim);
     packed.key_scale.assign(static_cast<size_t>(from.key_dim), 1 / std::sqrt(dim));
     packed.query_scale.assign(static_cast<size_t>(from.key_dim), 1 / dim);
-    packed.norm = pack_norm(from.norm, from.norm_parts > 0 ? from.values_size() : from.value_dim);
-    return {};
+    return packed;
 }
 
-Status pack_convolution(const ShortConvolution &from, Linear *linear, PackedLayer *to) {
-    PackedConvolution &packed = to->convolution;
+Result<PackedLinearAttention> pack_delta_net(const DeltaNet &from, Linear *linear) {
+    ASSIGN_OR_RETURN(PackedLinearAttention packed, pack_linear_attention(from, linear));
+    packed.norm = pack_norm(from.norm, from.value_dim);
+    return packed;
+}
+
+Result<PackedLinearAttention> pack_mamba2(const Mamba2 &from, Linear *linear) {
+    ASSIGN_OR_RETURN(PackedLinearAttention packed, pack_linear_attention(from, linear));
+    packed.skip = read_vector(from.skip);
+    packed.norm = pack_norm(from.norm, from.values_size());
+    return packed;
+}
+
+Result<PackedConvolution> pack_convolution(const ShortConvolution &from, Linear *linear) {
+    PackedConvolution packed;
     const Tensor bx[] = {from.b.values, from.x.values};
     ASSIGN_OR_RETURN(packed.bx, linear->pack(bx, true));
     ASSIGN_OR_RETURN(packed.c, linear->pack({&from.c.values, 1}, false));
@@ -108,19 +120,26 @@ Status pack_convolution(const ShortConvolution &from, Linear *linear, PackedLaye
     packed.c_bias = read_vector(from.c.bias);
     packed.filter = turn_filter(read_vector(from.filter.values), from.width);
     packed.filter_bias = read_vector(from.filter.bias);
-    ASSIGN_OR_RETURN(to->o, linear->pack({&from.o.values, 1}, false));
-    to->o_bias = read_vector(from.o.bias);
-    return {};
+    return packed;
 }
 
-Status pack_mixer(const Layer &from, Linear *linear, PackedLayer *to) {
-    if (from.linear_attention) return pack_linear_attention(from.linear_attention, linear, to);
-    if (from.convolution) return pack_convolution(from.convolution, linear, to);
-    return from.attends() ? pack_attention(from.attention, linear, to) : Status();
+Status pack_mixer(const Mixer &from, Linear *linear, PackedLayer *to) {
+    const auto put = [&](auto packed, const Weight &o) -> Status {
+        ASSIGN_OR_RETURN(to->mixer, std::move(packed));
+        ASSIGN_OR_RETURN(to->o, linear->pack({&o.values, 1}, false));
+        to->o_bias = read_vector(o.bias);
+        return {};
+    };
+    return std::visit(
+        Visitor{[](const NoMixer &) { return Status(); },
+                [&](const Attention &a) { return put(pack_attention(a, linear), a.o); },
+                [&](const DeltaNet &net) { return put(pack_delta_net(net, linear), net.o); },
+                [&](const Mamba2 &mamba) { return put(pack_mamba2(mamba, linear), mamba.o); },
+                [&](const ShortConvolution &c) { return put(pack_convolution(c, linear), c.o); }},
+        from);
 }
 
 Status pack_feed_forward(const FeedForward &from, Linear *linear, PackedFeedForward *to) {
-    if (from.width == 0) return {};
     to->gate_bias = read_vector(from.gate.bias);
     to->up_bias = read_vector(from.up.bias);
     to->down_bias = read_vector(from.down.bias);
@@ -138,6 +157,21 @@ Status pack_input_block(const Layer &from, int32_t hidden, Linear *linear, Packe
     to->after_input = pack_norm(from.after_input, hidden);
     ASSIGN_OR_RETURN(to->input_gate, linear->pack({&from.input.gate.values, 1}, false));
     ASSIGN_OR_RETURN(to->input_down, linear->pack({&from.input.down.values, 1}, false));
+    return {};
+}
+
+Status pack_feed(const Layer &from, int64_t hidden, Linear *linear, PackedLayer *to) {
+    if (const FeedForward *feed_forward = from.feed_forward()) {
+        RETURN_IF_ERROR(pack_feed_forward(*feed_forward, linear, &to->feed_forward));
+    }
+    if (const Experts *experts = from.experts()) {
+        RETURN_IF_ERROR(pack_experts(*experts, hidden, linear, &to->experts));
+    }
+    const SharedExperts *shared = from.shared();
+    if (shared == nullptr) return {};
+    to->after_shared = pack_norm(shared->after, hidden);
+    if (!shared->gate) return {};
+    ASSIGN_OR_RETURN(to->shared_gate, linear->pack({&shared->gate.values, 1}, false));
     return {};
 }
 
@@ -167,15 +201,8 @@ Result<PackedWeights> pack_weights(const Model &model, Linear *linear) {
         to.after_attention = pack_norm(from.after_attention, model.hidden);
         to.before_feed_forward = pack_norm(from.before_feed_forward, model.hidden);
         to.after_feed_forward = pack_norm(from.after_feed_forward, model.hidden);
-        RETURN_IF_ERROR(pack_mixer(from, linear, &to));
-        RETURN_IF_ERROR(pack_feed_forward(from.feed_forward, linear, &to.feed_forward));
-        if (from.experts) {
-            RETURN_IF_ERROR(pack_experts(from.experts, model.hidden, linear, &to.experts));
-        }
-        to.after_shared = pack_norm(from.after_shared, model.hidden);
-        if (from.shared_gate) {
-            ASSIGN_OR_RETURN(to.shared_gate, linear->pack({&from.shared_gate.values, 1}, false));
-        }
+        RETURN_IF_ERROR(pack_mixer(from.mixer, linear, &to));
+        RETURN_IF_ERROR(pack_feed(from, model.hidden, linear, &to));
         if (model.layer_inputs) {
             RETURN_IF_ERROR(pack_input_block(from, model.hidden, linear, &to));
         }

@@ -1,6 +1,7 @@
 // A model's mapped weights -> packed matrices and float vectors, made once at load.
 #pragma once
 
+#include <variant>
 #include <vector>
 
 #include "backend/cpu/linear.h"
@@ -35,6 +36,15 @@ struct PackedExperts {
     std::vector<PackedFeedForward> each;
 };
 
+struct PackedAttention {
+    PackedMatrix qkv; // [q rows + 2 kv_heads * head_dim, hidden]; [q rows, hidden] if the layer has
+                      // no keys and values of its own
+    Vector qkv_bias;  // one per row, zero where only some rows have a bias
+    PackedNorm q_norm, k_norm, v_norm; // as Attention's
+    Vector sinks;                      // [heads] in base 2
+};
+
+// Of a delta net or of Mamba-2.
 struct PackedLinearAttention {
     PackedMatrix input;      // [LinearAttention::input_rows, hidden]
     Vector convolution;      // [width, channels]
@@ -57,18 +67,17 @@ struct PackedConvolution {
     Vector filter_bias;    // [channels]
 };
 
+// As Layer::mixer, but for its last matrix.
+using PackedMixer =
+    std::variant<NoMixer, PackedAttention, PackedLinearAttention, PackedConvolution>;
+
 struct PackedLayer {
     PackedNorm before_attention, after_attention;
     PackedNorm before_feed_forward, after_feed_forward;
-    PackedMatrix qkv; // [q rows + 2 kv_heads * head_dim, hidden]; [q rows, hidden] if the layer has
-                      // no keys and values of its own
-    Vector qkv_bias;  // one per row, zero where only some rows have a bias
-    PackedNorm q_norm, k_norm, v_norm; // as Attention's
-    Vector sinks;                      // [heads] in base 2
-    PackedLinearAttention linear_attention;
-    PackedConvolution convolution;
-    PackedMatrix o; // [hidden, heads * head_dim], of attention or of what replaces it
+    PackedMixer mixer;
+    PackedMatrix o; // [hidden, heads * head_dim], of whatever mixes
     Vector o_bias;  // [hidden]
+    // Those that Layer::feed has; a shared expert is a feed_forward beside experts.
     PackedFeedForward feed_forward;
     PackedExperts experts;
     PackedMatrix shared_gate; // [1, hidden]

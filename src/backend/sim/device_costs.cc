@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <functional>
 
-#include "backend/gated_product.h"
-#include "backend/step_buffers.h"
+#include "backend/gpu/gated_product.h"
+#include "backend/gpu/step_buffers.h"
 #include "base/file.h"
 #include "base/json.h"
 
@@ -15,7 +15,7 @@ namespace {
 constexpr size_t most_file_bytes = size_t{1} << 20;
 constexpr size_t most_products = 256;
 
-// Fitted to the jobs of bench/throughput and the cases of bench_attention in docs/performance.md.
+// Fitted to the jobs of bench/throughput and the cases of bench_attention in docs/lab/jobs.md.
 DeviceCosts h200() {
     DeviceCosts costs;
     costs.name = "NVIDIA H200";
@@ -57,6 +57,41 @@ DeviceCosts h100() {
     costs.attention_bandwidth = 3.14e12;
     costs.experts = {{16, 6.2e13}, {64, 2.35e14}, {128, 3.97e14},
                      {256, 5e14},  {512, 5.5e14}, {2048, 5.8e14}};
+    return costs;
+}
+
+// The rates of an H200, as its maker states them: 132 multiprocessors at 1.98 GHz.
+constexpr double h200_product_flops = 132 * 1.98e9 * 4096;
+constexpr double h200_memory_bandwidth = 4.8e12;
+
+// What multiplies is as fast as the device's products, and what moves bytes, merges among it, as its memory.
+DeviceCosts derived_from_h200(const ComputeDevice &device) {
+    const auto ratio = [](double here, double there) { return here > 0 ? here / there : 1; };
+    const double products = ratio(device.product_flops, h200_product_flops);
+    const double memory = ratio(device.memory_bandwidth, h200_memory_bandwidth);
+    DeviceCosts costs = h200();
+    costs.name = device.name;
+    for (std::vector<DeviceCosts::Product> *rates : {&costs.products, &costs.experts}) {
+        for (DeviceCosts::Product &product : *rates) product.flops *= products;
+    }
+    costs.attention_flops *= products;
+    costs.memory_bandwidth *= memory;
+    costs.attention_bandwidth *= memory;
+    costs.merge_ns /= memory;
+    return costs;
+}
+
+// Two cores with AVX-512 and BF16. merge_ns follows from the point at which heads broke even with a
+// small model there (docs/lab/engine.md). On processors with slower products, merges are slower
+// too.
+DeviceCosts processor() {
+    DeviceCosts costs;
+    costs.step_tokens = 512;
+    costs.products = {{512, 4.9e11}};
+    costs.memory_bandwidth = 2.9e10;
+    costs.attention_flops = 3.1e11;
+    costs.attention_bandwidth = 3.7e10;
+    costs.merge_ns = 60;
     return costs;
 }
 
@@ -179,6 +214,15 @@ Result<DeviceCosts> named_device_costs(std::string_view name) {
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                  "device \"%s\" is not known: there are %s, and files that end in .json",
                  std::string(name).c_str(), device_names().c_str());
+}
+
+DeviceCosts costs_of_device(const ComputeDevice &device) {
+    if (device.kind == DeviceKind::processor) return processor();
+    for (const Named &named : known) {
+        DeviceCosts costs = named.make();
+        if (costs.name == device.name) return costs;
+    }
+    return derived_from_h200(device);
 }
 
 Result<DeviceCosts> find_device_costs(const std::string &name) {

@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/backend.h"
 #include "backend/state_memory.h"
 #include "base/status.h"
 
@@ -79,6 +80,10 @@ std::string device_names();
 Result<DeviceCosts> named_device_costs(std::string_view name);
 // The same, or a file: a name with a slash or ending in ".json" is a path.
 Result<DeviceCosts> find_device_costs(const std::string &name);
+
+// Of a device that computes: the built-in description of its name, or else one that is derived from an H200's by the
+// device's rates (those that are unknown are the H200's), or that of a processor.
+DeviceCosts costs_of_device(const ComputeDevice &device);
 
 Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file);
 std::string device_costs_text(const DeviceCosts &costs);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backend/key_segments.h"
+#include "backend/gpu/key_segments.h"
 
 namespace batchllm {
 namespace {
@@ -17,10 +17,11 @@ int64_t weight_bytes(const DeviceCosts &costs, const Model &model, DType element
     int64_t elements = 0;
     for_each_tensor(model, [&](const Tensor &tensor) { elements += tensor.rows * tensor.columns; });
     for (const Layer &layer : model.layers) {
-        if (!costs.on_gpu() || !layer.attends()) continue;
-        const Attention &a = layer.attention; // heads are padded
-        const int64_t rows = a.q.rows() + a.k.rows() + a.v.rows();
-        elements += (first_rows(layer) - rows + last_columns(layer) - a.q_size()) * model.hidden;
+        const Attention *a = layer.attention();
+        if (!costs.on_gpu() || a == nullptr) continue;
+        const int64_t rows = a->q.rows() + a->k.rows() + a->v.rows(); // heads are padded
+        elements += (first_rows(layer.mixer) - rows + last_columns(layer.mixer) - a->q_size()) *
+                    model.hidden;
     }
     return elements * dtype_bytes(element);
 }
@@ -38,8 +39,7 @@ StepForm form_on_gpu(const Model &model, const std::string &compute_type, bool r
 }
 
 int64_t step_tokens_on(const DeviceCosts &costs, const Model &model, const StepForm &form) {
-    const bool sparse = std::any_of(model.layers.begin(), model.layers.end(),
-                                    [](const Layer &layer) { return bool(layer.experts); });
+    const bool sparse = model.has_experts();
     const int64_t described = costs.tokens_of_step(sparse);
     if (sparse || !costs.on_gpu()) return described;
     return std::min(described, default_step_tokens(model, form, costs.memory_bytes));

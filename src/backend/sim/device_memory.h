@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "backend/gpu/step_buffers.h"
 #include "backend/sim/device_costs.h"
-#include "backend/step_buffers.h"
 #include "model/model.h"
 
 namespace batchllm {

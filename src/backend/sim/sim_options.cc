@@ -89,7 +89,7 @@ void shape_keys_and_values(const Model *model, int64_t element, bool padded, Sim
     for (const KvGroup &group : model->kv_groups) {
         SimOptions::GroupShape shape{group.window, 0};
         for (const int32_t layer : group.layers) {
-            const Attention &a = model->layers[static_cast<size_t>(layer)].attention;
+            const Attention &a = *model->layers[static_cast<size_t>(layer)].attention();
             const int64_t size =
                 a.kv_heads * int64_t{padded ? padded_head_dim(a.head_dim) : a.head_dim};
             shape.token_bytes += 2 * element * size;
@@ -105,8 +105,8 @@ int64_t state_bytes(const Model &model, DType type) {
     constexpr auto number = static_cast<int64_t>(sizeof(float));
     int64_t bytes = model.state_size() * number;
     for (const Layer &layer : model.layers) {
-        bytes -= layer.linear_attention.values_size() * layer.linear_attention.key_dim *
-                 (number - dtype_bytes(type));
+        const LinearAttention *linear = layer.linear_attention();
+        if (linear != nullptr) bytes -= linear->matrices_size() * (number - dtype_bytes(type));
     }
     return bytes;
 }

@@ -5,8 +5,9 @@
 #include <utility>
 
 #include "backend/batch_rows.h"
-#include "backend/gated_product.h"
-#include "backend/step_buffers.h"
+#include "backend/gpu/gated_product.h"
+#include "backend/gpu/step_buffers.h"
+#include "base/visit.h"
 #include "plan/plan.h"
 
 namespace batchllm {
@@ -35,6 +36,10 @@ double element_seconds(const std::vector<DeviceCosts::Product> &known, double ro
     const auto below = above - 1;
     const double part = (rows - below->rows) / (above->rows - below->rows);
     return cost(*below) + part * (cost(*above) - cost(*below));
+}
+
+double elements(const Weight &weight) {
+    return static_cast<double>(weight.rows()) * static_cast<double>(weight.columns());
 }
 
 double rounded_up(double value, double to) {
@@ -67,61 +72,69 @@ void StepCost::add_product(double elements) {
     at->count += 1;
 }
 
-void StepCost::add_experts(const Experts &experts) {
-    const auto same = [&](const Experts &e) {
-        return e.elements == experts.elements && e.experts == experts.experts &&
-               e.chosen == experts.chosen;
+void StepCost::add_experts(const Experts &experts, double hidden) {
+    const FeedForward &one = experts.each.front();
+    const auto count = static_cast<double>(experts.each.size());
+    const double chosen = experts.router.chosen;
+    add_product(elements(experts.router.weight));
+    for (const double of_one : {elements(one.gate) + elements(one.up), elements(one.down)}) {
+        const auto same = [&](const ExpertProduct &known) {
+            return known.elements == of_one && known.experts == count && known.chosen == chosen;
+        };
+        auto at = std::find_if(expert_products_.begin(), expert_products_.end(), same);
+        if (at == expert_products_.end()) {
+            at = expert_products_.insert(at, {of_one, count, chosen, 0});
+        }
+        at->count += 1;
+    }
+    routed_ += chosen;
+    routings_ += 1;
+    elementwise_bytes_ += chosen * hidden * element; // read by the weighted sum
+}
+
+void StepCost::add_attention(const AttentionLayers &one) {
+    const auto same = [&](const AttentionLayers &known) {
+        return known.window == one.window && known.heads == one.heads &&
+               known.kv_heads == one.kv_heads && known.head_dim == one.head_dim;
     };
-    auto at = std::find_if(experts_.begin(), experts_.end(), same);
-    if (at == experts_.end()) at = experts_.insert(at, experts);
+    auto at = std::find_if(attention_.begin(), attention_.end(), same);
+    if (at == attention_.end()) at = attention_.insert(at, one);
     at->count += 1;
 }
 
 void StepCost::add_layer(const Layer &layer, double hidden) {
-    const auto elements = [](const Weight &weight) {
-        return static_cast<double>(weight.rows()) * static_cast<double>(weight.columns());
-    };
-    const Attention &a = layer.attention;
-    const bool padded = costs_.on_gpu() && a.heads > 0;
-    const int32_t head_dim = padded ? padded_head_dim(a.head_dim) : a.head_dim;
-    add_product(padded ? static_cast<double>(first_rows(layer)) * hidden
-                       : elements(a.q) + elements(a.k) + elements(a.v));
-    add_product(padded ? static_cast<double>(last_columns(layer)) * hidden : elements(a.o));
-    const FeedForward &feed = layer.feed_forward;
-    add_product(elements(feed.gate) + elements(feed.up));
-    add_product(elements(feed.down));
-    if (layer.experts) {
-        const auto count = static_cast<double>(layer.experts.each.size());
-        const double chosen = layer.experts.router.chosen;
-        const FeedForward &one = layer.experts.each.front();
-        add_product(elements(layer.experts.router.weight));
-        add_experts({elements(one.gate) + elements(one.up), count, chosen, 0});
-        add_experts({elements(one.down), count, chosen, 0});
-        routed_ += chosen;
-        routings_ += 1;
-        elementwise_bytes_ += chosen * hidden * element; // read by the weighted sum
-    }
+    const bool on_gpu = costs_.on_gpu();
+    std::visit(Visitor{[](const NoMixer &) {},
+                       [&](const Attention &a) {
+                           const int64_t padded = on_gpu ? padded_head_dim(a.head_dim) : a.head_dim;
+                           add_product(on_gpu ? double(first_rows(layer.mixer)) * hidden
+                                              : elements(a.q) + elements(a.k) + elements(a.v));
+                           add_product(on_gpu ? double(last_columns(layer.mixer)) * hidden
+                                              : elements(a.o));
+                           add_attention({a.window, a.heads, a.kv_heads, int32_t(padded)});
+                           elementwise_bytes_ += rope_bytes * double(a.q_size() + 2 * a.kv_size());
+                       },
+                       // No description of a device says what these take (sim_options.cc).
+                       [](const LinearAttention &) {}, [](const ShortConvolution &) {}},
+               layer.mixer);
     double norms = 0;
-    for (const Norm *norm :
-         {&layer.before_attention, &layer.after_attention, &layer.before_feed_forward,
-          &layer.after_feed_forward, &layer.after_shared, &layer.experts.router.norm,
-          &layer.experts.before, &layer.experts.after}) {
-        norms += *norm ? 1 : 0;
-    }
-    const auto heads = static_cast<double>(a.q_size() + 2 * a.kv_size());
-    elementwise_bytes_ +=
-        norms * norm_bytes * hidden + activation_bytes * feed.width + rope_bytes * heads;
-    if (takes_gated(DType::bf16, feed)) gated_bytes_ += activation_bytes * feed.width;
-    if (!layer.attends()) return;
-    const auto same = [&](const Layers &layers) {
-        return layers.window == a.window && layers.heads == a.heads &&
-               layers.kv_heads == a.kv_heads && layers.head_dim == head_dim;
+    const auto count_norms = [&](std::initializer_list<const Norm *> some) {
+        for (const Norm *norm : some) norms += *norm ? 1 : 0;
     };
-    auto at = std::find_if(layers_.begin(), layers_.end(), same);
-    if (at == layers_.end()) {
-        at = layers_.insert(at, Layers{a.window, a.heads, a.kv_heads, head_dim, 0});
+    count_norms({&layer.before_attention, &layer.after_attention, &layer.before_feed_forward,
+                 &layer.after_feed_forward});
+    if (const FeedForward *feed = layer.feed_forward()) {
+        add_product(elements(feed->gate) + elements(feed->up));
+        add_product(elements(feed->down));
+        elementwise_bytes_ += activation_bytes * feed->width;
+        if (takes_gated(DType::bf16, *feed)) gated_bytes_ += activation_bytes * feed->width;
     }
-    at->count += 1;
+    if (const Experts *experts = layer.experts()) {
+        add_experts(*experts, hidden);
+        count_norms({&experts->router.norm, &experts->before, &experts->after});
+    }
+    if (layer.shared() != nullptr) count_norms({&layer.shared()->after});
+    elementwise_bytes_ += norms * norm_bytes * hidden;
 }
 
 double StepCost::product_seconds(double rows, double elements) const {
@@ -129,7 +142,7 @@ double StepCost::product_seconds(double rows, double elements) const {
     return costs_.product_us * 1e-6 + elements * element_seconds(costs_.products, rows);
 }
 
-double StepCost::expert_seconds(double tokens, const Experts &of) const {
+double StepCost::expert_seconds(double tokens, const ExpertProduct &of) const {
     if (tokens <= 0) return 0;
     // How many experts are used by at least one token, if all are equally likely.
     const double used = of.experts * (1 - std::pow(1 - of.chosen / of.experts, tokens));
@@ -139,7 +152,7 @@ double StepCost::expert_seconds(double tokens, const Experts &of) const {
 }
 
 // The time for one of the layers.
-double StepCost::attention_seconds(const TokenBatch &batch, const Layers &layers) const {
+double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayers &layers) const {
     const double window = layers.window > 0 ? layers.window : 1e18;
     const double key_elements = 2.0 * layers.kv_heads * layers.head_dim;
     const double pair_flops = 4.0 * layers.heads * layers.head_dim;
@@ -194,7 +207,7 @@ double StepCost::attention_seconds(const TokenBatch &batch, const Layers &layers
     return costs_.attention_us * 1e-6 + widening + both + merged * merge_seconds_of(layers);
 }
 
-double StepCost::merge_seconds_of(const Layers &layers) const {
+double StepCost::merge_seconds_of(const AttentionLayers &layers) const {
     return merge_heads * layers.kv_heads * costs_.merge_ns * 1e-9;
 }
 
@@ -204,9 +217,9 @@ StepSeconds StepCost::seconds(const TokenBatch &batch) const {
     if (batch.tokens.empty()) return all;
     for (const Product &product : products_)
         all.linear += product.count * product_seconds(tokens, product.elements);
-    for (const Experts &experts : experts_)
-        all.linear += experts.count * expert_seconds(tokens, experts);
-    for (const Layers &layers : layers_)
+    for (const ExpertProduct &product : expert_products_)
+        all.linear += product.count * expert_seconds(tokens, product);
+    for (const AttentionLayers &layers : attention_)
         all.attention += layers.count * attention_seconds(batch, layers);
     const bool gated =
         costs_.gated_tokens > 0 && tokens >= static_cast<double>(costs_.gated_tokens);
@@ -227,13 +240,14 @@ StepSeconds StepCost::seconds(const TokenBatch &batch) const {
 
 double StepCost::merge_seconds() const {
     double seconds = 0;
-    for (const Layers &layers : layers_) seconds += layers.count * merge_seconds_of(layers);
+    for (const AttentionLayers &layers : attention_)
+        seconds += layers.count * merge_seconds_of(layers);
     return seconds;
 }
 
 double StepCost::token_seconds() const {
     // Not the default step size, because head sharing was measured with these (docs/lab/engine.md).
-    const bool experts = !experts_.empty();
+    const bool experts = !expert_products_.empty();
     const int64_t tokens = std::min<int64_t>(experts ? 8192 : 4096, costs_.tokens_of_step(experts));
     TokenBatch prompt;
     prompt.tokens.resize(static_cast<size_t>(tokens));

@@ -58,29 +58,30 @@ class StepCost {
         double count = 0;
     };
     // The same for experts. Each token goes through `chosen` of them.
-    struct Experts {
+    struct ExpertProduct {
         double elements = 0; // in one expert's matrix
         double experts = 0, chosen = 0;
         double count = 0;
     };
     // All attention layers with one window and one head shape.
-    struct Layers {
-        int32_t window = 0, heads = 0, kv_heads = 0, head_dim = 0;
+    struct AttentionLayers {
+        int32_t window = 0, heads = 0, kv_heads = 0, head_dim = 0; // padded on a GPU
         double count = 0;
     };
     void add_layer(const Layer &layer, double hidden);
     void add_product(double elements);
-    void add_experts(const Experts &experts);
+    void add_experts(const Experts &experts, double hidden);
+    void add_attention(const AttentionLayers &one);
     double product_seconds(double rows, double elements) const;
-    double expert_seconds(double tokens, const Experts &experts) const;
-    double attention_seconds(const TokenBatch &batch, const Layers &layers) const;
-    double merge_seconds_of(const Layers &layers) const;
+    double expert_seconds(double tokens, const ExpertProduct &product) const;
+    double attention_seconds(const TokenBatch &batch, const AttentionLayers &layers) const;
+    double merge_seconds_of(const AttentionLayers &layers) const;
 
     DeviceCosts costs_;
     double kv_bytes_;
     std::vector<Product> products_;
-    std::vector<Experts> experts_;
-    std::vector<Layers> layers_;
+    std::vector<ExpertProduct> expert_products_;
+    std::vector<AttentionLayers> attention_;
     double elementwise_bytes_ = 0; // per token
     double gated_bytes_ = 0;       // the part of these that costs_.gated_tokens saves
     double routed_ = 0;            // experts per token, over all layers

@@ -38,8 +38,8 @@ void name_layers(const DecoderShape &shape, Model *model) {
     for (size_t i = 0; i < model->layers.size(); ++i) {
         Layer &layer = model->layers[i];
         layer.before_feed_forward.weight.name = layer_prefix(i) + "pre_ff_layernorm.weight";
-        layer.feed_forward = named_feed_forward(layer_prefix(i) + "feed_forward.",
-                                                shape.intermediate, model->hidden);
+        layer.feed = named_feed_forward(layer_prefix(i) + "feed_forward.", shape.intermediate,
+                                        model->hidden);
     }
 }
 
@@ -65,7 +65,7 @@ Status describe_bamba(const JsonValue &config, Model *model) {
                      read_mamba_layers(config, model->layers.size()));
     RETURN_IF_ERROR(set_mamba_layers(config, types, model));
     for (Layer &layer : model->layers) { // one norm over all groups
-        if (layer.linear_attention) layer.linear_attention.norm_parts = 1;
+        if (auto *mamba = std::get_if<Mamba2>(&layer.mixer)) mamba->norm_parts = 1;
     }
     return {};
 }

@@ -35,7 +35,7 @@ Status describe_cohere2(const JsonValue &config, Model *model) {
     rope.pairs = true;
     RETURN_IF_ERROR(set_rope(config, rope, model));
     for (Layer &layer : model->layers) {
-        if (layer.attention.window == 0) layer.attention.rope = -1;
+        if (layer.attention()->window == 0) layer.attention()->rope = -1;
     }
     ASSIGN_OR_RETURN(const double scale, read_number(config, "logit_scale", 0.0625, 1e-9, 1e9));
     model->logits_scale = static_cast<float>(scale);

@@ -27,7 +27,7 @@ Status describe_exaone4(const JsonValue &config, Model *model) {
     }
     RETURN_IF_ERROR(set_windows_but_every(config, window, "sliding_window_pattern", 4, model));
     for (Layer &layer : model->layers) {
-        if (layer.attention.window == 0) layer.attention.rope = -1;
+        if (layer.attention()->window == 0) layer.attention()->rope = -1;
     }
     return {};
 }

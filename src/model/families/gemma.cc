@@ -47,7 +47,8 @@ Status describe_gemma(const JsonValue &config, ConfigDefaults defaults, Model *m
     RETURN_IF_ERROR(set_attention_biases(config, false, model));
     ASSIGN_OR_RETURN(const double scalar,
                      read_number(config, "query_pre_attn_scalar", 256, 1e-6, 1e6));
-    for (Layer &layer : model->layers) layer.attention.scale = 1 / std::sqrt(scalar);
+    for_each_attention(
+        model, [&](size_t, Attention &attention) { attention.scale = 1 / std::sqrt(scalar); });
     return {};
 }
 

@@ -17,7 +17,7 @@ Status describe_gemma2(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(set_windows(
         config, window, [](size_t layer) { return layer % 2 == 0; }, model));
     ASSIGN_OR_RETURN(const float softcap, read_softcap(config, "attn_logit_softcapping", 50));
-    for (Layer &layer : model->layers) layer.attention.softcap = softcap;
+    for_each_attention(model, [&](size_t, Attention &attention) { attention.softcap = softcap; });
     ASSIGN_OR_RETURN(model->logits_softcap, read_softcap(config, "final_logit_softcapping", 30));
     return {};
 }

@@ -38,7 +38,7 @@ Status set_gemma4_windows(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const int32_t window, read_window(config, 512));
     RETURN_IF_ERROR(set_windows(
         config, window, [](size_t layer) { return (layer + 1) % 6 != 0; }, model));
-    model->layers.back().attention.window = 0;
+    model->layers.back().attention()->window = 0;
     return {};
 }
 
@@ -72,7 +72,7 @@ Result<HeadShape> read_full_heads(const JsonValue &config, const Model &model, c
     ASSIGN_OR_RETURN(full, read_override(*overrides, model.layers.size() - 1, all));
     for (size_t i = 0; i < model.layers.size(); ++i) {
         ASSIGN_OR_RETURN(const HeadShape own, read_override(*overrides, i, all));
-        if (!(own == (model.layers[i].attention.window != 0 ? all : full))) {
+        if (!(own == (model.layers[i].attention()->window != 0 ? all : full))) {
             return overrides->unsupported(
                 "layers of one layer_types entry have heads of one shape");
         }
@@ -82,7 +82,7 @@ Result<HeadShape> read_full_heads(const JsonValue &config, const Model &model, c
 
 // The tensors of attention, once the shape of the heads is known.
 void describe_attention(size_t layer, bool values_are_keys, Model *model) {
-    Attention &a = model->layers[layer].attention;
+    Attention &a = *model->layers[layer].attention();
     const std::string name = layer_prefix(layer) + "self_attn.";
     const int64_t hidden = model->hidden;
     a.scale = 1;
@@ -103,7 +103,7 @@ Status set_attention(const JsonValue &config, const DecoderShape &shape, Model *
                      config.file().c_str(), full.kv_heads, full.head_dim, shape.heads);
     }
     for (size_t i = 0; i < model->layers.size(); ++i) {
-        Attention &a = model->layers[i].attention;
+        Attention &a = *model->layers[i].attention();
         if (a.window == 0) {
             a.kv_heads = full.kv_heads;
             a.head_dim = full.head_dim;
@@ -111,10 +111,10 @@ Status set_attention(const JsonValue &config, const DecoderShape &shape, Model *
         describe_attention(i, values_are_keys && a.window == 0, model);
     }
     set_head_norms(model);
-    for (Layer &layer : model->layers) {
-        layer.attention.v_norm.kind = NormKind::rms;
-        layer.attention.v_norm.epsilon = shape.epsilon;
-    }
+    for_each_attention(model, [&](size_t, Attention &attention) {
+        attention.v_norm.kind = NormKind::rms;
+        attention.v_norm.epsilon = shape.epsilon;
+    });
     return set_attention_biases(config, false, model);
 }
 
@@ -146,9 +146,9 @@ Status share_keys_and_values(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const bool wide, read_flag(config, "use_double_wide_mlp", false));
     const size_t first = layers - static_cast<size_t>(shared);
     for (size_t i = first; i < layers; ++i) {
-        Attention &a = model->layers[i].attention;
+        Attention &a = *model->layers[i].attention();
         for (size_t j = 0; j < first; ++j) {
-            if (model->layers[j].attention.window != a.window) continue;
+            if (model->layers[j].attention()->window != a.window) continue;
             a.kv_layer = static_cast<int32_t>(j);
         }
         if (a.kv_layer < 0) {
@@ -161,7 +161,7 @@ Status share_keys_and_values(const JsonValue &config, Model *model) {
             model->passed_over.push_back(layer_prefix(i) + "self_attn." + name);
         }
         if (!wide) continue;
-        FeedForward &f = model->layers[i].feed_forward;
+        FeedForward &f = *model->layers[i].feed_forward();
         f.width *= 2;
         f.gate.values.rows = f.up.values.rows = f.down.values.columns = f.width;
     }
@@ -195,15 +195,15 @@ Status add_experts(const JsonValue &config, Model *model) {
         const auto norm = [&](const char *name) {
             return named_norm(NormKind::rms, prefix + name, hidden, router.norm.epsilon);
         };
-        const FeedForward dense = layer.feed_forward;
+        FeedForward dense = *layer.feed_forward();
         router.norm.weight = named_vector(prefix + "router.scale", hidden);
         router.expert_scale = named_vector(prefix + "router.per_expert_scale", counts.all);
         set_experts(prefix, experts, router, hidden, &layer);
-        layer.experts.router.weight = named_weight(prefix + "router.proj", counts.all, hidden);
-        layer.experts.before = norm("pre_feedforward_layernorm_2");
-        layer.experts.after = norm("post_feedforward_layernorm_2");
-        layer.after_shared = norm("post_feedforward_layernorm_1");
-        layer.feed_forward = dense;
+        SharedExperts &both = add_shared_expert(std::move(dense), &layer);
+        both.experts.router.weight = named_weight(prefix + "router.proj", counts.all, hidden);
+        both.experts.before = norm("pre_feedforward_layernorm_2");
+        both.experts.after = norm("post_feedforward_layernorm_2");
+        both.after = norm("post_feedforward_layernorm_1");
     }
     return {};
 }
@@ -236,7 +236,7 @@ Status set_layer_inputs(const JsonValue &config, const DecoderShape &shape, Mode
     for (size_t i = 0; i < model->layers.size(); ++i) {
         Layer &layer = model->layers[i];
         const std::string name = layer_prefix(i);
-        layer.input.activation = layer.feed_forward.activation;
+        layer.input.activation = layer.feed_forward()->activation;
         layer.input.gate = named_weight(name + "per_layer_input_gate", size, model->hidden);
         layer.input.down = named_weight(name + "per_layer_projection", model->hidden, size);
         layer.after_input = named_norm(NormKind::rms, name + "post_per_layer_input_norm",

@@ -35,8 +35,9 @@ Status describe_glm4_moe(const JsonValue &config, Model *model) {
         Layer &layer = model->layers[i];
         set_experts(prefix, experts, router, model->hidden, &layer);
         set_correction(prefix + "gate.e_score_correction_bias", &layer);
-        layer.feed_forward =
-            named_feed_forward(prefix + "shared_experts.", shared * experts.width, model->hidden);
+        add_shared_expert(
+            named_feed_forward(prefix + "shared_experts.", shared * experts.width, model->hidden),
+            &layer);
     }
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
     ASSIGN_OR_RETURN(const bool norms, read_flag(config, "use_qk_norm", false));

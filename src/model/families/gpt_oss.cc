@@ -63,14 +63,14 @@ Status set_gpt_oss_experts(const JsonValue &config, int32_t width, Model *model)
         const std::string prefix = layer_prefix(i) + "mlp.";
         // A softmax over the chosen logits equals the softmax over all, divided by its sum over the
         // chosen ones.
-        Router &router = layer.experts.router;
+        Experts &experts = layer.feed.emplace<Experts>();
+        Router &router = experts.router;
         router.chosen = counts.chosen;
         router.normalised = true;
         router.weight = named_weight(prefix + "router", counts.all, model->hidden);
         add_bias(&router.weight);
-        layer.feed_forward = {};
         const Stack stack{prefix + "experts.", counts.all, model->hidden, width};
-        for (int32_t e = 0; e < counts.all; ++e) layer.experts.each.push_back(expert(stack, e));
+        for (int32_t e = 0; e < counts.all; ++e) experts.each.push_back(expert(stack, e));
     }
     return {};
 }
@@ -101,7 +101,7 @@ Status describe_gpt_oss(const JsonValue &config, Model *model) {
         config, window, [](size_t layer) { return layer % 2 == 0; }, model));
     RETURN_IF_ERROR(set_attention_biases(config, true, model));
     for (size_t i = 0; i < model->layers.size(); ++i) {
-        Tensor &sinks = model->layers[i].attention.sinks;
+        Tensor &sinks = model->layers[i].attention()->sinks;
         sinks.rows = shape.heads;
         sinks.columns = 1;
         sinks.name = layer_prefix(i) + "self_attn.sinks";

@@ -22,7 +22,7 @@ Status set_multipliers(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const double residual,
                      read_number(config, "residual_multiplier", 1, least, most));
     for (Layer &layer : model->layers) {
-        layer.attention.scale = scores;
+        layer.attention()->scale = scores;
         layer.residual_scale = static_cast<float>(residual);
     }
     ASSIGN_OR_RETURN(const double logits, read_number(config, "logits_scaling", 1, least, most));

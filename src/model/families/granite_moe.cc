@@ -28,13 +28,13 @@ Status set_granite_experts(const JsonValue &config, Model *model) {
     const int64_t hidden = model->hidden;
     for (size_t i = 0; i < model->layers.size(); ++i) {
         Layer &layer = model->layers[i];
-        experts.width = layer.feed_forward.width;
+        experts.width = layer.feed_forward()->width;
         const std::string prefix = layer_prefix(i) + "block_sparse_moe.";
         set_experts(prefix, experts, router, hidden, &layer);
-        layer.experts.router.weight = named_weight(prefix + "router.layer", counts.all, hidden);
+        layer.experts()->router.weight = named_weight(prefix + "router.layer", counts.all, hidden);
         const int64_t width = experts.width;
         for (int32_t e = 0; e < counts.all; ++e) {
-            FeedForward &expert = layer.experts.each[static_cast<size_t>(e)];
+            FeedForward &expert = layer.experts()->each[static_cast<size_t>(e)];
             const std::string input = prefix + "input_linear";
             expert.gate = stacked_weight(input, counts.all, e, 2 * width, 0, width, hidden);
             expert.up = stacked_weight(input, counts.all, e, 2 * width, width, width, hidden);
@@ -49,11 +49,17 @@ void set_shared_feed_forward(int32_t width, Model *model) {
     const int64_t hidden = model->hidden;
     for (size_t i = 0; i < model->layers.size(); ++i) {
         const std::string prefix = layer_prefix(i) + "shared_mlp.";
-        FeedForward &shared = model->layers[i].feed_forward;
+        FeedForward shared;
         shared.width = width;
         shared.gate = fused_weight(prefix + "input_linear", 2 * int64_t{width}, 0, width, hidden);
         shared.up = fused_weight(prefix + "input_linear", 2 * int64_t{width}, width, width, hidden);
         shared.down = named_weight(prefix + "output_linear", hidden, width);
+        Layer &layer = model->layers[i];
+        if (layer.experts() != nullptr) {
+            add_shared_expert(std::move(shared), &layer);
+        } else {
+            layer.feed = std::move(shared);
+        }
     }
 }
 

@@ -146,9 +146,7 @@ Status set_convolutions(const JsonValue &config, const std::vector<bool> &convol
         attends = attends || !convolves[i];
         if (!convolves[i]) continue;
         Layer &layer = model->layers[i];
-        layer.attention = {};
-        layer.convolution =
-            short_convolution(layer_prefix(i) + "conv.", width, model->hidden, bias);
+        layer.mixer = short_convolution(layer_prefix(i) + "conv.", width, model->hidden, bias);
     }
     if (attends) return {};
     const char *key = config.given("layer_types") ? "layer_types" : "full_attn_idxs";
@@ -164,14 +162,15 @@ void name_layers(Model *model) {
         const std::string prefix = layer_prefix(i), attention = prefix + "self_attn.";
         layer.before_attention.weight.name = prefix + "operator_norm.weight";
         layer.before_feed_forward.weight.name = prefix + "ffn_norm.weight";
-        Attention &a = layer.attention;
+        Attention &a = *layer.attention();
+        FeedForward &f = *layer.feed_forward();
         const float epsilon = model->final_norm.epsilon;
         a.q_norm = named_norm(NormKind::rms, attention + "q_layernorm", a.head_dim, epsilon);
         a.k_norm = named_norm(NormKind::rms, attention + "k_layernorm", a.head_dim, epsilon);
         a.o.values.name = attention + "out_proj.weight";
-        layer.feed_forward.gate.values.name = prefix + "feed_forward.w1.weight";
-        layer.feed_forward.up.values.name = prefix + "feed_forward.w3.weight";
-        layer.feed_forward.down.values.name = prefix + "feed_forward.w2.weight";
+        f.gate.values.name = prefix + "feed_forward.w1.weight";
+        f.up.values.name = prefix + "feed_forward.w3.weight";
+        f.down.values.name = prefix + "feed_forward.w2.weight";
     }
 }
 

@@ -9,7 +9,7 @@ namespace {
 constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
 constexpr double most_limit = 3e38; // per step: files may have 1e30 for infinity
 
-Status read_heads(const JsonValue &config, int32_t hidden, LinearAttention *mamba) {
+Status read_heads(const JsonValue &config, int32_t hidden, Mamba2 *mamba) {
     const char *file = config.file().c_str();
     ASSIGN_OR_RETURN(mamba->value_heads,
                      read_count(config, "mamba_n_heads", 128, most_mamba_heads));
@@ -47,15 +47,7 @@ Status read_heads(const JsonValue &config, int32_t hidden, LinearAttention *mamb
 
 } // namespace
 
-LinearAttention mamba_layer() {
-    LinearAttention mamba;
-    mamba.rule = StateRule::state_space;
-    mamba.unit_length = false;
-    mamba.gate_first = true;
-    return mamba;
-}
-
-Status read_step_limits(const JsonValue &config, std::string_view key, LinearAttention *mamba) {
+Status read_step_limits(const JsonValue &config, std::string_view key, Mamba2 *mamba) {
     const auto limits = config.given(key);
     if (!limits) return {};
     ASSIGN_OR_RETURN(const auto both, limits->elements());
@@ -74,9 +66,9 @@ Status read_step_limits(const JsonValue &config, std::string_view key, LinearAtt
 
 // In the files, the rows of the input projection are z, x, B, C, dt, and the convolution covers x,
 // B, C.
-LinearAttention named_mamba(const MambaShape &shape, const std::string &prefix, int64_t hidden,
-                            float epsilon) {
-    LinearAttention mamba = shape.layer;
+Mamba2 named_mamba(const MambaShape &shape, const std::string &prefix, int64_t hidden,
+                   float epsilon) {
+    Mamba2 mamba = shape.layer;
     const int64_t values = mamba.values_size(), keys = mamba.keys_size();
     const int64_t channels = mamba.channels(), heads = mamba.value_heads;
     struct Slice {
@@ -112,7 +104,7 @@ LinearAttention named_mamba(const MambaShape &shape, const std::string &prefix, 
 
 Result<MambaShape> read_mamba(const JsonValue &config, int32_t hidden) {
     MambaShape shape;
-    LinearAttention &mamba = shape.layer;
+    Mamba2 &mamba = shape.layer;
     RETURN_IF_ERROR(read_heads(config, hidden, &mamba));
     mamba.norm_parts = mamba.key_heads;
     ASSIGN_OR_RETURN(mamba.key_dim, read_count(config, "mamba_d_state", 256, most_mamba_head_dim));
@@ -135,9 +127,8 @@ Status set_mamba_layers(const JsonValue &config, const std::vector<bool> &types,
     for (size_t i = 0; i < types.size(); ++i) {
         if (!types[i]) continue;
         Layer &layer = model->layers[i];
-        layer.attention = {};
-        layer.linear_attention = named_mamba(shape, layer_prefix(i) + "mamba.", model->hidden,
-                                             model->final_norm.epsilon);
+        layer.mixer = named_mamba(shape, layer_prefix(i) + "mamba.", model->hidden,
+                                  model->final_norm.epsilon);
     }
     return {};
 }

@@ -12,23 +12,20 @@ namespace batchllm {
 inline constexpr int32_t most_mamba_heads = 1 << 14;
 inline constexpr int32_t most_mamba_head_dim = 1024;
 
-// A Mamba-2 layer without its sizes and tensors.
-LinearAttention mamba_layer();
-
 // A Mamba-2 layer without its tensors, and whether its convolution has a bias.
 struct MambaShape {
-    LinearAttention layer = mamba_layer();
+    Mamba2 layer;
     bool bias = true;
 };
 
 // From the keys of Granite 4 and Bamba: "mamba_n_heads" and so on. Each group has its own norm.
 Result<MambaShape> read_mamba(const JsonValue &config, int32_t hidden);
 // The two limits of its steps, if the key is given.
-Status read_step_limits(const JsonValue &config, std::string_view key, LinearAttention *mamba);
+Status read_step_limits(const JsonValue &config, std::string_view key, Mamba2 *mamba);
 
 // The layer with its tensors: `prefix`in_proj, conv1d, A_log, dt_bias, D, norm, out_proj.
-LinearAttention named_mamba(const MambaShape &shape, const std::string &prefix, int64_t hidden,
-                            float epsilon);
+Mamba2 named_mamba(const MambaShape &shape, const std::string &prefix, int64_t hidden,
+                   float epsilon);
 
 // For families with these keys: replaces attention by Mamba-2, "mamba.", where `types` is true.
 Status set_mamba_layers(const JsonValue &config, const std::vector<bool> &types, Model *model);

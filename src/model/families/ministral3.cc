@@ -20,10 +20,10 @@ Status set_long_scale(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const double scale, read_number(*rope, "llama_4_scaling_beta", 0, 0, 1e6));
     ASSIGN_OR_RETURN(const int32_t period, read_count(*rope, "original_max_position_embeddings",
                                                       model->max_positions, 1 << 30));
-    for (Layer &layer : model->layers) {
-        layer.attention.long_scale = static_cast<float>(scale);
-        layer.attention.long_period = period;
-    }
+    for_each_attention(model, [&](size_t, Attention &attention) {
+        attention.long_scale = static_cast<float>(scale);
+        attention.long_period = period;
+    });
     return {};
 }
 

@@ -80,7 +80,7 @@ std::string_view key_or(const JsonValue &config, std::string_view key, std::stri
 // limit in prompts, and no limit for tokens that it generates with a cache.)
 Result<MambaShape> read_mixer(const JsonValue &config) {
     MambaShape shape;
-    LinearAttention &mamba = shape.layer;
+    Mamba2 &mamba = shape.layer;
     const std::string_view groups = key_or(config, "n_groups", "mamba_n_groups");
     ASSIGN_OR_RETURN(mamba.value_heads,
                      read_count(config, "mamba_num_heads", 128, most_mamba_heads));
@@ -178,19 +178,19 @@ Status set_layers(const JsonValue &config, const Kinds &kinds, int32_t width, Mo
         norm.weight.name = layer_prefix(i) + "norm.weight";
         switch (kinds[i]) {
         case Kind::mamba:
-            layer.linear_attention = named_mamba(mamba, prefix, hidden, norm.epsilon);
+            layer.mixer = named_mamba(mamba, prefix, hidden, norm.epsilon);
             break;
         case Kind::attention:
-            layer.attention = attention_of(prefix, plain.attention);
+            layer.mixer = attention_of(prefix, *plain.attention());
             break;
         case Kind::feed_forward:
-            layer.feed_forward = ungated(prefix, width, hidden, biases);
+            layer.feed = ungated(prefix, width, hidden, biases);
             break;
         case Kind::experts:
             set_experts(prefix, experts.shape, experts.router, hidden, &layer);
             set_correction(prefix + "gate.e_score_correction_bias", &layer);
-            layer.feed_forward =
-                ungated(prefix + "shared_experts.", experts.shared, hidden, biases);
+            add_shared_expert(ungated(prefix + "shared_experts.", experts.shared, hidden, biases),
+                              &layer);
             break;
         }
     }

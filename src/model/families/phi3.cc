@@ -7,8 +7,7 @@ namespace batchllm {
 namespace {
 
 void fuse_qkv(Model *model) {
-    for (size_t i = 0; i < model->layers.size(); ++i) {
-        Attention &attention = model->layers[i].attention;
+    for_each_attention(model, [&](size_t i, Attention &attention) {
         const std::string name = layer_prefix(i) + "self_attn.qkv_proj";
         const int64_t stored = attention.q_size() + 2 * attention.kv_size();
         int64_t first = 0;
@@ -17,7 +16,7 @@ void fuse_qkv(Model *model) {
             *w = fused_weight(name, stored, first, rows, model->hidden);
             first += rows;
         }
-    }
+    });
 }
 
 } // namespace

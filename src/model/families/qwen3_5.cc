@@ -7,7 +7,7 @@
 namespace batchllm {
 namespace {
 
-void set_input(const std::string &prefix, int64_t hidden, LinearAttention *delta) {
+void set_input(const std::string &prefix, int64_t hidden, DeltaNet *delta) {
     const auto add = [&](const char *name, int64_t rows) {
         delta->input.push_back(named_weight(prefix + name, rows, hidden).values);
     };
@@ -47,8 +47,9 @@ Status describe_qwen3_5_moe(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(describe_gated_attention(config, defaults_of(2048, 40, 2), model));
     RETURN_IF_ERROR(set_sparse_layers(config, {512, 256, 8, true}, model));
     RETURN_IF_ERROR(set_shared_experts(config, 512, model));
-    for (Layer &layer : model->layers)
-        layer.experts.router.normalised = true; // whatever the configuration says
+    for (Layer &layer : model->layers) { // whatever the configuration says
+        if (layer.experts() != nullptr) layer.experts()->router.normalised = true;
+    }
     return finish(config, model);
 }
 

@@ -33,8 +33,8 @@ Result<std::vector<bool>> read_delta_layers(const JsonValue &config, size_t laye
     return delta;
 }
 
-Result<LinearAttention> read_delta_net(const JsonValue &config, size_t layers) {
-    LinearAttention delta;
+Result<DeltaNet> read_delta_net(const JsonValue &config, size_t layers) {
+    DeltaNet delta;
     ASSIGN_OR_RETURN(delta.key_heads, read_count(config, "linear_num_key_heads", 16, most_heads));
     ASSIGN_OR_RETURN(delta.value_heads,
                      read_count(config, "linear_num_value_heads", 32, most_heads));
@@ -57,8 +57,7 @@ Result<LinearAttention> read_delta_net(const JsonValue &config, size_t layers) {
     return delta;
 }
 
-void name_tensors(const std::string &prefix, int64_t hidden, float epsilon,
-                  LinearAttention *delta) {
+void name_tensors(const std::string &prefix, int64_t hidden, float epsilon, DeltaNet *delta) {
     delta->convolution = {named_convolution(prefix + "conv1d", delta->channels(), 0,
                                             delta->channels(), delta->width)};
     delta->decay = named_vector(prefix + "A_log", delta->value_heads);
@@ -73,10 +72,10 @@ Status describe_gated_attention(const JsonValue &config, const ConfigDefaults &d
                                 Model *model) {
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
-    for (Layer &layer : model->layers) {
-        layer.attention.gated = true;
-        layer.attention.q.values.rows *= 2;
-    }
+    for_each_attention(model, [](size_t, Attention &attention) {
+        attention.gated = true;
+        attention.q.values.rows *= 2;
+    });
     set_head_norms(model);
     set_norm_offsets(1, model);
     RETURN_IF_ERROR(set_attention_biases(config, false, model));
@@ -91,7 +90,7 @@ Status describe_gated_attention(const JsonValue &config, const ConfigDefaults &d
 Status set_delta_nets(const JsonValue &config, SetDeltaInput set_input, Model *model) {
     const size_t layers = model->layers.size();
     ASSIGN_OR_RETURN(const std::vector<bool> types, read_delta_layers(config, layers));
-    ASSIGN_OR_RETURN(const LinearAttention shape, read_delta_net(config, layers));
+    ASSIGN_OR_RETURN(const DeltaNet shape, read_delta_net(config, layers));
     bool attends = false;
     for (size_t i = 0; i < layers; ++i) {
         if (!types[i]) {
@@ -99,16 +98,16 @@ Status set_delta_nets(const JsonValue &config, SetDeltaInput set_input, Model *m
             continue;
         }
         Layer &layer = model->layers[i];
-        if (layer.feed_forward.activation != Activation::silu) {
+        const FeedForward *feed_forward = layer.feed_forward();
+        if (feed_forward != nullptr && feed_forward->activation != Activation::silu) {
             return error(BATCHLLM_ERROR_UNSUPPORTED,
                          "%s: \"hidden_act\": only silu is supported beside linear_attention",
                          config.file().c_str());
         }
         const std::string prefix = layer_prefix(i) + "linear_attn.";
-        layer.attention = {};
-        layer.linear_attention = shape;
-        name_tensors(prefix, model->hidden, model->final_norm.epsilon, &layer.linear_attention);
-        set_input(prefix, model->hidden, &layer.linear_attention);
+        DeltaNet &delta = layer.mixer.emplace<DeltaNet>(shape);
+        name_tensors(prefix, model->hidden, model->final_norm.epsilon, &delta);
+        set_input(prefix, model->hidden, &delta);
     }
     if (attends) return {};
     return error(BATCHLLM_ERROR_UNSUPPORTED,

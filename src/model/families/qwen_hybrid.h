@@ -16,7 +16,7 @@ Status describe_gated_attention(const JsonValue &config, const ConfigDefaults &d
 // without that key, in all but every "full_attention_interval"-th. `set_input` sets the parts of
 // their input, for tensors that begin with `prefix`. Call it after everything else that affects
 // attention.
-using SetDeltaInput = void (*)(const std::string &prefix, int64_t hidden, LinearAttention *delta);
+using SetDeltaInput = void (*)(const std::string &prefix, int64_t hidden, DeltaNet *delta);
 Status set_delta_nets(const JsonValue &config, SetDeltaInput set_input, Model *model);
 
 } // namespace batchllm

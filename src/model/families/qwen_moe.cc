@@ -63,10 +63,11 @@ Status set_shared_experts(const JsonValue &config, int32_t width, Model *model) 
     ASSIGN_OR_RETURN(width, read_count(config, "shared_expert_intermediate_size", width, 1 << 20));
     for (size_t i = 0; i < model->layers.size(); ++i) {
         Layer &layer = model->layers[i];
-        if (!layer.experts) continue;
+        if (layer.experts() == nullptr) continue;
         const std::string prefix = layer_prefix(i) + "mlp.";
-        layer.feed_forward = named_feed_forward(prefix + "shared_expert.", width, model->hidden);
-        layer.shared_gate = named_weight(prefix + "shared_expert_gate", 1, model->hidden);
+        SharedExperts &both = add_shared_expert(
+            named_feed_forward(prefix + "shared_expert.", width, model->hidden), &layer);
+        both.gate = named_weight(prefix + "shared_expert_gate", 1, model->hidden);
     }
     return set_activation(config, "hidden_act", Activation::silu, model);
 }

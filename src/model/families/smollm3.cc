@@ -50,7 +50,7 @@ Status describe_smollm3(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(set_rope(config, rope, model));
     ASSIGN_OR_RETURN(const auto roped, read_roped(config, model->layers.size()));
     for (size_t i = 0; i < roped.size(); ++i) {
-        if (!roped[i]) model->layers[i].attention.rope = -1;
+        if (!roped[i]) model->layers[i].attention()->rope = -1;
     }
 
     ASSIGN_OR_RETURN(const bool used, read_flag(config, "use_sliding_window", false));

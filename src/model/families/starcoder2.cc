@@ -35,11 +35,10 @@ Status describe_starcoder2(const JsonValue &config, Model *model) {
         const std::string prefix = layer_prefix(i);
         set_layer_norm(prefix + "input_layernorm", &layer.before_attention);
         set_layer_norm(prefix + "post_attention_layernorm", &layer.before_feed_forward);
-        layer.feed_forward.gate = {};
-        layer.feed_forward.up =
-            named_weight(prefix + "mlp.c_fc", shape.intermediate, model->hidden);
-        layer.feed_forward.down =
-            named_weight(prefix + "mlp.c_proj", model->hidden, shape.intermediate);
+        FeedForward &f = *layer.feed_forward();
+        f.gate = {};
+        f.up = named_weight(prefix + "mlp.c_fc", shape.intermediate, model->hidden);
+        f.down = named_weight(prefix + "mlp.c_proj", model->hidden, shape.intermediate);
     }
     ASSIGN_OR_RETURN(const bool biases, read_flag(config, "use_bias", true));
     if (biases) {

@@ -101,6 +101,10 @@ Status Evaluator::append_repr(const Value &value, std::string *out) {
     case Kind::integer:
         *out += std::to_string(value.integer());
         return {};
+    case Kind::large_integer:
+        RETURN_IF_ERROR(charge_text(value.text()));
+        *out += value.text();
+        return {};
     case Kind::real:
         append_float(value.real(), out);
         return {};

@@ -225,6 +225,7 @@ Result<Value> Evaluator::evaluate_filter(const Expression &expression) {
     }
     CallArguments arguments;
     RETURN_IF_ERROR(evaluate_arguments(expression.arguments, &arguments));
+    if (expression.code < 0) return no_filter(expression.text);
     return apply_filter(this, expression.code, value, arguments);
 }
 
@@ -232,6 +233,7 @@ Result<Value> Evaluator::evaluate_test(const Expression &expression) {
     ASSIGN_OR_RETURN(const Value value, evaluate(*expression.items[0]));
     CallArguments arguments;
     RETURN_IF_ERROR(evaluate_arguments(expression.arguments, &arguments));
+    if (expression.code < 0) return no_test(expression.text);
     ASSIGN_OR_RETURN(const bool holds, apply_test(this, expression.code, value, arguments));
     return Value::boolean(holds);
 }

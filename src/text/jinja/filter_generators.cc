@@ -15,12 +15,15 @@ template <typename Fill> Result<Value> generate(Evaluator *evaluator, Fill fill)
     return made;
 }
 
-// The filter or test that an argument names. The parser checks names that are written out, but not those
-// that map passes on.
-Result<int32_t> find_named(const Value &name, int32_t (*find)(std::string_view), const char *what) {
-    const int32_t found = name.is(Kind::string) ? find(name.text()) : -1;
-    if (found >= 0) return found;
-    return template_error("a %s that is not supported, or not named by text", what);
+// The filter or test that an argument names.
+Result<int32_t> find_named(const Value &name, int32_t (*find)(std::string_view),
+                           Status (*missing)(std::string_view)) {
+    if (!name.is(Kind::string)) {
+        return template_error("a filter or test is named by text, not by a %s", name.type_name());
+    }
+    const int32_t found = find(name.text());
+    if (found < 0) return missing(name.text());
+    return found;
 }
 
 // The arguments after the first `taken`.
@@ -42,13 +45,13 @@ Result<Value> choose(Evaluator *evaluator, const Value &value, const CallArgumen
             return template_error("%s needs the name of an attribute", name);
         }
         const bool tests = arguments.positional.size() > place;
-        int32_t test = -1;
-        if (tests) {
-            ASSIGN_OR_RETURN(test, find_named(arguments.positional[place], find_test, "test"));
-        }
         RETURN_IF_ERROR(evaluator->charge(arguments.positional.size()));
         const CallArguments rest = tests ? rest_of(arguments, place + 1) : CallArguments();
         ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
+        int32_t test = -1;
+        if (tests && !items.empty()) {
+            ASSIGN_OR_RETURN(test, find_named(arguments.positional[place], find_test, no_test));
+        }
         for (const Value &item : items) {
             RETURN_IF_ERROR(evaluator->charge(1));
             Value looked_at = item;
@@ -79,6 +82,63 @@ Result<Value> items_of(Evaluator *evaluator, const Value &value, const CallArgum
             ASSIGN_OR_RETURN(const Value pair,
                              evaluator->heap().sequence(SequenceType::tuple, {key, item}));
             items->push_back(pair);
+        }
+        return {};
+    });
+}
+
+Result<Value> batch(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    ASSIGN_OR_RETURN(const Parameters given,
+                     Parameters::bind("batch", arguments, {"linecount", "fill_with"}));
+    return generate(evaluator, [&](std::vector<Value> *rows) -> Status {
+        RETURN_IF_ERROR(given.required(0).status());
+        ASSIGN_OR_RETURN(const int64_t width, given.integer(0, 0));
+        const Value filling = given.get(1, Value::none());
+        ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
+        std::vector<Value> row;
+        const auto end_row = [&]() -> Status {
+            ASSIGN_OR_RETURN(const Value made,
+                             evaluator->heap().sequence(SequenceType::list, std::move(row)));
+            rows->push_back(made);
+            row.clear();
+            return {};
+        };
+        for (const Value &item : items) {
+            RETURN_IF_ERROR(evaluator->charge(1));
+            if (static_cast<int64_t>(row.size()) == width) RETURN_IF_ERROR(end_row());
+            row.push_back(item);
+        }
+        if (row.empty()) return {};
+        const auto filled = static_cast<size_t>(std::max<int64_t>(0, width));
+        if (!filling.is(Kind::none) && row.size() < filled) {
+            RETURN_IF_ERROR(evaluator->heap().room_for_items(filled));
+            row.resize(filled, filling);
+        }
+        return end_row();
+    });
+}
+
+Result<Value> slices(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    ASSIGN_OR_RETURN(const Parameters given,
+                     Parameters::bind("slice", arguments, {"slices", "fill_with"}));
+    return generate(evaluator, [&](std::vector<Value> *columns) -> Status {
+        RETURN_IF_ERROR(given.required(0).status());
+        ASSIGN_OR_RETURN(const int64_t count, given.integer(0, 0));
+        const Value filling = given.get(1, Value::none());
+        ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
+        if (count == 0) return template_error("slice: no slices");
+        const auto size = static_cast<int64_t>(items.size());
+        auto next = items.begin();
+        for (int64_t i = 0; i < count; ++i) {
+            RETURN_IF_ERROR(evaluator->charge(1));
+            const bool longer = i < size % count;
+            const auto end = next + size / count + (longer ? 1 : 0);
+            std::vector<Value> column(next, end);
+            next = end;
+            if (!filling.is(Kind::none) && !longer) column.push_back(filling);
+            ASSIGN_OR_RETURN(const Value made,
+                             evaluator->heap().sequence(SequenceType::list, std::move(column)));
+            columns->push_back(made);
         }
         return {};
     });
@@ -126,11 +186,12 @@ Result<Value> map(Evaluator *evaluator, const Value &value, const CallArguments 
     }
     return generate(evaluator, [&](std::vector<Value> *mapped) -> Status {
         if (!value.truth()) return {};
-        ASSIGN_OR_RETURN(const int32_t filter,
-                         find_named(arguments.positional[0], find_filter, "filter"));
         RETURN_IF_ERROR(evaluator->charge(arguments.positional.size()));
         const CallArguments rest = rest_of(arguments, 1);
         ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
+        if (items.empty()) return {};
+        ASSIGN_OR_RETURN(const int32_t filter,
+                         find_named(arguments.positional[0], find_filter, no_filter));
         for (const Value &item : items) {
             RETURN_IF_ERROR(evaluator->charge(1));
             ASSIGN_OR_RETURN(const Value made, evaluator->filter(filter, item, rest));

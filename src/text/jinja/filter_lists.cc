@@ -2,6 +2,7 @@
 
 #include "text/jinja/case.h"
 #include "text/jinja/filter_functions.h"
+#include "text/jinja/methods.h"
 
 namespace batchllm::jinja::filters {
 namespace {
@@ -53,6 +54,18 @@ Result<Value> extreme(Evaluator *evaluator, const Value &value, const CallArgume
 }
 
 } // namespace
+
+// An attribute in Python's sense, never an item of a dictionary.
+Result<Value> attribute_of(Evaluator *evaluator, const Value &value,
+                           const CallArguments &arguments) {
+    ASSIGN_OR_RETURN(const Parameters given, Parameters::bind("attr", arguments, {"name"}));
+    ASSIGN_OR_RETURN(const Value named, given.required(0));
+    ASSIGN_OR_RETURN(const std::string_view name, evaluator->to_text(named));
+    if (value.is(Kind::dict) && !has_method(value, name) && !lacks_attribute(value, name)) {
+        return Value::undefined(name);
+    }
+    return evaluator->attribute(value, name);
+}
 
 Result<Value> length_of(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
     RETURN_IF_ERROR(no_arguments("length", arguments));

@@ -46,6 +46,7 @@ Result<Value> to_int(Evaluator *evaluator, const Value &value, const CallArgumen
     ASSIGN_OR_RETURN(const int64_t base, given.integer(1, 10));
     if (base != 10) return template_error("int: a base other than 10 is not supported");
     if (value.is_integral()) return Value::integer(value.integer());
+    if (value.is(Kind::large_integer)) return value;
     std::optional<double> real;
     if (value.is(Kind::real)) {
         real = value.real();
@@ -73,6 +74,12 @@ Result<Value> to_float(Evaluator *evaluator, const Value &value, const CallArgum
     (void)evaluator;
     ASSIGN_OR_RETURN(const Parameters given, Parameters::bind("float", arguments, {"default"}));
     if (value.is_number()) return Value::real(value.real());
+    if (value.is(Kind::large_integer)) {
+        const std::optional<double> real = parse_real(value.text());
+        // Python refuses to round a number beyond the range of doubles.
+        return real.has_value() && !std::isinf(*real) ? Value::real(*real)
+                                                      : given.get(0, Value::real(0));
+    }
     if (value.is(Kind::undefined)) {
         return template_error("'%s' is undefined", std::string(value.text()).c_str());
     }

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "text/jinja/filter_functions.h"
+#include "text/jinja/python_text.h"
 
 namespace batchllm::jinja {
 namespace filters {
@@ -52,13 +53,20 @@ struct Named {
 
 constexpr Named supported[] = {
     {"abs", filters::absolute},
+    {"attr", filters::attribute_of},
+    {"batch", filters::batch},
     {"capitalize", filters::capitalized},
+    {"center", filters::center},
     {"count", filters::length_of},
     {"d", default_value},
     {"default", default_value},
     {"dictsort", filters::dictsort},
+    {"e", filters::escape},
+    {"escape", filters::escape},
     {"first", filters::first},
     {"float", filters::to_float},
+    {"forceescape", filters::force_escape},
+    {"from_json", filters::from_json},
     {"indent", filters::indent},
     {"int", filters::to_int},
     {"items", filters::items_of},
@@ -78,17 +86,31 @@ constexpr Named supported[] = {
     {"safe", filters::safe},
     {"select", filters::select},
     {"selectattr", filters::selectattr},
+    {"slice", filters::slices},
     {"sort", filters::sort},
     {"string", filters::string},
     {"sum", filters::sum},
     {"title", filters::title},
     {"tojson", filters::tojson},
     {"trim", filters::trim},
+    {"truncate", filters::truncate},
     {"unique", filters::unique},
     {"upper", filters::upper},
 };
 
+// The other filters of jinja2.
+constexpr std::string_view not_supported[] = {"filesizeformat", "format",    "groupby",   "pprint",
+                                              "random",         "striptags", "urlencode", "urlize",
+                                              "wordcount",      "wordwrap",  "xmlattr"};
+
 } // namespace
+
+Status no_filter(std::string_view name) {
+    const bool known = std::find(std::begin(not_supported), std::end(not_supported), name) !=
+                       std::end(not_supported);
+    return template_error(known ? "not supported: filter '%s'" : "there is no filter '%s'",
+                          std::string(cut(name, 80)).c_str());
+}
 
 int32_t find_filter(std::string_view name) {
     const auto found = std::find_if(std::begin(supported), std::end(supported),

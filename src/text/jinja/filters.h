@@ -8,9 +8,13 @@
 
 namespace batchllm::jinja {
 
-// -1: there is no such filter or test, or it is not supported.
+// -1: there is no such filter or test, or it is not supported. A template may name one where its rendering never
+// comes, so this is an error only when it is applied.
 int32_t find_filter(std::string_view name);
 int32_t find_test(std::string_view name);
+// That error: whether jinja2 has it, or nobody.
+Status no_filter(std::string_view name);
+Status no_test(std::string_view name);
 
 Result<Value> apply_filter(Evaluator *evaluator, int32_t filter, const Value &value,
                            const CallArguments &arguments);

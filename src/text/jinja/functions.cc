@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <span>
 
 #include "text/jinja/python_text.h"
 
@@ -10,6 +11,12 @@ namespace {
 
 constexpr std::string_view functions[] = {"range", "namespace", "dict", "raise_exception",
                                           "strftime_now"};
+// What else a template finds in jinja2's environment. They are no errors before they are used.
+constexpr std::string_view not_supported[] = {"cycler", "joiner", "lipsum", "self"};
+
+bool is_one_of(std::string_view name, std::span<const std::string_view> names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 Result<Value> range(Evaluator *evaluator, const CallArguments &arguments) {
     constexpr int64_t most_items = 100000; // as in jinja2's sandbox
@@ -100,7 +107,7 @@ Result<Value> format_now(Evaluator *evaluator, const CallArguments &arguments) {
 } // namespace
 
 bool has_function(std::string_view name) {
-    return std::find(std::begin(functions), std::end(functions), name) != std::end(functions);
+    return is_one_of(name, functions) || is_one_of(name, not_supported);
 }
 
 Result<Value> call_function(Evaluator *evaluator, std::string_view name,
@@ -111,6 +118,9 @@ Result<Value> call_function(Evaluator *evaluator, std::string_view name,
     if (name == "dict") {
         ASSIGN_OR_RETURN(std::unique_ptr<Dict> dict, named_values(evaluator, "dict", arguments));
         return evaluator->heap().dict(std::move(dict));
+    }
+    if (is_one_of(name, not_supported)) {
+        return template_error("not supported: function '%s'", std::string(name).c_str());
     }
     ASSIGN_OR_RETURN(const Parameters given,
                      Parameters::bind("raise_exception", arguments, {"message"}));

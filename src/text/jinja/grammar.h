@@ -133,8 +133,6 @@ class Parser {
     // node null: the filter of a block, whose input is the block's text.
     Result<ExpressionPtr> parse_filter(ExpressionPtr node);
     Result<ExpressionPtr> parse_filter_name(ExpressionPtr made, ExpressionPtr node);
-    // map, select and the like expect the name of a filter or test as their first argument.
-    Status check_names(const Expression &filter) const;
     Result<ExpressionPtr> parse_test(ExpressionPtr node);
     static bool asks_type(std::string_view test);
 

@@ -29,6 +29,7 @@ class Writer {
         case Kind::none:
         case Kind::boolean:
         case Kind::integer:
+        case Kind::large_integer:
         case Kind::real:
             append_scalar(value);
             return {};
@@ -53,6 +54,8 @@ class Writer {
             *out_ += value.truth() ? "true" : "false";
         } else if (value.is(Kind::integer)) {
             *out_ += std::to_string(value.integer());
+        } else if (value.is(Kind::large_integer)) {
+            *out_ += value.text();
         } else if (std::isnan(value.real())) {
             *out_ += "NaN";
         } else if (std::isinf(value.real())) {
@@ -87,7 +90,7 @@ class Writer {
     // Keys that are not strings are written as strings.
     Status write_key(const Value &key) {
         if (key.is(Kind::string)) return write_string(key.text());
-        if (!key.is(Kind::none) && !key.is_number()) {
+        if (!key.is(Kind::none) && !key.is_number() && !key.is(Kind::large_integer)) {
             return template_error("a %s cannot be a key in JSON", key.type_name());
         }
         *out_ += '"';

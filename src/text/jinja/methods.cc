@@ -140,11 +140,6 @@ bool lacks_attribute(const Value &value, std::string_view name) {
     }
 }
 
-bool is_refused_method(std::string_view name) {
-    return is_one_of(name, other_string) || is_one_of(name, other_dict) ||
-           is_one_of(name, other_number);
-}
-
 Result<Value> call_method(Evaluator *evaluator, const Value &self, std::string_view name,
                           const CallArguments &arguments) {
     if (self.is(Kind::string)) return call_string(evaluator, self, name, arguments);

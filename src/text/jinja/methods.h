@@ -11,8 +11,6 @@ namespace batchllm::jinja {
 bool has_method(const Value &value, std::string_view name);
 // Whether Python has the attribute for values of this type and this library does not.
 bool lacks_attribute(const Value &value, std::string_view name);
-// Whether some Python type has a method of this name but no supported type does.
-bool is_refused_method(std::string_view name);
 
 Result<Value> call_method(Evaluator *evaluator, const Value &self, std::string_view name,
                           const CallArguments &arguments);

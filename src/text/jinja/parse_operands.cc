@@ -2,7 +2,6 @@
 #include "text/jinja/grammar.h"
 
 #include "text/jinja/filters.h"
-#include "text/jinja/methods.h"
 
 namespace batchllm::jinja {
 
@@ -50,8 +49,6 @@ Result<ExpressionPtr> Parser::parse_name() {
         made->value = Value::boolean(name == "true" || name == "True");
     } else if (is_one_of(name, {"none", "None"})) {
         made->value = Value::none();
-    } else if (is_one_of(name, {"lipsum", "cycler", "joiner", "self", "super"})) {
-        return fail(quoted("not supported: ", name));
     } else {
         for (MacroNode *const macro : macros_) {
             macro->reads_caller |= name == "caller";
@@ -145,9 +142,6 @@ Result<ExpressionPtr> Parser::parse_attribute(ExpressionPtr node) {
     made->text = token.text;
     advance();
     made->items.push_back(std::move(node));
-    if (at_operator("(") && is_refused_method(made->text)) {
-        return error_at(at_line, quoted("not supported: method ", made->text));
-    }
     return finish(std::move(made));
 }
 
@@ -231,33 +225,12 @@ Result<ExpressionPtr> Parser::parse_filter(ExpressionPtr node) {
 Result<ExpressionPtr> Parser::parse_filter_name(ExpressionPtr made, ExpressionPtr node) {
     ASSIGN_OR_RETURN(made->text, expect_name());
     made->code = find_filter(made->text);
-    if (made->code < 0) {
-        return error_at(made->line, quoted("not supported: filter ", made->text));
-    }
     if (node != nullptr && names_content(*node)) {
         program_.reads_content_parts |= is_one_of(made->text, {"map", "selectattr", "rejectattr"});
     }
     made->items.push_back(std::move(node));
     if (at_operator("(")) RETURN_IF_ERROR(parse_arguments(&made->arguments));
-    RETURN_IF_ERROR(check_names(*made));
     return finish(std::move(made));
-}
-
-Status Parser::check_names(const Expression &filter) const {
-    const bool tests = is_one_of(filter.text, {"select", "reject", "selectattr", "rejectattr"});
-    if (!tests && filter.text != "map") return {};
-    const size_t place = filter.text.ends_with("attr") ? 1 : 0;
-    const auto &positional = filter.arguments.positional;
-    const bool spread = filter.arguments.more != nullptr;
-    if (positional.size() <= place && !spread) return {};
-    const Expression &name = *(spread ? filter.arguments.more : positional[place]);
-    if (spread || name.operation != Operation::constant || !name.value.is(Kind::string)) {
-        return error_at(filter.line,
-                        quoted("supported only with a name written out: filter ", filter.text));
-    }
-    if ((tests ? find_test(name.text) : find_filter(name.text)) >= 0) return {};
-    return error_at(filter.line,
-                    quoted(tests ? "not supported: test " : "not supported: filter ", name.text));
 }
 
 Result<ExpressionPtr> Parser::parse_test(ExpressionPtr node) {
@@ -266,9 +239,6 @@ Result<ExpressionPtr> Parser::parse_test(ExpressionPtr node) {
     const bool negated = skip_word("not");
     ASSIGN_OR_RETURN(made->text, expect_name());
     made->code = find_test(made->text);
-    if (made->code < 0) {
-        return error_at(made->line, quoted("not supported: test ", made->text));
-    }
     if (names_content(*node)) program_.reads_content_parts |= asks_type(made->text);
     made->items.push_back(std::move(node));
     const Token &token = current();

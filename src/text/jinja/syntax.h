@@ -32,8 +32,8 @@ enum class Operation : uint8_t {
     item,        // items[0][items[1]]
     slice,       // items[0][items[1] : items[2] : items[3]]; absent ones are null
     call,        // items[0](arguments)
-    filter,      // items[0] | text(arguments); code is the filter's number
-    test,        // items[0] is text(arguments); code is the test's number
+    filter,      // items[0] | text(arguments); code is the filter's number, or -1
+    test,        // items[0] is text(arguments); code is the test's number, or -1
     conditional, // items[1] if items[0] else items[2], which may be null
     logical_or,  // items[0] or items[1]
     logical_and, // items[0] and items[1]

@@ -1,6 +1,6 @@
 #include "text/jinja/template.h"
 
-#include <cinttypes>
+#include <limits>
 
 #include "base/printable.h"
 
@@ -30,21 +30,16 @@ class Converter {
             auto dict = std::make_unique<Dict>();
             const JsonMembers members = *view.members();
             for (const auto [key, member] : members) {
-                RETURN_IF_ERROR(check(key));
                 ASSIGN_OR_RETURN(const Value value, convert(member, depth + 1));
                 dict->set(Value::string(key), value);
             }
             return heap_->dict(std::move(dict));
         }
         case JsonView::Kind::string:
-            RETURN_IF_ERROR(check(*view.string()));
             return Value::string(*view.string());
         case JsonView::Kind::number:
             if (const auto integer = view.integer()) return Value::integer(*integer);
-            if (const auto beyond = view.unsigned_integer()) {
-                return template_error("number %" PRIu64 " is beyond 64 bits with a sign", *beyond);
-            }
-            return Value::real(*view.number());
+            return number(*view.number_text(), view.number());
         case JsonView::Kind::boolean:
             return Value::boolean(*view.boolean());
         case JsonView::Kind::null:
@@ -54,10 +49,16 @@ class Converter {
     }
 
   private:
-    // The parser accepts escapes of unpaired surrogates.
-    static Status check(std::string_view text) {
-        if (is_utf8(text)) return {};
-        return Status(BATCHLLM_ERROR_ROW_INVALID_UTF8, "a string is not valid Unicode");
+    static Result<Value> number(std::string_view text, std::optional<double> value) {
+        if (text.find_first_of(".eE") == std::string_view::npos) {
+            constexpr size_t most_digits = 4300; // as in Python
+            if (text.size() - (text.front() == '-' ? 1 : 0) <= most_digits) {
+                return Value::large_integer(text);
+            }
+            return template_error("a number has more than %zu digits", most_digits);
+        }
+        const double infinity = std::numeric_limits<double>::infinity();
+        return Value::real(value.value_or(text.front() == '-' ? -infinity : infinity));
     }
 
     Heap *heap_;

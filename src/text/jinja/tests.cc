@@ -4,6 +4,7 @@
 
 #include "text/jinja/case.h"
 #include "text/jinja/filters.h"
+#include "text/jinja/python_text.h"
 
 namespace batchllm::jinja {
 namespace {
@@ -33,10 +34,12 @@ Answer is_false(Evaluator *, const Value &value, const Arguments &) {
     return value.is(Kind::boolean) && !value.truth();
 }
 Answer integer(Evaluator *, const Value &value, const Arguments &) {
-    return value.is(Kind::integer);
+    return value.is(Kind::integer) || value.is(Kind::large_integer);
 }
 Answer real(Evaluator *, const Value &value, const Arguments &) { return value.is(Kind::real); }
-Answer number(Evaluator *, const Value &value, const Arguments &) { return value.is_number(); }
+Answer number(Evaluator *, const Value &value, const Arguments &) {
+    return value.is_number() || value.is(Kind::large_integer);
+}
 Answer string(Evaluator *, const Value &value, const Arguments &) { return value.is(Kind::string); }
 Answer mapping(Evaluator *, const Value &value, const Arguments &) { return value.is(Kind::dict); }
 Answer iterable(Evaluator *, const Value &value, const Arguments &) {
@@ -96,6 +99,26 @@ Answer divisible(Evaluator *evaluator, const Value &value, const Arguments &argu
     return divides(evaluator, value, by, 0);
 }
 
+Answer escaped(Evaluator *, const Value &value, const Arguments &) { return value.is_markup(); }
+Answer names(int32_t (*find)(std::string_view), const Value &value) {
+    if (!hashable(value)) return template_error("a %s names nothing", value.type_name());
+    return value.is(Kind::string) && find(value.text()) >= 0;
+}
+Answer filter(Evaluator *, const Value &value, const Arguments &) {
+    return names(find_filter, value);
+}
+Answer test(Evaluator *, const Value &value, const Arguments &) { return names(find_test, value); }
+
+// Python's `is`. Of other values, it depends on the interpreter which are one object.
+Answer same_as(Evaluator *, const Value &value, const Arguments &arguments) {
+    ASSIGN_OR_RETURN(const Value other, one_argument("sameas", arguments));
+    if (!other.is(Kind::boolean) && !other.is(Kind::none)) {
+        return template_error("sameas is supported for true, false and none, not for a %s",
+                              other.type_name());
+    }
+    return value.kind() == other.kind() && value.truth() == other.truth();
+}
+
 struct Test {
     std::string_view name;
     Answer (*holds)(Evaluator *, const Value &, const Arguments &);
@@ -115,8 +138,10 @@ constexpr Test tests[] = {
     {"divisibleby", divisible, true},
     {"eq", equal_to, true},
     {"equalto", equal_to, true},
+    {"escaped", escaped},
     {"even", even},
     {"false", is_false},
+    {"filter", filter},
     {"float", real},
     {"ge", greater_equal, true},
     {"greaterthan", greater, true},
@@ -132,13 +157,21 @@ constexpr Test tests[] = {
     {"none", none},
     {"number", number},
     {"odd", odd},
+    {"sameas", same_as, true},
     {"sequence", sequence},
     {"string", string},
+    {"test", test},
     {"true", is_true},
     {"undefined", undefined},
 };
 
 } // namespace
+
+Status no_test(std::string_view name) {
+    const bool known = name == "lower" || name == "upper"; // to jinja2
+    return template_error(known ? "not supported: test '%s'" : "there is no test '%s'",
+                          std::string(cut(name, 80)).c_str());
+}
 
 int32_t find_test(std::string_view name) {
     const auto found = std::find_if(std::begin(tests), std::end(tests),

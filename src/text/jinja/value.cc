@@ -53,6 +53,7 @@ bool Value::truth() const {
         return text_.size != 0;
     case Kind::sequence:
         return sequence_->read_once() || !sequence_->items.empty();
+    case Kind::large_integer:
     case Kind::dict:
         return !dict_->items.empty();
     case Kind::name_space:
@@ -79,6 +80,8 @@ const char *Value::type_name() const {
         return "bool";
     case Kind::integer:
         return "int";
+    case Kind::large_integer:
+        return "number beyond 64 bits";
     case Kind::real:
         return "float";
     case Kind::string:
@@ -227,6 +230,7 @@ bool equal(const Value &a, const Value &b) {
     case Kind::none:
         return true;
     case Kind::string:
+    case Kind::large_integer:
         return a.text() == b.text();
     case Kind::sequence:
         return equal_sequences(a.sequence(), b.sequence());

@@ -25,6 +25,7 @@ enum class Kind : uint8_t {
     none,
     boolean,
     integer,
+    large_integer, // beyond 64 bits, as it is written: it can be printed and tested, not computed with
     real,
     string,
     sequence,
@@ -68,6 +69,10 @@ class Value {
         made.integer_ = value;
         return made;
     }
+    // Digits, and a sign if negative, that must outlive the value.
+    static Value large_integer(std::string_view digits) {
+        return Value(Kind::large_integer, digits);
+    }
     static Value real(double value) {
         Value made(Kind::real, {});
         made.real_ = value;
@@ -99,8 +104,10 @@ class Value {
     bool is_number() const { return is_integral() || is(Kind::real); }
 
     // Each may be called only on values of that kind.
-    std::string_view text() const { return {text_.data, text_.size}; } // undefined: its name
-    int64_t integer() const { return integer_; }                       // booleans: 0 or 1
+    std::string_view text() const {
+        return {text_.data, text_.size};
+    }                                            // undefined: its name; large_integer
+    int64_t integer() const { return integer_; } // booleans: 0 or 1
     double real() const { return is(Kind::real) ? real_ : static_cast<double>(integer_); }
     Sequence &sequence() const { return *sequence_; }
     const Dict &dict() const { return *dict_; }
@@ -222,6 +229,7 @@ class Heap {
 
     // Whether this many more bytes are allowed; does not count them.
     Status room_for(size_t bytes) const;
+    Status room_for_items(size_t items) const { return room_for(items * sizeof(Value)); }
     // The same for a list of this many parts of a text.
     Status room_for_parts(size_t parts) const {
         return room_for(parts * (sizeof(std::string_view) + sizeof(Value)));

@@ -152,7 +152,9 @@ public final class LocalTest {
             saved[i] = metrics.savingRatio();
         }
         check(saved[0] < 0.3 && saved[1] > 0.6, saved[0] + " and " + saved[1]);
-        Row moved = table(3).select(Template.parse(TEMPLATE).reordered(List.of("all", "weight", "kind", "own")).prompt()).head();
+        FieldSample sample = new FieldSample(100);
+        for (int i = 0; i < 100; ++i) sample.add(i, new long[] {i, i % 60, i % 2, 0}, new int[] {8, 20, 3, 40});
+        Row moved = table(3).select(Template.parse(TEMPLATE).reordered(sample).prompt()).head();
         check(moved.getString(0).equals("Tell {this}.\nall: what every row says, in so many words\nweight: 0.0\n"
                               + "Kind: one of kind 0 with a long name\nown: number 0\nAnswer:"),
                 moved.toString());
@@ -160,7 +162,7 @@ public final class LocalTest {
 
     private static void aWrongTemplateSaysWhy() {
         failsAtOnce("no column title", text().template("{title}"));
-        failsAtOnce("{ without its } at character 4", text().template("{id}{own"));
+        failsAtOnce("{ without its } at byte 4", text().template("{id}{own"));
         failsAtOnce("} without its {", text().template("{own}}"));
         failsAtOnce("it has no field", text().template("{{own}}"));
         failsAtOnce("in one line", text().template("{own} {all}").fields("reorder"));

@@ -7,6 +7,8 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Random;
 import java.util.Set;
+import org.batchllm.PrefixRanges;
+import org.batchllm.Table;
 
 /** Ranges and windows of prompts, without Spark. Arguments: none. Prints the seed of its rows. */
 public final class PartitioningTest {
@@ -63,7 +65,7 @@ public final class PartitioningTest {
     private static void rangesKeepGroupsTogetherAndSplitTheLargeOne(Random random) {
         List<Row> rows = skewed(random, "");
         for (int partitions : new int[] {2, 8, 32, 64}) {
-            PrefixRanges ranges = PrefixRanges.choose(sample(rows, 6_400, 4_096), partitions, 16);
+            PrefixRanges ranges = sample(rows, 6_400, 4_096).ranges(partitions, 16);
             List<List<Row>> parts = split(rows, ranges, partitions);
             check(saving(parts) > saving(List.of(rows)) - 0.02,
                     "saving with " + partitions + " partitions: " + saving(parts) + " of "
@@ -80,7 +82,7 @@ public final class PartitioningTest {
 
     private static void rangesLookBeyondWhatAllRowsShare(Random random) {
         List<Row> rows = skewed(random, words(random, 2_000));
-        PrefixRanges ranges = PrefixRanges.choose(sample(rows, 3_200, 4_096), 32, 16);
+        PrefixRanges ranges = sample(rows, 3_200, 4_096).ranges(32, 16);
         List<List<Row>> parts = split(rows, ranges, 32);
         check(saving(parts) > saving(List.of(rows)) - 0.02,
                 "saving: " + saving(parts) + " of " + saving(List.of(rows)));
@@ -91,7 +93,7 @@ public final class PartitioningTest {
         List<Row> rows = new ArrayList<>();
         for (int i = 0; i < 10_000; ++i) rows.add(new Row(prompt, i));
         for (int head : new int[] {256, 8_192}) {
-            PrefixRanges ranges = PrefixRanges.choose(sample(rows, 1_000, head), 8, 16);
+            PrefixRanges ranges = sample(rows, 1_000, head).ranges(8, 16);
             for (List<Row> part : split(rows, ranges, 8)) {
                 check(part.size() > 800 && part.size() < 1_800,
                         "a partition has " + part.size() + " of 10,000 equal rows");
@@ -105,12 +107,12 @@ public final class PartitioningTest {
             String prefix = words(random, 800);
             for (int i = 0; i < 40; ++i) rows.add(new Row(bytes(prefix + words(random, 100)), rows.size()));
         }
-        PrefixRanges ranges = PrefixRanges.choose(sample(rows, 1_000, 4_096), 10, 0);
+        PrefixRanges ranges = sample(rows, 1_000, 4_096).ranges(10, 0);
         for (int group = 0; group < 100; ++group) {
             Set<Integer> parts = new HashSet<>();
             for (int i = 0; i < 40; ++i) {
                 Row row = rows.get(group * 40 + i);
-                parts.add(ranges.partition(row.prompt, row.key));
+                parts.add(ranges.partition(row.prompt, PromptSample.place(row.key)));
             }
             check(parts.size() == 1, "group " + group + " lies in partitions " + parts);
         }
@@ -124,11 +126,9 @@ public final class PartitioningTest {
             merged = sample(rows.subList(Math.max(0, from - 4_321), from), 500, 1_000).merge(merged);
         }
         check(merged.rows() == whole.rows(), "rows of a merged sample");
-        List<PromptSample.Item> a = whole.sorted();
-        List<PromptSample.Item> b = merged.sorted();
-        check(a.size() == 500 && b.size() == 500, "size of the sample");
-        for (int i = 0; i < 500; ++i)
-            check(a.get(i).place() == b.get(i).place(), "row " + i + " of a merged sample");
+        long[] a = Arrays.stream(whole.places()).sorted().toArray();
+        check(a.length == 500, "size of the sample");
+        check(Arrays.equals(a, Arrays.stream(merged.places()).sorted().toArray()), "rows of a merged sample");
     }
 
     private static void keysAreCutIntoEqualRanges(Random random) {
@@ -160,9 +160,10 @@ public final class PartitioningTest {
         List<long[]> rows = new ArrayList<>();
         for (int i = 0; i < 4000; ++i) {
             int key = random.nextInt(50);
-            rows.add(new long[] {i, 1, key, 2, key + 1000, 3, random.nextInt(2), 4, random.nextInt(3000), 5});
+            rows.add(new long[] {i, key, key + 1000, random.nextInt(2), random.nextInt(3000)});
         }
-        int[] first = null;
+        String template = "Head\n{own}\n{key}\n{text}\n{two}\n{many}\nAnswer:";
+        List<String> first = null;
         for (int part = 0; part < 3; ++part) {
             FieldSample all = new FieldSample(1000);
             for (int cut = 0; cut <= part; ++cut) {
@@ -171,23 +172,26 @@ public final class PartitioningTest {
                 all = all.merge(some);
             }
             check(all.rows() == 1000, all.rows() + " rows sampled");
-            int[] order = all.order(new int[] {10, 10, 10, 10, 10});
-            if (first == null) first = order;
-            check(Arrays.equals(first, order), "the order depends on partitions");
+            List<String> parts = Table.partsInOrder(template, 5, all.cells(), all.lengths());
+            if (first == null) first = parts;
+            check(first.equals(parts), "the order depends on partitions");
         }
         // The key and what it determines come before everything except the field with two values; the row's own text is
         // last.
-        check(Arrays.equals(first, new int[] {2, 1, 3, 4, 0}), Arrays.toString(first));
+        check(first.equals(List.of("Head\ntext: ", "text", "\nkey: ", "key", "\ntwo: ", "two", "\nmany: ", "many", "\nown: ", "own",
+                      "\nAnswer:")),
+                first.toString());
         FieldSample none = new FieldSample(10);
-        check(none.order(new int[] {1, 1}).length == 2, "no rows, no order");
+        check(Table.partsInOrder("{a}\n{b}", 2, none.cells(), none.lengths()).equals(List.of("a: ", "a", "\nb: ", "b", "")),
+                "no rows, no order");
     }
 
     private static void fewRowsGiveFewPartitions(Random random) {
-        check(PrefixRanges.choose(sample(List.of(), 10, 100), 8, 1).partitions() == 1, "no rows");
+        check(sample(List.of(), 10, 100).ranges(8, 1).partitions() == 1, "no rows");
         List<Row> rows = List.of(new Row(bytes("b"), 0), new Row(bytes("a"), 1), new Row(bytes(""), 2));
-        PrefixRanges ranges = PrefixRanges.choose(sample(rows, 10, 100), 8, 1);
+        PrefixRanges ranges = sample(rows, 10, 100).ranges(8, 1);
         Set<Integer> parts = new HashSet<>();
-        for (Row row : rows) parts.add(ranges.partition(row.prompt, row.key));
+        for (Row row : rows) parts.add(ranges.partition(row.prompt, PromptSample.place(row.key)));
         check(ranges.partitions() == 3 && parts.size() == 3, "three rows in " + parts);
     }
 
@@ -275,7 +279,7 @@ public final class PartitioningTest {
     private static List<List<Row>> split(List<Row> rows, PrefixRanges ranges, int partitions) {
         List<List<Row>> parts = new ArrayList<>();
         for (int i = 0; i < partitions; ++i) parts.add(new ArrayList<>());
-        for (Row row : rows) parts.get(ranges.partition(row.prompt, row.key)).add(row);
+        for (Row row : rows) parts.get(ranges.partition(row.prompt, PromptSample.place(row.key))).add(row);
         return parts;
     }
 

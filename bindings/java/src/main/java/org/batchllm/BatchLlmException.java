@@ -144,6 +144,33 @@ public class BatchLlmException extends RuntimeException {
         }
     }
 
+    /** What resuming needs is damaged, was edited, or is missing. */
+    public static final class JournalFormat extends Format {
+        private static final long serialVersionUID = 1;
+
+        JournalFormat(int status, String message) {
+            super(status, message);
+        }
+    }
+
+    /** The journal is another job's; the message names the difference. */
+    public static final class JournalMismatch extends BatchLlmException {
+        private static final long serialVersionUID = 1;
+
+        JournalMismatch(int status, String message) {
+            super(status, message);
+        }
+    }
+
+    /** There is an output already, which is to be neither resumed nor overwritten. */
+    public static final class JournalExists extends BatchLlmException {
+        private static final long serialVersionUID = 1;
+
+        JournalExists(int status, String message) {
+            super(status, message);
+        }
+    }
+
     /** The backend is not available on this machine: no driver, or no device. */
     public static final class BackendUnavailable extends BatchLlmException {
         private static final long serialVersionUID = 1;
@@ -188,6 +215,12 @@ public class BatchLlmException extends RuntimeException {
                 return new PlanFormat(status, message);
             case Native.BATCHLLM_ERROR_PLAN_MISMATCH:
                 return new PlanMismatch(status, message);
+            case Native.BATCHLLM_ERROR_JOURNAL_FORMAT:
+                return new JournalFormat(status, message);
+            case Native.BATCHLLM_ERROR_JOURNAL_MISMATCH:
+                return new JournalMismatch(status, message);
+            case Native.BATCHLLM_ERROR_JOURNAL_EXISTS:
+                return new JournalExists(status, message);
             case Native.BATCHLLM_ERROR_BACKEND_UNAVAILABLE:
                 return new BackendUnavailable(status, message);
             case Native.BATCHLLM_ERROR_DEVICE:

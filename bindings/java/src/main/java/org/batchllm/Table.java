@@ -44,6 +44,46 @@ public final class Table implements AutoCloseable {
     }
 
     /**
+     * A template's parts, for prompts that are made where there is no table, such as in a query.
+     *
+     * @param template as for {@link #builder}
+     * @return a text, the name of the column that follows it, and so on; the last one is a text
+     */
+    public static List<String> parts(String template) {
+        return strings(Native.batchllm_template_parts(Utf8.bytes(template), new int[0]));
+    }
+
+    /**
+     * The same with the columns in the one order in which a sample of rows shares most.
+     *
+     * @param template as for {@link #builder}; its lines have one column each
+     * @param columns how many columns it has
+     * @param cells [rows * columns] a number for each cell, row by row, columns as they first appear in the template:
+     *     equal cells have equal numbers
+     * @param lengths [rows * columns] of the cells, in bytes
+     * @return parts
+     */
+    public static List<String> partsInOrder(String template, int columns, long[] cells, int[] lengths) {
+        return strings(Native.batchllm_template_parts_in_order(Utf8.bytes(template), columns, cells, lengths));
+    }
+
+    private static List<String> strings(batchllm_column column) {
+        try {
+            long[] offsets = Buffers.longs((ByteBuffer) Native.batchllm_column_column_offsets(column));
+            byte[] text = new byte[(int) offsets[offsets.length - 1]];
+            ((ByteBuffer) Native.batchllm_column_column_text(column)).get(text);
+            List<String> found = new ArrayList<>();
+            for (int i = 0; i + 1 < offsets.length; i++) {
+                int begin = (int) offsets[i];
+                found.add(new String(text, begin, (int) offsets[i + 1] - begin, StandardCharsets.UTF_8));
+            }
+            return found;
+        } finally {
+            column.delete();
+        }
+    }
+
+    /**
      * How many rows there are.
      *
      * @return n

@@ -1,7 +1,6 @@
 package org.batchllm.spark;
 
 import static org.apache.spark.sql.functions.col;
-import static org.apache.spark.sql.functions.lit;
 import static org.apache.spark.sql.functions.monotonically_increasing_id;
 import static org.apache.spark.sql.functions.octet_length;
 import static org.apache.spark.sql.functions.udf;
@@ -12,7 +11,6 @@ import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import java.util.logging.Logger;
 import org.apache.spark.api.java.JavaSparkContext;
@@ -27,6 +25,7 @@ import org.apache.spark.sql.api.java.UDF2;
 import org.apache.spark.sql.expressions.UserDefinedFunction;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.unsafe.hash.Murmur3_x86_32;
+import org.batchllm.PrefixRanges;
 
 /**
  * A language model over a Dataset:
@@ -82,7 +81,7 @@ public final class BatchLlm {
             sample = sample(keyed, columns, options, context);
         }
         int partitions = partitions(sample.rows(), options, context);
-        PrefixRanges ranges = PrefixRanges.choose(sample, partitions, outputTokens(options));
+        PrefixRanges ranges = sample.ranges(partitions, outputTokens(options));
         if (ranges.blind()) {
             LOG.warning("most sampled prompts are equal in their first " + sample.headBytes()
                     + " bytes, so rows are not put together by what follows: set headBytes higher");
@@ -114,16 +113,14 @@ public final class BatchLlm {
         Template template = Template.parse(options.template);
         template.check(keyed.schema());
         if (options.fields.equals("reorder")) {
-            List<String> fields = template.fields();
-            int[] order = fieldSample(keyed, fields, options).order(template.lineBytes());
-            template = template.reordered(Arrays.stream(order).mapToObj(fields::get).toList());
+            template = template.reordered(fieldSample(keyed, template.fields(), options));
             LOG.info("fields in the order " + template);
         }
         return keyed.withColumn(Columns.PROMPT,
                 options.chat ? template.conversation(options.system) : template.prompt());
     }
 
-    /** A sample of the rows' cells, from one pass over the rows: two hashes and the length of each. */
+    /** A sample of the rows' cells, from one pass over the rows: a hash and the length of each. */
     private static FieldSample fieldSample(Dataset<Row> keyed, List<String> fields, BatchLlmOptions options) {
         List<Column> wanted = new ArrayList<>();
         List<Column> identity = new ArrayList<>(); // what identifies a row for sampling, since keys may be equal
@@ -132,7 +129,6 @@ public final class BatchLlm {
         wanted.add(xxhash64(identity.toArray(new Column[0])));
         for (String field : fields) {
             wanted.add(xxhash64(Template.cell(field)));
-            wanted.add(xxhash64(lit(1), Template.cell(field))); // with another seed
             wanted.add(octet_length(Template.cell(field)));
         }
         int capacity = options.sampleRows == 0 ? FIELD_SAMPLE_ROWS : options.sampleRows;
@@ -141,12 +137,11 @@ public final class BatchLlm {
                 .toJavaRDD()
                 .treeAggregate(new FieldSample(capacity), (sample, row) -> {
                     if (row.anyNull()) return sample; // its error, or that for a missing key, comes later
-                    long[] cells = new long[2 * count];
+                    long[] cells = new long[count];
                     int[] bytes = new int[count];
                     for (int i = 0; i < bytes.length; ++i) {
-                        cells[2 * i] = row.getLong(3 * i + 1);
-                        cells[2 * i + 1] = row.getLong(3 * i + 2);
-                        bytes[i] = row.getInt(3 * i + 3);
+                        cells[i] = row.getLong(2 * i + 1);
+                        bytes[i] = row.getInt(2 * i + 2);
                     }
                     sample.add(row.getLong(0), cells, bytes);
                     return sample;
@@ -203,7 +198,7 @@ public final class BatchLlm {
         int[] names = partitionNames(ranges.value().partitions());
         return (head, key) -> names[head == null
                 ? (int) Math.floorMod(PromptSample.place(key), (long) names.length)
-                : ranges.value().partition(columns.bytes(head), key)];
+                : ranges.value().partition(columns.bytes(head), PromptSample.place(key))];
     }
 
     /**

@@ -1,12 +1,10 @@
 package org.batchllm.spark;
 
 import java.io.Serializable;
-import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Comparator;
-import java.util.List;
 import java.util.PriorityQueue;
 import java.util.stream.IntStream;
+import org.batchllm.PrefixRanges;
 
 /**
  * Prompts -> a uniform sample of their heads: the {@code capacity} rows whose keys have the smallest hashes. So the
@@ -50,12 +48,6 @@ final class PromptSample implements Serializable {
         return Prompts.hash(Prompts.hash(key));
     }
 
-    /** Heads in unsigned order, equal heads by place. */
-    static final Comparator<Item> BY_HEAD = (a, b) -> {
-        int order = Arrays.compareUnsigned(a.head, b.head);
-        return order != 0 ? order : Long.compare(a.place(), b.place());
-    };
-
     private final int capacity;
     private final int headBytes;
     private long rows;
@@ -94,10 +86,15 @@ final class PromptSample implements Serializable {
         return headBytes;
     }
 
-    List<Item> sorted() {
-        List<Item> sorted = new ArrayList<>(items);
-        sorted.sort(BY_HEAD);
-        return sorted;
+    /** Ranges of all rows' prompts: see {@link PrefixRanges#choose}. */
+    PrefixRanges ranges(int partitions, int outputTokens) {
+        return PrefixRanges.choose(items.stream().map(item -> item.head).toArray(byte[][]::new),
+                items.stream().mapToLong(item -> item.length).toArray(), places(), headBytes, rows, partitions, outputTokens);
+    }
+
+    /** The places of the sampled rows, in no particular order. */
+    long[] places() {
+        return items.stream().mapToLong(Item::place).toArray();
     }
 
     /**

@@ -1,0 +1,43 @@
+#include "step/activations.h"
+
+#include <utility>
+
+namespace batchllm::cuda {
+
+Status Activations::allocate(const StepBuffers &of) {
+    const char *what = "activations", *scales = "scales";
+    ASSIGN_OR_RETURN(residual, zeroed_memory(of[StepBuffer::residual], "the residual stream"));
+    ASSIGN_OR_RETURN(last, zeroed_memory(of[StepBuffer::last], "the residual stream"));
+    ASSIGN_OR_RETURN(normed, zeroed_memory(of[StepBuffer::normed], what));
+    ASSIGN_OR_RETURN(normed_whole, zeroed_memory(of[StepBuffer::normed_whole], what));
+    ASSIGN_OR_RETURN(qkv, zeroed_memory(of[StepBuffer::first], what));
+    ASSIGN_OR_RETURN(attended, zeroed_memory(of[StepBuffer::attended], what));
+    ASSIGN_OR_RETURN(delta, zeroed_memory(of[StepBuffer::delta], what));
+    ASSIGN_OR_RETURN(gate_up, zeroed_memory(of[StepBuffer::gate_up], what));
+    ASSIGN_OR_RETURN(activated, zeroed_memory(of[StepBuffer::activated], what));
+    ASSIGN_OR_RETURN(layer_inputs, zeroed_memory(of[StepBuffer::layer_inputs], "layer inputs"));
+    ASSIGN_OR_RETURN(normed_scales, zeroed_memory(of[StepBuffer::normed_scales], scales));
+    ASSIGN_OR_RETURN(attended_scales, zeroed_memory(of[StepBuffer::attended_scales], scales));
+    ASSIGN_OR_RETURN(activated_scales, zeroed_memory(of[StepBuffer::activated_scales], scales));
+    ASSIGN_OR_RETURN(logits, zeroed_memory(of[StepBuffer::logits], "logits"));
+    static_assert(sizeof(SampleResult) == sample_bytes);
+    ASSIGN_OR_RETURN(samples, zeroed_memory(of[StepBuffer::samples], "samples"));
+    logits_rows = of.logits_rows;
+    return {};
+}
+
+Result<bool> Activations::reserve_samples(int64_t rows, cudaStream_t stream) {
+    const auto bytes = rows * static_cast<int64_t>(sizeof(SampleResult));
+    if (samples.bytes() >= bytes) return false;
+    ASSIGN_OR_RETURN(DeviceMemory larger, DeviceMemory::create(2 * bytes, "samples"));
+    if (samples.bytes() > 0) { // the batch before may be fed from it
+        RETURN_IF_CUDA(cudaMemcpyAsync(larger.data(), samples.data(),
+                                       static_cast<size_t>(samples.bytes()),
+                                       cudaMemcpyDeviceToDevice, stream));
+    }
+    RETURN_IF_CUDA(cudaStreamSynchronize(stream));
+    samples = std::move(larger);
+    return true;
+}
+
+} // namespace batchllm::cuda

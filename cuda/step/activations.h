@@ -1,0 +1,34 @@
+// What a step writes on the way from tokens to samples, each as wide as the widest layer needs. Rows beyond a batch are
+// computed too, from whatever is here.
+#pragma once
+
+#include "backend/gpu/step_buffers.h"
+#include "device/device.h"
+#include "sampling/sampling.h"
+
+namespace batchllm::cuda {
+
+struct Activations {
+    DeviceMemory residual;     // [rows, hidden] of the residual's type
+    DeviceMemory last;         // [rows, hidden] the same, of the wanted tokens
+    DeviceMemory normed;       // [rows, hidden] elements
+    DeviceMemory normed_whole; // the same for routers, where normed is in e4m3 for their experts
+    DeviceMemory qkv;          // [rows, qkv.rows], then attended rows in e4m3
+    DeviceMemory attended;     // [rows, o.columns]
+    DeviceMemory delta; // [rows, hidden] of the residual's type, where norms stand after a sublayer
+    DeviceMemory gate_up;   // [rows, 2 width], or without a gate [rows, width]
+    DeviceMemory activated; // [rows, width]
+    // Scales of what is in e4m3 of these: [rows], or [width / kScaleBlock, rows], or for experts
+    // [rows, width / kScaleBlock].
+    DeviceMemory normed_scales, attended_scales, activated_scales;
+    DeviceMemory layer_inputs; // [rows, layers * LayerInputs::width]
+    DeviceMemory logits;       // [logits_rows, padded vocabulary] f32
+    DeviceMemory samples;      // [logits rows] SampleResult, which the next batch's fed tokens read
+    int64_t logits_rows = 0;
+
+    Status allocate(const StepBuffers &of);
+    // Room for so many samples. True: they have moved, and the stream was waited for.
+    Result<bool> reserve_samples(int64_t rows, cudaStream_t stream);
+};
+
+} // namespace batchllm::cuda

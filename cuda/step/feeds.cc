@@ -1,0 +1,242 @@
+#include "step/feeds.h"
+
+#include <variant>
+
+#include "backend/gpu/gated_product.h"
+#include "base/visit.h"
+#include "elementwise/elementwise.h"
+#include "elementwise/layer_inputs.h"
+#include "elementwise/quantize.h"
+#include "gated/gated.h"
+
+namespace batchllm::cuda {
+namespace {
+
+constexpr DeviceNorm kNoNorm;
+
+} // namespace
+
+// In reproducible steps products are cuBLASLt's alone, whatever the number of rows is. What is in e4m3 is faster with two
+// launches (docs/lab/engine.md).
+bool Feeds::in_one_product(const DeviceLayer &w, const FeedForward &f, int64_t rows) const {
+    return parts_.options.has_gated_products() && rows >= least_gated_tokens &&
+           w.gate_up.scaling == Scaling::none && w.down.scaling == Scaling::none &&
+           takes_gated(parts_.element(), f);
+}
+
+// Activations::activated = activation(gate(x)) * up(x)
+Status Feeds::activate(const DeviceLayer &w, const FeedForward &f, const Input &x, int64_t rows,
+                       cudaStream_t stream) {
+    const Activations &buffers = parts_.activations;
+    if (in_one_product(w, f, rows)) {
+        const GatedArguments product{parts_.element(),
+                                     f.activation,
+                                     x.data,
+                                     w.gate_up.data,
+                                     buffers.activated.data(),
+                                     static_cast<int32_t>(rows),
+                                     static_cast<int32_t>(w.gate_up.columns),
+                                     f.width};
+        RETURN_IF_CUDA(launch_gated_sm90(product, parts_.options.attention.sms, stream));
+        return parts_.profile.mark(Part::gate_up, stream);
+    }
+    RETURN_IF_ERROR(products_.run({w.gate_up, x, buffers.gate_up.data(), parts_.element(), false},
+                                  rows, stream));
+    RETURN_IF_ERROR(parts_.profile.mark(Part::gate_up, stream));
+    const ActivationArguments activation{
+        parts_.element(),           f.activation,   bool(f.gate),
+        buffers.gate_up.data(),     w.gate_up_bias, buffers.activated.data(),
+        static_cast<int32_t>(rows), f.width};
+    if (w.down.scaling == Scaling::none) {
+        RETURN_IF_CUDA(launch_activation(activation, stream));
+    } else {
+        const RowScales scales =
+            residual_.scales_of(buffers.activated_scales, w.down.scaling, rows);
+        RETURN_IF_CUDA(launch_activation_e4m3(activation, scales, stream));
+    }
+    return parts_.profile.mark(Part::activation, stream);
+}
+
+// Into Activations::delta.
+Status Feeds::shared_expert(const DeviceLayer &w, const FeedForward &f, const Input &x,
+                            int64_t rows, cudaStream_t stream) {
+    const DType type = parts_.options.residual;
+    const int32_t hidden = parts_.model.hidden;
+    const auto count = static_cast<int32_t>(rows);
+    void *delta = parts_.activations.delta.data();
+    RETURN_IF_ERROR(activate(w, f, x, rows, stream));
+    RETURN_IF_ERROR(products_.run({w.down, parts_.activations.activated.data(), delta, type, false},
+                                  rows, stream));
+    RETURN_IF_CUDA(launch_add_bias(type, delta, w.down_bias, count, hidden, stream));
+    RETURN_IF_ERROR(parts_.profile.mark(Part::down, stream));
+    if (!w.after_shared) return {};
+    const AddNormArguments in_place{type, type,           delta, nullptr, nullptr, {},
+                                    1,    w.after_shared, delta, count,   hidden};
+    RETURN_IF_CUDA(launch_add_norm(in_place, stream));
+    return parts_.profile.mark(Part::norm, stream);
+}
+
+// The logits of the layer's router.
+Status Feeds::route(const DeviceLayer &w, const Experts &experts, const Input &x, int64_t rows,
+                    cudaStream_t stream) {
+    RETURN_IF_ERROR(products_.run({w.experts.router, x, parts_.experts.logits(), DType::f32, false,
+                                   experts.router.logits_scale},
+                                  rows, stream));
+    return parts_.profile.mark(Part::routing, stream);
+}
+
+// The shared expert into Activations::delta, then the experts, and what ends the layer. All of its matrices are of the
+// compute type, or the experts' alone are in e4m3. Where router and experts have norms of their own,
+// Activations::normed has the input of each in turn. Where a norm stands after the experts, their sum is added to the
+// delta first.
+Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts *both,
+                      const StepRows &rows, cudaStream_t stream) {
+    const DeviceLayer &w = parts_.layer(index);
+    const Layer &described = parts_.model.layers[index];
+    const bool apart = bool(w.experts.before);
+    Input of_experts = residual_.normed(norm_before(index), scaling_of_feed(w), rows);
+    const Input x =
+        w.experts.in_e4m3() ? Input(parts_.activations.normed_whole.data()) : of_experts;
+    if (!apart) RETURN_IF_ERROR(route(w, experts, x, rows.count, stream));
+    if (both != nullptr) RETURN_IF_ERROR(shared_expert(w, both->shared, x, rows.count, stream));
+    if (apart) {
+        const DeviceNorm &of_router = w.experts.router_norm;
+        RETURN_IF_ERROR(residual_.norm(of_router, Scaling::none, rows, stream));
+        RETURN_IF_ERROR(route(w, experts, residual_.normed(of_router, Scaling::none, rows),
+                              rows.count, stream));
+        RETURN_IF_ERROR(residual_.norm(w.experts.before, Scaling::none, rows, stream));
+        of_experts = residual_.normed(w.experts.before, Scaling::none, rows);
+    }
+    const bool ends = !parts_.model.layer_inputs; // the layer
+    const ResidualStream::First after = residual_.after(index);
+    const DeviceNorm *next = ends ? &after.norm : &kNoNorm;
+    const Scaling next_scaling = ends ? after.scaling : Scaling::none;
+    const bool summed_apart = bool(w.experts.after);
+    // The launch that adds up the experts' results passes on no e4m3.
+    const bool normed_apart = !summed_apart && next_scaling != Scaling::none;
+    const ResidualStream::Ending ending{w.down,
+                                        nullptr,
+                                        nullptr,
+                                        w.after_feed_forward,
+                                        described.residual_scale,
+                                        normed_apart ? nullptr : next,
+                                        normed_apart ? Scaling::none : next_scaling,
+                                        Part::combine,
+                                        ends ? w.scalar : nullptr};
+    const AddNormArguments end = residual_.addition(ending, rows);
+    Profile *profile = &parts_.profile;
+    if (!summed_apart) {
+        RETURN_IF_ERROR(parts_.experts.run(described, w.experts, of_experts, end, profile, stream));
+        return normed_apart ? residual_.norm(*next, next_scaling, rows, stream) : Status();
+    }
+    const AddNormArguments sum{parts_.element(),
+                               parts_.options.residual,
+                               parts_.activations.delta.data(),
+                               nullptr,
+                               nullptr,
+                               w.experts.after,
+                               1,
+                               {},
+                               nullptr,
+                               end.count,
+                               parts_.model.hidden};
+    RETURN_IF_ERROR(parts_.experts.run(described, w.experts, of_experts, sum, profile, stream));
+    RETURN_IF_CUDA(launch_add_norm(end, stream));
+    return profile->mark(Part::norm, stream);
+}
+
+Status Feeds::dense(size_t index, const FeedForward &f, const StepRows &rows, cudaStream_t stream) {
+    const DeviceLayer &w = parts_.layer(index);
+    const Input x = residual_.normed(norm_before(index), w.gate_up.scaling, rows);
+    RETURN_IF_ERROR(activate(w, f, x, rows.count, stream));
+    const bool ends = !parts_.model.layer_inputs; // the layer
+    const ResidualStream::First after = residual_.after(index);
+    const Activations &buffers = parts_.activations;
+    const ResidualStream::Ending ending{
+        w.down,
+        {buffers.activated.data(), buffers.activated_scales.as<float>()},
+        w.down_bias,
+        w.after_feed_forward,
+        parts_.model.layers[index].residual_scale,
+        ends ? &after.norm : &kNoNorm,
+        ends ? after.scaling : Scaling::none,
+        Part::down,
+        ends ? w.scalar : nullptr};
+    return residual_.finish(ending, rows, stream);
+}
+
+Status Feeds::run(size_t index, const StepRows &rows, cudaStream_t stream) {
+    const Feed &feed = parts_.model.layers[index].feed;
+    if (std::holds_alternative<NoFeed>(feed)) return {};
+    RETURN_IF_ERROR(std::visit(
+        Visitor{[](const NoFeed &) { return Status(); },
+                [&](const FeedForward &f) { return dense(index, f, rows, stream); },
+                [&](const Experts &alone) { return experts(index, alone, nullptr, rows, stream); },
+                [&](const SharedExperts &both) {
+                    return experts(index, both.experts, &both, rows, stream);
+                }},
+        feed));
+    return parts_.model.layer_inputs ? add_layer_input(index, rows, stream) : Status();
+}
+
+Status Feeds::make_layer_inputs(cudaStream_t stream) {
+    const LayerInputs &described = parts_.model.layer_inputs;
+    if (!described) return {};
+    const DeviceWeights &weights = parts_.weights;
+    const StepRows rows = parts_.all_rows();
+    void *out = parts_.activations.layer_inputs.data();
+    RETURN_IF_ERROR(residual_.norm(kNoNorm, Scaling::none, rows, stream));
+    RETURN_IF_ERROR(
+        products_.run({weights.input_projection, residual_.normed(kNoNorm, Scaling::none, rows),
+                       out, parts_.element(), false, described.projection_scale},
+                      rows.count, stream));
+    const LayerInputsArguments arguments{parts_.element(),
+                                         out,
+                                         weights.input_embedding,
+                                         parts_.input.at<int32_t>(kTokens),
+                                         parts_.samples(),
+                                         weights.input_norm,
+                                         described.embedding_scale,
+                                         described.scale,
+                                         static_cast<int32_t>(rows.count),
+                                         static_cast<int32_t>(parts_.model.layers.size()),
+                                         described.width};
+    return check_cuda(launch_layer_inputs(arguments, stream), "layer inputs");
+}
+
+// The residual stream itself is the block's input.
+Status Feeds::add_layer_input(size_t index, const StepRows &rows, cudaStream_t stream) {
+    const DeviceLayer &w = parts_.layer(index);
+    const Activations &buffers = parts_.activations;
+    const int32_t width = parts_.model.layer_inputs.width;
+    const int64_t element = dtype_bytes(parts_.element());
+    const Input x = residual_.normed(kNoNorm, Scaling::none, rows);
+    RETURN_IF_ERROR(products_.run(
+        {w.input_gate, x, buffers.gate_up.data(), parts_.element(), false}, rows.count, stream));
+    RETURN_IF_ERROR(parts_.profile.mark(Part::gate_up, stream));
+    const LayerPartArguments part{parts_.element(),
+                                  parts_.model.layers[index].input.activation,
+                                  buffers.gate_up.data(),
+                                  buffers.layer_inputs.data() +
+                                      static_cast<int64_t>(index) * width * element,
+                                  rows.wanted,
+                                  buffers.activated.data(),
+                                  parts_.weights.input_projection.rows,
+                                  static_cast<int32_t>(rows.count),
+                                  width};
+    RETURN_IF_CUDA(launch_layer_part(part, stream));
+    RETURN_IF_ERROR(parts_.profile.mark(Part::activation, stream));
+    const ResidualStream::First after = residual_.after(index);
+    const ResidualStream::Ending ending{w.input_down,
+                                        buffers.activated.data(),
+                                        nullptr,
+                                        w.after_input,
+                                        1,
+                                        &after.norm,
+                                        after.scaling,
+                                        Part::down,
+                                        w.scalar};
+    return residual_.finish(ending, rows, stream);
+}
+
+} // namespace batchllm::cuda

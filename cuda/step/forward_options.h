@@ -1,0 +1,52 @@
+// With what a step is computed: types, kernels, and what is tuned or measured.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "backend/gpu/step_buffers.h"
+#include "experts/grouped.h"
+#include "model/model.h"
+#include "step/attention.h"
+#include "step/weights.h"
+
+namespace batchllm::cuda {
+
+struct ForwardOptions {
+    DType element = DType::bf16;
+    DType residual = DType::bf16; // element's type or f32
+    DType state = DType::f32;     // of layers with a state; or bf16
+    bool kv_e4m3 = false;         // keys and values in their pages
+    int64_t step_tokens = 0;
+    bool tune = true;
+    std::string tuning_cache; // a path; none; "": the default
+    std::string device;       // its name
+    AttentionOptions attention;
+    GroupedKernel experts = GroupedKernel::sm80;
+    bool graphs = true;
+    bool random_weights = false;
+    bool skewed_routing = false; // of random weights
+    bool profile = false;
+    bool reproducible = false; // a token's results are the same bits in any step
+    Quantize quantize = Quantize::stored;
+    bool fast_accumulation = false; // of products in e4m3
+    bool gated_product = true; // gate and up in one launch with the activation, where there is one
+    uint64_t seed = 0;
+    int32_t threads = 0;
+
+    DType kv_type() const { return kv_e4m3 ? DType::e4m3 : element; }
+    // Of what a product multiplies.
+    DType input_type(Scaling scaling) const {
+        return scaling == Scaling::none ? element : DType::e4m3;
+    }
+    // In steps of least_gated_tokens or more, of the layers that takes_gated() allows.
+    bool has_gated_products() const {
+        return gated_product && experts == GroupedKernel::sm90 && !reproducible &&
+               element != DType::f32;
+    }
+};
+
+// What buffers depend on, but for matrices in e4m3.
+StepForm step_form(const Model &model, const ForwardOptions &options);
+
+} // namespace batchllm::cuda

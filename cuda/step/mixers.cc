@@ -1,0 +1,187 @@
+#include "step/mixers.h"
+
+#include <variant>
+
+#include "base/visit.h"
+#include "elementwise/elementwise.h"
+#include "elementwise/quantize.h"
+#include "elementwise/rope.h"
+
+namespace batchllm::cuda {
+
+Mixers::Mixers(StepParts *parts, Products *products, ResidualStream *residual, Graphs *graphs)
+    : parts_(*parts), products_(*products), residual_(*residual), graphs_(*graphs) {
+    for (size_t i = 0; i < parts_.model.layers.size(); ++i) {
+        if (parts_.model.layers[i].attention() != nullptr) attending_.push_back(i);
+    }
+}
+
+Status Mixers::begin(size_t index, cudaStream_t stream) {
+    return std::visit(
+        Visitor{
+            [](const NoMixer &) { return Status(); },
+            [&](const Attention &a) { return keys_and_values(index, a, stream); },
+            [&](const LinearAttention &) { return recurrent(index, Part::delta, stream); },
+            [&](const ShortConvolution &) { return recurrent(index, Part::convolution, stream); }},
+        parts_.model.layers[index].mixer);
+}
+
+Status Mixers::mix(size_t index, cudaStream_t stream) {
+    // Whatever has a state is done.
+    const Attention *attention = parts_.model.layers[index].attention();
+    return attention != nullptr ? attend(index, *attention, stream) : Status();
+}
+
+// The mixer's first product.
+Status Mixers::project(size_t index, cudaStream_t stream) {
+    const DeviceLayer &w = parts_.layer(index);
+    const Input x = residual_.normed(w.before_attention, w.qkv.scaling, parts_.all_rows());
+    RETURN_IF_ERROR(
+        products_.run({w.qkv, x, parts_.activations.qkv.data(), parts_.element(), false},
+                      parts_.staged.tokens, stream));
+    return parts_.profile.mark(Part::qkv, stream);
+}
+
+Status Mixers::keys_and_values(size_t index, const Attention &a, cudaStream_t stream) {
+    RETURN_IF_ERROR(project(index, stream));
+    const DeviceLayer &w = parts_.layer(index);
+    const auto &own = std::get<DeviceAttention>(w.mixer);
+    const bool turns = a.rope >= 0;
+    const Rope *rope = turns ? &parts_.model.ropes[static_cast<size_t>(a.rope)] : nullptr;
+    const KvPool::Scales scales = parts_.kv.scales_of(index);
+    const RopeArguments arguments{parts_.element(),
+                                  parts_.activations.qkv.data(),
+                                  w.qkv_bias,
+                                  own.q_norm,
+                                  own.k_norm,
+                                  a.norm_whole,
+                                  own.v_norm,
+                                  turns ? parts_.ropes.angles(a.rope) : nullptr,
+                                  turns ? rope->dims() : 0,
+                                  turns && rope->pairs,
+                                  parts_.kv.slots_of(a, parts_.input),
+                                  parts_.kv.plane_of(a),
+                                  static_cast<int32_t>(parts_.staged.tokens),
+                                  a.heads,
+                                  a.kv_layer < 0 ? a.kv_heads : 0,
+                                  a.head_dim,
+                                  padded_head_dim(a.head_dim),
+                                  parts_.input.at<int32_t>(kPositions),
+                                  a.long_scale,
+                                  a.long_period,
+                                  a.gated ? a.heads : 0,
+                                  parts_.options.kv_e4m3,
+                                  scales.k,
+                                  scales.v};
+    RETURN_IF_CUDA(launch_rope(arguments, stream));
+    return parts_.profile.mark(Part::rope, stream);
+}
+
+Status Mixers::recurrent(size_t index, Part part, cudaStream_t stream) {
+    RETURN_IF_ERROR(project(index, stream));
+    const Activations &buffers = parts_.activations;
+    RETURN_IF_ERROR(parts_.states.launch(index, parts_.layer(index), buffers.qkv.data(),
+                                         buffers.attended.data(), parts_.staged.tokens,
+                                         parts_.input, stream));
+    return parts_.profile.mark(part, stream);
+}
+
+AttentionTensors Mixers::tensors(size_t index, const Attention &attention) const {
+    const Activations &buffers = parts_.activations;
+    const auto &own = std::get<DeviceAttention>(parts_.layer(index).mixer);
+    const KvPool::Scales scales = parts_.kv.scales_of(index);
+    return {buffers.qkv.data(),
+            buffers.attended.data(),
+            parts_.kv.plane_of(attention),
+            own.sinks,
+            scales.k,
+            scales.v};
+}
+
+// Keys and values have been launched.
+Status Mixers::attend(size_t index, const Attention &attention, cudaStream_t stream) {
+    const AttentionTensors of_layer = tensors(index, attention);
+    const StepAttention &step = parts_.attention;
+    if (step.widens(index)) {
+        RETURN_IF_ERROR(step.launch_widening(index, of_layer, parts_.input, stream));
+        RETURN_IF_ERROR(graphs_.mark(stream));
+    }
+    RETURN_IF_ERROR(step.launch(index, of_layer, parts_.input, stream));
+    RETURN_IF_ERROR(graphs_.mark(stream));
+    if (attention.gated) {
+        const DeviceLayer &w = parts_.layer(index);
+        const Activations &buffers = parts_.activations;
+        const int64_t gates = w.qkv.rows - w.o.columns;
+        const GateArguments arguments{parts_.element(),
+                                      buffers.attended.data(),
+                                      buffers.qkv.data() + gates * dtype_bytes(parts_.element()),
+                                      w.qkv_bias == nullptr ? nullptr : w.qkv_bias + gates,
+                                      w.qkv.rows,
+                                      static_cast<int32_t>(parts_.staged.tokens),
+                                      static_cast<int32_t>(w.o.columns)};
+        RETURN_IF_CUDA(launch_gate(arguments, stream));
+    }
+    return parts_.profile.mark(Part::attention, stream);
+}
+
+Status Mixers::set_arguments(Graph *graph) const {
+    size_t mark = 0;
+    for (auto layer = attending_.begin(); mark < graph->marked(); ++layer) {
+        const Attention &attention = *parts_.model.layers[*layer].attention();
+        const AttentionArguments arguments =
+            parts_.attention.arguments(*layer, tensors(*layer, attention), parts_.input);
+        for (int launches = parts_.attention.widens(*layer) ? 2 : 1; launches > 0; --launches) {
+            RETURN_IF_ERROR(graph->set_arguments(mark++, &arguments));
+        }
+    }
+    return {};
+}
+
+// In e4m3 it is written by a launch of its own, since no block of attention has all of a row. The queries in qkv have been
+// read.
+Result<Input> Mixers::result(const Matrix &w, const StepRows &rows, cudaStream_t stream) {
+    const Activations &buffers = parts_.activations;
+    const auto count = static_cast<int32_t>(rows.count);
+    if (w.scaling != Scaling::none) {
+        const QuantizeArguments arguments{
+            parts_.element(),
+            buffers.attended.data(),
+            buffers.qkv.data(),
+            residual_.scales_of(buffers.attended_scales, w.scaling, rows.count),
+            count,
+            static_cast<int32_t>(w.columns),
+            rows.wanted};
+        RETURN_IF_CUDA(launch_quantize_rows(arguments, stream));
+        RETURN_IF_ERROR(parts_.profile.mark(Part::quantize, stream));
+        return Input(buffers.qkv.data(), buffers.attended_scales.as<float>());
+    }
+    if (rows.wanted == nullptr) return Input(buffers.attended.data());
+    RETURN_IF_CUDA(launch_gather(buffers.attended.data(), rows.wanted, buffers.qkv.data(), count,
+                                 w.columns * dtype_bytes(parts_.element()), stream));
+    return Input(buffers.qkv.data());
+}
+
+Status Mixers::end(size_t index, const StepRows &rows, cudaStream_t stream) {
+    const DeviceLayer &w = parts_.layer(index);
+    const Layer &described = parts_.model.layers[index];
+    ASSIGN_OR_RETURN(const Input x, result(w.o, rows, stream));
+    if (rows.wanted != nullptr && described.parallel) { // the feed-forward's input, now of these
+        RETURN_IF_ERROR(residual_.norm(w.before_attention, scaling_of_feed(w), rows, stream));
+    }
+    const bool ends = !described.feeds(); // the layer
+    const ResidualStream::First after = residual_.after(index);
+    const DeviceNorm *next = ends                 ? &after.norm
+                             : described.parallel ? nullptr
+                                                  : &w.before_feed_forward;
+    const ResidualStream::Ending ending{w.o,
+                                        x,
+                                        w.o_bias,
+                                        w.after_attention,
+                                        described.residual_scale,
+                                        next,
+                                        ends ? after.scaling : scaling_of_feed(w),
+                                        Part::output};
+    return residual_.finish(ending, rows, stream);
+}
+
+} // namespace batchllm::cuda

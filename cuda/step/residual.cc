@@ -1,0 +1,108 @@
+#include "step/residual.h"
+
+#include "elementwise/elementwise.h"
+
+namespace batchllm::cuda {
+
+ResidualStream::First ResidualStream::first_of(size_t index) const {
+    const DeviceLayer &w = parts_.layer(index);
+    if (w.mixes()) return {w.before_attention, w.qkv.scaling};
+    return {w.before_feed_forward, scaling_of_feed(w)};
+}
+
+ResidualStream::First ResidualStream::after(size_t index) const {
+    if (index + 1 < parts_.weights.layers.size()) return first_of(index + 1);
+    return {parts_.weights.final_norm, Scaling::none};
+}
+
+RowScales ResidualStream::scales_of(const DeviceMemory &memory, Scaling scaling,
+                                    int64_t rows) const {
+    if (scaling == Scaling::turns)
+        return {memory.as<float>(), 1, parts_.model.hidden / kScaleBlock};
+    return {memory.as<float>(), scaling == Scaling::blocks ? padded_rows(rows) : 0};
+}
+
+Input ResidualStream::normed(const DeviceNorm &norm, Scaling scaling, const StepRows &rows) const {
+    const Activations &a = parts_.activations;
+    return {copies_nothing(norm, scaling) ? rows.residual : a.normed.data(),
+            a.normed_scales.as<float>()};
+}
+
+Status ResidualStream::norm(const DeviceNorm &norm, Scaling scaling, const StepRows &rows,
+                            cudaStream_t stream) {
+    if (copies_nothing(norm, scaling)) return {};
+    const Activations &a = parts_.activations;
+    const auto count = static_cast<int32_t>(rows.count);
+    const DType type = parts_.options.input_type(scaling);
+    const RowScales scales = scales_of(a.normed_scales, scaling, rows.count);
+    if (norm.is_plain_rms()) {
+        const NormArguments arguments{type,
+                                      parts_.options.residual,
+                                      rows.residual,
+                                      nullptr,
+                                      norm.weight,
+                                      norm.epsilon,
+                                      a.normed.data(),
+                                      count,
+                                      parts_.model.hidden,
+                                      scales,
+                                      whole_of(scaling)};
+        RETURN_IF_CUDA(launch_rms_norm(arguments, stream));
+    } else {
+        const AddNormArguments arguments{type,
+                                         parts_.options.residual,
+                                         rows.residual,
+                                         nullptr,
+                                         nullptr,
+                                         {},
+                                         1,
+                                         norm,
+                                         a.normed.data(),
+                                         count,
+                                         parts_.model.hidden,
+                                         nullptr,
+                                         scales,
+                                         whole_of(scaling)};
+        RETURN_IF_CUDA(launch_add_norm(arguments, stream));
+    }
+    return parts_.profile.mark(Part::norm, stream);
+}
+
+Status ResidualStream::finish(const Ending &e, const StepRows &rows, cudaStream_t stream) {
+    const DType type = parts_.options.residual;
+    if (!e.after && e.keep == nullptr && products_.adds(e.w)) {
+        RETURN_IF_ERROR(
+            products_.run({e.w, e.x, rows.residual, type, true, e.scale}, rows.count, stream));
+        RETURN_IF_CUDA(launch_add_bias(type, rows.residual, e.bias,
+                                       static_cast<int32_t>(rows.count), parts_.model.hidden,
+                                       stream));
+        RETURN_IF_ERROR(parts_.profile.mark(e.part, stream));
+        return e.next != nullptr ? norm(*e.next, e.next_scaling, rows, stream) : Status();
+    }
+    void *delta = parts_.activations.delta.data();
+    RETURN_IF_ERROR(products_.run({e.w, e.x, delta, type, false}, rows.count, stream));
+    RETURN_IF_ERROR(parts_.profile.mark(e.part, stream));
+    RETURN_IF_CUDA(launch_add_norm(addition(e, rows), stream));
+    return parts_.profile.mark(Part::norm, stream);
+}
+
+AddNormArguments ResidualStream::addition(const Ending &e, const StepRows &rows) const {
+    const Activations &a = parts_.activations;
+    const bool writes = e.next != nullptr && !copies_nothing(*e.next, e.next_scaling);
+    return {parts_.options.input_type(e.next_scaling),
+            parts_.options.residual,
+            rows.residual,
+            a.delta.data(),
+            e.bias,
+            e.after,
+            e.scale,
+            writes ? *e.next : DeviceNorm{},
+            writes ? a.normed.data() : nullptr,
+            static_cast<int32_t>(rows.count),
+            parts_.model.hidden,
+            e.keep,
+            scales_of(a.normed_scales, e.next_scaling, rows.count),
+            whole_of(e.next_scaling)};
+}
+
+} // namespace batchllm::cuda

@@ -1,0 +1,74 @@
+// The residual stream of a step: the norms before sublayers, and what ends a sublayer.
+//
+// It is added to by the products themselves (y += scale x W^T). Where a norm stands after a sublayer, its product is a
+// delta, which one launch normalises, adds and passes on to the next norm. Where cuBLASLt cannot add a product in e4m3 to
+// the stream, it is a delta too. What a layer's matrix in e4m3 is multiplied with is written in e4m3, with its scales, by
+// the norm.
+//
+// When a sublayer begins, the rows that it works on have been normed for it.
+#pragma once
+
+#include "device/profile.h"
+#include "elementwise/norm.h"
+#include "step/parts.h"
+#include "step/products.h"
+
+namespace batchllm::cuda {
+
+// How the norm before a feed-forward scales what it passes on.
+inline Scaling scaling_of_feed(const DeviceLayer &w) {
+    return w.experts.in_e4m3() ? Scaling::turns : w.gate_up.scaling;
+}
+
+class ResidualStream {
+  public:
+    ResidualStream(StepParts *parts, Products *products) : parts_(*parts), products_(*products) {}
+
+    // What a layer begins with: its first norm, and how what that makes is scaled; or, after the last layer, the last norm.
+    struct First {
+        const DeviceNorm &norm;
+        Scaling scaling;
+    };
+    First first_of(size_t layer) const;
+    First after(size_t layer) const;
+
+    // Writes what the norm makes of the rows.
+    Status norm(const DeviceNorm &norm, Scaling scaling, const StepRows &rows, cudaStream_t stream);
+    // Where that is.
+    Input normed(const DeviceNorm &norm, Scaling scaling, const StepRows &rows) const;
+
+    // The product that ends a sublayer, added to the residual stream, and the norm that follows.
+    struct Ending {
+        const Matrix &w;
+        Input x;
+        const float *bias;
+        const DeviceNorm &after;
+        float scale;
+        const DeviceNorm *next; // null: what was normed before stays
+        Scaling next_scaling;
+        Part part;
+        const float *keep = nullptr; // [1] multiplies the sum; null: 1
+    };
+    Status finish(const Ending &ending, const StepRows &rows, cudaStream_t stream);
+    // Its second half, where Activations::delta has the sublayer's result.
+    AddNormArguments addition(const Ending &ending, const StepRows &rows) const;
+
+    // For a launch that writes so many rows; turns: of hidden elements.
+    RowScales scales_of(const DeviceMemory &memory, Scaling scaling, int64_t rows) const;
+
+  private:
+    // Where there is no norm, and the types are the same, what it passes on is the residual stream itself.
+    bool copies_nothing(const DeviceNorm &norm, Scaling scaling) const {
+        return !norm && parts_.options.residual == parts_.options.element &&
+               scaling == Scaling::none;
+    }
+    Whole whole_of(Scaling scaling) const {
+        return {scaling == Scaling::turns ? parts_.activations.normed_whole.data() : nullptr,
+                parts_.options.element};
+    }
+
+    StepParts &parts_;
+    Products &products_;
+};
+
+} // namespace batchllm::cuda

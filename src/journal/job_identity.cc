@@ -1,0 +1,216 @@
+#include "journal/job_identity.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <dirent.h>
+#include <memory>
+#include <new>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include "base/file.h"
+#include "base/json_escape.h"
+#include "base/json_view.h"
+
+namespace batchllm {
+namespace {
+
+std::string hexadecimal(uint64_t value) {
+    char text[17];
+    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+    return text;
+}
+
+class Hasher {
+  public:
+    Hasher() : state_(XXH3_createState()) {
+        if (state_ == nullptr) throw std::bad_alloc();
+        XXH3_64bits_reset(state_);
+    }
+    Hasher(const Hasher &) = delete;
+    Hasher &operator=(const Hasher &) = delete;
+    ~Hasher() { XXH3_freeState(state_); }
+    void update(const void *data, size_t bytes) { XXH3_64bits_update(state_, data, bytes); }
+    std::string digest() const { return hexadecimal(XXH3_64bits_digest(state_)); }
+
+  private:
+    XXH3_state_t *state_;
+};
+
+// The size and hash of a file: of the whole file if it has at most whole_bytes, else of `blocks`
+// evenly spread blocks of block_bytes, including the first and the last of the file.
+Result<std::string> hash_file(const std::string &path, int64_t whole_bytes, int64_t blocks,
+                              int64_t block_bytes, int64_t *file_bytes) {
+    size_t bytes = 0;
+    ASSIGN_OR_RETURN(const FileDescriptor fd, open_regular(path, &bytes));
+    const auto size = static_cast<int64_t>(bytes);
+    if (file_bytes != nullptr) *file_bytes = size;
+    if (size <= whole_bytes) {
+        block_bytes = int64_t{1} << 20;
+        blocks = (size + block_bytes - 1) / block_bytes;
+    }
+    Hasher hasher;
+    std::vector<char> buffer(static_cast<size_t>(block_bytes));
+    for (int64_t block = 0; block < blocks; ++block) {
+        int64_t offset = block * block_bytes;
+        if (size > whole_bytes) {
+            offset = static_cast<int64_t>(static_cast<__int128>(size - block_bytes) * block /
+                                          (blocks - 1));
+        }
+        const auto wanted = static_cast<size_t>(std::min(block_bytes, size - offset));
+        size_t got = 0;
+        while (got < wanted) {
+            const ssize_t part = ::pread(fd.get(), buffer.data() + got, wanted - got,
+                                         offset + static_cast<int64_t>(got));
+            if (part < 0 && errno == EINTR) continue;
+            if (part < 0) {
+                return error(BATCHLLM_ERROR_IO, "%s: cannot read: %s", path.c_str(),
+                             std::strerror(errno));
+            }
+            if (part == 0) break;
+            got += static_cast<size_t>(part);
+        }
+        hasher.update(buffer.data(), got);
+    }
+    return hasher.digest();
+}
+
+// The weights files of a directory, sorted by name.
+Result<std::vector<std::string>> weights_files(const std::string &directory) {
+    DIR *handle = ::opendir(directory.c_str());
+    if (handle == nullptr) {
+        return error(BATCHLLM_ERROR_IO, "%s: cannot open: %s", directory.c_str(),
+                     std::strerror(errno));
+    }
+    const std::unique_ptr<DIR, int (*)(DIR *)> owner(handle, ::closedir);
+    std::vector<std::string> names;
+    errno = 0;
+    while (const dirent *entry = ::readdir(handle)) {
+        const std::string name = entry->d_name;
+        if (name.ends_with(".safetensors")) names.push_back(name);
+        errno = 0;
+    }
+    if (errno != 0) {
+        return error(BATCHLLM_ERROR_IO, "%s: cannot read: %s", directory.c_str(),
+                     std::strerror(errno));
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+} // namespace
+
+Status add_model_parts(JobIdentity *identity, const std::string &model_dir) {
+    for (const char *name : {"config.json", "generation_config.json", "tokenizer.json",
+                             "tokenizer_config.json", "model.safetensors.index.json"}) {
+        const std::string path = model_dir + "/" + name;
+        std::string value = "none";
+        ASSIGN_OR_RETURN(const bool there, file_exists(path));
+        if (there) {
+            ASSIGN_OR_RETURN(value, hash_file(path, INT64_MAX, 0, 0, nullptr));
+        }
+        identity->add(std::string("model ") + name, value);
+    }
+    // Files that few models have. A job without them has the same identity as before they were
+    // added.
+    for (const char *name :
+         {"special_tokens_map.json", "chat_template.jinja", "chat_template.json",
+          "additional_chat_templates/tool_use.jinja", "modules.json", "1_Pooling/config.json"}) {
+        const std::string path = model_dir + "/" + name;
+        ASSIGN_OR_RETURN(const bool there, file_exists(path));
+        if (!there) continue;
+        ASSIGN_OR_RETURN(const std::string value, hash_file(path, INT64_MAX, 0, 0, nullptr));
+        identity->add(std::string("model ") + name, value);
+    }
+    ASSIGN_OR_RETURN(const std::vector<std::string> names, weights_files(model_dir));
+    Hasher hasher;
+    for (const std::string &name : names) {
+        int64_t bytes = 0;
+        ASSIGN_OR_RETURN(const std::string hash,
+                         hash_file(model_dir + "/" + name, 1 << 20, 512, 4096, &bytes));
+        const std::string entry = name + ":" + std::to_string(bytes) + ":" + hash + "\n";
+        hasher.update(entry.data(), entry.size());
+    }
+    identity->add("model weights", names.empty() ? "none" : hasher.digest());
+    return {};
+}
+
+Status add_input_parts(JobIdentity *identity, const std::string &path) {
+    int64_t bytes = 0;
+    ASSIGN_OR_RETURN(const std::string hash,
+                     hash_file(path, int64_t{1} << 30, 4096, 65536, &bytes));
+    identity->add("input bytes", std::to_string(bytes));
+    identity->add("input content", hash);
+    return {};
+}
+
+std::string JobIdentity::to_json() const {
+    std::string out = "{\"batchllm_state\":1,\"created\":" + std::to_string(created) + ",\"job\":{";
+    for (const auto &[name, value] : parts) {
+        if (out.back() != '{') out += ',';
+        out += '"';
+        append_json_escaped(&out, name);
+        out += "\":\"";
+        append_json_escaped(&out, value);
+        out += '"';
+    }
+    return out + "}}";
+}
+
+Result<JobIdentity> JobIdentity::from_json(const std::string &path, std::string_view json) {
+    JsonParser parser;
+    JsonView root;
+    const JsonFault fault = parser.parse(json, &root);
+    if (fault.kind == JsonFault::Kind::memory) throw std::bad_alloc();
+    const auto malformed = [&] {
+        return error(BATCHLLM_ERROR_JOURNAL_FORMAT, "%s: not a state file", path.c_str());
+    };
+    if (fault.kind != JsonFault::Kind::none || find_equal_keys(root)) return malformed();
+    const auto version = root.find("batchllm_state");
+    const auto created = root.find("created");
+    const auto job = root.find("job");
+    if (!version || !version->integer() || !created || !created->integer() || !job ||
+        !job->is_object()) {
+        return malformed();
+    }
+    if (version->integer() != 1) {
+        return error(BATCHLLM_ERROR_JOURNAL_FORMAT,
+                     "%s: state format %lld is newer than this library's 1", path.c_str(),
+                     static_cast<long long>(*version->integer()));
+    }
+    JobIdentity identity;
+    identity.created = *created->integer();
+    const JsonMembers parts = *job->members();
+    for (const auto [name, value] : parts) {
+        const std::optional<std::string_view> text = value.string();
+        if (!text.has_value()) return malformed();
+        identity.add(std::string(name), std::string(*text));
+    }
+    return identity;
+}
+
+std::string JobIdentity::differences(const JobIdentity &earlier) const {
+    const auto find = [](const JobIdentity &identity, const std::string &name) {
+        for (const auto &part : identity.parts) {
+            if (part.first == name) return part.second;
+        }
+        return std::string("unset");
+    };
+    std::string text;
+    const auto compare = [&](const std::string &name) {
+        const std::string was = find(earlier, name), now = find(*this, name);
+        if (was != now) {
+            text += (text.empty() ? "" : ", ") + name + " (was " + was + ", now " + now + ")";
+        }
+    };
+    for (const auto &part : parts) compare(part.first);
+    for (const auto &part : earlier.parts) {
+        if (find(*this, part.first) == "unset") compare(part.first);
+    }
+    return text;
+}
+
+} // namespace batchllm

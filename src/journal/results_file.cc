@@ -1,0 +1,140 @@
+#include "journal/results_file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+#include "base/file.h"
+#include "journal/named_file.h"
+
+namespace batchllm {
+namespace {
+
+Status io_error(const std::string &path, const char *what, int code = errno) {
+    return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(code));
+}
+
+} // namespace
+
+int write_all(int fd, std::string_view bytes, size_t *written) noexcept {
+    *written = 0;
+    while (*written < bytes.size()) {
+        const ssize_t part = ::write(fd, bytes.data() + *written, bytes.size() - *written);
+        if (part < 0 && errno == EINTR) continue;
+        if (part < 0) return errno;
+        *written += static_cast<size_t>(part);
+    }
+    return 0;
+}
+
+Result<ResultsFile> ResultsFile::open(const std::string &path, const std::string &input_path) {
+    ResultsFile file;
+    file.path_ = path == "-" ? "stdout" : path;
+    const int descriptor = path == "-" ? STDOUT_FILENO : descriptor_named(path);
+    if (descriptor >= 0) {
+        file.fd_ = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
+        if (file.fd_ < 0) return io_error(file.path_, "cannot open");
+        return file;
+    }
+    RETURN_IF_ERROR(file.open_and_lock(input_path));
+    return file;
+}
+
+// Other runs do the same with the same path. A run that fails removes the file that it created,
+// while holding the lock; so a lock counts only while the path still leads to the locked file.
+Status ResultsFile::open_and_lock(const std::string &input_path) {
+    const char *path = path_.c_str();
+    while (true) {
+        struct stat info;
+        // A pipe that is also opened for reading would never report that its reader has closed it.
+        const bool there = ::stat(path, &info) == 0;
+        if (!there && errno != ENOENT) return io_error(path_, "cannot stat");
+        bool created = false;
+        if (there && !S_ISREG(info.st_mode)) {
+            fd_ = ::open(path, O_WRONLY | O_CLOEXEC);
+        } else {
+            fd_ = ::open(path, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+            created = fd_ >= 0;
+            if (!created && errno != EEXIST) return io_error(path_, "cannot create");
+            // With a dangling link, the file is created but is not ours to remove.
+            const bool link = ::lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+            if (!created) {
+                fd_ = ::open(path, O_RDWR | (link ? O_CREAT : 0) | O_APPEND | O_CLOEXEC, 0666);
+                if (fd_ < 0 && errno == ENOENT && !link) continue; // removed in the meantime
+            }
+        }
+        if (fd_ < 0 || ::fstat(fd_, &info) != 0) return io_error(path_, "cannot open");
+        regular_ = S_ISREG(info.st_mode);
+        if (!regular_) return {};
+        ASSIGN_OR_RETURN(const bool is_input,
+                         input_path.empty() ? Result<bool>(false) : same_file(input_path, fd_));
+        if (is_input) return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: is the input", path);
+        RETURN_IF_ERROR(lock());
+        // Between open and lock, another run may have completed its whole job.
+        if (::fstat(fd_, &info) != 0) return io_error(path_, "cannot stat");
+        created_ = created && info.st_size == 0;
+        ASSIGN_OR_RETURN(const bool named, leads_to(path_, fd_));
+        if (named) return {};
+        created_ = false;
+        ::close(std::exchange(fd_, -1));
+    }
+}
+
+Status ResultsFile::lock() {
+    if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return {};
+    if (errno != EWOULDBLOCK) return io_error(path_, "cannot lock");
+    return error(BATCHLLM_ERROR_STATE, "%s: another run is writing to it", path_.c_str());
+}
+
+ResultsFile::ResultsFile(ResultsFile &&other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), regular_(other.regular_),
+      created_(std::exchange(other.created_, false)), kept_(other.kept_) {}
+
+ResultsFile::~ResultsFile() {
+    struct stat own, named;
+    // It has held the lock since it created the file.
+    if (created_ && !kept_ && ::fstat(fd_, &own) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+        own.st_dev == named.st_dev && own.st_ino == named.st_ino) {
+        ::unlink(path_.c_str());
+    }
+    if (fd_ >= 0) ::close(fd_);
+}
+
+Status ResultsFile::check_named() const {
+    if (!regular_) return {};
+    ASSIGN_OR_RETURN(const bool named, leads_to(path_, fd_));
+    if (named) return {};
+    return error(BATCHLLM_ERROR_IO, "%s: was removed, renamed or replaced while the job ran",
+                 path_.c_str());
+}
+
+Status ResultsFile::empty() {
+    if (::ftruncate(fd_, 0) != 0) return io_error(path_, "cannot empty");
+    RETURN_IF_ERROR(sync());
+    return sync_directory_of(path_);
+}
+
+Status ResultsFile::cut(int64_t bytes) {
+    if (::ftruncate(fd_, bytes) != 0) return io_error(path_, "cannot cut off a torn line");
+    return {};
+}
+
+Status ResultsFile::sync() const {
+    if (!regular_) return {};
+    if (::fdatasync(fd_) != 0) return io_error(path_, "cannot sync");
+    return check_named();
+}
+
+Status ResultsFile::remove() {
+    RETURN_IF_ERROR(check_named());
+    if (::unlink(path_.c_str()) != 0) return io_error(path_, "cannot remove");
+    created_ = false;
+    ::close(std::exchange(fd_, -1));
+    return sync_directory_of(path_);
+}
+
+} // namespace batchllm

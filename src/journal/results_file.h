@@ -1,0 +1,61 @@
+// The file that a journal appends results to: created or opened, locked against other runs, and
+// watched, since what is written to a file without a name is lost when the run ends.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace batchllm {
+
+// Writes everything. On an error, sets *written to the number of bytes written before it and
+// returns errno.
+int write_all(int fd, std::string_view bytes, size_t *written) noexcept;
+
+class ResultsFile {
+  public:
+    ResultsFile() = default; // no file
+    // "-" is stdout. A regular file is locked against other runs until the object is destroyed.
+    // Anything else (a pipe, a device, an open descriptor) is only written to. input_path: rejected
+    // if it is the same file; empty: none. Existing files are not changed.
+    static Result<ResultsFile> open(const std::string &path, const std::string &input_path);
+    ResultsFile(ResultsFile &&other) noexcept;
+    ResultsFile &operator=(ResultsFile &&) = delete;
+    // Removes a file that this object created and that was never kept.
+    ~ResultsFile();
+
+    bool regular() const { return regular_; } // and has a name, not only an open descriptor
+    bool created() const { return created_; } // by this object, which also holds the lock
+    int fd() const { return fd_; }
+    const std::string &path() const { return path_; } // as errors name it
+
+    // From now on the file stays when the object is destroyed.
+    void keep() { kept_ = true; }
+
+    // Fails if the path no longer leads to this file.
+    Status check_named() const;
+
+    // Empties the file so that later writes cannot reach the disk before this does.
+    Status empty();
+    // Cuts off what follows the first `bytes` bytes.
+    Status cut(int64_t bytes);
+    // Syncs to disk: what has been written survives a crash of the machine.
+    Status sync() const;
+    // Removes the file, under its lock. Later writes are errors.
+    Status remove();
+
+  private:
+    Status open_and_lock(const std::string &input_path);
+    Status lock();
+
+    std::string path_;
+    int fd_ = -1;
+    bool regular_ = false;
+    bool created_ = false;
+    bool kept_ = false;
+};
+
+} // namespace batchllm

@@ -1,0 +1,113 @@
+#include "journal/state_file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <unistd.h>
+#include <utility>
+
+#include "base/file.h"
+#include "journal/results_file.h"
+
+namespace batchllm {
+namespace {
+
+// No row has this word, which is a row's number from 1 on, twice, and whether the row failed.
+constexpr uint64_t complete_word = UINT64_MAX;
+
+void append_word(std::string *out, uint64_t value) {
+    for (int shift = 0; shift < 64; shift += 8) *out += static_cast<char>(value >> shift & 0xFF);
+}
+
+uint64_t read_word(const char *bytes) {
+    uint64_t value = 0;
+    for (int i = 7; i >= 0; --i) value = value << 8 | static_cast<unsigned char>(bytes[i]);
+    return value;
+}
+
+Status io_error(const std::string &path, const char *what, int code = errno) {
+    return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(code));
+}
+
+} // namespace
+
+void ResultRecord::append_to(std::string *out) const {
+    append_word(out, kind == Kind::complete
+                         ? complete_word
+                         : static_cast<uint64_t>(row + 1) << 1 | (failed ? 1u : 0u));
+    append_word(out, hash);
+}
+
+ResultRecord ResultRecord::read(std::string_view bytes) {
+    const uint64_t word = read_word(bytes.data());
+    ResultRecord record;
+    record.failed = (word & 1) != 0;
+    record.row = static_cast<int64_t>(word >> 1) - 1;
+    record.hash = read_word(bytes.data() + 8);
+    if (word == 0 && record.hash == 0) {
+        record.kind = Kind::lost;
+    } else if (word == complete_word) {
+        record.kind = Kind::complete;
+    } else if (record.row < 0 || record.row >= most_rows) {
+        record.kind = Kind::damaged;
+    }
+    return record;
+}
+
+StateFile::StateFile(StateFile &&other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), first_(other.first_),
+      kept_(other.kept_) {}
+
+StateFile::~StateFile() {
+    if (fd_ >= 0) ::close(fd_);
+}
+
+Result<StateFile> StateFile::open(const std::string &path, JobIdentity *identity) {
+    StateFile state(path, ::open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC));
+    if (state.fd_ < 0) return io_error(path, "cannot open");
+    FileScanner scanner(state.fd_, path, 0);
+    bool whole = false;
+    ASSIGN_OR_RETURN(const std::string_view line, scanner.until('\n', &whole));
+    state.first_ = static_cast<int64_t>(line.size());
+    // If the first line has no line end, whatever is written next would become part of it.
+    ASSIGN_OR_RETURN(*identity, JobIdentity::from_json(path, whole ? line : std::string_view("")));
+    return state;
+}
+
+Result<StateFile> StateFile::create(const std::string &path, const JobIdentity &identity) {
+    const std::string header = identity.to_json() + "\n";
+    RETURN_IF_ERROR(write_file(path, header));
+    StateFile state(path, ::open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC));
+    if (state.fd_ < 0) return io_error(path, "cannot open");
+    state.first_ = static_cast<int64_t>(header.size());
+    return state;
+}
+
+Result<std::string> StateFile::read(int64_t begin, int64_t count) const {
+    FileScanner scanner(fd_, path_, first_ + begin * int64_t{ResultRecord::bytes});
+    const size_t bytes = static_cast<size_t>(count) * ResultRecord::bytes;
+    ASSIGN_OR_RETURN(const std::string_view found, scanner.exactly(bytes));
+    if (found.size() == bytes) return std::string(found);
+    return error(BATCHLLM_ERROR_IO, "%s: was truncated while the job ran", path_.c_str());
+}
+
+Status StateFile::cut() {
+    if (::ftruncate(fd_, kept_end()) != 0) return io_error(path_, "cannot truncate");
+    return {};
+}
+
+Status StateFile::append(std::string_view records) {
+    size_t written = 0;
+    const int failure = write_all(fd_, records, &written);
+    if (failure == 0) return {};
+    // Records without results do no harm, but half a record would shift all later ones.
+    RETURN_IF_ERROR(cut());
+    return io_error(path_, "cannot write", failure);
+}
+
+Status StateFile::sync() const {
+    if (::fdatasync(fd_) != 0) return io_error(path_, "cannot sync");
+    return {};
+}
+
+} // namespace batchllm

@@ -1,0 +1,300 @@
+// Columns -> tokens -> rows that can be computed, or the error of a row that cannot.
+#include "runtime/intake.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cinttypes>
+#include <limits>
+#include <new>
+#include <string>
+
+namespace batchllm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How many texts are tokenized before their rows are added; limits the memory that exists twice.
+constexpr int64_t tokenize_block = 1024;
+
+struct Encoded {
+    std::vector<int32_t> tokens;
+    Status status;
+};
+
+// Calls encode(i, &tokens) for each i of a block, on all threads. If memory runs out, the whole
+// call fails, because no row is to blame.
+template <typename Encode>
+void encode_block(ThreadPool *pool, int64_t count, std::vector<Encoded> *block, Encode encode) {
+    if (static_cast<int64_t>(block->size()) < count) block->resize(static_cast<size_t>(count));
+    pool->parallel_for(count, [&](int64_t i, int32_t) {
+        Encoded &encoded = (*block)[static_cast<size_t>(i)];
+        encoded.tokens.clear();
+        encoded.status = encode(i, &encoded.tokens);
+        if (encoded.status.code() == BATCHLLM_ERROR_OUT_OF_MEMORY) throw std::bad_alloc();
+    });
+}
+
+// The tokens of row i and the rows after it, up to the size of one segment of the row store.
+int64_t tokens_to_come(const Column<int32_t> &prompts, int64_t i) {
+    return prompts.offsets[std::min(prompts.n, i + RowStore::segment_rows)] - prompts.offsets[i];
+}
+
+// Checks that a ScoreSpec can count a row's continuations, whether in tokens or bytes.
+template <typename T> Status check_size(const ContinuationColumns<T> &scored, int64_t row) {
+    constexpr int64_t most = std::numeric_limits<int32_t>::max() - 1;
+    const int64_t begin = scored.rows[row];
+    const int64_t end = scored.rows[row + 1];
+    const int64_t size = scored.continuations.offsets[end] - scored.continuations.offsets[begin];
+    if (end - begin <= most && size <= most) return {};
+    return error(BATCHLLM_ERROR_ROW_TOO_LONG,
+                 "%" PRId64 " continuations of %" PRId64 " in all are more than a row may have",
+                 end - begin, size);
+}
+
+int64_t total_tokens(const std::vector<Encoded> &block, int64_t count) {
+    int64_t tokens = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        tokens += static_cast<int64_t>(block[static_cast<size_t>(i)].tokens.size());
+    }
+    return tokens;
+}
+
+} // namespace
+
+Intake::Intake(RowReader *reader, const RunLimits &limits, Answers *answers)
+    : reader_(*reader), limits_(limits), answers_(*answers),
+      checks_(reader->vocabulary(), reader->max_request_tokens(), reader->scores_tokens()) {}
+
+// ---- Sampling parameters of a column's rows ----
+
+// Reads each struct once. A parameter that is out of range is the row's error.
+class Intake::RowParams {
+  public:
+    RowParams(const ParamsColumn &column, RowReader *reader) : column_(column), reader_(reader) {}
+
+    // Fails only if the column cannot be read.
+    Status move_to(int64_t i) {
+        if (column_.same_as_before(i)) return {};
+        ASSIGN_OR_RETURN(const batchllm_params params, column_.at(i));
+        Result<std::shared_ptr<const PreparedParams>> read = reader_->read(params);
+        status_ = read.status();
+        current_ = read.ok() ? *read : nullptr;
+        return {};
+    }
+    const Status &status() const { return status_; }
+    const std::shared_ptr<const PreparedParams> &get() const { return current_; }
+    int32_t samples() const { return current_ == nullptr ? 1 : current_->samples; }
+
+  private:
+    const ParamsColumn &column_;
+    RowReader *reader_;
+    std::shared_ptr<const PreparedParams> current_;
+    Status status_;
+};
+
+void Intake::add_sampled(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
+                         const RowParams &params, int64_t tokens_to_come) {
+    Status status = params.status();
+    if (status.ok() && !embedded(params.get()->task)) status = reader_.check(*params.get());
+    if (status.ok()) status = checks_.check(prompt, *params.get());
+    const int64_t length = static_cast<int64_t>(prompt.size());
+    if (!status.ok()) {
+        addition->add_bad(tag, length, params.samples(), status);
+        return;
+    }
+    addition->add(tag, prompt, params.get(), nullptr,
+                  most_generated(*params.get(), length, limits_), tokens_to_come);
+}
+
+void Intake::add_scored(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
+                        std::unique_ptr<ScoreSpec> score, int64_t tokens_to_come) {
+    const Status status = checks_.check(prompt, *score);
+    if (!status.ok()) {
+        addition->add_bad(tag, static_cast<int64_t>(prompt.size()), 1, status);
+        return;
+    }
+    addition->add(tag, prompt, reader_.score_params(), std::move(score), 0, tokens_to_come);
+}
+
+void Intake::commit(Addition *addition) {
+    addition->commit();
+    cancels_.set_next_id(pending_.rows.next_id());
+}
+
+// ---- The columns ----
+
+Status Intake::add_tokens(const Column<int32_t> &prompts, const uint64_t *tags,
+                          const ParamsColumn &params) {
+    Addition addition(&pending_, &answers_);
+    RowParams row_params(params, &reader_);
+    for (int64_t i = 0; i < prompts.n; ++i) {
+        RETURN_IF_ERROR(row_params.move_to(i));
+        add_sampled(&addition, addition.next_tag(tags), prompts[i], row_params,
+                    tokens_to_come(prompts, i));
+    }
+    commit(&addition);
+    return {};
+}
+
+// Adds n rows whose tokens come from encode(i, its parameters, &tokens), on all threads.
+template <typename Encode> Status Intake::add_encoded(int64_t n, const uint64_t *tags,
+                                                      const ParamsColumn &params, Encode encode) {
+    const Clock::time_point start = Clock::now();
+    Addition addition(&pending_, &answers_);
+    RowParams row_params(params, &reader_);
+    std::vector<Encoded> block;
+    for (int64_t begin = 0; begin < n; begin += tokenize_block) {
+        const int64_t count = std::min(tokenize_block, n - begin);
+        encode_block(&reader_.pool(), count, &block, [&](int64_t i, std::vector<int32_t> *tokens) {
+            ASSIGN_OR_RETURN(const batchllm_params read, params.at(begin + i));
+            return encode(begin + i, read, tokens);
+        });
+        int64_t left = total_tokens(block, count);
+        for (int64_t i = 0; i < count; ++i) {
+            RETURN_IF_ERROR(row_params.move_to(begin + i));
+            const uint64_t tag = addition.next_tag(tags);
+            const Encoded &encoded = block[static_cast<size_t>(i)];
+            if (row_params.status().ok() && !encoded.status.ok()) {
+                addition.add_bad(tag, 0, row_params.samples(), encoded.status);
+            } else {
+                add_sampled(&addition, tag, encoded.tokens, row_params, left);
+            }
+            left -= static_cast<int64_t>(encoded.tokens.size());
+        }
+    }
+    commit(&addition);
+    tokenize_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+    return {};
+}
+
+Status Intake::add_text(const Column<char> &prompts, const uint64_t *tags,
+                        const ParamsColumn &params) {
+    RETURN_IF_ERROR(reader_.need_tokenizer());
+    return add_encoded(prompts.n, tags, params,
+                       [&](int64_t i, const batchllm_params &read, std::vector<int32_t> *tokens) {
+                           const std::span<const char> text = prompts[i];
+                           return reader_.encode_text({text.data(), text.size()}, read, tokens);
+                       });
+}
+
+Status Intake::add_chat(const Column<char> &conversations, const uint64_t *tags,
+                        const ParamsColumn &params) {
+    RETURN_IF_ERROR(reader_.need_tokenizer());
+    const std::tm now = local_time_now();
+    return add_encoded(conversations.n, tags, params,
+                       [&](int64_t i, const batchllm_params &read, std::vector<int32_t> *tokens) {
+                           const std::span<const char> conversation = conversations[i];
+                           return reader_.encode_chat({conversation.data(), conversation.size()},
+                                                      read, now, tokens);
+                       });
+}
+
+Status Intake::add_table(const Table &table, const uint64_t *tags, const ParamsColumn &params) {
+    // Rows without a prompt, such as nulls, get their answer even without a tokenizer.
+    const bool all_bad = std::all_of(table.statuses.begin(), table.statuses.end(),
+                                     [](int32_t status) { return status != BATCHLLM_OK; });
+    if (!all_bad) RETURN_IF_ERROR(reader_.need_tokenizer());
+    const std::tm now = local_time_now();
+    return add_encoded(
+        table.rows(), tags, params,
+        [&](int64_t i, const batchllm_params &read, std::vector<int32_t> *tokens) -> Status {
+            RETURN_IF_ERROR(table.status(i));
+            return table.chat ? reader_.encode_chat(table.prompt(i), read, now, tokens)
+                              : reader_.encode_text(table.prompt(i), read, tokens);
+        });
+}
+
+Status Intake::add_scores(const Column<int32_t> &prompts,
+                          const ContinuationColumns<int32_t> &scored, const uint64_t *tags) {
+    Addition addition(&pending_, &answers_);
+    for (int64_t i = 0; i < prompts.n; ++i) {
+        const Status size = check_size(scored, i);
+        if (!size.ok()) {
+            addition.add_bad(addition.next_tag(tags), static_cast<int64_t>(prompts[i].size()), 1,
+                             size);
+            continue;
+        }
+        auto score = std::make_unique<ScoreSpec>();
+        for (int64_t c = scored.rows[i]; c < scored.rows[i + 1]; ++c) {
+            const std::span<const int32_t> continuation = scored.continuations[c];
+            score->append(continuation);
+        }
+        add_scored(&addition, addition.next_tag(tags), prompts[i], std::move(score),
+                   tokens_to_come(prompts, i));
+    }
+    commit(&addition);
+    return {};
+}
+
+Status Intake::add_score_text(const Column<char> &prompts, const ContinuationColumns<char> &scored,
+                              const uint64_t *tags, const batchllm_params &params) {
+    RETURN_IF_ERROR(reader_.need_tokenizer());
+    const Clock::time_point start = Clock::now();
+    const EncodeOptions prompt_options{params.add_special != 0, params.parse_special != 0};
+    const EncodeOptions continuation_options{false, false};
+    Addition addition(&pending_, &answers_);
+    std::vector<Encoded> block;
+    std::vector<std::unique_ptr<ScoreSpec>> scores(
+        static_cast<size_t>(std::min(tokenize_block, prompts.n)));
+    for (int64_t begin = 0; begin < prompts.n; begin += tokenize_block) {
+        const int64_t count = std::min(tokenize_block, prompts.n - begin);
+        encode_block(&reader_.pool(), count, &block, [&](int64_t i, std::vector<int32_t> *tokens) {
+            RETURN_IF_ERROR(check_size(scored, begin + i));
+            auto score = std::make_unique<ScoreSpec>();
+            std::vector<int32_t> continuation;
+            for (int64_t c = scored.rows[begin + i]; c < scored.rows[begin + i + 1]; ++c) {
+                const std::span<const char> text = scored.continuations[c];
+                continuation.clear();
+                Status status = reader_.tokenizer()->encode({text.data(), text.size()},
+                                                            continuation_options, &continuation);
+                if (!status.ok()) {
+                    return std::move(status).within("continuation " +
+                                                    std::to_string(c - scored.rows[begin + i]));
+                }
+                score->append(continuation);
+            }
+            scores[static_cast<size_t>(i)] = std::move(score);
+            const std::span<const char> text = prompts[begin + i];
+            return reader_.tokenizer()->encode({text.data(), text.size()}, prompt_options, tokens);
+        });
+        int64_t left = total_tokens(block, count);
+        for (int64_t i = 0; i < count; ++i) {
+            const uint64_t tag = addition.next_tag(tags);
+            const Encoded &encoded = block[static_cast<size_t>(i)];
+            if (!encoded.status.ok()) {
+                addition.add_bad(tag, 0, 1, encoded.status);
+            } else {
+                add_scored(&addition, tag, encoded.tokens,
+                           std::move(scores[static_cast<size_t>(i)]), left);
+            }
+            left -= static_cast<int64_t>(encoded.tokens.size());
+        }
+    }
+    commit(&addition);
+    tokenize_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+    return {};
+}
+
+// ---- Rows that wait ----
+
+void Intake::clear_unplanned() {
+    pending_.unplanned.clear();
+    pending_.tokens = {};
+}
+
+void Intake::unplan_all() {
+    std::vector<int64_t> waiting, answered;
+    RowTokens tokens;
+    pending_.rows.for_each([&](int64_t id, const Row &row) {
+        if (row.state == RowState::answered) answered.push_back(id);
+        if (row.state != RowState::waiting) return;
+        waiting.push_back(id);
+        tokens.prompt += row.length;
+        tokens.generated += most_generated(row, limits_);
+    });
+    for (const int64_t id : answered) pending_.rows.release(id);
+    pending_.unplanned = std::move(waiting);
+    pending_.tokens = tokens;
+}
+
+} // namespace batchllm

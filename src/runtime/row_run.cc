@@ -1,0 +1,283 @@
+#include "runtime/row_run.h"
+
+#include <algorithm>
+
+namespace batchllm {
+namespace {
+
+void set_prompt(const Row &row, std::span<const int32_t> tokens, int32_t shareable,
+                Sequence *sequence) {
+    sequence->prompt = {tokens.data(), static_cast<int32_t>(tokens.size()), shareable,
+                        row.params->salt};
+}
+
+// All candidates of a single token are scored by the logits at the prompt's last position.
+void make_candidates_sequence(const Row &row, RowRun *run) {
+    const ScoreSpec &score = *row.score;
+    std::vector<int32_t> candidates;
+    for (int32_t c = 0; c < score.count(); ++c) {
+        if (score.length(c) == 1) candidates.push_back(score.continuation(c)[0]);
+    }
+    if (candidates.empty()) return;
+    Sequence &sequence = run->sequences.emplace_back();
+    set_prompt(row, {row.tokens, static_cast<size_t>(row.length)}, row.length - 1, &sequence);
+    sequence.task = Task::score;
+    sequence.wanted_positions = 1;
+    sequence.target_offsets = {0, static_cast<int32_t>(candidates.size())};
+    sequence.targets = std::move(candidates);
+}
+
+// A longer continuation is computed without its last token, since each token is scored by the
+// logits of the position before it.
+void make_continuation_sequence(const Row &row, std::span<const int32_t> continuation,
+                                RowRun *run) {
+    Sequence &sequence = run->sequences.emplace_back();
+    sequence.own_tokens.reserve(static_cast<size_t>(row.length) + continuation.size() - 1);
+    sequence.own_tokens.assign(row.tokens, row.tokens + row.length);
+    sequence.own_tokens.insert(sequence.own_tokens.end(), continuation.begin(),
+                               continuation.end() - 1);
+    set_prompt(row, sequence.own_tokens, row.length - 1, &sequence);
+    sequence.task = Task::score;
+    sequence.wanted_positions = static_cast<int32_t>(continuation.size());
+    sequence.targets.assign(continuation.begin(), continuation.end());
+    for (int32_t i = 0; i <= sequence.wanted_positions; ++i) sequence.target_offsets.push_back(i);
+}
+
+void make_scored_sequences(const Row &row, RowRun *run) {
+    const ScoreSpec &score = *row.score;
+    int32_t longer = 0;
+    for (int32_t c = 0; c < score.count(); ++c) longer += score.length(c) > 1;
+    run->sequences.reserve(static_cast<size_t>(longer) + 1);
+    make_candidates_sequence(row, run);
+    for (int32_t c = 0; c < score.count(); ++c) {
+        if (score.length(c) > 1) make_continuation_sequence(row, score.continuation(c), run);
+    }
+}
+
+void make_sampled_sequences(const Row &row, const RunLimits &limits, RowRun *run) {
+    const PreparedParams &params = *row.params;
+    const int32_t count = computed_samples(params, limits.sharing);
+    run->sequences.resize(static_cast<size_t>(count));
+    for (int32_t i = 0; i < count; ++i) {
+        Sequence &sequence = run->sequences[static_cast<size_t>(i)];
+        const bool scored = i == 0 && row.wants_prompt_logprobs();
+        set_prompt(row, {row.tokens, static_cast<size_t>(row.length)}, scored ? 0 : row.length - 1,
+                   &sequence);
+        if (scored) sequence.targets.assign(row.tokens + 1, row.tokens + row.length);
+        sequence.max_tokens = clipped_max_tokens(params, row.length, limits.max_request_tokens);
+        sequence.sample = i;
+        // Greedy samples are equal even if each is computed separately, also on `sim`.
+        const int32_t drawn = params.greedy() ? 0 : i;
+        sequence.random_key = random_key(limits.engine_seed, params.seed, row.tag, drawn);
+        if (params.constraint != nullptr) {
+            sequence.constrained = std::make_unique<Constrained>(params.constraint);
+            sequence.constrained->takes_forced =
+                params.logprobs < 0 && params.prompt_logprobs < 0 && params.bias.empty() &&
+                params.stop_tokens.empty() && !forbids_tokens(params) &&
+                limits.tokenizer != nullptr;
+        }
+        if (params.stops != nullptr && limits.tokenizer != nullptr) {
+            sequence.stop.reset(new StopFinder{
+                StreamDecoder(*limits.tokenizer, true), StopScanner(*params.stops), {}});
+        }
+    }
+}
+
+// The hidden state of the last token, of the first, or the sum of all.
+void make_embedded_sequence(const Row &row, RowRun *run) {
+    Sequence &sequence = run->sequences.emplace_back();
+    const int32_t length = row.computed_length();
+    set_prompt(row, {row.tokens, static_cast<size_t>(length)}, row.shareable(), &sequence);
+    sequence.task = row.task();
+    sequence.wanted_positions = length - row.shareable();
+}
+
+std::string text_of(const Sequence &sequence, const PreparedParams &params,
+                    const Tokenizer *tokenizer) {
+    if (tokenizer == nullptr) return {};
+    if (sequence.stop != nullptr && sequence.stop->scanner.found()) {
+        return sequence.stop->text;
+    }
+    const size_t count = sequence.text_tokens < 0 ? sequence.output.size()
+                                                  : static_cast<size_t>(sequence.text_tokens);
+    StreamDecoder decoder(*tokenizer, true);
+    const size_t passed = std::min(count, static_cast<size_t>(params.min_tokens));
+    std::string text;
+    for (size_t i = 0; i < passed; ++i) text += decoder.push(sequence.output[i]);
+    std::string rest;
+    for (size_t i = passed; i < count; ++i) rest += decoder.push(sequence.output[i]);
+    rest += decoder.finish();
+    if (params.stops == nullptr) return text + rest;
+    // Only the text held back at the end, before an EOS or a cancellation, can complete one.
+    StopScanner scanner(*params.stops);
+    scanner.push(rest, &text);
+    scanner.finish(&text);
+    return text;
+}
+
+// Puts the scores of candidates and of longer continuations back into the row's order.
+void collect_scores(const RowRun &run, Outcome *outcome) {
+    const ScoreSpec &score = *run.score;
+    size_t next_sequence = 0;
+    const Sequence *candidates = nullptr;
+    if (run.sequences.front().own_tokens.empty()) candidates = &run.sequences[next_sequence++];
+    size_t next_candidate = 0;
+    for (int32_t c = 0; c < score.count(); ++c) {
+        const int32_t length = score.length(c);
+        outcome->score_lengths.push_back(length);
+        if (length == 1) {
+            outcome->score_logprobs.push_back(candidates->score_logprobs[next_candidate++]);
+            continue;
+        }
+        const std::vector<float> &logprobs = run.sequences[next_sequence++].score_logprobs;
+        outcome->score_logprobs.insert(outcome->score_logprobs.end(), logprobs.begin(),
+                                       logprobs.end());
+    }
+}
+
+void add_scores(const RowRun &run, const RowRun::Answer &to, bool cancelled,
+                std::deque<Outcome> *outcomes) {
+    Outcome outcome;
+    outcome.tag = to.tag;
+    outcome.prompt_tokens = run.prompt_length;
+    outcome.shared_tokens = run.shared_tokens;
+    outcome.finish = cancelled ? BATCHLLM_FINISH_CANCELLED : BATCHLLM_FINISH_SCORED;
+    for (const Sequence &sequence : run.sequences) {
+        if (sequence.status == BATCHLLM_OK) continue;
+        outcome.finish = BATCHLLM_FINISH_ERROR;
+        outcome.status = sequence.status;
+        outcome.error = sequence.error;
+        break;
+    }
+    if (outcome.finish == BATCHLLM_FINISH_SCORED) collect_scores(run, &outcome);
+    outcomes->push_back(std::move(outcome));
+}
+
+void add_embedded(const RowRun &run, const RowRun::Answer &to, bool cancelled,
+                  std::deque<Outcome> *outcomes) {
+    const Sequence &sequence = run.sequences.front();
+    Outcome outcome;
+    outcome.tag = to.tag;
+    outcome.prompt_tokens = to.prompt_length;
+    outcome.shared_tokens = std::min(run.shared_tokens, to.prompt_length);
+    outcome.finish = cancelled ? BATCHLLM_FINISH_CANCELLED : sequence.finish;
+    outcome.status = sequence.status;
+    outcome.error = sequence.error;
+    if (outcome.finish == BATCHLLM_FINISH_EMBEDDED) outcome.embedding = sequence.hidden;
+    if (outcome.finish == BATCHLLM_FINISH_CLASSIFIED) outcome.labels = sequence.labels;
+    outcomes->push_back(std::move(outcome));
+}
+
+// Takes the log-probabilities of the prompt if all of them are there.
+void take_prompt_logprobs(const RowRun &run, const Sequence &sequence, Outcome *outcome) {
+    if (sequence.targets.empty()) return;
+    // The other samples share the prompt with each other, but not with this one.
+    if (run.sequences.size() > 1) outcome->shared_tokens = 0;
+    if (sequence.prompt_logprobs.values.size() < sequence.targets.size()) return;
+    outcome->prompt_logprobs = sequence.prompt_logprobs;
+}
+
+void add_samples(const RowRun &run, const RowRun::Answer &to, const Tokenizer *tokenizer,
+                 std::deque<Outcome> *outcomes) {
+    for (int32_t sample = 0; sample < to.samples; ++sample) {
+        const bool one_for_all = run.sequences.size() == 1;
+        const Sequence &sequence = run.sequences[one_for_all ? 0 : static_cast<size_t>(sample)];
+        Outcome outcome;
+        outcome.tag = to.tag;
+        outcome.sample = sample;
+        outcome.status = sequence.status;
+        outcome.error = sequence.error;
+        outcome.finish = sequence.done ? sequence.finish : BATCHLLM_FINISH_CANCELLED;
+        outcome.prompt_tokens = run.prompt_length;
+        outcome.shared_tokens = run.shared_tokens;
+        outcome.tokens = sequence.output;
+        outcome.text = text_of(sequence, *run.params, tokenizer);
+        outcome.logprobs = sequence.logprobs;
+        if (sample == 0) take_prompt_logprobs(run, sequence, &outcome);
+        outcomes->push_back(std::move(outcome));
+    }
+}
+
+} // namespace
+
+bool RowRun::any_answer_left() const {
+    return std::any_of(answers.begin(), answers.end(), [](const Answer &a) { return !a.answered; });
+}
+
+int32_t computed_samples(const SamplingParams &params, bool sharing) {
+    return sharing && params.greedy() ? 1 : params.samples;
+}
+
+int32_t clipped_max_tokens(const SamplingParams &params, int64_t prompt_length,
+                           int64_t max_request_tokens) {
+    return static_cast<int32_t>(
+        std::min<int64_t>(params.max_tokens, max_request_tokens - prompt_length));
+}
+
+int64_t most_generated(const PreparedParams &params, int64_t prompt_length,
+                       const RunLimits &limits) {
+    if (params.task != Task::generate) return 0;
+    return int64_t{clipped_max_tokens(params, prompt_length, limits.max_request_tokens)} *
+           computed_samples(params, limits.sharing);
+}
+
+int64_t most_generated(const Row &row, const RunLimits &limits) {
+    return row.task() == Task::generate ? most_generated(*row.params, row.length, limits) : 0;
+}
+
+int64_t logical_tokens(const RowRun &run) {
+    int64_t tokens = 0;
+    if (run.score != nullptr) {
+        for (const Sequence &sequence : run.sequences) tokens += sequence.prompt.length;
+        return tokens;
+    }
+    for (const RowRun::Answer &answer : run.answers) {
+        tokens += int64_t{answer.samples} * run.sequences.front().prompt.length;
+    }
+    return tokens;
+}
+
+std::unique_ptr<RowRun> make_run(RowStore *rows, const std::vector<int64_t> &ids,
+                                 const RunLimits &limits) {
+    auto run = std::make_unique<RowRun>();
+    const Row &row = *rows->find(ids.front());
+    run->params = row.params;
+    run->score = row.score.get();
+    run->task = row.task();
+    run->prompt_length = row.length;
+    run->computed_length = row.computed_length();
+    for (const int64_t id : ids) {
+        const Row &equal = *rows->find(id);
+        const int32_t samples = equal.score != nullptr ? 1 : equal.params->samples;
+        run->answers.push_back({id, equal.tag, samples, equal.length, false});
+    }
+    if (run->task == Task::score) {
+        make_scored_sequences(row, run.get());
+    } else if (embedded(run->task)) {
+        make_embedded_sequence(row, run.get());
+    } else {
+        make_sampled_sequences(row, limits, run.get());
+    }
+    for (Sequence &sequence : run->sequences) {
+        sequence.run = run.get();
+        sequence.params = run->params.get();
+        sequence.row = ids.front();
+    }
+    run->unfinished = static_cast<int32_t>(run->sequences.size());
+    return run;
+}
+
+void add_outcomes(const RowRun &run, const RowRun::Answer &to, bool cancelled,
+                  const Tokenizer *tokenizer, std::deque<Outcome> *outcomes) {
+    OutcomesOfRow made(outcomes);
+    if (run.task == Task::score) {
+        add_scores(run, to, cancelled, outcomes);
+    } else if (embedded(run.task)) {
+        add_embedded(run, to, cancelled, outcomes);
+    } else {
+        add_samples(run, to, tokenizer, outcomes);
+    }
+    made.keep();
+}
+
+} // namespace batchllm
