@@ -133,8 +133,9 @@ class Bench {
     }
 
     void run() {
-        std::printf("%s, %d x %d, %.2f bits a weight\n", s_.name, s_.rows, s_.columns,
-                    8.0 * static_cast<double>(packed_.bytes()) / s_.rows / s_.columns);
+        std::printf("%s, %d x %d, %.2f bits a weight, packed at %.0f GB/s\n", s_.name, s_.rows,
+                    s_.columns, 8.0 * static_cast<double>(packed_.bytes()) / s_.rows / s_.columns,
+                    packing_);
         std::printf("  rows%s | four bits: us TFLOP/s TB/s | bf16: us TFLOP/s | fp8: us TFLOP/s | "
                     "expand: us TB/s, with product TFLOP/s | bf16 / four bits\n",
                     s_.experts > 0 ? " (an expert)" : "");
@@ -166,6 +167,10 @@ class Bench {
             }
         }
         require(cudaDeviceSynchronize());
+        const float ms = time_launches(2, [&] {
+            require(launch_pack({packed_, DType::bf16, four_.back().data()}, source, nullptr));
+        });
+        packing_ = 1e-6 * static_cast<double>(s_.rows) * s_.columns / 2 / static_cast<double>(ms);
     }
 
     FourBitArguments arguments(int copy, int32_t rows) const {
@@ -314,6 +319,7 @@ class Bench {
     int32_t experts_;
     int64_t most_, most_turns_;
     int copies_ = 1, touched_ = 0;
+    double packing_ = 0;
     Linear linear_;
     DeviceMemory x_, y_, bias_, expanded_, scales_, row_of_, tiles_, tile_count_;
     DeviceMemory x8_;

@@ -80,7 +80,7 @@ struct Plan {
     FourBitArguments a;
     int32_t across;          // tiles of W's rows
     int32_t most;            // turns of a tile
-    int32_t of_tokens, size; // dense: tiles of tokens, tokens of one
+    int32_t of_tokens, size; // dense: tiles of tokens, tokens of each but the last
 };
 
 __host__ __device__ inline int32_t parts_of(int32_t whole, int32_t part) {
@@ -89,12 +89,13 @@ __host__ __device__ inline int32_t parts_of(int32_t whole, int32_t part) {
 
 inline Plan plan_of(const FourBitArguments &a, int32_t most) {
     Plan plan{a, parts_of(a.w_shape.rows, kFourBitTile), most, parts_of(a.tokens, most), 0};
-    if (plan.of_tokens > 0) plan.size = whole_turns(parts_of(a.tokens, plan.of_tokens));
+    plan.size = std::min(most, whole_turns(a.tokens));
     return plan;
 }
 
 // The tiles of a launch. Dense: kTogether tiles of tokens with all of W, then the next; those that read the same part of W
-// are next to each other. Tiles of tokens are equal, as far as whole_turns() lets them.
+// are next to each other. All tiles but the last of the tokens, or of an expert's turns, are full: this way the fewest turns
+// are computed in vain.
 __device__ __forceinline__ int32_t total_of(const Plan &p) {
     return (p.a.tiles != nullptr ? __ldg(p.a.tile_count) * (kTileRows / p.most) : p.of_tokens) *
            p.across;
@@ -113,12 +114,11 @@ __device__ __forceinline__ GroupedWork work_at(const Plan &p, int32_t number, co
         const int32_t begin = (group * kTogether + place % many) * p.size;
         return {0, begin, min(p.size, p.a.tokens - begin), place / many * kFourBitTile};
     }
-    const int32_t turns = t.z - t.y, of_expert = parts_of(turns, p.most);
-    const int32_t each = whole_turns(parts_of(turns, of_expert));
+    const int32_t of_expert = parts_of(t.z - t.y, p.most);
     const int32_t place = number - t.w * p.across * (kTileRows / p.most);
     if (place >= of_expert * p.across) return {};
-    const int32_t row = t.y + place % of_expert * each;
-    return {t.x, row, min(each, t.z - row), place / of_expert * kFourBitTile};
+    const int32_t row = t.y + place % of_expert * p.most;
+    return {t.x, row, min(p.most, t.z - row), place / of_expert * kFourBitTile};
 }
 
 // Calls act with each tile of this CTA; the next one's description is on its way meanwhile.
