@@ -1,5 +1,5 @@
 // The fused attention against a float64 reference, on random shapes, page tables, windows, softcaps,
-// sinks and node forests: the work of `bench_attention --check`.
+// sinks and node forests: the work of `attention --check`.
 #pragma once
 
 #include <random>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Full steps of prompts through FlashAttention-3 as vLLM ships it, and through cuDNN, beside `bench_attention PS`.
+"""Full steps of prompts through FlashAttention-3 as vLLM ships it, and through cuDNN, beside `build/bench/attention PS`.
 
     pip install vllm==0.33.0
     bench/attention_peer.py [--cudnn] [--library vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so]

@@ -1,4 +1,4 @@
-// An attention case -> microseconds per launch, beside the ideal: a line of bench_attention's
+// An attention case -> microseconds per launch, beside the ideal: a line of the bench's
 // table.
 #pragma once
 

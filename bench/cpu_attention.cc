@@ -37,7 +37,7 @@ struct AttentionBench {
     const Kernels &kernels;
     ThreadPool pool;
     KvPages pages;
-    int32_t stretch = 0; // as in WorklistOptions
+    int32_t stretch = 0; // as in CpuWorklistOptions
 
     AttentionBench(const Attention &shape, const CpuBenchOptions &options)
         : model(one_layer(shape)), layer(*model.layers[0].attention()), kernels(options.table()),
@@ -93,7 +93,7 @@ struct AttentionBench {
         };
         if (prefix > 0) add(-1, 0, prefix, 0);
         for (int32_t r = 0; r < rows; ++r) add(prefix > 0 ? 0 : -1, prefix, own, count);
-        Worklist list;
+        CpuWorklist list;
         build_worklist(batch, {}, {0, layer.gqa_ratio(), layer.kv_heads, pool.size(), stretch},
                        &list);
         const double pairs = static_cast<double>(rows) * count * (prefix + own - (count - 1) / 2.0);

@@ -4,7 +4,7 @@
 //                                   (docs/lab/jobs.md): rows/s measured and predicted, the error, and
 //                                   where the seconds are predicted to go. A star: a fit to these jobs alone
 //                                   was tested on the others
-//     predict [DEVICE] --heads      jobs whose prefixes have a head, on several models: rows/s with
+//     predict [DEVICE] --common-prefixes      jobs whose prefixes have a common prefix, on several models: rows/s with
 //                                   levels 1, 2 and auto
 //     predict [DEVICE] --job NAME ..    the same of one job, changed as bench/throughput changes
 //                                       it: --model --rows
@@ -87,15 +87,15 @@ Result<double> saved_over_below(const NamedJob &job) {
     return below == 0 ? 0 : static_cast<double>(saved) / static_cast<double>(below);
 }
 
-Result<double> head_cost_of(const std::string &name, const std::string &device) {
+Result<double> common_prefix_cost_of(const std::string &name, const std::string &device) {
     ASSIGN_OR_RETURN(const BenchModel model, bench_model(name));
     ASSIGN_OR_RETURN(const DeviceCosts costs, find_device_costs(device));
-    return head_cost(StepCost(costs, model.model));
+    return common_prefix_cost(StepCost(costs, model.model));
 }
 
 Status show_levels(MeasuredJob job, const std::string &device) {
     ASSIGN_OR_RETURN(const double saved, saved_over_below(job.job));
-    ASSIGN_OR_RETURN(job.head_cost, head_cost_of(job.job.model, device));
+    ASSIGN_OR_RETURN(job.common_prefix_cost, common_prefix_cost_of(job.job.model, device));
     double rates[3] = {};
     for (const int32_t levels : {1, 2, levels_auto}) {
         job.levels = levels;
@@ -108,16 +108,17 @@ Status show_levels(MeasuredJob job, const std::string &device) {
                 j.model, static_cast<long long>(j.rows), j.common, j.prefix, j.sharing, j.own,
                 j.generated,
                 j.spread > 0 ? ("; spread " + std::to_string(j.spread).substr(0, 4)).c_str() : "",
-                saved, job.head_cost, rates[1], rates[2], rates[0], 100 * (rates[2] / rates[1] - 1),
-                100 * (rates[0] / rates[1] - 1));
+                saved, job.common_prefix_cost, rates[1], rates[2], rates[0],
+                100 * (rates[2] / rates[1] - 1), 100 * (rates[0] / rates[1] - 1));
     std::fflush(stdout);
     return {};
 }
 
-Status show_heads(const std::string &device, const Arguments *of_one) {
-    std::printf("| model | rows, head, prefix with head, rows a prefix, own, new | saved / below | "
-                "its price | levels 1, rows/s | 2 | auto | 2 over 1 | auto over 1 |\n"
-                "|---|---|---|---|---|---|---|---|---|\n");
+Status show_common_prefixes(const std::string &device, const Arguments *of_one) {
+    std::printf(
+        "| model | rows, common prefix, prefix with it, rows a prefix, own, new | saved / below | "
+        "its price | levels 1, rows/s | 2 | auto | 2 over 1 | auto over 1 |\n"
+        "|---|---|---|---|---|---|---|---|---|\n");
     MeasuredJob job{};
     if (of_one != nullptr) {
         for (const NamedJob &named : kJobs) {
@@ -147,14 +148,14 @@ int main(int count, char **values) {
     std::string device = "h200";
     int first = 1;
     if (count > 1 && values[1][0] != '-') device = values[first++];
-    const bool heads = count > first && std::strcmp(values[first], "--heads") == 0;
+    const bool heads = count > first && std::strcmp(values[first], "--common-prefixes") == 0;
     Arguments arguments;
     if (!heads && !read_arguments(count - first + 1, values + first - 1, &arguments)) {
-        std::fprintf(stderr, "usage: predict [DEVICE] [--heads | --job NAME ..]\n");
+        std::fprintf(stderr, "usage: predict [DEVICE] [--common-prefixes | --job NAME ..]\n");
         return 2;
     }
-    const Status status = heads           ? show_heads(device, nullptr)
-                          : count > first ? show_heads(device, &arguments)
+    const Status status = heads           ? show_common_prefixes(device, nullptr)
+                          : count > first ? show_common_prefixes(device, &arguments)
                                           : compare_with_measured(device);
     if (status.ok()) return 0;
     std::fprintf(stderr, "%s\n", status.message().c_str());

@@ -20,7 +20,7 @@ struct MeasuredJob {
     bool sharing_on = true;  // false: --no-sharing
     int64_t step_tokens = 0; // 0: today's default, not that of the measured commit
     int32_t levels = 1;
-    double head_cost = 0; // for levels 0
+    double common_prefix_cost = 0; // for levels 0
 };
 
 // A job by name, with the differences from it.
@@ -112,8 +112,8 @@ inline std::vector<MeasuredJob> measured_on_h200() {
     return jobs;
 }
 
-// Jobs whose prefixes have a common head (`common`), on several models: what sharing the head gains
-// (docs/planning.md).
+// Jobs whose prefixes have a common prefix (`common`), on several models: what sharing the common
+// prefix gains (docs/planning.md).
 inline std::vector<NamedJob> jobs_with_heads() {
     return {{"", "", 1500, 1000, 500, 400, 16, 100, 0.2, 0},
             {"", "", 3000, 1100, 275, 400, 7, 100, 0.2, 0}, // industry1
@@ -144,7 +144,7 @@ inline Result<Predicted> predict_job(const MeasuredJob &of, const std::string &d
     const JobRows rows = make_rows(job, model.model.vocabulary);
     PlanOptions planning;
     planning.levels = of.levels;
-    planning.head_cost = of.head_cost;
+    planning.common_prefix_cost = of.common_prefix_cost;
     if (!of.sharing_on) planning.enlarge = BATCHLLM_ENLARGE_NONE;
     ASSIGN_OR_RETURN(const Plan plan, plan_job(job, rows, planning));
     BackendOptions options;

@@ -4,7 +4,7 @@
 //     throughput --job a16          a job by name (throughput_models.h), or --all of them, or
 //                                   changed by --model NAME|DIRECTORY --rows --prefix --common
 //                                   --own --sharing --spread --new
-//                                   (common: this many tokens of each prefix are a head of all)
+//                                   (common: this many tokens of each prefix are a common prefix of all)
 //     --step-tokens N --kv-gib N --levels 2|auto --profile --repeat N
 //     to see the effect of each idea:
 //     --no-sharing                  every row computes all of its prompt

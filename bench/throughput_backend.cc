@@ -6,7 +6,7 @@
 
 #include "clock.h"
 #include "cuda_backend.h"
-#include "runtime/head_cost.h"
+#include "runtime/common_prefix_cost.h"
 #include "throughput_jobs.h"
 #include "throughput_lane.h"
 #include "throughput_linear.h"
@@ -76,7 +76,7 @@ Result<double> bench_job(cuda::CudaBackend *backend, const Model &model, const N
     const auto plan_start = Clock::now();
     PlanOptions planning;
     planning.levels = static_cast<int32_t>(arguments.levels);
-    planning.head_cost = head_cost_on(info, model);
+    planning.common_prefix_cost = common_prefix_cost_on(info, model);
     if (!arguments.sharing_on) planning.enlarge = BATCHLLM_ENLARGE_NONE;
     if (arguments.arrival) planning.order = BATCHLLM_ORDER_ARRIVAL;
     ASSIGN_OR_RETURN(const Plan plan, plan_job(job, rows, planning));

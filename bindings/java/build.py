@@ -123,7 +123,10 @@ def javadoc(out, tool, *arguments):
 
 
 def sources(out, folder, *arguments):
-    files = {path.split("src/main/java/")[1]: pathlib.Path(path).read_bytes() for path in split(arguments)[1]}
+    files = {}
+    for path in map(pathlib.Path, split(arguments)[1]):
+        package = re.search(r"^package (.*);", path.read_text(), re.MULTILINE)[1].replace(".", "/")
+        files[f"{package}/{path.name}"] = path.read_bytes()
     if folder != "-":
         files.update({f"org/batchllm/{path.name}": path.read_bytes() for path in pathlib.Path(folder).glob("*.java")})
     write_jar(out, files)

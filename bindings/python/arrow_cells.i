@@ -37,11 +37,24 @@ static const char *batchllm_arrow_name(const struct ArrowSchema *schema) {
         {"n", "null"},   {"b", "boolean"}, {"c", "int8"},  {"C", "uint8"},      {"s", "int16"},
         {"S", "uint16"}, {"i", "int32"},   {"I", "uint32"}, {"l", "int64"},     {"L", "uint64"},
         {"e", "half"},   {"f", "float"},   {"g", "double"}, {"+s", "struct"},   {"+vl", "list_view"},
-        {"+vL", "large_list_view"},        {"+m", "map"},   {"+r", "run-end encoded"}};
+        {"+vL", "large_list_view"},        {"+m", "map"},   {"+r", "run-end encoded"},
+        {"u", "utf8"},    {"U", "large_utf8"}, {"vu", "string_view"}, {"z", "binary"},
+        {"Z", "large_binary"},             {"vz", "binary_view"},     {"+l", "list"},
+        {"+L", "large_list"},              {"tdD", "date32[day]"},    {"tdm", "date64[ms]"},
+        {"tts", "time32[s]"}, {"ttm", "time32[ms]"}, {"ttu", "time64[us]"}, {"ttn", "time64[ns]"},
+        {"tDs", "duration[s]"}, {"tDm", "duration[ms]"}, {"tDu", "duration[us]"}, {"tDn", "duration[ns]"},
+        {"tiM", "month_interval"}, {"tiD", "day_time_interval"}, {"tin", "month_day_nano_interval"}};
+    /* What these begin with is followed by a time zone, sizes or the like. */
+    static const char *const beginnings[][2] = {
+        {"tss:", "timestamp[s]"}, {"tsm:", "timestamp[ms]"}, {"tsu:", "timestamp[us]"},
+        {"tsn:", "timestamp[ns]"}, {"d:", "decimal"}, {"w:", "fixed_size_binary"},
+        {"+w:", "fixed_size_list"}, {"+ud:", "dense_union"}, {"+us:", "sparse_union"}};
     if (!schema->format) return "no format";
     if (schema->dictionary) return "dictionary";
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
         if (strcmp(schema->format, names[i][0]) == 0) return names[i][1];
+    for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; ++i)
+        if (strncmp(schema->format, beginnings[i][0], strlen(beginnings[i][0])) == 0) return beginnings[i][1];
     return schema->format;
 }
 

@@ -1,6 +1,6 @@
 /* Exports results as an Arrow struct array through the C data interface. The array uses the
  * library's own memory and keeps it alive; only finish reasons (as indices into a dictionary) and
- * error texts are created for it. */
+ * error texts are created for it. The text of a row that failed is null. */
 %{
 /* A column, or a child of one. */
 typedef struct batchllm_arrow_field {
@@ -123,41 +123,51 @@ enum { batchllm_finish_count = 7 };
 typedef struct {
     PyObject *block;
     int64_t *error_offsets;
-    uint8_t *failed; /* a bitmap */
+    uint8_t *failed, *good; /* bitmaps */
     int8_t *finish;
     char *errors;
     int64_t failures;
 } batchllm_arrow_made;
 
+/* "ROW_NULL" of BATCHLLM_ERROR_ROW_NULL. */
+static const char *batchllm_error_name(int32_t status) {
+    const char *name = batchllm_status_name(status);
+    const size_t common = strlen("BATCHLLM_ERROR_");
+    return strncmp(name, "BATCHLLM_ERROR_", common) == 0 ? name + common : name;
+}
+
 static int64_t batchllm_arrow_error_bytes(const batchllm_results *r, int64_t i) {
     if (r->statuses[i] == BATCHLLM_OK) return 0;
-    return (int64_t)strlen(batchllm_status_name(r->statuses[i])) + 2 + r->error_offsets[i + 1] - r->error_offsets[i];
+    return (int64_t)strlen(batchllm_error_name(r->statuses[i])) + 2 + r->error_offsets[i + 1] - r->error_offsets[i];
 }
 
 static int batchllm_arrow_make(const batchllm_results *r, batchllm_arrow_made *made) {
     const size_t n = (size_t)r->count, bits = (n + 63) / 64 * 8;
     size_t text = 0;
     for (int64_t i = 0; i < r->count; ++i) text += (size_t)batchllm_arrow_error_bytes(r, i);
-    made->block = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)((n + 1) * sizeof(int64_t) + bits + n + text));
+    made->block = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)((n + 1) * sizeof(int64_t) + 2 * bits + n + text));
     if (!made->block) return 0;
     made->error_offsets = (int64_t *)PyBytes_AS_STRING(made->block);
     made->failed = (uint8_t *)(made->error_offsets + n + 1);
-    made->finish = (int8_t *)(made->failed + bits);
+    made->good = made->failed + bits;
+    made->finish = (int8_t *)(made->good + bits);
     made->errors = (char *)(made->finish + n);
     made->failures = 0;
     memset(made->failed, 0, bits);
+    memset(made->good, 0xff, bits);
     made->error_offsets[0] = 0;
     for (int64_t i = 0; i < r->count; ++i) {
         const int64_t bytes = batchllm_arrow_error_bytes(r, i), at = made->error_offsets[i];
         made->error_offsets[i + 1] = at + bytes;
         made->finish[i] = (int8_t)(r->finish_reasons[i] - 1);
         if (bytes == 0) continue;
-        const char *name = batchllm_status_name(r->statuses[i]);
+        const char *name = batchllm_error_name(r->statuses[i]);
         const size_t named = strlen(name);
         memcpy(made->errors + at, name, named);
         memcpy(made->errors + at + named, ": ", 2);
         memcpy(made->errors + at + named + 2, r->errors + r->error_offsets[i], (size_t)bytes - named - 2);
         made->failed[i / 8] = (uint8_t)(made->failed[i / 8] | 1u << i % 8);
+        made->good[i / 8] = (uint8_t)(made->good[i / 8] & ~(1u << i % 8));
         ++made->failures;
     }
     return 1;
@@ -194,7 +204,8 @@ static PyObject *batchllm_arrow_export(const batchllm_results *r, const batchllm
     const batchllm_arrow_field all[] = {
         NUMBERS("tag", "L", n, r->tags),
         NUMBERS("sample", "i", n, r->samples),
-        {.name = "text", .format = "U", .count = n, .offsets = r->text_offsets, .items = r->text},
+        {.name = "text", .format = "U", .count = n, .offsets = r->text_offsets, .items = r->text,
+         .validity = made->good, .null_count = made->failures},
         LISTS("tokens", n, r->token_offsets, &token_items),
         {.name = "finish_reason", .format = "c", .count = n, .items = made->finish, .dictionary = &reasons},
         NUMBERS("status", "i", n, r->statuses),

@@ -7,6 +7,42 @@ static int64_t batchllm_arrow_place(const struct ArrowArray *parent, const struc
     return parent->offset + child->offset + i;
 }
 
+/* Whether cells are dates, or timestamps without a time zone or in UTC. */
+static int batchllm_arrow_is_date(const char *format) {
+    if (strcmp(format, "tdD") == 0 || strcmp(format, "tdm") == 0) return 1;
+    if (strncmp(format, "ts", 2) != 0 || !format[2] || !strchr("smun", format[2]) || format[3] != ':') return 0;
+    return !format[4] || strcmp(format + 4, "UTC") == 0 || strcmp(format + 4, "+00:00") == 0;
+}
+
+/* A date or time as pandas writes it: 2024-05-06, 2024-05-06 07:08:09.123456+00:00. */
+static void batchllm_arrow_date(const char *format, const void *items, int64_t at, char *text, size_t room) {
+    int64_t value, fraction = 0, seconds = 0;
+    if (format[1] == 'd') {
+        value = format[2] == 'D' ? ((const int32_t *)items)[at] : ((const int64_t *)items)[at];
+        if (format[2] == 'm') value = value / 86400000 - (value % 86400000 < 0);
+    } else {
+        const int64_t unit = format[2] == 's' ? 1 : format[2] == 'm' ? 1000 : format[2] == 'u' ? 1000000 : 1000000000;
+        value = ((const int64_t *)items)[at];
+        fraction = value % unit + (value % unit < 0 ? unit : 0);
+        value = (value - fraction) / unit;
+        fraction *= 1000000000 / unit;
+        seconds = value % 86400 + (value % 86400 < 0 ? 86400 : 0);
+        value = (value - seconds) / 86400;
+    }
+    /* Days since 1970 -> the calendar (Hinnant, "chrono-Compatible Low-Level Date Algorithms"). */
+    const int64_t days = value + 719468, era = (days >= 0 ? days : days - 146096) / 146097, of_era = days - era * 146097;
+    const int64_t year_of = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+    const int64_t day_of = of_era - (365 * year_of + year_of / 4 - year_of / 100), shifted = (5 * day_of + 2) / 153;
+    const int64_t month = shifted < 10 ? shifted + 3 : shifted - 9, year = year_of + era * 400 + (month <= 2);
+    int used = snprintf(text, room, "%04lld-%02d-%02d", (long long)year, (int)month, (int)(day_of - (153 * shifted + 2) / 5 + 1));
+    if (format[1] == 'd') return;
+    used += snprintf(text + used, room - (size_t)used, " %02d:%02d:%02d", (int)(seconds / 3600), (int)(seconds / 60 % 60),
+                     (int)(seconds % 60));
+    if (fraction % 1000) used += snprintf(text + used, room - (size_t)used, ".%09d", (int)fraction);
+    else if (fraction) used += snprintf(text + used, room - (size_t)used, ".%06d", (int)(fraction / 1000));
+    if (format[4]) snprintf(text + used, room - (size_t)used, "+00:00");
+}
+
 /* Appends the column's item to `column` as text; 0 with an exception. */
 static int batchllm_arrow_append(batchllm_frame_column *column, const struct ArrowSchema *schema,
                                  const struct ArrowArray *array, int64_t at) {
@@ -56,6 +92,8 @@ static int batchllm_arrow_append(batchllm_frame_column *column, const struct Arr
         } else if (PyErr_Occurred()) {
             return 0;
         }
+    } else if (batchllm_arrow_is_date(format)) {
+        batchllm_arrow_date(format, array->buffers[1], at, number, sizeof number);
     } else {
         batchllm_arrow_integer(format, array->buffers[1], at, &value, &is_unsigned);
         snprintf(number, sizeof number, is_unsigned ? "%llu" : "%lld", (long long)value);
@@ -70,8 +108,9 @@ static int batchllm_arrow_check_cells(const char *name, const struct ArrowSchema
                                       const struct ArrowArray *array) {
     const char *format = schema->format;
     const char text = batchllm_arrow_text_layout(format);
-    const int number = strlen(format) == 1 && strchr("cCsSiIlLfgb", format[0]);
-    if (!(strcmp(format, "n") == 0 || text || number) || (schema->dictionary && (!number || strchr("fgb", format[0])))) {
+    const int integer = batchllm_arrow_is_integer(format);
+    const int number = integer || (strlen(format) == 1 && strchr("fgb", format[0])) || batchllm_arrow_is_date(format);
+    if (!(strcmp(format, "n") == 0 || text || number) || (schema->dictionary && !integer)) {
         PyErr_Format(PyExc_TypeError, "column '%s' is of Arrow type %s: cast it to text first", name,
                      schema->dictionary ? "dictionary" : batchllm_arrow_name(schema));
         return 0;
@@ -117,6 +156,21 @@ static int batchllm_arrow_append_chunk(batchllm_frame *frame, const struct Arrow
     return 1;
 }
 
+static void batchllm_arrow_no_column(const char *name, const struct ArrowSchema *schema) {
+    PyObject *names = PyList_New(0), *module = PyImport_ImportModule("batchllm.errors");
+    for (int64_t i = 0; names && i < schema->n_children; ++i) {
+        PyObject *one = PyUnicode_DecodeUTF8(schema->children[i]->name ? schema->children[i]->name : "",
+                                             (Py_ssize_t)strlen(schema->children[i]->name ? schema->children[i]->name : ""), "replace");
+        if (!one || PyList_Append(names, one) != 0) Py_CLEAR(names);
+        Py_XDECREF(one);
+    }
+    PyObject *error = names && module ? PyObject_CallMethod(module, "no_column", "sO", name, names) : NULL;
+    if (error) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_XDECREF(error);
+    Py_XDECREF(names);
+    Py_XDECREF(module);
+}
+
 /* Finds the struct's children that have the frame's column names; 0 with an exception. */
 static int batchllm_arrow_find(const batchllm_frame *frame, const struct ArrowSchema *schema,
                                int64_t *children) {
@@ -136,7 +190,7 @@ static int batchllm_arrow_find(const batchllm_frame *frame, const struct ArrowSc
             children[k] = i;
         }
         if (children[k] < 0) {
-            PyErr_Format(PyExc_KeyError, "template: the table has no column '%s'", name);
+            batchllm_arrow_no_column(name, schema);
             return 0;
         }
     }

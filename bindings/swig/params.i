@@ -4,26 +4,61 @@
 %ignore batchllm_params_init;
 
 %{
+#include <stddef.h>
+
+/* The fields, from the one table of them; the kinds of parameters by how they are set here. */
+enum { batchllm_set_integer, batchllm_set_seed, batchllm_set_number, batchllm_set_tokens, batchllm_set_texts,
+       batchllm_set_biases };
+#define batchllm_set_as_Whole batchllm_set_integer
+#define batchllm_set_as_Number batchllm_set_number
+#define batchllm_set_as_Flag batchllm_set_integer
+#define batchllm_set_as_Choice batchllm_set_integer
+#define batchllm_set_as_Seed batchllm_set_seed
+#define batchllm_set_as_Likeliest batchllm_set_integer
+#define batchllm_set_as_TaskName batchllm_set_integer
+#define batchllm_set_as_PoolingName batchllm_set_integer
+#define batchllm_set_as_Tokens batchllm_set_tokens
+#define batchllm_set_as_Texts batchllm_set_texts
+#define batchllm_set_as_Biases batchllm_set_biases
+
+static const struct {
+    const char *name;
+    int set_as;
+    size_t at, count_at; /* of a list: its items, and how many there are */
+} batchllm_params_fields[] = {
+#define PARAMETER(name, kind, ...) {#name, batchllm_set_as_##kind, offsetof(batchllm_params, name), 0},
+#define LIST(name, kind, items, count, ...) \
+    {#name, batchllm_set_as_##kind, offsetof(batchllm_params, items), offsetof(batchllm_params, count)},
+#include "parameters/row_parameters.inc"
+};
+enum { batchllm_params_field_count = sizeof batchllm_params_fields / sizeof *batchllm_params_fields };
+
 typedef struct batchllm_params_column {
     int64_t count;
     batchllm_params *items; /* [count] */
-    /* What the items point to. */
-    int32_t *stop_tokens;
-    char *stop_text, *bad_text;
-    const char **stop_strings, **bad_words;
-    int32_t *bias_tokens;
-    float *bias_values;
+    void *kept[batchllm_params_field_count][2]; /* what they point to, by field */
 } batchllm_params_column;
 
 static batchllm_status batchllm_params_memory(void) {
     return batchllm_layer_fail(BATCHLLM_ERROR_OUT_OF_MEMORY, "no memory for sampling parameters");
 }
 
-/* A copy of count items; not NULL if there are none. NULL: out of memory. */
-static void *batchllm_params_copy(const void *items, int64_t count, size_t size) {
-    void *copy = malloc((size_t)count * size + 1);
-    if (copy && count) memcpy(copy, items, (size_t)count * size);
-    return copy;
+/* The field of this name that is set in this way. */
+static batchllm_status batchllm_params_find(const char *name, int set_as, const char *what, int *field) {
+    for (*field = 0; *field < batchllm_params_field_count; ++*field)
+        if (strcmp(name, batchllm_params_fields[*field].name) == 0 && batchllm_params_fields[*field].set_as == set_as)
+            return BATCHLLM_OK;
+    return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s is no %s of a row", name, what);
+}
+
+static void *batchllm_params_at(const batchllm_params_column *column, int64_t row, size_t at) {
+    return (char *)&column->items[row] + at;
+}
+
+static batchllm_status batchllm_params_values(const batchllm_params_column *column, const char *field, int64_t values) {
+    if (values == 1 || values == column->count) return BATCHLLM_OK;
+    return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: %lld values for %lld rows", field,
+                               (long long)values, (long long)column->count);
 }
 
 /* Checks offsets into `items` items, of one list for all rows or of one for each. */
@@ -44,20 +79,51 @@ static batchllm_status batchllm_params_lists(const batchllm_params_column *colum
 static int64_t batchllm_params_list_of(batchllm_view_i64 offsets, int64_t row) {
     return offsets.count == 2 ? 0 : row;
 }
+
+/* A copy of count items; not NULL if there are none. NULL: out of memory. */
+static void *batchllm_params_copy(const void *items, int64_t count, size_t size) {
+    void *copy = malloc((size_t)count * size + 1);
+    if (copy && count) memcpy(copy, items, (size_t)count * size);
+    return copy;
+}
+
+/* Keeps both for the field, instead of what was kept for it before. Either may be NULL for want of memory, if
+ * second_wanted for the second: then neither is kept. */
+static batchllm_status batchllm_params_keep(batchllm_params_column *column, int field, void *first, void *second,
+                                            int second_wanted) {
+    if (!first || (second_wanted && !second)) {
+        free(first);
+        free(second);
+        return batchllm_params_memory();
+    }
+    free(column->kept[field][0]);
+    free(column->kept[field][1]);
+    column->kept[field][0] = first;
+    column->kept[field][1] = second;
+    return BATCHLLM_OK;
+}
+
+/* Points each row at its items, of this size. */
+static void batchllm_params_point(batchllm_params_column *column, int field, const void *items, size_t size,
+                                  batchllm_view_i64 offsets) {
+    for (int64_t i = 0; i < column->count; ++i) {
+        const int64_t *range = offsets.data + batchllm_params_list_of(offsets, i);
+        const char *first = (const char *)items + (size_t)range[0] * size;
+        memcpy(batchllm_params_at(column, i, batchllm_params_fields[field].at), &first, sizeof first);
+        *(int64_t *)batchllm_params_at(column, i, batchllm_params_fields[field].count_at) = range[1] - range[0];
+    }
+}
 %}
 
 %nodefaultctor batchllm_params_column;
 struct batchllm_params_column {};
 %extend batchllm_params_column {
     ~batchllm_params_column() {
+        for (int field = 0; field < batchllm_params_field_count; ++field) {
+            free($self->kept[field][0]);
+            free($self->kept[field][1]);
+        }
         free($self->items);
-        free($self->stop_tokens);
-        free($self->stop_text);
-        free($self->stop_strings);
-        free($self->bad_text);
-        free($self->bad_words);
-        free($self->bias_tokens);
-        free($self->bias_values);
         free($self);
     }
 }
@@ -85,179 +151,96 @@ static batchllm_params_column *batchllm_params_column_create(int64_t count,
  * "seed" takes the bits of a uint64. */
 static batchllm_status batchllm_params_set_integers(batchllm_params_column *column,
                                                     const char *field, batchllm_view_i64 values) {
-    static const struct { const char *name; size_t at; } fields[] = {
-        {"max_tokens", offsetof(batchllm_params, max_tokens)},
-        {"top_k", offsetof(batchllm_params, top_k)},
-        {"samples", offsetof(batchllm_params, samples)},
-        {"ignore_eos", offsetof(batchllm_params, ignore_eos)},
-        {"logprobs", offsetof(batchllm_params, logprobs)},
-        {"min_tokens", offsetof(batchllm_params, min_tokens)},
-        {"prompt_logprobs", offsetof(batchllm_params, prompt_logprobs)},
-        {"parse_special", offsetof(batchllm_params, parse_special)},
-        {"add_special", offsetof(batchllm_params, add_special)},
-        {"task", offsetof(batchllm_params, task)},
-        {"pooling", offsetof(batchllm_params, pooling)},
-        {"normalize", offsetof(batchllm_params, normalize)},
-        {"dimensions", offsetof(batchllm_params, dimensions)}};
-    size_t at = 0;
     const int seed = strcmp(field, "seed") == 0;
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; ++i)
-        if (strcmp(field, fields[i].name) == 0) at = fields[i].at;
-    if (!seed && at == 0)
-        return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                                   "%s is no whole-number sampling parameter", field);
-    if (values.count != 1 && values.count != column->count)
-        return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: %lld values for %lld rows",
-                                   field, (long long)values.count, (long long)column->count);
-    for (int64_t i = 0; i < column->count; ++i) {
+    int found;
+    batchllm_status status = batchllm_params_find(field, seed ? batchllm_set_seed : batchllm_set_integer,
+                                                  "whole-number parameter", &found);
+    if (status == BATCHLLM_OK) status = batchllm_params_values(column, field, values.count);
+    for (int64_t i = 0; status == BATCHLLM_OK && i < column->count; ++i) {
         const int64_t value = values.data[values.count == 1 ? 0 : i];
+        void *at = batchllm_params_at(column, i, batchllm_params_fields[found].at);
         if (seed) {
-            column->items[i].seed = (uint64_t)value;
+            *(uint64_t *)at = (uint64_t)value;
         } else if (value < INT32_MIN || value > INT32_MAX) {
             return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
                                        "%s: row %lld: %lld is out of range", field, (long long)i,
                                        (long long)value);
         } else {
-            *(int32_t *)((char *)&column->items[i] + at) = (int32_t)value;
+            *(int32_t *)at = (int32_t)value;
         }
     }
-    return BATCHLLM_OK;
+    return status;
 }
 
 /* The same for a float field. */
 static batchllm_status batchllm_params_set_numbers(batchllm_params_column *column,
                                                    const char *field, batchllm_view_f64 values) {
-    static const struct { const char *name; size_t at; } fields[] = {
-        {"temperature", offsetof(batchllm_params, temperature)},
-        {"top_p", offsetof(batchllm_params, top_p)},
-        {"min_p", offsetof(batchllm_params, min_p)},
-        {"repetition_penalty", offsetof(batchllm_params, repetition_penalty)},
-        {"presence_penalty", offsetof(batchllm_params, presence_penalty)},
-        {"frequency_penalty", offsetof(batchllm_params, frequency_penalty)}};
-    size_t at = 0;
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; ++i)
-        if (strcmp(field, fields[i].name) == 0) at = fields[i].at;
-    if (at == 0)
-        return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                                   "%s is no fractional sampling parameter", field);
-    if (values.count != 1 && values.count != column->count)
-        return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: %lld values for %lld rows",
-                                   field, (long long)values.count, (long long)column->count);
-    for (int64_t i = 0; i < column->count; ++i)
-        *(float *)((char *)&column->items[i] + at) =
+    int found;
+    batchllm_status status = batchllm_params_find(field, batchllm_set_number, "fractional parameter", &found);
+    if (status == BATCHLLM_OK) status = batchllm_params_values(column, field, values.count);
+    for (int64_t i = 0; status == BATCHLLM_OK && i < column->count; ++i)
+        *(float *)batchllm_params_at(column, i, batchllm_params_fields[found].at) =
             (float)values.data[values.count == 1 ? 0 : i];
-    return BATCHLLM_OK;
+    return status;
 }
 
-/* offsets: [2] one list for all rows, or [count + 1]. All input is copied. */
-static batchllm_status batchllm_params_set_stop_tokens(batchllm_params_column *column,
-                                                       batchllm_view_i32 tokens,
-                                                       batchllm_view_i64 offsets) {
-    const batchllm_status status =
-        batchllm_params_lists(column, "stop_tokens", offsets, tokens.count);
+/* The same for a list of tokens. offsets: [2] one list for all rows, or [count + 1]. All input is copied. */
+static batchllm_status batchllm_params_set_tokens(batchllm_params_column *column, const char *field,
+                                                  batchllm_view_i32 tokens,
+                                                  batchllm_view_i64 offsets) {
+    int found;
+    batchllm_status status = batchllm_params_find(field, batchllm_set_tokens, "list of tokens", &found);
+    if (status == BATCHLLM_OK) status = batchllm_params_lists(column, field, offsets, tokens.count);
     if (status != BATCHLLM_OK) return status;
     int32_t *copy = batchllm_params_copy(tokens.data, tokens.count, sizeof *copy);
-    if (!copy) return batchllm_params_memory();
-    free(column->stop_tokens);
-    column->stop_tokens = copy;
-    for (int64_t i = 0; i < column->count; ++i) {
-        const int64_t *range = offsets.data + batchllm_params_list_of(offsets, i);
-        column->items[i].stop_tokens = copy + range[0];
-        column->items[i].stop_token_count = range[1] - range[0];
-    }
-    return BATCHLLM_OK;
+    status = batchllm_params_keep(column, found, copy, NULL, 0);
+    if (status == BATCHLLM_OK) batchllm_params_point(column, found, copy, sizeof *copy, offsets);
+    return status;
 }
 
-%}
-%{
-/* Texts, each followed by a zero byte, with a pointer to each. Frees what was there before. */
-static batchllm_status batchllm_params_texts(const char *name, batchllm_view_bytes text,
-                                             batchllm_view_i64 starts, char **kept_text,
-                                             const char ***kept) {
+/* The same for a list of texts. text: each followed by a zero byte; starts: [texts], where each begins in it;
+ * offsets count texts. */
+static batchllm_status batchllm_params_set_texts(batchllm_params_column *column, const char *field,
+                                                 batchllm_view_bytes text, batchllm_view_i64 starts,
+                                                 batchllm_view_i64 offsets) {
+    int found;
+    batchllm_status status = batchllm_params_find(field, batchllm_set_texts, "list of texts", &found);
+    if (status == BATCHLLM_OK) status = batchllm_params_lists(column, field, offsets, starts.count);
+    if (status != BATCHLLM_OK) return status;
     for (int64_t i = 0; i < starts.count; ++i)
         if (starts.data[i] < 0 || starts.data[i] >= text.count)
             return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                                       "%s: string %lld begins outside the text", name,
+                                       "%s: string %lld begins outside the text", field,
                                        (long long)i);
     char *copy = batchllm_params_copy(text.data, text.count, 1);
-    const char **strings = malloc((size_t)starts.count * sizeof *strings + 1);
-    if (!copy || !strings) {
-        free(copy);
-        free(strings);
-        return batchllm_params_memory();
-    }
+    const char **texts = malloc((size_t)starts.count * sizeof *texts + 1);
+    status = batchllm_params_keep(column, found, copy, texts, 1);
+    if (status != BATCHLLM_OK) return status;
     copy[text.count] = 0;
-    for (int64_t i = 0; i < starts.count; ++i) strings[i] = copy + starts.data[i];
-    free(*kept_text);
-    free(*kept);
-    *kept_text = copy;
-    *kept = strings;
-    return BATCHLLM_OK;
-}
-%}
-%inline %{
-/* text: every stop string followed by a zero byte; starts: [strings], where each begins in text;
- * offsets count strings. */
-static batchllm_status batchllm_params_set_stop_strings(batchllm_params_column *column,
-                                                        batchllm_view_bytes text,
-                                                        batchllm_view_i64 starts,
-                                                        batchllm_view_i64 offsets) {
-    batchllm_status status = batchllm_params_lists(column, "stop_strings", offsets, starts.count);
-    if (status == BATCHLLM_OK)
-        status = batchllm_params_texts("stop_strings", text, starts, &column->stop_text,
-                                       &column->stop_strings);
-    for (int64_t i = 0; status == BATCHLLM_OK && i < column->count; ++i) {
-        const int64_t *range = offsets.data + batchllm_params_list_of(offsets, i);
-        column->items[i].stop_strings = column->stop_strings + range[0];
-        column->items[i].stop_string_count = range[1] - range[0];
-    }
+    for (int64_t i = 0; i < starts.count; ++i) texts[i] = copy + starts.data[i];
+    batchllm_params_point(column, found, texts, sizeof *texts, offsets);
     return status;
 }
 
-/* The same for bad words. */
-static batchllm_status batchllm_params_set_bad_words(batchllm_params_column *column,
-                                                     batchllm_view_bytes text,
-                                                     batchllm_view_i64 starts,
-                                                     batchllm_view_i64 offsets) {
-    batchllm_status status = batchllm_params_lists(column, "bad_words", offsets, starts.count);
-    if (status == BATCHLLM_OK)
-        status = batchllm_params_texts("bad_words", text, starts, &column->bad_text,
-                                       &column->bad_words);
-    for (int64_t i = 0; status == BATCHLLM_OK && i < column->count; ++i) {
-        const int64_t *range = offsets.data + batchllm_params_list_of(offsets, i);
-        column->items[i].bad_words = column->bad_words + range[0];
-        column->items[i].bad_word_count = range[1] - range[0];
-    }
-    return status;
-}
-
-/* tokens and values: the same length; offsets as for stop tokens. */
-static batchllm_status batchllm_params_set_biases(batchllm_params_column *column,
+/* The same for what is added to tokens' logits. tokens and values: the same length. */
+static batchllm_status batchllm_params_set_biases(batchllm_params_column *column, const char *field,
                                                   batchllm_view_i32 tokens, batchllm_view_f32 values,
                                                   batchllm_view_i64 offsets) {
     if (tokens.count != values.count)
         return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                                   "biases: %lld tokens and %lld values", (long long)tokens.count,
+                                   "%s: %lld tokens and %lld values", field, (long long)tokens.count,
                                    (long long)values.count);
-    const batchllm_status status = batchllm_params_lists(column, "biases", offsets, tokens.count);
+    int found;
+    batchllm_status status = batchllm_params_find(field, batchllm_set_biases, "list of biases", &found);
+    if (status == BATCHLLM_OK) status = batchllm_params_lists(column, field, offsets, tokens.count);
     if (status != BATCHLLM_OK) return status;
     int32_t *token_copy = batchllm_params_copy(tokens.data, tokens.count, sizeof *token_copy);
     float *value_copy = batchllm_params_copy(values.data, values.count, sizeof *value_copy);
-    if (!token_copy || !value_copy) {
-        free(token_copy);
-        free(value_copy);
-        return batchllm_params_memory();
-    }
-    free(column->bias_tokens);
-    free(column->bias_values);
-    column->bias_tokens = token_copy;
-    column->bias_values = value_copy;
-    for (int64_t i = 0; i < column->count; ++i) {
-        const int64_t *range = offsets.data + batchllm_params_list_of(offsets, i);
-        column->items[i].bias_tokens = token_copy + range[0];
-        column->items[i].bias_values = value_copy + range[0];
-        column->items[i].bias_count = range[1] - range[0];
-    }
-    return BATCHLLM_OK;
+    status = batchllm_params_keep(column, found, token_copy, value_copy, 1);
+    if (status != BATCHLLM_OK) return status;
+    batchllm_params_point(column, found, token_copy, sizeof *token_copy, offsets);
+    for (int64_t i = 0; i < column->count; ++i)
+        column->items[i].bias_values = value_copy + offsets.data[batchllm_params_list_of(offsets, i)];
+    return status;
 }
 %}

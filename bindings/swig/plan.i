@@ -10,6 +10,7 @@
 %ignore batchllm_predict_options;
 %ignore batchllm_predict_options_init;
 %ignore batchllm_plan_predict;
+%ignore batchllm_prediction_add;
 
 %nodefaultctor batchllm_plan;
 struct batchllm_plan {};
@@ -104,7 +105,7 @@ static batchllm_plan *batchllm_engine_take_plan(const batchllm_engine *engine,
 typedef struct batchllm_plan_groups {
     int64_t count;
     int64_t *prefix_tokens; /* [count] */
-    int64_t *head_tokens;   /* [count] */
+    int64_t *common_prefix_tokens;   /* [count] */
     int64_t *row_offsets;   /* [count + 1] */
     int64_t *rows;          /* [row_offsets[count]] */
 } batchllm_plan_groups;
@@ -112,7 +113,7 @@ typedef struct batchllm_plan_groups {
 static void batchllm_plan_groups_free(batchllm_plan_groups *groups) {
     if (!groups) return;
     free(groups->prefix_tokens);
-    free(groups->head_tokens);
+    free(groups->common_prefix_tokens);
     free(groups->row_offsets);
     free(groups->rows);
     free(groups);
@@ -128,10 +129,10 @@ static batchllm_status batchllm_plan_groups_fill(const batchllm_plan *plan,
     const int64_t count = batchllm_plan_group_count(plan);
     groups->count = count;
     groups->prefix_tokens = malloc((size_t)count * size + 1);
-    groups->head_tokens = malloc((size_t)count * size + 1);
+    groups->common_prefix_tokens = malloc((size_t)count * size + 1);
     groups->row_offsets = calloc((size_t)count + 1, size);
     groups->rows = malloc((size_t)stats.rows * size + 1);
-    if (!groups->prefix_tokens || !groups->head_tokens || !groups->row_offsets || !groups->rows)
+    if (!groups->prefix_tokens || !groups->common_prefix_tokens || !groups->row_offsets || !groups->rows)
         return batchllm_layer_fail(BATCHLLM_ERROR_OUT_OF_MEMORY, "no memory for the plan's groups");
     for (int64_t i = 0; i < count; ++i) {
         batchllm_plan_group_info group;
@@ -142,7 +143,7 @@ static batchllm_status batchllm_plan_groups_fill(const batchllm_plan *plan,
         if (at + group.row_count > stats.rows)
             return batchllm_layer_fail(BATCHLLM_ERROR_INTERNAL, "groups hold more rows than the plan");
         groups->prefix_tokens[i] = group.prefix_tokens;
-        groups->head_tokens[i] = group.head_tokens;
+        groups->common_prefix_tokens[i] = group.common_prefix_tokens;
         memcpy(groups->rows + at, group.rows, (size_t)group.row_count * size);
         groups->row_offsets[i + 1] = at + group.row_count;
     }
@@ -170,8 +171,8 @@ static batchllm_view_i64 batchllm_plan_groups_column_prefix_tokens(const batchll
     const batchllm_view_i64 view = {groups->prefix_tokens, groups->count};
     return view;
 }
-static batchllm_view_i64 batchllm_plan_groups_column_head_tokens(const batchllm_plan_groups *groups) {
-    const batchllm_view_i64 view = {groups->head_tokens, groups->count};
+static batchllm_view_i64 batchllm_plan_groups_column_common_prefix_tokens(const batchllm_plan_groups *groups) {
+    const batchllm_view_i64 view = {groups->common_prefix_tokens, groups->count};
     return view;
 }
 static batchllm_view_i64 batchllm_plan_groups_column_row_offsets(const batchllm_plan_groups *groups) {

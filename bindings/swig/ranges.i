@@ -4,7 +4,7 @@
 %ignore batchllm_ranges_choose;
 %ignore batchllm_ranges_free;
 %ignore batchllm_ranges::struct_size;
-%ignore batchllm_ranges::heads;
+%ignore batchllm_ranges::starts;
 %ignore batchllm_ranges::offsets;
 %ignore batchllm_ranges::places;
 %immutable batchllm_ranges::blind;
@@ -18,22 +18,22 @@
 %batchllm_blocking(batchllm_ranges_choose_from)
 %newobject batchllm_ranges_choose_from;
 %inline %{
-static batchllm_ranges *batchllm_ranges_choose_from(batchllm_view_bytes heads,
+static batchllm_ranges *batchllm_ranges_choose_from(batchllm_view_bytes starts,
                                                     batchllm_view_i64 offsets,
                                                     batchllm_view_i64 lengths,
                                                     batchllm_view_i64 places, int64_t partitions,
-                                                    int64_t rows, int64_t head_bytes,
+                                                    int64_t rows, int64_t start_bytes,
                                                     int64_t expected_tokens,
                                                     batchllm_status *FAILURE) {
     batchllm_ranges *ranges = NULL;
-    const int64_t n = batchllm_rows_of("heads", offsets, heads.count);
+    const int64_t n = batchllm_rows_of("starts", offsets, starts.count);
     if (n < 0) {
         *FAILURE = BATCHLLM_ERROR_INVALID_ARGUMENT;
         return NULL;
     }
     if (lengths.count != n || places.count != n) {
         *FAILURE = batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                                       "%lld lengths and %lld places for %lld heads",
+                                       "%lld lengths and %lld places for %lld starts",
                                        (long long)lengths.count, (long long)places.count,
                                        (long long)n);
         return NULL;
@@ -42,15 +42,15 @@ static batchllm_ranges *batchllm_ranges_choose_from(batchllm_view_bytes heads,
     batchllm_ranges_options_init(&options, sizeof options);
     options.partitions = partitions;
     options.rows = rows;
-    options.head_bytes = head_bytes;
+    options.start_bytes = start_bytes;
     options.expected_tokens = expected_tokens;
-    *FAILURE = batchllm_ranges_choose(n, heads.data, offsets.data, lengths.data, places.data,
+    *FAILURE = batchllm_ranges_choose(n, starts.data, offsets.data, lengths.data, places.data,
                                       &options, &ranges);
     return ranges;
 }
 
-static batchllm_view_bytes batchllm_ranges_column_heads(const batchllm_ranges *ranges) {
-    const batchllm_view_bytes view = {ranges->heads, ranges->offsets[ranges->count]};
+static batchllm_view_bytes batchllm_ranges_column_starts(const batchllm_ranges *ranges) {
+    const batchllm_view_bytes view = {ranges->starts, ranges->offsets[ranges->count]};
     return view;
 }
 static batchllm_view_i64 batchllm_ranges_column_offsets(const batchllm_ranges *ranges) {

@@ -41,6 +41,16 @@ static int64_t batchllm_check_tags(batchllm_view_u64 tags, int64_t rows) {
 %}
 
 %inline %{
+/* Fails if no row can run with these parameters, which all rows of a call have. */
+static batchllm_status batchllm_check_params(batchllm_engine *engine,
+                                             const batchllm_params_column *params) {
+    if (!params) return BATCHLLM_OK;
+    const batchllm_status status = batchllm_engine_check_params(engine, params->items);
+    if (status != BATCHLLM_ERROR_ROW_INVALID_PARAMETER) return status;
+    return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT, "no row can run: %s",
+                               batchllm_last_error());
+}
+
 /* tags: empty, or one per row. params: NULL, one for all rows, or one per row. */
 static batchllm_status batchllm_add_token_column(batchllm_engine *engine, batchllm_view_i32 tokens,
                                                  batchllm_view_i64 offsets, batchllm_view_u64 tags,

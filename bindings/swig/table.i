@@ -25,6 +25,7 @@ struct batchllm_table {};
 
 %batchllm_blocking(batchllm_table_create_from)
 %batchllm_blocking(batchllm_add_table_rows)
+%batchllm_blocking(batchllm_add_null_rows)
 %newobject batchllm_frame_create;
 %newobject batchllm_table_create_from;
 %newobject batchllm_template_parts;
@@ -169,6 +170,33 @@ static batchllm_status batchllm_add_table_rows(batchllm_engine *engine, const ba
     if (batchllm_check_tags(tags, prompts->count) < 0) return BATCHLLM_ERROR_INVALID_ARGUMENT;
     return batchllm_add_table(engine, table, tags.data, params ? params->items : NULL,
                               params ? params->count : 0);
+}
+
+/* Rows without a prompt, one for each tag: each gets ROW_NULL. */
+static batchllm_status batchllm_add_null_rows(batchllm_engine *engine, batchllm_view_u64 tags,
+                                              const batchllm_params_column *params) {
+    int64_t *offsets = calloc((size_t)tags.count + 1, sizeof *offsets);
+    uint8_t *validity = calloc((size_t)tags.count / 8 + 1, 1);
+    batchllm_table *table = NULL;
+    batchllm_status status = BATCHLLM_OK;
+    if (offsets && validity) {
+        const batchllm_table_column column = {
+            .struct_size = sizeof column, .name = "prompt", .text = "", .offsets = offsets, .validity = validity};
+        batchllm_table_options options;
+        batchllm_table_options_init(&options, sizeof options);
+        options.template_text = "{prompt}";
+        options.template_bytes = -1;
+        status = batchllm_table_create(tags.count, &column, 1, &options, &table);
+        if (status == BATCHLLM_OK)
+            status = batchllm_add_table(engine, table, tags.data, params ? params->items : NULL,
+                                        params ? params->count : 0);
+    } else {
+        status = batchllm_params_memory();
+    }
+    batchllm_table_destroy(table);
+    free(offsets);
+    free(validity);
+    return status;
 }
 
 static int64_t batchllm_table_rows(const batchllm_table *table) {

@@ -1,4 +1,4 @@
-// A layer of Mamba-2 (arXiv 2405.21060; LinearAttention with StateRule::state_space in model/model.h), from the product
+// A layer of Mamba-2 (arXiv 2405.21060; Mamba2 in model/model.h), from the product
 // of its input matrix to what its output matrix takes: convolution, steps, the rule over each context node of a step,
 // gate, norm.
 //

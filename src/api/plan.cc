@@ -31,9 +31,9 @@ Result<PlanOptions> read_options(const batchllm_plan_options *options) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "order is %d: it must be %d to %d",
                      known.order, BATCHLLM_ORDER_DECODE_FIRST, BATCHLLM_ORDER_ARRIVAL);
     }
-    if (!(known.head_cost >= 0)) {
-        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "head_cost is %g: it must not be negative",
-                     known.head_cost);
+    if (!(known.common_prefix_cost >= 0)) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "common_prefix_cost is %g: it must not be negative", known.common_prefix_cost);
     }
     if (known.min_prefix_tokens < 0) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
@@ -44,7 +44,7 @@ Result<PlanOptions> read_options(const batchllm_plan_options *options) {
     if (known.min_prefix_tokens > 0) read.min_prefix_tokens = known.min_prefix_tokens;
     read.enlarge = known.enlarge;
     read.levels = known.levels;
-    read.head_cost = std::min(known.head_cost, most_head_cost);
+    read.common_prefix_cost = std::min(known.common_prefix_cost, most_common_prefix_cost);
     read.self_contained = known.self_contained != 0;
     read.tokenizer_fingerprint = known.tokenizer_fingerprint;
     return read;
@@ -208,7 +208,8 @@ int32_t batchllm_plan_group(const batchllm_plan *handle, int64_t group,
             const PlanPrefix &prefix = plan.prefixes[static_cast<size_t>(of.prefix)];
             full.prefix_tokens = prefix.length;
             if (prefix.parent >= 0) {
-                full.head_tokens = plan.prefixes[static_cast<size_t>(prefix.parent)].length;
+                full.common_prefix_tokens =
+                    plan.prefixes[static_cast<size_t>(prefix.parent)].length;
             }
         }
         full.row_count = of.row_end - of.row_begin;

@@ -32,4 +32,7 @@ struct PlanRows {
 Result<std::optional<PlanRows>> rows_of(const Plan &plan, const int32_t *tokens,
                                         const int64_t *offsets);
 
+// What a caller gave, as far as its struct_size goes. An error names the figure that is no figure.
+Result<batchllm_prediction> checked_prediction(const char *name, const batchllm_prediction *given);
+
 } // namespace batchllm::api

@@ -7,6 +7,7 @@
 
 #include "api/boundary.h"
 #include "api/plan.h"
+#include "report/prediction_sum.h"
 
 using namespace batchllm;
 using api::guard;
@@ -67,6 +68,18 @@ batchllm_prediction as_struct(const Prediction &prediction, size_t devices) {
 
 } // namespace
 
+Result<batchllm_prediction> api::checked_prediction(const char *name,
+                                                    const batchllm_prediction *given) {
+    batchllm_prediction known{};
+    RETURN_IF_ERROR(copy_known(name, given, &known, sizeof known));
+    if (const char *figure = wrong_figure(known)) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s->%s: it must be finite, and at least 0",
+                     name, figure);
+    }
+    known.device[sizeof known.device - 1] = 0;
+    return known;
+}
+
 extern "C" {
 
 void batchllm_predict_options_init(batchllm_predict_options *options, size_t struct_size) {
@@ -98,6 +111,17 @@ int32_t batchllm_plan_predict(const batchllm_plan *plan, const int32_t *tokens,
                          predict(plan->plan, rows->column, column, engine, read));
         const batchllm_prediction full = as_struct(prediction, engine.devices.size());
         return api::copy_out("out", &full, sizeof full, out);
+    });
+}
+
+int32_t batchllm_prediction_add(batchllm_prediction *sum, const batchllm_prediction *part) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("sum", sum));
+        RETURN_IF_ERROR(need("part", part));
+        ASSIGN_OR_RETURN(batchllm_prediction known, api::checked_prediction("sum", sum));
+        ASSIGN_OR_RETURN(const batchllm_prediction added, api::checked_prediction("part", part));
+        add_up(added, &known);
+        return api::copy_out("sum", &known, sizeof known, sum);
     });
 }
 

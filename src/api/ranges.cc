@@ -14,7 +14,7 @@ namespace {
 
 // batchllm_ranges with the memory that its pointers lead to.
 struct RangesBatch : batchllm_ranges {
-    std::string all_heads;
+    std::string all_starts;
     std::vector<int64_t> all_offsets = {0};
     std::vector<int64_t> all_places;
 };
@@ -23,7 +23,7 @@ batchllm_ranges_options default_options() {
     batchllm_ranges_options options{};
     options.struct_size = sizeof options;
     options.partitions = 1;
-    options.head_bytes = RangeOptions().head_bytes;
+    options.start_bytes = RangeOptions().start_bytes;
     options.expected_tokens = 1;
     return options;
 }
@@ -32,11 +32,11 @@ Result<RangeOptions> read_options(const batchllm_ranges_options *options, int64_
     ASSIGN_OR_RETURN(const batchllm_ranges_options known,
                      api::over_defaults(options, default_options()));
     RETURN_IF_ERROR(api::need_zero("options->reserved", known.reserved));
-    if (known.partitions < 1 || known.head_bytes < 1 || known.expected_tokens < 0) {
+    if (known.partitions < 1 || known.start_bytes < 1 || known.expected_tokens < 0) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                     "%" PRId64 " partitions, heads of %" PRId64 " bytes, %" PRId64
+                     "%" PRId64 " partitions, starts of %" PRId64 " bytes, %" PRId64
                      " tokens: at least 1, 1 and 0",
-                     known.partitions, known.head_bytes, known.expected_tokens);
+                     known.partitions, known.start_bytes, known.expected_tokens);
     }
     if (known.rows != 0 && known.rows < n) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "a sample of %" PRId64 " rows from %" PRId64,
@@ -45,7 +45,7 @@ Result<RangeOptions> read_options(const batchllm_ranges_options *options, int64_
     RangeOptions read;
     read.partitions = known.partitions;
     read.rows = known.rows == 0 ? n : known.rows;
-    read.head_bytes = known.head_bytes;
+    read.start_bytes = known.start_bytes;
     read.expected_tokens = known.expected_tokens;
     return read;
 }
@@ -59,33 +59,33 @@ void batchllm_ranges_options_init(batchllm_ranges_options *options, size_t struc
     api::init_struct(&defaults, sizeof defaults, options, struct_size);
 }
 
-int32_t batchllm_ranges_choose(int64_t n, const char *heads, const int64_t *offsets,
+int32_t batchllm_ranges_choose(int64_t n, const char *starts, const int64_t *offsets,
                                const int64_t *lengths, const int64_t *places,
                                const batchllm_ranges_options *options, batchllm_ranges **out) {
     return guard_out(out, [&]() -> Status {
-        RETURN_IF_ERROR(check_column("heads", heads, "offsets", offsets, n));
+        RETURN_IF_ERROR(check_column("starts", starts, "offsets", offsets, n));
         if (n > 0) {
             RETURN_IF_ERROR(need("lengths", lengths));
             RETURN_IF_ERROR(need("places", places));
         }
         ASSIGN_OR_RETURN(const RangeOptions read, read_options(options, n));
-        const Column<char> column{n, heads, offsets};
+        const Column<char> column{n, starts, offsets};
         std::vector<SampledPrompt> sample;
         for (int64_t i = 0; i < n; ++i) {
-            const std::span<const char> head = column[i];
-            sample.push_back({{head.data(), head.size()}, places[i], lengths[i]});
+            const std::span<const char> start = column[i];
+            sample.push_back({{start.data(), start.size()}, places[i], lengths[i]});
         }
         const PrefixRanges chosen = choose_ranges(&sample, read);
         auto made = std::make_unique<RangesBatch>();
         for (const PrefixRanges::Boundary &boundary : chosen.boundaries) {
-            made->all_heads += boundary.head;
-            made->all_offsets.push_back(static_cast<int64_t>(made->all_heads.size()));
+            made->all_starts += boundary.start;
+            made->all_offsets.push_back(static_cast<int64_t>(made->all_starts.size()));
             made->all_places.push_back(boundary.place);
         }
         made->struct_size = sizeof(batchllm_ranges);
         made->blind = chosen.blind ? 1 : 0;
         made->count = static_cast<int64_t>(made->all_places.size());
-        made->heads = made->all_heads.data();
+        made->starts = made->all_starts.data();
         made->offsets = made->all_offsets.data();
         made->places = made->all_places.data();
         *out = made.release();

@@ -8,7 +8,6 @@
 #include "api/plan.h"
 #include "api/tokenizer.h"
 #include "base/file.h"
-#include "base/prediction_sum.h"
 #include "report/page.h"
 
 using namespace batchllm;
@@ -106,13 +105,8 @@ int32_t batchllm_report_add_prediction(batchllm_report *report,
     return guard([&]() -> Status {
         RETURN_IF_ERROR(need("report", report));
         RETURN_IF_ERROR(need("prediction", prediction));
-        batchllm_prediction known{};
-        RETURN_IF_ERROR(copy_known("prediction", prediction, &known, sizeof known));
-        if (const char *figure = wrong_figure(known)) {
-            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                         "prediction->%s: it must be finite, and at least 0", figure);
-        }
-        known.device[sizeof known.device - 1] = 0;
+        ASSIGN_OR_RETURN(const batchllm_prediction known,
+                         api::checked_prediction("prediction", prediction));
         report->record->add_prediction(known);
         return {};
     });

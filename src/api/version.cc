@@ -1,6 +1,7 @@
 // Version, status names, the last error, and the defaults of the options.
 #include "api/boundary.h"
 #include "batchllm.h"
+#include "report/finish_name.h"
 #include "runtime/options.h"
 
 using namespace batchllm;
@@ -47,6 +48,8 @@ const char *batchllm_status_name(int32_t status) {
 #undef NAME
     return "unknown status";
 }
+
+const char *batchllm_finish_name(int32_t reason) { return finish_name(reason); }
 
 const char *batchllm_last_error(void) { return api::last_error(); }
 

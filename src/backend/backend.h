@@ -61,15 +61,6 @@ struct GroupPages {
     }
 };
 
-// What a row of the data set asks for: what a request computes from its tokens.
-enum class Task : uint8_t {
-    generate, // a token, sampled from the logits
-    score,    // log-probabilities of given tokens
-    embed,    // the hidden state, after the last norm
-    classify, // also the hidden state: the runtime computes the small classification head
-};
-constexpr bool embedded(Task task) { return task == Task::embed || task == Task::classify; }
-
 // A result that the caller wants from a token of the batch.
 struct OutputRow {
     int32_t token; // index into TokenBatch::tokens

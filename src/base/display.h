@@ -1,4 +1,4 @@
-// Names and numbers formatted for people.
+// Numbers formatted for people.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,6 @@
 
 namespace batchllm {
 
-const char *finish_name(int32_t reason); // "stop" of BATCHLLM_FINISH_STOP
 std::string format_count(int64_t value); // 12,345
 
 } // namespace batchllm

@@ -21,9 +21,19 @@ std::string plain(double value) {
 }
 
 constexpr std::string_view float_key = "__float__";
+// Stands for the value of a key that is given twice: a number that no type can hold, so that it is
+// neither null nor of a type that a caller asks for.
+JsonView given_twice() {
+    static constexpr JsonNode node = {
+        .text = "?", .integer = 0, .size = 1, .kind = JsonNode::Kind::number, .is_short = false};
+    return JsonView(&node);
+}
+
 constexpr std::string_view not_finite_names[] = {"Infinity", "-Infinity", "NaN"};
 
 } // namespace
+
+bool JsonValue::is_given_twice() const { return view_.number_text() == "?"; }
 
 Status JsonValue::fail(const std::string &problem) const { return refuse(source_->code, problem); }
 
@@ -32,6 +42,10 @@ Status JsonValue::unsupported(const std::string &what) const {
 }
 
 Status JsonValue::refuse(int32_t code, const std::string &problem) const {
+    if (is_given_twice()) {
+        return error(source_->code, "%s: the key \"%s\" is given twice", source_->file.c_str(),
+                     path_.c_str());
+    }
     // Minifying walks the whole value, so only scalars and short values are shown.
     std::string shown;
     if (const auto name = not_finite()) {
@@ -56,9 +70,10 @@ JsonValue JsonValue::child(std::string_view key, JsonView value) const {
 }
 
 Result<bool> JsonValue::boolean() const {
-    const std::optional<bool> value = view_.boolean();
-    if (!value.has_value()) return fail("must be true or false");
-    return *value;
+    if (const auto value = view_.boolean()) return *value;
+    const std::optional<int64_t> value = view_.integer();
+    if (value != 0 && value != 1) return fail("must be true or false");
+    return *value == 1;
 }
 
 Result<int64_t> JsonValue::integer(int64_t least, int64_t most) const {
@@ -111,20 +126,30 @@ Result<std::vector<JsonValue>> JsonValue::elements() const {
 Result<std::vector<std::pair<std::string_view, JsonValue>>> JsonValue::members() const {
     const std::optional<JsonMembers> members = view_.members();
     if (!members.has_value() || not_finite()) return fail("must be an object");
+    if (const auto key = members->equal_keys()) return child(*key, given_twice()).fail("");
     std::vector<std::pair<std::string_view, JsonValue>> out;
     for (const auto [key, value] : *members) out.emplace_back(key, child(key, value));
     return out;
 }
 
 std::optional<JsonValue> JsonValue::find(std::string_view key) const {
-    const std::optional<JsonView> found = view_.find(key);
-    if (!found.has_value() || not_finite()) return std::nullopt;
+    const std::optional<JsonMembers> members = view_.members();
+    if (!members.has_value() || not_finite()) return std::nullopt;
+    std::optional<JsonView> found;
+    for (const auto [name, value] : *members) {
+        if (name != key) continue;
+        found = found.has_value() ? given_twice() : value;
+    }
+    if (!found.has_value()) return std::nullopt;
     return child(key, *found);
 }
 
 Result<JsonValue> JsonValue::at(std::string_view key) const {
     if (!is_object()) return fail("must be an object");
-    if (auto value = find(key)) return *std::move(value);
+    if (auto value = find(key)) {
+        if (value->is_given_twice()) return value->fail("");
+        return *std::move(value);
+    }
     std::string path = path_.empty() ? "" : path_ + ".";
     path += key;
     return error(source_->code, "%s: \"%s\" is missing", source_->file.c_str(), path.c_str());
@@ -174,25 +199,26 @@ Result<JsonDocument> JsonDocument::read(std::string text, const JsonRules &rules
     if (fault.kind != JsonFault::Kind::none) {
         return error(code, "%s: not JSON: %s", file.c_str(), fault.text.c_str());
     }
+    return document;
+}
+
+Result<JsonDocument> JsonDocument::parse(std::string_view text, const std::string &file,
+                                         int32_t code) {
+    ASSIGN_OR_RETURN(JsonDocument document, read(std::string(text), {}, file, code));
     if (const auto path = find_equal_keys(document.root_)) {
         return error(code, "%s: the key \"%s\" is given twice", file.c_str(), path->c_str());
     }
     return document;
 }
 
-Result<JsonDocument> JsonDocument::parse(std::string_view text, const std::string &file,
-                                         int32_t code) {
-    return read(std::string(text), {}, file, code);
-}
-
-Result<JsonDocument> JsonDocument::parse_of_python(std::string_view text, const std::string &file,
+Result<JsonDocument> JsonDocument::parse_of_python(std::string text, const std::string &file,
                                                    int32_t code) {
-    return read(std::string(text), {.python = true}, file, code);
+    return read(std::move(text), {.python = true}, file, code);
 }
 
 Result<JsonDocument> JsonDocument::load(const std::string &path, size_t limit, int32_t code) {
     ASSIGN_OR_RETURN(std::string text, read_file(path, limit));
-    return read(std::move(text), {.python = true}, path, code);
+    return parse_of_python(std::move(text), path, code);
 }
 
 } // namespace batchllm

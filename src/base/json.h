@@ -1,4 +1,4 @@
-// A JSON file -> named values. Every value knows its file and its path of keys, so that errors can
+// A JSON file -> named values. A key that is given twice is an error once somebody asks for it. Every value knows its file and its path of keys, so that errors can
 // name both. Meant for files, because each value stores the text of its path; code that reads many
 // values, such as rows or a vocabulary, uses the views of json_view.h.
 #pragma once
@@ -27,7 +27,7 @@ class JsonValue {
     bool is_string() const { return view_.is_string(); }
 
     // Each fails, naming file, key and value, if the value has another type or is outside [least,
-    // most]. A number with a fraction or an exponent is not an integer.
+    // most]. 1.0 and 1e3 are integers; as in Python, 0 and 1 are false and true.
     Result<bool> boolean() const;
     Result<int64_t> integer(int64_t least, int64_t most) const;
     Result<double> number(double least, double most) const;
@@ -39,7 +39,8 @@ class JsonValue {
     Result<std::vector<std::pair<std::string_view, JsonValue>>> members() const;
 
     // A member of an object. If it is absent, find returns nothing and at fails. A null is returned
-    // as a value.
+    // as a value. If the key is given twice, at fails, and find returns a value of no type, with
+    // which everything fails.
     std::optional<JsonValue> find(std::string_view key) const;
     Result<JsonValue> at(std::string_view key) const;
     // Empty if it is absent or null.
@@ -68,6 +69,7 @@ class JsonValue {
         : view_(view), source_(source), path_(std::move(path)) {}
     Status refuse(int32_t code, const std::string &problem) const;
     JsonValue child(std::string_view key, JsonView view) const;
+    bool is_given_twice() const;
 
     JsonView view_;
     const Source *source_;
@@ -76,13 +78,13 @@ class JsonValue {
 
 class JsonDocument {
   public:
-    // file: its name, for errors. code: BATCHLLM_ERROR_... of all errors, including parse errors.
+    // file: its name, for errors. code: BATCHLLM_ERROR_... of all errors, including parse errors. Two
+    // equal keys in an object are an error even if nobody asks for them.
     static Result<JsonDocument> parse(std::string_view text, const std::string &file, int32_t code);
 
-    // The same for the output of Python's json module, which is not valid JSON if a number is not
-    // finite: a bare Infinity, -Infinity or NaN is read as the object that transformers 5 writes
-    // instead, {"__float__": "Infinity"}.
-    static Result<JsonDocument> parse_of_python(std::string_view text, const std::string &file,
+    // The output of Python's json module, which is not valid JSON if a number is not finite: a bare
+    // Infinity, -Infinity or NaN. Two equal keys are accepted where nobody asks for them.
+    static Result<JsonDocument> parse_of_python(std::string text, const std::string &file,
                                                 int32_t code);
 
     // Reads a file of at most `limit` bytes like parse_of_python.

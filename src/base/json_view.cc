@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <new>
 #include <utility>
+
+#include <simdjson.h>
 
 #include "base/json_escape.h"
 #include "base/printable.h"
@@ -21,26 +24,6 @@ using Kind = JsonNode::Kind;
 constexpr size_t few_members = 16;
 
 bool holds_values(JsonView value) { return value.is_array() || value.is_object(); }
-
-// A key that occurs twice in the object.
-std::optional<std::string_view> equal_keys_of(const JsonMembers &members) {
-    std::array<std::string_view, few_members> few;
-    std::vector<std::string_view> many;
-    size_t count = 0;
-    for (const auto [key, member] : members) {
-        if (count < few_members) {
-            if (std::find(few.begin(), few.begin() + count, key) != few.begin() + count) return key;
-            few[count++] = key;
-        } else {
-            many.push_back(key);
-        }
-    }
-    if (many.empty()) return std::nullopt;
-    many.insert(many.end(), few.begin(), few.end());
-    std::sort(many.begin(), many.end());
-    const auto twice = std::adjacent_find(many.begin(), many.end());
-    return twice == many.end() ? std::nullopt : std::optional(*twice);
-}
 
 // The path from `value` to the key: ".rope.base", "[3].id". The parser bounds the nesting depth and
 // thus the recursion.
@@ -56,7 +39,7 @@ std::optional<std::string> path_to_equal_keys(JsonView value) {
             ++index;
         }
     } else if (const auto members = value.members()) {
-        if (const auto twice = equal_keys_of(*members)) return "." + printable(*twice);
+        if (const auto twice = members->equal_keys()) return "." + printable(*twice);
         for (const auto [key, member] : *members) {
             if (!holds_values(member)) continue;
             if (auto path = path_to_equal_keys(member)) return "." + printable(key) + *path;
@@ -65,7 +48,7 @@ std::optional<std::string> path_to_equal_keys(JsonView value) {
     return std::nullopt;
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) { return static_cast<unsigned char>(c - '0') < 10; }
 
 // Whether a number, which is not zero, is less than 1. It lies outside the range of a double.
 bool is_tiny(std::string_view text) {
@@ -139,307 +122,216 @@ void append_text(JsonView value, std::string *out) {
     }
 }
 
-template <typename T> std::optional<T> integer_of(std::string_view text) {
-    T value{};
-    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
-    return value;
-}
-
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-// Whether 8 characters contain one that ends a run inside a string: a quotation mark, a backslash
-// or a control character.
-bool has_mark(uint64_t characters) {
-    constexpr uint64_t ones = 0x0101010101010101;
-    constexpr uint64_t highs = ones * 0x80;
-    const auto zero_byte = [](uint64_t bytes) { return (bytes - ones) & ~bytes & highs; };
-    const uint64_t controls = (characters - ones * 0x20) & ~characters & highs;
-    return (zero_byte(characters ^ ones * '"') | zero_byte(characters ^ ones * '\\') | controls) !=
-           0;
+namespace ondemand = simdjson::ondemand;
+
+// -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?
+bool is_number(std::string_view text) {
+    size_t at = 0;
+    const auto take = [&](char c) { return at < text.size() && text[at] == c && ++at > 0; };
+    const auto digits = [&] {
+        const size_t from = at;
+        while (at < text.size() && is_digit(text[at])) ++at;
+        return at > from;
+    };
+    take('-');
+    if (!take('0') && !digits()) return false;
+    if (take('.') && !digits()) return false;
+    if (take('e') || take('E')) {
+        if (!take('+')) take('-');
+        if (!digits()) return false;
+    }
+    return at == text.size();
 }
 
-void append_utf8(uint32_t point, char **to) {
-    const auto put = [&](uint32_t byte) { *(*to)++ = static_cast<char>(byte); };
-    if (point < 0x80) {
-        put(point);
-        return;
+// A number of up to 18 digits without a fraction or an exponent, as most numbers are.
+bool short_integer(std::string_view text, int64_t *value) {
+    const bool minus = text.front() == '-';
+    text.remove_prefix(minus ? 1 : 0);
+    if (text.empty() || text.size() > 18 || (text.front() == '0' && text.size() > 1)) return false;
+    int64_t read = 0;
+    for (const char c : text) {
+        if (!is_digit(c)) return false;
+        read = read * 10 + (c - '0');
     }
-    if (point < 0x800) {
-        put(0xC0 | point >> 6);
-    } else {
-        if (point < 0x10000) {
-            put(0xE0 | point >> 12);
-        } else {
-            put(0xF0 | point >> 18);
-            put(0x80 | (point >> 12 & 0x3F));
-        }
-        put(0x80 | (point >> 6 & 0x3F));
-    }
-    put(0x80 | (point & 0x3F));
+    *value = minus ? -read : read;
+    return true;
 }
 
-// Reads one text into nodes.
+// Visits all of a text and makes nodes of it.
 class Reader {
   public:
-    // open: memory for the reader's own use. unescape_to: called once if a string has an escape;
-    // returns as many bytes as the text has.
-    Reader(std::string_view text, const JsonRules &rules, std::vector<JsonNode> *nodes,
-           std::vector<uint32_t> *open, const std::function<char *()> &unescape_to)
-        : begin_(text.data()), end_(text.data() + text.size()), at_(begin_), rules_(rules),
-          nodes_(*nodes), open_(*open), unescape_to_(unescape_to) {}
+    // list: the text in brackets, because the parser treats a value in a document differently from a
+    // whole document; json_padding bytes after it are readable. nodes: room for all that it can
+    // have. unescape_to: called once if a string has an escape.
+    Reader(ondemand::parser *parser, std::string_view list, const JsonRules &rules, JsonNode *nodes,
+           const std::function<char *()> &unescape_to)
+        : parser_(*parser), list_(list), rules_(rules), node_(nodes), unescape_to_(unescape_to) {}
 
     JsonFault read() {
-        nodes_.clear();
-        open_.clear();
-        if (std::string_view(begin_, end_).starts_with("\xEF\xBB\xBF")) at_ += 3;
-        if (!values()) return {JsonFault::Kind::grammar, std::move(problem_)};
+        if (!whole()) return std::move(fault_);
         if (!malformed_.empty()) return {JsonFault::Kind::number, std::move(malformed_)};
         return {};
     }
 
   private:
-    std::string place(const char *at) const { return " at byte " + std::to_string(at - begin_); }
-    bool fail(const std::string &what) {
-        problem_ = (at_ == end_ ? "the text ends too early" : what) + place(at_);
+    bool fail(const std::string &problem) {
+        const char *at = nullptr;
+        if (!iterating_ || document_.current_location().get(at) != simdjson::SUCCESS) at = nullptr;
+        fault_ = {JsonFault::Kind::grammar, problem + (at != nullptr ? place(at) : "")};
         return false;
     }
-
-    char peek() const { return at_ < end_ ? *at_ : '\0'; }
-    void skip_space() {
-        while (at_ < end_ && is_space(*at_)) ++at_;
-    }
-
-    // Without recursion, so that nesting needs no stack.
-    bool values() {
-        for (;;) {
-            if (!open_.empty() && nodes_[open_.back()].kind == Kind::object && !key()) return false;
-            skip_space();
-            bool entered = false;
-            if (!value(&entered)) return false;
-            if (entered) continue; // the next value is the first in this one
-            for (;;) {
-                skip_space();
-                if (open_.empty()) return at_ == end_ || fail("something after the value");
-                JsonNode &around = nodes_[open_.back()];
-                ++around.size;
-                const bool of_array = around.kind == Kind::array;
-                const char next = peek();
-                if (next == ',') {
-                    ++at_;
-                    break;
-                }
-                if (next != (of_array ? ']' : '}')) {
-                    return fail(of_array ? "neither a comma nor ]" : "neither a comma nor }");
-                }
-                ++at_;
-                around.nodes = static_cast<uint32_t>(nodes_.size()) - open_.back();
-                open_.pop_back();
-            }
+    bool fail(simdjson::error_code problem) {
+        if (problem == simdjson::MEMALLOC) {
+            fault_.kind = JsonFault::Kind::memory;
+        } else if (problem == simdjson::UTF8_ERROR) {
+            fault_ = {JsonFault::Kind::utf8, "the text is not valid UTF-8"};
+        } else {
+            return fail(simdjson::error_message(problem));
         }
+        return false;
+    }
+    std::string place(const char *at) const {
+        const auto byte = std::clamp<ptrdiff_t>(at - list_.data() - 1, 0,
+                                                static_cast<ptrdiff_t>(list_.size()) - 2);
+        return " at byte " + std::to_string(byte);
+    }
+    // Takes the parser's result unless it is an error.
+    template <typename T> bool take(simdjson::simdjson_result<T> from, T *to) {
+        const simdjson::error_code problem = std::move(from).get(*to);
+        return problem == simdjson::SUCCESS || fail(problem);
     }
 
-    JsonNode &add(Kind kind) {
-        JsonNode &node = nodes_.emplace_back();
-        node.kind = kind;
-        return node;
+    bool whole() {
+        const size_t padded = list_.size() + simdjson::SIMDJSON_PADDING;
+        if (!take(parser_.iterate(list_.data(), list_.size(), padded), &document_)) return false;
+        iterating_ = true;
+        ondemand::array list;
+        if (!take(document_.get_array(), &list)) return false;
+        size_t values = 0;
+        for (auto item : list) {
+            ondemand::value one;
+            if (!take(std::move(item), &one)) return false;
+            if (++values > 1) return fail("something after the value");
+            if (!value(one, 0)) return false;
+        }
+        if (values == 0) return fail("no value");
+        return document_.current_location().error() == simdjson::OUT_OF_BOUNDS ||
+               fail("something after the value");
     }
 
-    bool value(bool *entered) {
-        switch (peek()) {
+    bool value(ondemand::value from, uint32_t depth) {
+        std::string_view token = from.raw_json_token();
+        switch (token.front()) {
         case '{':
-            return enter(Kind::object, '}', entered);
         case '[':
-            return enter(Kind::array, ']', entered);
-        case '"':
-            return string();
-        case 't':
-            if (!word("true")) break;
-            add(Kind::boolean).truth = true;
-            return true;
-        case 'f':
-            if (!word("false")) break;
-            add(Kind::boolean).truth = false;
-            return true;
-        case 'n':
-            if (!word("null")) break;
-            add(Kind::null);
-            return true;
+            if (depth >= rules_.most_depth) {
+                return fail("nested more than " + std::to_string(rules_.most_depth) +
+                            " levels deep");
+            }
+            return token.front() == '{' ? object(from, depth) : array(from, depth);
+        case '"': {
+            ondemand::raw_json_string raw;
+            return take(from.get_raw_json_string(), &raw) && string(raw);
+        }
         default:
-            if (number()) return true;
+            while (is_space(token.back())) token.remove_suffix(1);
+            return scalar(token);
         }
-        return fail("no value");
     }
 
-    bool enter(Kind kind, char close, bool *entered) {
-        if (open_.size() >= rules_.most_depth) {
-            return fail("nested more than " + std::to_string(rules_.most_depth) + " levels deep");
-        }
-        ++at_;
-        skip_space();
-        JsonNode &node = add(kind);
-        node.size = 0;
-        node.nodes = 1;
-        *entered = peek() != close;
-        if (*entered) {
-            open_.push_back(static_cast<uint32_t>(nodes_.size() - 1));
+    // The parser takes any word for a value.
+    bool scalar(std::string_view token) {
+        const char first = token.front();
+        if (is_digit(first) || first == '-' || first == '+' || first == '.') {
+            node_->is_short = short_integer(token, &node_->integer);
+            if (node_->is_short || is_number(token) || (rules_.python && token == "-Infinity")) {
+                add(Kind::number, token);
+                return true;
+            }
+            if (malformed_.empty()) malformed_ = "a malformed number" + place(token.data());
+            node_++->kind = Kind::null;
+        } else if (token == "true" || token == "false") {
+            node_->kind = Kind::boolean;
+            node_++->truth = token == "true";
+        } else if (token == "null") {
+            node_++->kind = Kind::null;
+        } else if (rules_.python && (token == "NaN" || token == "Infinity")) {
+            node_->is_short = false;
+            add(Kind::number, token);
         } else {
-            ++at_;
+            return fail("no value");
         }
         return true;
     }
 
-    bool key() {
-        skip_space();
-        if (peek() != '"') return fail("no key");
-        if (!string()) return false;
-        skip_space();
-        if (peek() != ':') return fail("no colon after a key");
-        ++at_;
+    bool array(ondemand::value from, uint32_t depth) {
+        ondemand::array list;
+        if (!take(from.get_array(), &list)) return false;
+        JsonNode *const node = open(Kind::array);
+        for (auto item : list) {
+            ondemand::value one;
+            if (!take(std::move(item), &one) || !value(one, depth + 1)) return false;
+            ++node->size;
+        }
+        node->nodes = static_cast<uint32_t>(node_ - node);
         return true;
     }
 
-    bool word(std::string_view name) {
-        if (!std::string_view(at_, end_).starts_with(name)) return false;
-        at_ += name.size();
+    bool object(ondemand::value from, uint32_t depth) {
+        ondemand::object list;
+        if (!take(from.get_object(), &list)) return false;
+        JsonNode *const node = open(Kind::object);
+        for (auto item : list) {
+            ondemand::field field;
+            if (!take(std::move(item), &field) || !string(field.key()) ||
+                !value(field.value(), depth + 1)) {
+                return false;
+            }
+            ++node->size;
+        }
+        node->nodes = static_cast<uint32_t>(node_ - node);
         return true;
     }
 
-    // What begins like a number and is none is noted, and the reader goes on after it.
-    bool number() {
-        const char *const from = at_;
-        if (rules_.python && (word("NaN") || word("Infinity") || word("-Infinity"))) {
-            add_text(Kind::number, from, at_);
-            return true;
+    // The parser has checked that the string ends, and its characters.
+    bool string(ondemand::raw_json_string raw) {
+        const char *const from = raw.raw();
+        const auto left = static_cast<size_t>(list_.data() + list_.size() - from);
+        const auto *const end = static_cast<const char *>(std::memchr(from, '"', left));
+        std::string_view text(from, static_cast<size_t>(end - from));
+        if (text.find('\\') != std::string_view::npos) {
+            if (unescaped_ == nullptr) unescaped_ = reinterpret_cast<uint8_t *>(unescape_to_());
+            if (!take(parser_.unescape(raw, unescaped_), &text)) return false;
+            // The parser accepts escapes of unpaired surrogates.
+            if (!is_utf8(text)) return fail("an escape of half a surrogate pair");
         }
-        const char first = peek();
-        if (!is_digit(first) && first != '-' && first != '+' && first != '.') return false;
-        if (first == '-') ++at_;
-        bool well_formed = peek() == '0' ? (++at_, true) : digits();
-        if (peek() == '.') {
-            ++at_;
-            well_formed &= digits();
-        }
-        if (peek() == 'e' || peek() == 'E') {
-            ++at_;
-            if (peek() == '-' || peek() == '+') ++at_;
-            well_formed &= digits();
-        }
-        const char *const end = at_;
-        while (at_ < end_ && !is_space(*at_) && !std::strchr(",:]}[{\"", *at_)) ++at_;
-        well_formed &= at_ == end;
-        if (well_formed) {
-            add_text(Kind::number, from, at_);
-        } else {
-            if (malformed_.empty()) malformed_ = "a malformed number" + place(from);
-            add(Kind::null);
-        }
+        add(Kind::string, text);
         return true;
     }
 
-    bool digits() {
-        const char *const from = at_;
-        while (at_ < end_ && is_digit(*at_)) ++at_;
-        return at_ > from;
+    void add(Kind kind, std::string_view text) {
+        node_->text = text.data();
+        node_->size = static_cast<uint32_t>(text.size());
+        node_++->kind = kind;
     }
 
-    void add_text(Kind kind, const char *from, const char *to) {
-        JsonNode &node = add(kind);
-        node.text = from;
-        node.size = static_cast<uint32_t>(to - from);
+    JsonNode *open(Kind kind) {
+        node_->kind = kind;
+        node_->size = 0;
+        return node_++;
     }
 
-    // Moves to the next quotation mark, backslash or control character of a string.
-    void skip_plain() {
-        for (; end_ - at_ >= 8; at_ += 8) {
-            uint64_t characters;
-            std::memcpy(&characters, at_, 8);
-            if (has_mark(characters)) break;
-        }
-        while (at_ < end_ && *at_ != '"' && *at_ != '\\' &&
-               static_cast<unsigned char>(*at_) >= 0x20) {
-            ++at_;
-        }
-    }
-
-    bool string() {
-        const char *const from = ++at_;
-        skip_plain();
-        if (peek() == '"') {
-            add_text(Kind::string, from, at_++);
-            return true;
-        }
-        return string_with_escapes(from);
-    }
-
-    bool string_with_escapes(const char *plain) {
-        if (unescaped_ == nullptr) unescaped_ = unescape_to_();
-        const char *const from = unescaped_;
-        for (;;) {
-            const auto run = static_cast<size_t>(at_ - plain);
-            std::memcpy(unescaped_, plain, run);
-            unescaped_ += run;
-            if (peek() == '"') break;
-            if (peek() != '\\') return fail("a control character in a string");
-            if (!escape()) return false;
-            plain = at_;
-            skip_plain();
-        }
-        ++at_;
-        add_text(Kind::string, from, unescaped_);
-        return true;
-    }
-
-    bool escape() {
-        constexpr std::string_view names = "\"\\/bfnrt";
-        constexpr std::string_view meanings = "\"\\/\b\f\n\r\t";
-        const char *const from = at_++;
-        const size_t which = at_ < end_ ? names.find(*at_) : std::string_view::npos;
-        if (which != std::string_view::npos) {
-            *unescaped_++ = meanings[which];
-            ++at_;
-            return true;
-        }
-        if (peek() != 'u') return fail("an escape that JSON does not have");
-        uint32_t point = 0;
-        if (!code_unit(&point)) return false;
-        if (point >= 0xD800 && point < 0xDC00 && peek() == '\\') {
-            uint32_t low = 0;
-            ++at_;
-            if (peek() != 'u' || !code_unit(&low)) low = 0;
-            point = low >= 0xDC00 && low < 0xE000
-                        ? 0x10000 + ((point - 0xD800) << 10 | (low - 0xDC00))
-                        : point;
-        }
-        if (point >= 0xD800 && point < 0xE000) {
-            at_ = from;
-            return fail("an escape of half a surrogate pair");
-        }
-        append_utf8(point, &unescaped_);
-        return true;
-    }
-
-    // u0041.
-    bool code_unit(uint32_t *unit) {
-        if (end_ - at_ < 5) {
-            at_ = end_;
-            return fail("");
-        }
-        const auto [stop, failure] = std::from_chars(at_ + 1, at_ + 5, *unit, 16);
-        if (failure != std::errc() || stop != at_ + 5) return fail("a malformed \\u escape");
-        at_ += 5;
-        return true;
-    }
-
-    const char *const begin_;
-    const char *const end_;
-    const char *at_;
+    ondemand::parser &parser_;
+    const std::string_view list_;
     const JsonRules &rules_;
-    std::vector<JsonNode> &nodes_;
-    std::vector<uint32_t> &open_;
+    JsonNode *node_; // the next one
     const std::function<char *()> &unescape_to_;
-    char *unescaped_ = nullptr;
-    std::string problem_;
+    uint8_t *unescaped_ = nullptr; // where the next string with escapes goes
+    ondemand::document document_;
+    bool iterating_ = false; // the document can be asked for its position
+    JsonFault fault_;
     std::string malformed_;
 };
 
@@ -450,13 +342,22 @@ std::optional<bool> JsonView::boolean() const {
     return node_->truth;
 }
 
-std::optional<int64_t> JsonView::integer() const {
-    return is_number() ? integer_of<int64_t>(node_->view()) : std::nullopt;
+template <typename T> std::optional<T> JsonView::other_integer() const {
+    const std::string_view text = node_->view();
+    if (is_integer()) {
+        T value = 0;
+        const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
+        return value;
+    }
+    // 1.0 and 1e3, as far as a double is exact.
+    const std::optional<double> real = number();
+    if (!real || *real != std::floor(*real) || std::fabs(*real) > 0x1p53) return std::nullopt;
+    if (*real < 0 && !std::is_signed_v<T>) return std::nullopt;
+    return static_cast<T>(*real);
 }
-
-std::optional<uint64_t> JsonView::unsigned_integer() const {
-    return is_number() ? integer_of<uint64_t>(node_->view()) : std::nullopt;
-}
+template std::optional<int64_t> JsonView::other_integer() const;
+template std::optional<uint64_t> JsonView::other_integer() const;
 
 std::optional<double> JsonView::number() const {
     if (!is_number()) return std::nullopt;
@@ -469,6 +370,10 @@ std::optional<double> JsonView::number() const {
     }
     if (failure != std::errc() || !std::isfinite(value)) return std::nullopt; // NaN
     return value;
+}
+
+bool JsonView::is_integer() const {
+    return is_number() && node_->view().find_first_of(".eENI") == std::string_view::npos;
 }
 
 std::optional<std::string_view> JsonView::number_text() const {
@@ -513,30 +418,81 @@ std::optional<JsonView> JsonMembers::find(std::string_view key) const {
     return std::nullopt;
 }
 
+std::optional<std::string_view> JsonMembers::equal_keys() const {
+    std::array<std::string_view, few_members> few;
+    std::vector<std::string_view> many;
+    size_t count = 0;
+    for (const auto [key, member] : *this) {
+        if (count < few_members) {
+            if (std::find(few.begin(), few.begin() + count, key) != few.begin() + count) return key;
+            few[count++] = key;
+        } else {
+            many.push_back(key);
+        }
+    }
+    if (many.empty()) return std::nullopt;
+    many.insert(many.end(), few.begin(), few.end());
+    std::sort(many.begin(), many.end());
+    const auto twice = std::adjacent_find(many.begin(), many.end());
+    return twice == many.end() ? std::nullopt : std::optional(*twice);
+}
+
 std::optional<std::string> find_equal_keys(JsonView value) {
     std::optional<std::string> path = path_to_equal_keys(value);
     if (path.has_value() && path->front() == '.') path->erase(0, 1);
     return path;
 }
 
-JsonFault JsonParser::parse(std::string_view text, JsonView *root, const JsonRules &rules) {
-    constexpr size_t most_bytes = UINT32_MAX; // what nodes can count
-    if (text.size() > most_bytes)
-        return {JsonFault::Kind::grammar, "the text is longer than 4 GiB"};
-    if (!is_utf8(text)) return {JsonFault::Kind::utf8, "the text is not valid UTF-8"};
-    const auto unescape_to = [&] {
-        if (unescaped_bytes_ < text.size()) {
-            unescaped_bytes_ = 0;
-            unescaped_.reset();
-            unescaped_.reset(new char[text.size()]);
-            unescaped_bytes_ = text.size();
+struct JsonParser::Memory {
+    // Without values, so that pages that no text has needed are never touched.
+    template <typename T> struct Room {
+        std::unique_ptr<T[]> items;
+        size_t capacity = 0;
+        T *grow_to(size_t count) {
+            if (capacity < count) {
+                capacity = 0;
+                items.reset();
+                items.reset(new T[count]);
+                capacity = count;
+            }
+            return items.get();
         }
-        return unescaped_.get();
     };
+    ondemand::parser parser;
+    Room<char> list;      // the text, in brackets
+    Room<char> unescaped; // strings that had escapes
+    Room<JsonNode> nodes;
+};
+
+JsonParser::JsonParser() = default;
+JsonParser::JsonParser(JsonParser &&) noexcept = default;
+JsonParser &JsonParser::operator=(JsonParser &&) noexcept = default;
+JsonParser::~JsonParser() = default;
+
+JsonFault JsonParser::parse(std::string_view text, JsonView *root, const JsonRules &rules) {
+    constexpr size_t most_bytes = UINT32_MAX - 2 * simdjson::SIMDJSON_PADDING; // the parser's limit
+    constexpr std::string_view mark = "\xEF\xBB\xBF";
+    if (text.size() > most_bytes) return {JsonFault::Kind::grammar, "longer than 4 GiB"};
     try {
-        JsonFault fault = Reader(text, rules, &nodes_, &open_, unescape_to).read();
-        *root = JsonView(nodes_.data());
-        return fault;
+        if (memory_ == nullptr) memory_ = std::make_unique<Memory>();
+        const size_t bytes = text.size() + 2;
+        const size_t padded = bytes + simdjson::SIMDJSON_PADDING;
+        char *const list = memory_->list.grow_to(padded);
+        list[0] = '[';
+        std::memcpy(list + 1, text.data(), text.size());
+        if (text.starts_with(mark)) std::memset(list + 1, ' ', mark.size());
+        list[bytes - 1] = ']';
+        std::memset(list + bytes, ' ', simdjson::SIMDJSON_PADDING);
+        if (memory_->parser.capacity() < bytes) {
+            const size_t levels = rules.most_depth + 8; // which only a debug build counts
+            if (memory_->parser.allocate(bytes, levels) != simdjson::SUCCESS)
+                throw std::bad_alloc();
+        }
+        // A value takes two bytes, with the comma or bracket after it, unless the text ends early.
+        JsonNode *const nodes = memory_->nodes.grow_to(bytes / 2 + rules.most_depth + 2);
+        const auto unescape_to = [&] { return memory_->unescaped.grow_to(padded); };
+        *root = JsonView(nodes);
+        return Reader(&memory_->parser, {list, bytes}, rules, nodes, unescape_to).read();
     } catch (const std::bad_alloc &) {
         return {JsonFault::Kind::memory, ""}; // a text would need memory
     }

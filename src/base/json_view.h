@@ -4,7 +4,7 @@
 //
 // A text is UTF-8 and one value; a byte order mark before it is skipped. A number is kept as it is
 // written and is converted when somebody asks for it, so a number of any size can be read. Equal
-// keys of an object are accepted; find_equal_keys finds them, and every reader rejects them,
+// keys of an object are accepted here; readers reject them at least where they ask for the key,
 // because two readers could otherwise disagree on which one counts.
 #pragma once
 
@@ -25,20 +25,21 @@ class JsonMembers;
 // an array or object follows its node.
 struct JsonNode {
     enum class Kind : uint8_t { null, boolean, number, string, array, object };
+    const char *text; // of a string, without escapes; of a number, as written
     union {
-        const char *text; // of a string, without escapes; of a number, as written
-        uint32_t nodes;   // of an array or object: this node and those of what is in it
+        int64_t integer; // of a number that is_short
+        uint32_t nodes;  // of an array or object: this node and those of what is in it
         bool truth;
     };
     uint32_t size; // bytes of the text; items of an array, members of an object
     Kind kind;
+    bool is_short; // a number of up to 18 digits without a fraction or an exponent
 
     std::string_view view() const { return {text, size}; }
     const JsonNode *next() const { return this + (kind >= Kind::array ? nodes : 1); }
 };
 
-// One value, cheap to copy. Valid while its text lives, until its parser parses again or is
-// destroyed.
+// One value, cheap to copy. Valid until its parser parses again or is destroyed.
 class JsonView {
   public:
     using Kind = JsonNode::Kind;
@@ -50,15 +51,24 @@ class JsonView {
     bool is_null() const { return kind() == Kind::null; }
     bool is_boolean() const { return kind() == Kind::boolean; }
     bool is_number() const { return kind() == Kind::number; }
+    bool is_integer() const; // a number without a fraction or an exponent, of any size
     bool is_string() const { return kind() == Kind::string; }
     bool is_array() const { return kind() == Kind::array; }
     bool is_object() const { return kind() == Kind::object; }
 
-    // Empty if the value has another type. A number with a fraction or an exponent is not an
-    // integer, nor is one that the type cannot hold; a number beyond the range of a double is none.
+    // Empty if the value has another type, or the type cannot hold it. 1.0 and 1e3 are integers too;
+    // a number that is too small for a double is 0.
     std::optional<bool> boolean() const;
-    std::optional<int64_t> integer() const;
-    std::optional<uint64_t> unsigned_integer() const;
+    std::optional<int64_t> integer() const {
+        if (!is_number()) return std::nullopt;
+        return node_->is_short ? node_->integer : other_integer<int64_t>();
+    }
+    std::optional<uint64_t> unsigned_integer() const {
+        if (!is_number()) return std::nullopt;
+        if (!node_->is_short) return other_integer<uint64_t>();
+        if (node_->integer < 0) return std::nullopt;
+        return static_cast<uint64_t>(node_->integer);
+    }
     std::optional<double> number() const;
     std::optional<std::string_view> number_text() const; // as written
     std::optional<std::string_view> string() const;      // UTF-8
@@ -73,6 +83,8 @@ class JsonView {
     std::string text() const;
 
   private:
+    template <typename T> std::optional<T> other_integer() const;
+
     const JsonNode *node_;
 };
 
@@ -127,7 +139,8 @@ class JsonMembers {
     Iterator begin() const { return Iterator(object_ + 1); }
     Iterator end() const { return Iterator(object_->next()); }
     size_t size() const { return object_->size; }
-    std::optional<JsonView> find(std::string_view key) const;
+    std::optional<JsonView> find(std::string_view key) const; // the first of equal keys
+    std::optional<std::string_view> equal_keys() const;       // a key that is given twice
 
   private:
     const JsonNode *object_;
@@ -159,16 +172,18 @@ struct JsonRules {
 
 class JsonParser {
   public:
-    // The text must outlive the values. *root is set unless the fault is of another kind than none
-    // and number. Keeps its memory for the next text: 16 bytes a value, and a copy of the longest
-    // text in which a string had an escape.
+    JsonParser();
+    JsonParser(JsonParser &&) noexcept;
+    JsonParser &operator=(JsonParser &&) noexcept;
+    ~JsonParser();
+
+    // *root is set unless the fault is of another kind than none and number. Keeps a copy of the
+    // text, to which the values refer, and its memory for the next text.
     JsonFault parse(std::string_view text, JsonView *root, const JsonRules &rules = {});
 
   private:
-    std::vector<JsonNode> nodes_;
-    std::vector<uint32_t> open_; // while parsing: the arrays and objects around the current value
-    std::unique_ptr<char[]> unescaped_; // strings that had escapes
-    size_t unescaped_bytes_ = 0;
+    struct Memory;
+    std::unique_ptr<Memory> memory_;
 };
 
 } // namespace batchllm

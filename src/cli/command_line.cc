@@ -24,7 +24,7 @@ namespace {
 const std::map<std::string, int32_t> enlarge_names = {{"none", BATCHLLM_ENLARGE_NONE},
                                                       {"optimal", BATCHLLM_ENLARGE_OPTIMAL},
                                                       {"paper", BATCHLLM_ENLARGE_PAPER}};
-const std::map<std::string, int32_t> level_names = {{"auto", 0}, {"one", 1}, {"many", 2}};
+const std::map<std::string, int32_t> level_names = {{"auto", 0}, {"1", 1}, {"2", 2}};
 const std::map<std::string, int32_t> order_names = {{"decode-first", BATCHLLM_ORDER_DECODE_FIRST},
                                                     {"arrival", BATCHLLM_ORDER_ARRIVAL}};
 const std::map<std::string, int32_t> fields_names = {{"given", BATCHLLM_FIELDS_GIVEN},
@@ -83,7 +83,8 @@ void add_input(CLI::App *app, InputOptions *options) {
            "compute every prompt separately")
         ->excludes("--enlarge");
     add_named(app, "--levels", &options->levels, level_names,
-              "whether prefixes share heads of their own; auto: if that pays (auto)");
+              "1: each shared prefix stands alone; 2: prefixes share common prefixes of their own; "
+              "auto: where that pays (auto)");
     add_template(app, &options->prompt, &options->files);
 }
 
@@ -127,7 +128,7 @@ CLI::App *add_run(CLI::App *app, RunOptions *options) {
     return run;
 }
 
-CLI::App *add_plan(CLI::App *app, PlanOptions *options) {
+CLI::App *add_plan(CLI::App *app, PlanCommandOptions *options) {
     CLI::App *plan = app->add_subcommand("plan", "find what rows share, without running them");
     add_input(plan, &options->in);
     plan->add_option("--output,-o", options->output, "plan file")->required()->type_name("FILE");
@@ -144,9 +145,7 @@ CLI::App *add_plan(CLI::App *app, PlanOptions *options) {
     plan->add_option("--stats", options->stats, "statistics of the plan as JSON")
         ->type_name("FILE");
     add_report(plan, &options->report);
-    add_whole(plan, "--max-tokens", &options->in.sampling.max_tokens, 1,
-              "for rows that do not set it (128)");
-    add_tokenizing(plan, &options->in.sampling);
+    add_planning(plan, &options->in.sampling);
     return plan;
 }
 
@@ -227,7 +226,7 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     app.require_subcommand(1);
     app.get_formatter()->column_width(34);
     RunOptions run_options;
-    PlanOptions plan_options;
+    PlanCommandOptions plan_options;
     InspectOptions inspect_options;
     TokenizeOptions tokenize_options;
     CLI::App *run = add_run(&app, &run_options);

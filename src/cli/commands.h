@@ -73,7 +73,7 @@ struct RunOptions {
     int32_t log_level = BATCHLLM_LOG_WARNING;
 };
 
-struct PlanOptions {
+struct PlanCommandOptions {
     InputOptions in;
     EngineChoice engine; // the one that would run the rows
     PredictionChoice prediction;
@@ -107,7 +107,7 @@ struct TokenizeOptions {
 
 // interrupted: set by SIGINT and SIGTERM.
 int run_command(const RunOptions &options, const std::atomic<bool> &interrupted);
-int plan_command(const PlanOptions &options, const std::atomic<bool> &interrupted);
+int plan_command(const PlanCommandOptions &options, const std::atomic<bool> &interrupted);
 int inspect_command(const InspectOptions &options);
 int tokenize_command(const TokenizeOptions &options, const std::atomic<bool> &interrupted);
 

@@ -17,7 +17,7 @@ namespace {
 struct GroupSummary {
     int64_t group; // number in scheduling order
     int64_t prefix_tokens;
-    int64_t head_tokens;
+    int64_t common_prefix_tokens;
     int64_t rows;
     int64_t first_row; // smallest row number
     int64_t saved() const { return prefix_tokens * (rows - 1); }
@@ -34,7 +34,7 @@ Result<std::vector<GroupSummary>> largest_groups(const batchllm_plan *plan, int6
         info.struct_size = sizeof info;
         RETURN_IF_ERROR(call_status(batchllm_plan_group(plan, i, &info)));
         if (info.prefix_tokens == 0 || info.row_count == 0) continue;
-        groups.push_back({i, info.prefix_tokens, info.head_tokens, info.row_count,
+        groups.push_back({i, info.prefix_tokens, info.common_prefix_tokens, info.row_count,
                           *std::min_element(info.rows, info.rows + info.row_count)});
     }
     const auto kept = std::min(static_cast<size_t>(count), groups.size());
@@ -94,7 +94,7 @@ Status inspect(const InspectOptions &options) {
             JsonObject group(&text);
             group.field("group", groups[i].group)
                 .field("prefix_tokens", groups[i].prefix_tokens)
-                .field("head_tokens", groups[i].head_tokens)
+                .field("common_prefix_tokens", groups[i].common_prefix_tokens)
                 .field("rows", groups[i].rows)
                 .field("first_row", groups[i].first_row)
                 .field("saved_tokens", groups[i].saved());

@@ -12,8 +12,8 @@ namespace batchllm::cli {
 namespace {
 
 Status check(batchllm_engine *engine, const SamplingOptions &options) {
-    TextPointers pointers;
-    const batchllm_params params = view_params(options, &pointers);
+    ParameterViews views;
+    const batchllm_params params = view_params(options, &views);
     return call_status(batchllm_engine_check_params(engine, &params));
 }
 
@@ -23,7 +23,7 @@ Status check_options(batchllm_engine *engine, const SamplingOptions &options) {
     Status checked = check(engine, options);
     if (checked.ok()) return {};
     // If the model cannot generate at all, every row without another task gets that error.
-    if (options.task == BATCHLLM_TASK_GENERATE && !check(engine, SamplingOptions()).ok()) return {};
+    if (options.task == Task::generate && !check(engine, SamplingOptions()).ok()) return {};
     return Status(checked.code(), "no row can run with these options: " + checked.message());
 }
 

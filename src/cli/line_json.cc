@@ -2,7 +2,9 @@
 
 #include <new>
 
+#include "base/printable.h"
 #include "cli/json_text.h"
+#include "cli/row_keys.h"
 #include "cli/row_parameters.h"
 
 namespace batchllm::cli {
@@ -64,10 +66,19 @@ RowError LineParser::parse(std::string_view text, JsonView *object, std::optiona
     return {"ROW_JSON", "the line is not JSON: " + fault.text};
 }
 
-RowError check_keys_differ(JsonView object) {
-    const std::optional<std::string> path = find_equal_keys(object);
-    if (!path.has_value()) return {};
-    return format_error("the key \"" + *path + "\" is given twice");
+RowError check_keys_differ(const JsonMembers &members) {
+    const auto twice = [](const std::string &path) {
+        return format_error("the key \"" + path + "\" is given twice");
+    };
+    if (const auto key = members.equal_keys()) return twice(printable(*key));
+    for (const auto [key, value] : members) {
+        if (is_own_key(key)) continue;
+        const std::optional<std::string> path = find_equal_keys(value);
+        if (path.has_value()) {
+            return twice(printable(key) + (path->front() == '[' ? "" : ".") + *path);
+        }
+    }
+    return {};
 }
 
 } // namespace batchllm::cli

@@ -32,7 +32,8 @@ class LineParser {
     JsonParser parser_;
 };
 
-// Rejects duplicate keys: there is no way to tell which value is meant.
-RowError check_keys_differ(JsonView object);
+// Rejects duplicate keys of a line and in its values, except own keys': there is no way to tell
+// which value is meant.
+RowError check_keys_differ(const JsonMembers &members);
 
 } // namespace batchllm::cli

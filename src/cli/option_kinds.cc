@@ -1,7 +1,7 @@
 #include "cli/option_kinds.h"
 
-#include <cstdio>
 #include <optional>
+#include <utility>
 
 #include "cli/size_text.h"
 
@@ -14,36 +14,22 @@ std::string names_of(const std::map<std::string, int32_t> &names) {
     return text;
 }
 
-std::string range_text(float least, float most, bool least_excluded) {
-    char text[80];
-    const char *relation = least_excluded ? "more than" : "at least";
-    if (most > 1e30f) {
-        std::snprintf(text, sizeof text, "must be %s %g", relation, static_cast<double>(least));
-    } else if (most < 1 && most > 0.999f) {
-        std::snprintf(text, sizeof text, "must be %s %g and less than 1", relation,
-                      static_cast<double>(least));
-    } else {
-        std::snprintf(text, sizeof text, "must be %s %g and at most %g", relation,
-                      static_cast<double>(least), static_cast<double>(most));
-    }
-    return text;
-}
-
 } // namespace
 
-void add_named(CLI::App *app, const std::string &name, int32_t *value,
-               const std::map<std::string, int32_t> &names, const std::string &help) {
+void add_named(CLI::App *app, const std::string &name, std::map<std::string, int32_t> names,
+               std::function<void(int32_t)> set, const std::string &help) {
+    const std::string all = names_of(names);
     app->add_option_function<std::string>(
            name,
-           [value, &names, name](const std::string &text) {
+           [names = std::move(names), set = std::move(set), all, name](const std::string &text) {
                const auto entry = names.find(text);
                if (entry == names.end()) {
-                   throw CLI::ValidationError(name, "must be one of " + names_of(names));
+                   throw CLI::ValidationError(name, "must be one of " + all);
                }
-               *value = entry->second;
+               set(entry->second);
            },
            help)
-        ->type_name(names_of(names));
+        ->type_name(all);
 }
 
 void add_size(CLI::App *app, const std::string &name, int64_t *value, int64_t least,
@@ -62,20 +48,6 @@ void add_size(CLI::App *app, const std::string &name, int64_t *value, int64_t le
            },
            help)
         ->type_name("SIZE");
-}
-
-void add_number(CLI::App *app, const std::string &name, float *value, float least, float most,
-                bool least_excluded, const std::string &help) {
-    app->add_option_function<float>(
-           name,
-           [=](const float &number) {
-               if (!(number >= least && number <= most) || (least_excluded && number == least)) {
-                   throw CLI::ValidationError(name, range_text(least, most, least_excluded));
-               }
-               *value = number;
-           },
-           help)
-        ->type_name("NUMBER");
 }
 
 void add_whole(CLI::App *app, const std::string &name, int32_t *value, int32_t least,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -10,17 +11,18 @@
 
 namespace batchllm::cli {
 
-// An option whose value is one of a few names. The names must outlive the app.
-void add_named(CLI::App *app, const std::string &name, int32_t *value,
-               const std::map<std::string, int32_t> &names, const std::string &help);
+// An option whose value is one of a few names.
+void add_named(CLI::App *app, const std::string &name, std::map<std::string, int32_t> names,
+               std::function<void(int32_t)> set, const std::string &help);
+inline void add_named(CLI::App *app, const std::string &name, int32_t *value,
+                      const std::map<std::string, int32_t> &names, const std::string &help) {
+    add_named(
+        app, name, names, [value](int32_t given) { *value = given; }, help);
+}
 
 // An option in bytes, tokens or rows: "2GiB", "16M".
 void add_size(CLI::App *app, const std::string &name, int64_t *value, int64_t least,
               const std::string &help);
-
-// A number in a range; NaN is rejected.
-void add_number(CLI::App *app, const std::string &name, float *value, float least, float most,
-                bool least_excluded, const std::string &help);
 
 // A whole number of at least `least`.
 void add_whole(CLI::App *app, const std::string &name, int32_t *value, int32_t least,

@@ -1,6 +1,5 @@
 #include "cli/output_row.h"
 
-#include "base/display.h"
 #include "cli/json_text.h"
 #include "cli/result_view.h"
 
@@ -82,11 +81,15 @@ void append_labels(JsonObject *object, std::string *out, const OutputOptions &op
 // The members of one sample in the program's own form.
 void append_sample(JsonObject *object, std::string *out, const OutputOptions &options, int64_t line,
                    const batchllm_results &results, int64_t i) {
-    object->field("text", text_of(results, i));
+    const bool ok = results.statuses[i] == BATCHLLM_OK;
+    if (ok) {
+        object->field("text", text_of(results, i));
+    } else {
+        object->raw("text", "null");
+    }
     object->key("tokens");
     append_json_list(out, slice(results.tokens, results.token_offsets, i));
-    const bool ok = results.statuses[i] == BATCHLLM_OK;
-    object->field("finish_reason", ok ? finish_name(results.finish_reasons[i]) : "error");
+    object->field("finish_reason", ok ? batchllm_finish_name(results.finish_reasons[i]) : "error");
     if (!ok) {
         object->key("error");
         append_error(out, line, error_of(results, i));
@@ -272,7 +275,8 @@ void append_completion(std::string *out, const OutputOptions &options, int64_t l
         JsonObject choice(out);
         choice.field("index", i - first);
         append_answer(&choice, out, chat, results, i);
-        choice.field("finish_reason", ok ? finish_name(results.finish_reasons[i]) : "error");
+        choice.field("finish_reason",
+                     ok ? batchllm_finish_name(results.finish_reasons[i]) : "error");
         append_prompt_logprobs(&choice, out, results, i);
         choice.close();
     }

@@ -102,7 +102,7 @@ Status write_plan_stats(const std::string &path, const batchllm_plan_stats &stat
     return write_file(path, out + "\n");
 }
 
-Status write_plan_report(const PlanOptions &options, const Window &window,
+Status write_plan_report(const PlanCommandOptions &options, const Window &window,
                          const batchllm_tokenizer *tokenizer,
                          const batchllm_prediction &predicted) {
     ASSIGN_OR_RETURN(ReportFile file, ReportFile::open(options.report));
@@ -122,7 +122,7 @@ Status write_plan_report(const PlanOptions &options, const Window &window,
 }
 
 // A model that is given only for a prediction needs no tokenizer if the rows are tokens.
-Result<TokenizerHandle> open_tokenizer(const PlanOptions &options) {
+Result<TokenizerHandle> open_tokenizer(const PlanCommandOptions &options) {
     TokenizerHandle tokenizer;
     if (options.in.model.empty()) return tokenizer;
     if (!options.prediction.device.empty()) {
@@ -135,7 +135,7 @@ Result<TokenizerHandle> open_tokenizer(const PlanOptions &options) {
     return tokenizer;
 }
 
-Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &interrupted,
+Status make_plan_file(const PlanCommandOptions &options, const std::atomic<bool> &interrupted,
                       int64_t *failed) {
     RETURN_IF_ERROR(check_model_name(options.in.model));
     ASSIGN_OR_RETURN(LineReader input,
@@ -160,8 +160,8 @@ Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &inter
     windows.keep_plan_tokens = options.self_contained;
     windows.enlarge = options.in.enlarge;
     windows.levels = options.in.levels;
-    ASSIGN_OR_RETURN(windows.head_cost,
-                     described_head_cost(options.in, options.engine, options.prediction));
+    ASSIGN_OR_RETURN(windows.common_prefix_cost,
+                     described_common_prefix_cost(options.in, options.engine, options.prediction));
     windows.previous_plan = options.previous;
     windows.model = options.in.model;
     WindowBuilder builder(&input, std::move(row_options), std::move(windows), tokenizer.get(),
@@ -210,7 +210,7 @@ Status make_plan_file(const PlanOptions &options, const std::atomic<bool> &inter
 
 } // namespace
 
-int plan_command(const PlanOptions &options, const std::atomic<bool> &interrupted) try {
+int plan_command(const PlanCommandOptions &options, const std::atomic<bool> &interrupted) try {
     int64_t failed = 0;
     const Status status = make_plan_file(options, interrupted, &failed);
     if (status.code() == BATCHLLM_ERROR_STOPPED) {

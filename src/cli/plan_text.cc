@@ -62,9 +62,7 @@ std::string describe(const batchllm_plan_stats &stats) {
     text += "longest prefix  " + format_count(stats.longest_prefix) + " tokens\n";
     text += "largest group   " + format_count(stats.largest_group) + " rows\n";
     text += std::string("made with       enlarge ") + enlarge_name(stats.enlarge) + ", levels " +
-            (stats.levels == 0  ? "auto"
-             : stats.levels > 1 ? "many"
-                                : "one") +
+            (stats.levels == 0 ? "auto" : std::to_string(stats.levels)) +
             (stats.self_contained != 0 ? ", tokens inside" : "") + "\n";
     return text;
 }

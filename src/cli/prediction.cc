@@ -47,8 +47,8 @@ batchllm_engine_options engine_options_of(const InputOptions &in, const EngineCh
     return options;
 }
 
-Result<double> described_head_cost(const InputOptions &in, const EngineChoice &engine,
-                                   const PredictionChoice &choice) {
+Result<double> described_common_prefix_cost(const InputOptions &in, const EngineChoice &engine,
+                                            const PredictionChoice &choice) {
     if (in.model.empty() || in.levels != 0) return 0.0;
     const bool named = !choice.device.empty() && choice.device != "here";
     const std::string device = "device=" + (named ? choice.device : "h200");
@@ -66,7 +66,7 @@ Result<double> described_head_cost(const InputOptions &in, const EngineChoice &e
     const Status asked = call_status(batchllm_engine_info(made, 0, &info));
     batchllm_engine_destroy(made);
     RETURN_IF_ERROR(asked);
-    return info.head_cost;
+    return info.common_prefix_cost;
 }
 
 Result<batchllm_prediction> predict_window(const Window &window, const InputOptions &in,
@@ -77,7 +77,7 @@ Result<batchllm_prediction> predict_window(const Window &window, const InputOpti
     scored.max_tokens = 1;
     const auto count = static_cast<size_t>(window.rows());
     std::vector<batchllm_params> params;
-    std::vector<TextPointers> pointers(count);
+    std::vector<ParameterViews> pointers(count);
     params.reserve(count);
     for (size_t i = 0; i < count; ++i) {
         const bool generated = static_cast<int64_t>(i) < window.generated;
@@ -98,7 +98,7 @@ Result<batchllm_prediction> predict_plan(const batchllm_plan *plan, const InputO
                                          const EngineChoice &engine,
                                          const PredictionChoice &choice) {
     RETURN_IF_ERROR(need_model(in));
-    TextPointers pointers;
+    ParameterViews pointers;
     const batchllm_params params = view_params(in.sampling, &pointers);
     batchllm_prediction predicted = {};
     predicted.struct_size = sizeof predicted;

@@ -14,11 +14,11 @@ namespace batchllm::cli {
 batchllm_engine_options engine_options_of(const InputOptions &in, const EngineChoice &choice);
 batchllm_engine_options engine_options_of(const InputOptions &in, EngineChoice &&choice) = delete;
 
-// batchllm_plan_options.head_cost on the named device. If none is named, and for "here", on an
-// H200, where heads cost most, so that the plan suits any device. 0 without a model, for a model
-// that cannot be predicted, and for reproducible steps on a named GPU.
-Result<double> described_head_cost(const InputOptions &in, const EngineChoice &engine,
-                                   const PredictionChoice &choice);
+// batchllm_plan_options.common_prefix_cost on the named device. If none is named, and for "here", on an
+// H200, where common prefixes cost most, so that the plan suits any device. 0 without a model, for
+// a model that cannot be predicted, and for reproducible steps on a named GPU.
+Result<double> described_common_prefix_cost(const InputOptions &in, const EngineChoice &engine,
+                                            const PredictionChoice &choice);
 
 // For the rows of a window, as in its plan. A scored row counts as its prompt and one generated
 // token.

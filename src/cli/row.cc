@@ -15,7 +15,7 @@ namespace batchllm::cli {
 
 namespace {
 
-RowError read_score(JsonView value, Row *row) {
+RowError read_score(JsonView value, InputRow *row) {
     const std::optional<JsonItems> items = value.items();
     if (!items.has_value() || items->empty()) {
         return type_error("score", "a list, not empty, of strings or of lists of token ids");
@@ -50,8 +50,12 @@ RowError unknown_key(std::string_view key, const char *where) {
                                   "\"_\", or run with --ignore-unknown-keys");
 }
 
+RowError null_error(std::string_view key) {
+    return {row_error_code(BATCHLLM_ERROR_ROW_NULL), in_quotes(key) + " is null"};
+}
+
 // If the row has a conversation, it becomes the row's prompt.
-RowError take_conversation(ConversationText *conversation, Row *row) {
+RowError take_conversation(ConversationText *conversation, InputRow *row) {
     if (conversation->has_messages()) {
         row->is_text = true;
         row->is_chat = true;
@@ -64,15 +68,18 @@ RowError take_conversation(ConversationText *conversation, Row *row) {
 }
 
 // The program's own form of row.
-RowError read_plain(const JsonMembers &members, const RowReaderOptions &options, Row *row) {
+RowError read_plain(const JsonMembers &members, const RowReaderOptions &options, InputRow *row) {
     ParameterReader parameters(options.defaults);
     ConversationText conversation;
     int prompts = 0;
+    std::string_view null_key; // a prompt that is null
     for (const auto [key, value] : members) {
         RowError error;
         bool known = true;
         if (key == "id") continue;
-        if (key == "prompt") {
+        if (value.is_null() && (key == "prompt" || key == "tokens" || key == "messages")) {
+            null_key = key;
+        } else if (key == "prompt") {
             ++prompts;
             if (!value.is_string()) return type_error(key, "a string (token ids go in \"tokens\")");
             row->is_text = true;
@@ -90,6 +97,7 @@ RowError read_plain(const JsonMembers &members, const RowReaderOptions &options,
         if (failed(error)) return error;
         if (!known && !is_own_key(key) && !options.ignore_unknown_keys) return unknown_key(key, "");
     }
+    if (prompts == 0 && !null_key.empty()) return null_error(null_key);
     if (prompts != 1) {
         return format_error(prompts == 0 ? "one of \"prompt\", \"tokens\", \"messages\" is missing"
                                          : "only one of \"prompt\", \"tokens\", \"messages\" may "
@@ -105,7 +113,8 @@ RowError read_plain(const JsonMembers &members, const RowReaderOptions &options,
 }
 
 // The prompt of a body: a string, a list of token ids, or a list with one of these.
-RowError read_body_prompt(std::string_view key, JsonView value, Row *row) {
+RowError read_body_prompt(std::string_view key, JsonView value, InputRow *row) {
+    if (value.is_null()) return null_error(key);
     const std::optional<JsonItems> items = value.items();
     if (items.has_value() && !items->empty() && !items->first()->is_number()) {
         if (items->size() > 1) {
@@ -141,19 +150,20 @@ RowError read_unsupported(std::string_view key, JsonView value, bool *known) {
 }
 
 // The url of an OpenAI request determines the task, whatever the default for rows is.
-void set_task(int32_t task, ParameterReader *parameters) {
+void set_task(Task task, ParameterReader *parameters) {
     if (parameters->task() != task) parameters->own().task = task;
 }
 
 RowError check_generates(const ParameterReader &parameters) {
-    if (parameters.task() == BATCHLLM_TASK_GENERATE) return {};
+    if (parameters.task() == Task::generate) return {};
     return parameter_error("task is for rows without \"body\"; \"/v1/embeddings\" embeds");
 }
 
 // The keys of a body except "model", which every request has. read(key, value, &known) reads one of
 // its request type's keys, or sets known to false.
-template <typename Read> RowError
-read_keys(const JsonMembers &body, const RowReaderOptions &options, Row *row, const Read &read) {
+template <typename Read> RowError read_keys(const JsonMembers &body,
+                                            const RowReaderOptions &options, InputRow *row,
+                                            const Read &read) {
     for (const auto [key, value] : body) {
         if (key == "model") {
             if (!value.is_string()) return type_error(key, "a string");
@@ -172,9 +182,10 @@ read_keys(const JsonMembers &body, const RowReaderOptions &options, Row *row, co
 }
 
 // A body of "/v1/embeddings".
-RowError read_embeddings_body(const JsonMembers &body, const RowReaderOptions &options, Row *row) {
+RowError read_embeddings_body(const JsonMembers &body, const RowReaderOptions &options,
+                              InputRow *row) {
     ParameterReader parameters(options.defaults);
-    set_task(BATCHLLM_TASK_EMBED, &parameters);
+    set_task(Task::embed, &parameters);
     bool input = false;
     const auto read = [&](std::string_view key, JsonView value, bool *known) -> RowError {
         if (key == "input") {
@@ -195,9 +206,9 @@ RowError read_embeddings_body(const JsonMembers &body, const RowReaderOptions &o
     return parameters.take(options.constraints, row);
 }
 
-RowError read_body(const JsonMembers &body, const RowReaderOptions &options, Row *row) {
+RowError read_body(const JsonMembers &body, const RowReaderOptions &options, InputRow *row) {
     ParameterReader parameters(options.defaults);
-    set_task(BATCHLLM_TASK_GENERATE, &parameters);
+    set_task(Task::generate, &parameters);
     bool prompt = false;
     const auto read = [&](std::string_view key, JsonView value, bool *known) {
         if (key == "prompt") {
@@ -226,6 +237,7 @@ class ChatBody {
             tools_ = value;
             return {};
         }
+        if (key == "messages" && value.is_null()) return null_error(key);
         if (conversation_.take(key, value)) return {};
         if (key == "max_tokens" || key == "max_completion_tokens") {
             if (value.is_null()) return {};
@@ -253,7 +265,7 @@ class ChatBody {
         return {};
     }
 
-    RowError finish(ParameterReader *parameters, Row *row) {
+    RowError finish(ParameterReader *parameters, InputRow *row) {
         if (!conversation_.has_messages())
             return format_error("\"messages\" is missing in \"body\"");
         if (uses_tools_ && tools_.has_value()) conversation_.take("tools", *tools_);
@@ -275,9 +287,9 @@ class ChatBody {
     int64_t top_logprobs_ = -1;
 };
 
-RowError read_chat_body(const JsonMembers &body, const RowReaderOptions &options, Row *row) {
+RowError read_chat_body(const JsonMembers &body, const RowReaderOptions &options, InputRow *row) {
     ParameterReader parameters(options.defaults);
-    set_task(BATCHLLM_TASK_GENERATE, &parameters);
+    set_task(Task::generate, &parameters);
     ChatBody chat;
     const auto read = [&](std::string_view key, JsonView value, bool *known) {
         RowError error = chat.read(key, value, &parameters, known);
@@ -293,7 +305,7 @@ RowError read_chat_body(const JsonMembers &body, const RowReaderOptions &options
 }
 
 // A line of the OpenAI batch format.
-RowError read_batch(const JsonMembers &members, const RowReaderOptions &options, Row *row) {
+RowError read_batch(const JsonMembers &members, const RowReaderOptions &options, InputRow *row) {
     const std::optional<JsonView> body_value = members.find("body");
     if (!body_value.has_value()) return format_error("\"body\" is missing");
     const std::optional<JsonMembers> body = body_value->members();
@@ -328,7 +340,7 @@ RowError read_batch(const JsonMembers &members, const RowReaderOptions &options,
 }
 
 // For a line with a number that no type can hold.
-void set_own_id(const LineId &found, bool batch, Row *row) {
+void set_own_id(const LineId &found, bool batch, InputRow *row) {
     if (batch) row->record.format = RowFormat::batch_unknown;
     const std::string &id = batch ? found.custom_id : found.id;
     row->record.id = id.empty() ? std::to_string(row->line) : id;
@@ -336,12 +348,12 @@ void set_own_id(const LineId &found, bool batch, Row *row) {
 
 } // namespace
 
-RowReader::RowReader(RowReaderOptions options)
+InputRowReader::InputRowReader(RowReaderOptions options)
     : options_(std::move(options)), parser_(std::make_unique<LineParser>()) {}
-RowReader::~RowReader() = default;
+InputRowReader::~InputRowReader() = default;
 
-RowError RowReader::read(int64_t line, std::string_view text, Row *row) {
-    *row = Row();
+RowError InputRowReader::read(int64_t line, std::string_view text, InputRow *row) {
+    *row = InputRow();
     row->line = line;
     row->record.id = "null";
     JsonView object;
@@ -364,9 +376,9 @@ RowError RowReader::read(int64_t line, std::string_view text, Row *row) {
         }
         if (!own_id.has_value()) row->record.id = std::move(as_json);
     }
-    error = check_keys_differ(object);
-    if (failed(error)) return error;
     const JsonMembers members = *object.members();
+    error = check_keys_differ(members);
+    if (failed(error)) return error;
     if (table) {
         row->params = options_.defaults;
         options_.table->read_cells(members, row);

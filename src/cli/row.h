@@ -16,57 +16,25 @@
 
 #include "batchllm.h"
 #include "cli/constraint_cache.h"
+#include "parameters/row_parameters.h"
 
 namespace batchllm::cli {
 
 class LineParser;
 
-// batchllm_params that owns its arrays. The command line sets the defaults; a row that sets
-// parameters has its own copy.
-struct SamplingOptions {
-    int32_t max_tokens = 128;
-    float temperature = 0;
-    float top_p = 1;
-    float min_p = 0;
-    int32_t top_k = 0;
-    float repetition_penalty = 1;
-    float presence_penalty = 0;
-    float frequency_penalty = 0;
-    int32_t samples = 1;
-    uint64_t seed = 0;
-    bool ignore_eos = false;
-    int32_t logprobs = -1;
-    int32_t min_tokens = 0;
-    int32_t prompt_logprobs = -1;
-    bool parse_special = true;
-    bool add_special = true;
-    int32_t task = BATCHLLM_TASK_GENERATE;
-    int32_t pooling = BATCHLLM_POOLING_MODEL;
-    int32_t normalize = 0;
-    int32_t dimensions = 0;
-    std::vector<int32_t> stop_tokens;
-    std::vector<std::string> stop_strings;
-    std::vector<std::string> bad_words;
-    std::vector<int32_t> bias_tokens;
-    std::vector<float> bias_values;
-
+// What the command line sets for all rows; a row that sets parameters has its own copy.
+struct SamplingOptions : RowParameters {
     // The most tokens that all samples of a row may generate together.
     int64_t most_tokens() const {
-        return task == BATCHLLM_TASK_GENERATE ? std::max<int64_t>(0, int64_t{max_tokens} * samples)
-                                              : 0;
+        return task == Task::generate ? std::max<int64_t>(0, int64_t{max_tokens} * samples) : 0;
     }
     ConstraintText constraint_text;
     SharedConstraint constraint; // created from that text; null: there is none, or it need not be
                                  // created
 };
 
-// What a view of the options points to in addition to the options.
-struct TextPointers {
-    std::vector<const char *> stop_strings, bad_words;
-};
-
-// A view of the options for the library. pointers must live as long as the view.
-batchllm_params view_params(const SamplingOptions &options, TextPointers *pointers);
+// A view of the options for the library. views must live as long as it does.
+batchllm_params view_params(const SamplingOptions &options, ParameterViews *views);
 
 enum class RowFormat : uint8_t { plain, completions, chat, embeddings, batch_unknown };
 
@@ -83,7 +51,7 @@ struct RowError {
     std::string message;
 };
 
-struct Row {
+struct InputRow {
     int64_t line = 0;
     RowRecord record;
     std::shared_ptr<const SamplingOptions> params; // never null
@@ -112,14 +80,14 @@ struct RowReaderOptions {
     std::shared_ptr<TableRenderer> table;   // null: lines have their own prompts
 };
 
-class RowReader {
+class InputRowReader {
   public:
-    explicit RowReader(RowReaderOptions options);
-    ~RowReader();
+    explicit InputRowReader(RowReaderOptions options);
+    ~InputRowReader();
 
     // Reads a line; the 64 bytes after it must be readable. Even on an error (code not empty), sets
     // row->line and as much of row->record as is known.
-    RowError read(int64_t line, std::string_view text, Row *row);
+    RowError read(int64_t line, std::string_view text, InputRow *row);
 
   private:
     RowReaderOptions options_;

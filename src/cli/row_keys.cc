@@ -11,44 +11,23 @@
 namespace batchllm::cli {
 namespace {
 
-using Entry = std::pair<std::string_view, ParameterKey>;
-constexpr std::array parameter_keys = {
-    Entry("max_tokens", ParameterKey::max_tokens),
-    Entry("temperature", ParameterKey::temperature),
-    Entry("top_p", ParameterKey::top_p),
-    Entry("min_p", ParameterKey::min_p),
-    Entry("top_k", ParameterKey::top_k),
-    Entry("repetition_penalty", ParameterKey::repetition_penalty),
-    Entry("presence_penalty", ParameterKey::presence_penalty),
-    Entry("frequency_penalty", ParameterKey::frequency_penalty),
-    Entry("n", ParameterKey::samples),
-    Entry("seed", ParameterKey::seed),
-    Entry("ignore_eos", ParameterKey::ignore_eos),
-    Entry("parse_special", ParameterKey::parse_special),
-    Entry("add_special", ParameterKey::add_special),
-    Entry("logprobs", ParameterKey::logprobs),
-    Entry("stop", ParameterKey::stop),
-    Entry("stop_tokens", ParameterKey::stop_tokens),
-    Entry("stop_token_ids", ParameterKey::stop_tokens),
-    Entry("logit_bias", ParameterKey::logit_bias),
-    Entry("min_tokens", ParameterKey::min_tokens),
-    Entry("bad_words", ParameterKey::bad_words),
-    Entry("prompt_logprobs", ParameterKey::prompt_logprobs),
-    Entry("task", ParameterKey::task),
-    Entry("pooling", ParameterKey::pooling),
-    Entry("normalize", ParameterKey::normalize),
-    Entry("dimensions", ParameterKey::dimensions),
-    Entry("choices", ParameterKey::choices),
-    Entry("regex", ParameterKey::regex),
-    Entry("json_schema", ParameterKey::json_schema),
-    Entry("grammar", ParameterKey::grammar),
-    Entry("response_format", ParameterKey::response_format),
-    Entry("start_after", ParameterKey::start_after),
-    Entry("flexible_whitespace", ParameterKey::flexible_whitespace),
-    Entry("any_member_order", ParameterKey::any_member_order),
-    Entry("any_numbers", ParameterKey::any_numbers),
-    Entry("loose_schema", ParameterKey::loose_schema),
+using Entry = std::pair<std::string_view, ConstraintKey>;
+constexpr std::array constraint_keys = {
+    Entry("choices", ConstraintKey::choices),
+    Entry("regex", ConstraintKey::regex),
+    Entry("json_schema", ConstraintKey::json_schema),
+    Entry("grammar", ConstraintKey::grammar),
+    Entry("response_format", ConstraintKey::response_format),
+    Entry("start_after", ConstraintKey::start_after),
+    Entry("flexible_whitespace", ConstraintKey::flexible_whitespace),
+    Entry("any_member_order", ConstraintKey::any_member_order),
+    Entry("any_numbers", ConstraintKey::any_numbers),
+    Entry("loose_schema", ConstraintKey::loose_schema),
 };
+
+// Names that are accepted too.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 1> second_names = {
+    {{"stop_token_ids", "stop_tokens"}}};
 
 constexpr std::array<std::string_view, 14> other_keys = {"id",
                                                          "prompt",
@@ -65,7 +44,7 @@ constexpr std::array<std::string_view, 14> other_keys = {"id",
                                                          "continue_final_message",
                                                          "chat_template_kwargs"};
 
-// Names that other programs use for them.
+// What other programs call them: only suggested.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 20> synonyms = {{
     {"max_new_tokens", "max_tokens"},
     {"max_completion_tokens", "max_tokens"},
@@ -119,9 +98,16 @@ size_t edit_distance(std::string_view a, std::string_view b) {
     return row[b.size()];
 }
 
-std::optional<ParameterKey> find_parameter_key(std::string_view key) {
-    for (const auto &[name, parameter] : parameter_keys) {
-        if (name == key) return parameter;
+std::string_view usual_key(std::string_view key) {
+    for (const auto &[name, usual] : second_names) {
+        if (name == key) return usual;
+    }
+    return key;
+}
+
+std::optional<ConstraintKey> find_constraint_key(std::string_view key) {
+    for (const auto &[name, constraint] : constraint_keys) {
+        if (name == key) return constraint;
     }
     return std::nullopt;
 }
@@ -149,7 +135,12 @@ std::string_view nearest_row_key(std::string_view key) {
             best = name;
         }
     };
-    for (const Entry &entry : parameter_keys) consider(entry.first);
+    each_parameter([&](const auto &parameter) {
+        consider(parameter.key);
+        return true;
+    });
+    for (const auto &[name, usual] : second_names) consider(name);
+    for (const auto &[name, constraint] : constraint_keys) consider(name);
     for (const std::string_view name : other_keys) consider(name);
     return best;
 }

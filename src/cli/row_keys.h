@@ -3,37 +3,16 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "batchllm.h"
+#include "parameters/row_parameters.h"
 
 namespace batchllm::cli {
 
-enum class ParameterKey : uint8_t {
-    max_tokens,
-    temperature,
-    top_p,
-    min_p,
-    top_k,
-    repetition_penalty,
-    presence_penalty,
-    frequency_penalty,
-    samples,
-    seed,
-    ignore_eos,
-    parse_special,
-    add_special,
-    logprobs,
-    stop,
-    stop_tokens,
-    logit_bias,
-    min_tokens,
-    bad_words,
-    prompt_logprobs,
-    task,
-    pooling,
-    normalize,
-    dimensions,
+// The keys that say what the output must look like; the others are those of row_parameters.inc.
+enum class ConstraintKey : uint8_t {
     choices,
     regex,
     json_schema,
@@ -57,8 +36,12 @@ inline constexpr ParameterName task_names[] = {{"generate", BATCHLLM_TASK_GENERA
 inline constexpr ParameterName pooling_names[] = {{"last", BATCHLLM_POOLING_LAST},
                                                   {"mean", BATCHLLM_POOLING_MEAN},
                                                   {"first", BATCHLLM_POOLING_FIRST}};
+inline std::span<const ParameterName> names_of(kinds::TaskName) { return task_names; }
+inline std::span<const ParameterName> names_of(kinds::PoolingName) { return pooling_names; }
 
-std::optional<ParameterKey> find_parameter_key(std::string_view key);
+// The key of the parameter that a row may also call by this name.
+std::string_view usual_key(std::string_view key);
+std::optional<ConstraintKey> find_constraint_key(std::string_view key);
 
 // "metadata", and keys that begin with "_": they belong to the caller and are never read.
 bool is_own_key(std::string_view key);

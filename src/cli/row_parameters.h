@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,25 +39,17 @@ class ParameterReader {
         const bool constrains = !constraint_key_.empty() && own_->constraint_text.kind != 0;
         return constrains ? std::string_view(constraint_key_) : std::string_view();
     }
-    int32_t task() const { return own_ == nullptr ? defaults_->task : own_->task; }
+    Task task() const { return own_ == nullptr ? defaults_->task : own_->task; }
     // The row's parameters. Also creates the row's constraint, if there is a cache to create it
     // with.
-    RowError take(ConstraintCache *constraints, Row *row);
+    RowError take(ConstraintCache *constraints, InputRow *row);
     SamplingOptions &own() {
         if (own_ == nullptr) own_ = std::make_shared<SamplingOptions>(*defaults_);
         return *own_;
     }
 
   private:
-    RowError read_integer(std::string_view key, JsonView value, int32_t *field);
-    RowError read_number(std::string_view key, JsonView value, float *field);
-    RowError read_flag(std::string_view key, JsonView value, bool *field);
-    RowError read_name(std::string_view key, JsonView value, std::span<const ParameterName> names,
-                       int32_t *field);
-    static RowError read_texts(std::string_view key, JsonView value,
-                               std::vector<std::string> *field);
-    RowError read_bias(JsonView value);
-    RowError read_constraint(ParameterKey name, std::string_view key, JsonView value);
+    RowError read_constraint(ConstraintKey name, std::string_view key, JsonView value);
 
     std::shared_ptr<const SamplingOptions> defaults_;
     std::shared_ptr<SamplingOptions> own_;

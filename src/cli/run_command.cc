@@ -1,11 +1,14 @@
 // batchllm run: input rows -> windows -> the engine -> output rows.
 #include "cli/commands.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <span>
+#include <type_traits>
 
 #include <xxhash.h>
 
+#include "base/file.h"
 #include "cli/job_mistakes.h"
 #include "cli/json_text.h"
 #include "cli/output_paths.h"
@@ -33,17 +36,17 @@ std::string hash_text(std::string_view text) {
 OptionParts option_parts(const RunOptions &options) {
     OptionParts parts;
     const SamplingOptions &sampling = options.in.sampling;
-    const auto add = [&](const char *name, const auto &value) {
+    const auto add = [&](const std::string &name, const auto &value) {
         std::string text;
         append_json(&text, value);
-        parts.names.push_back(std::string("option ") + name);
+        parts.names.push_back("option " + name);
         parts.values.push_back(std::move(text));
     };
-    const auto add_list = [&](const char *name, const auto &values) {
+    const auto add_list = [&](const std::string &name, const auto &values) {
         std::string text;
         using Item = typename std::decay_t<decltype(values)>::value_type;
         append_json_list(&text, std::span<const Item>(values));
-        parts.names.push_back(std::string("option ") + name);
+        parts.names.push_back("option " + name);
         parts.values.push_back(std::move(text));
     };
     add("backend", std::string_view(options.engine.backend));
@@ -51,29 +54,26 @@ OptionParts option_parts(const RunOptions &options) {
     add("compute-type", std::string_view(options.engine.compute_type));
     add("max-request-tokens", options.engine.max_request_tokens);
     add("seed", options.seed);
-    add("max-tokens", sampling.max_tokens);
-    add("temperature", sampling.temperature);
-    add("top-p", sampling.top_p);
-    add("min-p", sampling.min_p);
-    add("top-k", sampling.top_k);
-    add("repetition-penalty", sampling.repetition_penalty);
-    add("presence-penalty", sampling.presence_penalty);
-    add("frequency-penalty", sampling.frequency_penalty);
-    add("n", sampling.samples);
-    add("ignore-eos", sampling.ignore_eos);
-    add("logprobs", sampling.logprobs);
-    add("parse-special", sampling.parse_special);
-    add("add-special", sampling.add_special);
-    // Left out if it is the default, so that a job from before tasks existed can be resumed.
-    if (sampling.task != BATCHLLM_TASK_GENERATE) add("task", sampling.task);
-    if (sampling.pooling != BATCHLLM_POOLING_MODEL) add("pooling", sampling.pooling);
-    if (sampling.normalize != 0) add("normalize", sampling.normalize);
-    if (sampling.dimensions != 0) add("dimensions", sampling.dimensions);
-    add_list("stop", sampling.stop_strings);
-    add_list("stop-token", sampling.stop_tokens);
-    if (sampling.min_tokens != 0) add("min-tokens", sampling.min_tokens);
-    if (sampling.prompt_logprobs >= 0) add("prompt-logprobs", sampling.prompt_logprobs);
-    if (!sampling.bad_words.empty()) add_list("bad-word", sampling.bad_words);
+    each_parameter([&](const auto &parameter) {
+        using Kind = typename std::decay_t<decltype(parameter)>::Kind;
+        const auto &value = sampling.*parameter.field;
+        const bool listed = parameter.state == StateLists::always || value != parameter.initial;
+        if (*parameter.option == '\0' || !listed) return true;
+        // The option's name; of one that switches a flag off, the flag's.
+        std::string name = parameter.option + 2;
+        if (name.starts_with("no-")) {
+            name = parameter.name;
+            std::replace(name.begin(), name.end(), '_', '-');
+        }
+        if constexpr (std::is_same_v<Kind, kinds::TaskName>) {
+            add(name, static_cast<int32_t>(value));
+        } else if constexpr (!parameter.is_list) {
+            add(name, value);
+        } else if constexpr (!std::is_same_v<Kind, kinds::Biases>) { // which have no option
+            add_list(name, value);
+        }
+        return true;
+    });
     if (options.engine.reproducible) add("reproducible", options.engine.reproducible);
     // A job without a constraint has the same identity as before constraints existed. How JSON is
     // written also matters for rows with their own schemas.
@@ -104,7 +104,12 @@ std::vector<const char *> pointers(const std::vector<std::string> &texts) {
 
 // resumable: input and output are files.
 Result<OutputFile> open_output(const RunOptions &options, bool resumable) {
-    if (options.resume && !resumable && options.output != "-") {
+    if (options.resume && (options.output == "-" || descriptor_named(options.output) >= 0)) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "%s: an open descriptor: --resume needs an output file",
+                     options.output.c_str());
+    }
+    if (options.resume && !resumable) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "--resume needs an input file");
     }
     const OptionParts parts = option_parts(options);

@@ -122,7 +122,7 @@ Status RunJob::run(LineReader input) {
     batchllm_info info = {};
     info.struct_size = sizeof info;
     RETURN_IF_ERROR(call_status(batchllm_engine_info(engine_.get(), 0, &info)));
-    windows.head_cost = info.head_cost;
+    windows.common_prefix_cost = info.common_prefix_cost;
     windows.previous_plan = options_.plan;
     windows.model = options_.in.model;
     const bool whole_file = input.regular();
@@ -227,7 +227,7 @@ Status RunJob::add_window(Window window) {
 
 Status RunJob::add_generated(const Window &window) {
     std::vector<batchllm_params> params;
-    std::vector<TextPointers> pointers;
+    std::vector<ParameterViews> pointers;
     for (int64_t begin = 0; begin < window.generated; begin += add_rows) {
         const int64_t end = std::min(begin + add_rows, window.generated);
         const auto *first = &window.params[static_cast<size_t>(begin)];

@@ -4,7 +4,6 @@
 
 #include "base/display.h"
 #include "base/file.h"
-#include "base/prediction_sum.h"
 #include "cli/json_text.h"
 #include "cli/prediction.h"
 #include "cli/run_job.h"
@@ -25,7 +24,8 @@ Status RunJob::predict(const Window &window) {
     if (options_.prediction.device.empty() || window.plan == nullptr) return {};
     ASSIGN_OR_RETURN(const batchllm_prediction predicted,
                      predict_window(window, options_.in, options_.engine, options_.prediction));
-    add_up(predicted, &predicted_);
+    predicted_.struct_size = sizeof predicted_;
+    RETURN_IF_ERROR(call_status(batchllm_prediction_add(&predicted_, &predicted)));
     if (report_.wanted()) {
         RETURN_IF_ERROR(call_status(batchllm_report_add_prediction(report_.handle(), &predicted)));
     }
@@ -59,6 +59,8 @@ Status RunJob::write_stats(double seconds) const {
         .field("saving_ratio", stats.saving_ratio)
         .field("recomputed_tokens", stats.recomputed_tokens)
         .field("completion_tokens", stats.completion_tokens)
+        .field("constrained_results", stats.constrained_results)
+        .field("cut_off_results", stats.cut_off_results)
         .field("steps", stats.steps)
         .field("preemptions", stats.preemptions)
         .field("tokens_per_second", rate(stats.logical_prompt_tokens + stats.completion_tokens))
@@ -138,7 +140,12 @@ std::string RunJob::summary(double seconds) const {
         format_count(stats.logical_prompt_tokens).c_str(),
         format_count(stats.processed_prompt_tokens).c_str(), 100 * stats.saving_ratio,
         format_count(stats.completion_tokens).c_str());
-    return text;
+    std::string summary = text;
+    if (stats.cut_off_results > 0) {
+        summary += " Cut off by max_tokens: " + format_count(stats.cut_off_results) + " of " +
+                   format_count(stats.constrained_results) + " results with a constraint.";
+    }
+    return summary;
 }
 
 } // namespace batchllm::cli

@@ -11,60 +11,116 @@
 namespace batchllm::cli {
 namespace {
 
-std::map<std::string, int32_t> by_name(std::span<const ParameterName> names) {
-    std::map<std::string, int32_t> out;
-    for (const ParameterName &name : names) out.emplace(name.name, name.value);
-    return out;
-}
-const std::map<std::string, int32_t> task_options = by_name(task_names);
-const std::map<std::string, int32_t> pooling_options = by_name(pooling_names);
+// An option for each kind of parameter. All say what is wrong with a value that they reject.
 
-void add_task(CLI::App *app, SamplingOptions *sampling) {
-    add_named(app, "--task", &sampling->task, task_options,
-              "the kind of result of each row (generate)");
-    add_named(app, "--pooling", &sampling->pooling, pooling_options,
-              "for embedded rows (as the model's files say)");
-    app->add_flag_callback(
-        "--normalize", [sampling] { sampling->normalize = 1; },
-        "vectors of length 1 (as the model's files say)");
-    app->add_flag_callback(
-           "--no-normalize", [sampling] { sampling->normalize = -1; }, "vectors as they are")
-        ->excludes("--normalize");
-    add_whole(app, "--dimensions", &sampling->dimensions, 1,
-              "keep this many dimensions of each vector");
-}
-
-// An option that may be given several times and must not be empty.
-void add_texts(CLI::App *app, const std::string &name, std::vector<std::string> *texts,
-               const std::string &help) {
-    app->add_option_function<std::vector<std::string>>(
-           name,
-           [name, texts](const std::vector<std::string> &given) {
-               for (const std::string &text : given) {
-                   if (text.empty()) throw CLI::ValidationError(name, "is empty");
+// T: how the value is read from the command line.
+template <typename T, typename P>
+void add_value(CLI::App *app, const P &parameter, const char *type, typename P::Type *field) {
+    app->add_option_function<T>(
+           parameter.option,
+           [parameter, field](const T &given) {
+               if (!parameter.valid(given)) {
+                   throw CLI::ValidationError(parameter.option,
+                                              std::string("must be ") + parameter.range);
                }
-               *texts = given;
+               *field = given;
            },
-           help)
+           parameter.help)
+        ->type_name(type);
+}
+
+template <typename P>
+void add_option(kinds::Whole, CLI::App *app, const P &parameter, int32_t *field) {
+    add_value<int32_t>(app, parameter, "N", field);
+}
+
+template <typename P>
+void add_option(kinds::Number, CLI::App *app, const P &parameter, float *field) {
+    add_value<float>(app, parameter, "NUMBER", field);
+}
+
+template <typename P> void add_option(kinds::Flag, CLI::App *app, const P &parameter, bool *field) {
+    app->add_flag_callback(
+        parameter.option, [on = !parameter.initial, field] { *field = on; }, parameter.help);
+}
+
+template <typename P>
+void add_option(kinds::Choice, CLI::App *app, const P &parameter, int32_t *field) {
+    const std::string on = parameter.option, off = "--no-" + on.substr(2);
+    app->add_flag_callback(
+        on, [field] { *field = 1; }, parameter.help);
+    app->add_flag_callback(
+           off, [field] { *field = -1; }, "the opposite of " + on)
+        ->excludes(on);
+}
+
+template <typename P>
+void add_option(kinds::Likeliest, CLI::App *app, const P &parameter, int32_t *field) {
+    app->add_option_function<std::string>(
+           parameter.option,
+           [parameter, field](const std::string &text) {
+               int32_t count = 0;
+               if (!text.empty() && text != "{}" &&
+                   (!CLI::detail::lexical_cast(text, count) || count < 0 ||
+                    !parameter.valid(count))) {
+                   throw CLI::ValidationError(parameter.option, "must be 0 to 20");
+               }
+               *field = count;
+           },
+           parameter.help)
+        ->expected(0, 1)
+        ->type_name("[N]");
+}
+
+template <typename Kind, typename P>
+requires requires { names_of(Kind()); }
+void add_option(Kind kind, CLI::App *app, const P &parameter, typename Kind::Type *field) {
+    std::map<std::string, int32_t> values;
+    for (const ParameterName &name : names_of(kind)) values.emplace(name.name, name.value);
+    add_named(
+        app, parameter.option, std::move(values),
+        [field](int32_t value) { *field = static_cast<typename Kind::Type>(value); },
+        parameter.help);
+}
+
+template <typename P>
+void add_option(kinds::Tokens, CLI::App *app, const P &list, std::vector<int32_t> *field) {
+    app->add_option(list.option, *field, list.help)
+        ->type_name("ID")
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+template <typename P>
+void add_option(kinds::Texts, CLI::App *app, const P &list, std::vector<std::string> *field) {
+    app->add_option_function<std::vector<std::string>>(
+           list.option,
+           [option = list.option, field](const std::vector<std::string> &given) {
+               for (const std::string &text : given) {
+                   if (text.empty()) throw CLI::ValidationError(option, "is empty");
+               }
+               *field = given;
+           },
+           list.help)
         ->type_name("TEXT")
         ->expected(1)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
-void add_logprobs(CLI::App *app, const std::string &name, int32_t *field, const std::string &help) {
-    app->add_option_function<std::string>(
-           name,
-           [name, field](const std::string &text) {
-               int32_t count = 0;
-               if (!text.empty() && text != "{}" &&
-                   (!CLI::detail::lexical_cast(text, count) || count < 0 || count > 20)) {
-                   throw CLI::ValidationError(name, "must be 0 to 20");
-               }
-               *field = count;
-           },
-           help)
-        ->expected(0, 1)
-        ->type_name("[N]");
+// Only in JSON.
+template <typename P, typename T> void add_option(kinds::Seed, CLI::App *, const P &, T *) {}
+template <typename P, typename T> void add_option(kinds::Biases, CLI::App *, const P &, T *) {}
+
+// The options of the parameters for which wanted(parameter).
+template <typename Wanted>
+void add_parameters(CLI::App *app, SamplingOptions *sampling, Wanted wanted) {
+    each_parameter([&](const auto &parameter) {
+        using Kind = typename std::decay_t<decltype(parameter)>::Kind;
+        if (*parameter.option != '\0' && wanted(parameter)) {
+            add_option(Kind(), app, parameter, &(sampling->*parameter.field));
+        }
+        return true;
+    });
 }
 
 // An option whose value, or the file that it names, becomes the run's constraint.
@@ -84,47 +140,16 @@ void add_constraint(CLI::App *app, const char *name, const char *type, const cha
 
 } // namespace
 
-void add_tokenizing(CLI::App *app, SamplingOptions *sampling) {
-    app->add_flag_callback(
-        "--no-special", [sampling] { sampling->add_special = false; },
-        "do not add the tokenizer's BOS and the like");
-    app->add_flag_callback(
-        "--no-parse-special", [sampling] { sampling->parse_special = false; },
-        "special tokens written in prompts are plain text: for untrusted text");
-}
-
 void add_sampling(CLI::App *app, SamplingOptions *sampling) {
     CLI::App *defaults =
         app->add_option_group("Defaults for rows", "a row's own keys take precedence");
-    add_whole(defaults, "--max-tokens", &sampling->max_tokens, 1,
-              "maximum tokens to generate (128)");
-    add_number(defaults, "--temperature", &sampling->temperature, 0, 3.4e38f, false,
-               "0 is greedy (0)");
-    add_number(defaults, "--top-p", &sampling->top_p, 0, 1, true, "nucleus sampling (1: off)");
-    add_number(defaults, "--min-p", &sampling->min_p, 0, 0.99999994f, false, "(0: off)");
-    add_whole(defaults, "--top-k", &sampling->top_k, -1, "(0 or -1: off)");
-    add_number(defaults, "--repetition-penalty", &sampling->repetition_penalty, 0, 3.4e38f, true,
-               "(1: off)");
-    add_number(defaults, "--presence-penalty", &sampling->presence_penalty, -2, 2, false, "(0)");
-    add_number(defaults, "--frequency-penalty", &sampling->frequency_penalty, -2, 2, false, "(0)");
-    add_whole(defaults, "--n", &sampling->samples, 1, "results per row (1)");
-    add_texts(defaults, "--stop", &sampling->stop_strings,
-              "text that ends a row; may be given several times");
-    defaults->add_option("--stop-token", sampling->stop_tokens, "token id that ends a row")
-        ->type_name("ID")
-        ->expected(1)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    defaults->add_flag("--ignore-eos", sampling->ignore_eos, "the model's EOS does not end a row");
-    add_logprobs(defaults, "--logprobs", &sampling->logprobs,
-                 "log-probabilities of the chosen tokens, and of the N likeliest");
-    add_logprobs(defaults, "--prompt-logprobs", &sampling->prompt_logprobs,
-                 "the same for the prompt's tokens; such rows share no prefix");
-    add_whole(defaults, "--min-tokens", &sampling->min_tokens, 0,
-              "neither EOS nor a stop ends a row before this many (0)");
-    add_texts(defaults, "--bad-word", &sampling->bad_words,
-              "text that is not generated; may be given several times");
-    add_tokenizing(defaults, sampling);
-    add_task(defaults, sampling);
+    add_parameters(defaults, sampling, [](const ParameterFacts &) { return true; });
+}
+
+void add_planning(CLI::App *app, SamplingOptions *sampling) {
+    add_parameters(app, sampling, [](const ParameterFacts &facts) {
+        return facts.affects == Affects::prompt || facts.name == std::string_view("max_tokens");
+    });
 }
 
 void add_constraints(CLI::App *app, ConstraintText *constraint, std::vector<NamedPath> *read) {

@@ -12,8 +12,8 @@ namespace batchllm::cli {
 
 // Parameters that a row may also set itself; these options are the defaults.
 void add_sampling(CLI::App *app, SamplingOptions *sampling);
-// Only the parameters that affect how prompts become tokens.
-void add_tokenizing(CLI::App *app, SamplingOptions *sampling);
+// Only the parameters that a plan depends on: how prompts become tokens, and how long rows may get.
+void add_planning(CLI::App *app, SamplingOptions *sampling);
 
 // read: the files that the options name are added to it.
 void add_constraints(CLI::App *app, ConstraintText *constraint, std::vector<NamedPath> *read);

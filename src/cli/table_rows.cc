@@ -44,7 +44,7 @@ TableRenderer::TableRenderer(TemplateOptions options) : options_(std::move(optio
     seen_.assign(names_.size(), 0);
 }
 
-void TableRenderer::read_cells(const JsonMembers &members, Row *row) {
+void TableRenderer::read_cells(const JsonMembers &members, InputRow *row) {
     for (const auto [key, value] : members) {
         const auto name = names_.find(key);
         if (name == names_.end()) {
@@ -62,13 +62,13 @@ void TableRenderer::read_cells(const JsonMembers &members, Row *row) {
     }
 }
 
-Status TableRenderer::render(std::vector<Row> *rows, std::vector<RowError> *errors,
+Status TableRenderer::render(std::vector<InputRow> *rows, std::vector<RowError> *errors,
                              const std::atomic<bool> *stop) {
     errors->assign(rows->size(), {});
     if (rows->empty()) return {};
     std::vector<CellColumnText> texts(names_.size(), CellColumnText(rows->size()));
     for (size_t i = 0; i < rows->size(); ++i) {
-        Row &row = (*rows)[i];
+        InputRow &row = (*rows)[i];
         for (const auto &[name, cell] : row.cells) texts[name].add(i, cell);
         row.cells = {};
     }
@@ -110,7 +110,7 @@ Status TableRenderer::render(std::vector<Row> *rows, std::vector<RowError> *erro
     std::vector<CellColumnText>().swap(texts); // the prompts now contain the cells
     const batchllm_column &prompts = *batchllm_table_prompts(made);
     for (size_t i = 0; i < rows->size(); ++i) {
-        Row &row = (*rows)[i];
+        InputRow &row = (*rows)[i];
         row.is_text = true;
         row.is_chat = options_.chat;
         row.text.assign(prompts.text + prompts.offsets[i], prompts.text + prompts.offsets[i + 1]);

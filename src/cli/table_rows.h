@@ -43,13 +43,13 @@ class TableRenderer {
     size_t template_bytes() const { return options_.text->size(); }
     // Reads the cells of a line; numbers, lists and objects become their JSON text. Keeps only keys
     // that the template may name.
-    void read_cells(const JsonMembers &members, Row *row);
+    void read_cells(const JsonMembers &members, InputRow *row);
     // Skips a line that an earlier run has done. It may have had any key.
     void pass_over_line() { all_seen_ = true; }
     // Sets the error of rows that cannot have a prompt. Fails if the template is wrong or names a
     // column that no line has had so far. STOPPED if *stop is set during the search for an order of
     // fields.
-    Status render(std::vector<Row> *rows, std::vector<RowError> *errors,
+    Status render(std::vector<InputRow> *rows, std::vector<RowError> *errors,
                   const std::atomic<bool> *stop);
 
   private:

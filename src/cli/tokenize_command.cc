@@ -44,7 +44,7 @@ class ItemReader {
         std::optional<LineId> own_id;
         item.error = parser_.parse(line.text, &object, &own_id);
         if (own_id.has_value()) item.id = own_id->id;
-        if (!failed(item.error)) item.error = check_keys_differ(object);
+        if (!failed(item.error)) item.error = check_keys_differ(*object.members());
         if (!failed(item.error)) read_members(*object.members(), &item);
         return item;
     }
@@ -65,7 +65,7 @@ class ItemReader {
                 }
             } else if (!decode_ && conversation.take(key, value)) {
                 continue;
-            } else if (key != "metadata" && !key.starts_with('_')) {
+            } else if (!is_own_key(key)) {
                 item->error = format_error("unknown key " + in_quotes(key));
             }
         }

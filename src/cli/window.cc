@@ -70,7 +70,7 @@ Status WindowBuilder::read_rows() {
             continue;
         }
         bytes += line.text.size() + 64 + (table_ != nullptr ? table_->template_bytes() : 0);
-        Row row;
+        InputRow row;
         RowError error;
         if (line.too_long) {
             row.line = line.number;
@@ -94,9 +94,9 @@ Status WindowBuilder::render_rows() {
     if (table_ == nullptr) return {};
     std::vector<RowError> errors;
     RETURN_IF_ERROR(table_->render(&chunk_, &errors, stop_));
-    std::vector<Row> rendered;
+    std::vector<InputRow> rendered;
     for (size_t i = 0; i < chunk_.size(); ++i) {
-        Row &row = chunk_[i];
+        InputRow &row = chunk_[i];
         if (row.done) continue;
         if (errors[i].code.empty()) {
             rendered.push_back(std::move(row));
@@ -109,10 +109,10 @@ Status WindowBuilder::render_rows() {
 }
 
 // Turns the conversations among the rows into the text that the model sees.
-Status WindowBuilder::apply_chat_template(bool parse_special, std::vector<Row> *rows) {
+Status WindowBuilder::apply_chat_template(bool parse_special, std::vector<InputRow> *rows) {
     TextColumn conversations;
-    std::vector<Row *> wanted;
-    for (Row &row : *rows) {
+    std::vector<InputRow *> wanted;
+    for (InputRow &row : *rows) {
         if (!row.is_chat || row.params->parse_special != parse_special) continue;
         conversations.add(row.text);
         row.text = std::string();
@@ -125,7 +125,7 @@ Status WindowBuilder::apply_chat_template(bool parse_special, std::vector<Row> *
         parse_special ? 0u : BATCHLLM_CHAT_REFUSE_SPECIAL, options_.threads, &column)));
     const ColumnHandle owner(column);
     for (int64_t i = 0; i < conversations.count(); ++i) {
-        Row &row = *wanted[static_cast<size_t>(i)];
+        InputRow &row = *wanted[static_cast<size_t>(i)];
         RowError error;
         if (column->statuses[i] != BATCHLLM_OK) {
             error = {row_error_code(column->statuses[i]),
@@ -144,10 +144,10 @@ Status WindowBuilder::apply_chat_template(bool parse_special, std::vector<Row> *
 }
 
 // Encodes the text rows that need these flags.
-Status WindowBuilder::tokenize_with(uint32_t flags, std::vector<Row> *rows) {
+Status WindowBuilder::tokenize_with(uint32_t flags, std::vector<InputRow> *rows) {
     TextColumn texts;
-    std::vector<Row *> wanted;
-    for (Row &row : *rows) {
+    std::vector<InputRow *> wanted;
+    for (InputRow &row : *rows) {
         // A chat template contains all special tokens itself.
         const bool adds = row.params->add_special && !row.is_chat;
         const bool parses = row.params->parse_special || row.is_chat;
@@ -165,7 +165,7 @@ Status WindowBuilder::tokenize_with(uint32_t flags, std::vector<Row> *rows) {
                                                           flags, options_.threads, &column)));
     const ColumnHandle owner(column);
     for (int64_t i = 0; i < texts.count(); ++i) {
-        Row &row = *wanted[static_cast<size_t>(i)];
+        InputRow &row = *wanted[static_cast<size_t>(i)];
         RowError error;
         if (column->statuses[i] != BATCHLLM_OK) {
             error = tokenize_error(column->statuses[i]);
@@ -188,8 +188,8 @@ RowError WindowBuilder::no_tokenizer(const char *key) const {
 }
 
 // Encodes the continuations given as text, separately and without adding special tokens.
-Status WindowBuilder::tokenize_scores(std::vector<Row> *rows) {
-    for (Row &row : *rows) {
+Status WindowBuilder::tokenize_scores(std::vector<InputRow> *rows) {
+    for (InputRow &row : *rows) {
         if (row.line == 0 || !row.scored || !row.score_is_text) continue;
         TextColumn texts;
         for (const std::string &text : row.score_texts) texts.add(text);
@@ -234,7 +234,7 @@ Status WindowBuilder::tokenize_rows() {
         }
     }
     RETURN_IF_ERROR(tokenize_scores(&chunk_));
-    for (Row &row : chunk_) {
+    for (InputRow &row : chunk_) {
         if (row.line == 0) continue;
         RowError error;
         if (row.is_text && tokenizer_ == nullptr) {
@@ -254,7 +254,7 @@ Status WindowBuilder::tokenize_rows() {
     return {};
 }
 
-void WindowBuilder::add_row(Row row, Window *window) {
+void WindowBuilder::add_row(InputRow row, Window *window) {
     window->tokens.insert(window->tokens.end(), row.tokens.begin(), row.tokens.end());
     window->offsets.push_back(static_cast<int64_t>(window->tokens.size()));
     window->lines.push_back(static_cast<uint64_t>(row.line));
@@ -275,7 +275,7 @@ void WindowBuilder::add_row(Row row, Window *window) {
 Result<std::unique_ptr<Window>> WindowBuilder::next() {
     auto window = std::make_unique<Window>();
     window->number = ++windows_;
-    std::vector<Row> scored; // they go after the others
+    std::vector<InputRow> scored; // they go after the others
     int64_t tokens = 0;
     int64_t rows = 0;
     bool full = false;
@@ -300,7 +300,7 @@ Result<std::unique_ptr<Window>> WindowBuilder::next() {
         }
         ready_.pop_front();
     }
-    for (Row &row : scored) add_row(std::move(row), window.get());
+    for (InputRow &row : scored) add_row(std::move(row), window.get());
     window->failed.assign(std::make_move_iterator(failed_.begin()),
                           std::make_move_iterator(failed_.end()));
     failed_.clear();
@@ -359,7 +359,7 @@ Status WindowBuilder::plan(Window *window) {
     batchllm_plan_options_init(&options, sizeof options);
     options.enlarge = options_.enlarge;
     options.levels = options_.levels;
-    options.head_cost = options_.head_cost;
+    options.common_prefix_cost = options_.common_prefix_cost;
     options.order = options_.order;
     options.self_contained = options_.keep_plan_tokens ? 1 : 0;
     if (tokenizer_ != nullptr) {

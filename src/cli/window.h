@@ -33,9 +33,9 @@ struct WindowOptions {
     bool keep_plan_tokens = false;
     int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
     int32_t levels = 0;
-    double head_cost = 0;      // batchllm_plan_options
-    std::string previous_plan; // of --plan; empty: none
-    std::string model;         // directory, for error texts; empty: none
+    double common_prefix_cost = 0; // batchllm_plan_options
+    std::string previous_plan;     // of --plan; empty: none
+    std::string model;             // directory, for error texts; empty: none
 };
 
 struct FailedRow {
@@ -87,16 +87,16 @@ class WindowBuilder {
     Status read_rows();
     Status render_rows();
     Status tokenize_rows();
-    Status apply_chat_template(bool parse_special, std::vector<Row> *rows);
-    Status tokenize_with(uint32_t flags, std::vector<Row> *rows);
-    Status tokenize_scores(std::vector<Row> *rows);
+    Status apply_chat_template(bool parse_special, std::vector<InputRow> *rows);
+    Status tokenize_with(uint32_t flags, std::vector<InputRow> *rows);
+    Status tokenize_scores(std::vector<InputRow> *rows);
     RowError no_tokenizer(const char *key) const;
-    void add_row(Row row, Window *window);
+    void add_row(InputRow row, Window *window);
     Status plan(Window *window);
     Result<const batchllm_plan *> previous_plan(int64_t number);
 
     LineReader *input_;
-    RowReader rows_;
+    InputRowReader rows_;
     std::shared_ptr<TableRenderer> table_; // null: rows have their own prompts
     WindowOptions options_;
     const batchllm_tokenizer *tokenizer_;
@@ -105,8 +105,8 @@ class WindowBuilder {
 
     bool input_ended_ = false;
     int64_t windows_ = 0;
-    std::vector<Row> chunk_;       // read, not yet tokenized
-    std::deque<Row> ready_;        // tokenized, not yet in a window
+    std::vector<InputRow> chunk_;  // read, not yet tokenized
+    std::deque<InputRow> ready_;   // tokenized, not yet in a window
     std::deque<FailedRow> failed_; // for the current window
     double tokenize_seconds_ = 0;
     PlanHandle previous_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "constraint/grammar_code.h"
+#include "constraint/least_bytes.h"
 #include "constraint/retired_graphs.h"
 #include "constraint/state_graph.h"
 #include "constraint/token_mask.h"
@@ -47,6 +48,8 @@ Constraint::make(const Grammar &grammar, std::shared_ptr<const TokenVocabulary> 
     ASSIGN_OR_RETURN(GrammarCode code,
                      GrammarCode::compile(grammar, vocabulary->single_bytes(), &budget));
     made->code_ = std::make_shared<const GrammarCode>(std::move(code));
+    made->least_bytes_ =
+        batchllm::least_bytes(grammar) + static_cast<int64_t>(options.start_after.size());
     made->masks_ = std::make_unique<const StateMaskMaker>(*vocabulary, *made->code_);
     made->cache_bytes_ = options.cache_bytes;
     made->all_cache_bytes_ = options.all_cache_bytes;

@@ -78,6 +78,8 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
     ~Constraint();
 
     const TokenVocabulary &vocabulary() const { return *vocabulary_; }
+    // The length of a shortest valid output, with the marker. As many tokens are enough for it.
+    int64_t least_bytes() const { return least_bytes_; }
     int64_t masks_made() const; // so far, for all states; reused masks do not count
     // Approximately how many bytes all constraints of the process have cached.
     static int64_t all_cached_bytes();
@@ -103,6 +105,7 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
     std::unique_ptr<const StateMaskMaker> masks_;
     std::string marker_;
     std::vector<int32_t> marker_back_; // [marker] where to continue if a byte does not match
+    int64_t least_bytes_ = 0;
     int64_t cache_bytes_ = 0;
     int64_t all_cache_bytes_ = 0;
     std::shared_ptr<RetiredGraphs> retired_; // shared with each graph, which goes there when

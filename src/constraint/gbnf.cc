@@ -1,49 +1,38 @@
 #include "constraint/gbnf.h"
 
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/printable.h"
 #include "constraint/code_points.h"
-#include "constraint/grammar_reader.h"
+#include "constraint/grammar_parser.h"
 
 namespace batchllm {
 namespace {
 
-class GbnfParser {
+struct GbnfRule {
+    NodeId node = kNoNode;
+    GrammarReader first_use;
+    bool defined = false;
+};
+
+class GbnfParser final : GrammarParser<GbnfRule> {
   public:
-    GbnfParser(std::string_view text, Budget *budget) : reader_(text), budget_(budget) {}
+    GbnfParser(std::string_view text, Budget *budget) : GrammarParser(text, budget) {}
 
     Result<Grammar> parse() {
         skip(true);
         while (!reader_.at_end()) RETURN_IF_ERROR(rule());
-        for (const auto &[name, found] : rules_) {
-            if (!found.defined)
-                return found.first_use.invalid("the rule " + in_quotes(name) + " is not defined");
-        }
-        const auto root = rules_.find("root");
-        if (root == rules_.end()) return reader_.invalid("there is no rule \"root\"");
-        grammar_.set_root(root->second.node);
-        rewrite_left_recursion(&grammar_);
-        return std::move(grammar_);
+        ASSIGN_OR_RETURN(const NodeId root, start_rule("root"));
+        return finished(root);
     }
 
   private:
-    struct Rule {
-        NodeId node;
-        GrammarReader first_use;
-        bool defined = false;
-    };
+    void skip(bool lines) override { reader_.skip_space("#", lines); }
 
-    void skip(bool lines) { reader_.skip_space("#", lines); }
-
-    Rule &rule_named(std::string_view name, const GrammarReader &use) {
-        const auto known = rules_.find(name);
-        if (known != rules_.end()) return known->second;
-        const std::string text(name);
-        return rules_.emplace(text, Rule{grammar_.declare(text), use}).first->second;
+    std::string called(std::string_view name) const override {
+        return "the rule " + in_quotes(name);
     }
 
     Status rule() {
@@ -53,20 +42,17 @@ class GbnfParser {
         skip(false);
         if (!reader_.take("::=")) return reader_.invalid("::= is missing");
         skip(true);
-        if (rule_named(name, start).defined)
-            return start.invalid("the rule " + in_quotes(name) + " is defined twice");
-        rule_named(name, start).defined = true;
+        RETURN_IF_ERROR(define_once(name, start));
         ASSIGN_OR_RETURN(const NodeId body, alternatives(0));
-        grammar_.define(rule_named(name, start).node, body);
-        if (!reader_.at_end() && reader_.peek() != '\n' && reader_.peek() != '\r')
+        grammar_.define(named(name, start).node, body);
+        if (!at_line_end())
             return reader_.invalid("the rule goes on with what has no meaning here");
         skip(true);
         return {};
     }
 
     Result<NodeId> alternatives(int32_t depth) {
-        if (depth > GrammarReader::kDeepest)
-            return reader_.unsupported("groups more than 200 deep");
+        RETURN_IF_ERROR(check_depth(depth));
         std::vector<NodeId> found;
         for (;;) {
             ASSIGN_OR_RETURN(const NodeId one, sequence(depth));
@@ -83,21 +69,7 @@ class GbnfParser {
         return grammar_.choice(std::move(found));
     }
 
-    Result<NodeId> sequence(int32_t depth) {
-        std::vector<NodeId> parts;
-        for (;;) {
-            skip(depth > 0);
-            ASSIGN_OR_RETURN(NodeId part, item(depth));
-            if (part == kNoNode) break;
-            RETURN_IF_ERROR(budget_->spend_states(1));
-            ASSIGN_OR_RETURN(part, repeated(part));
-            parts.push_back(part);
-        }
-        return grammar_.sequence(std::move(parts));
-    }
-
-    // kNoNode: no item begins here.
-    Result<NodeId> item(int32_t depth) {
+    Result<NodeId> item(int32_t depth) override {
         const GrammarReader start = reader_;
         switch (reader_.peek()) {
         case '"': {
@@ -128,7 +100,7 @@ class GbnfParser {
         }
         const std::string_view name = reader_.name("-_");
         if (name.empty()) return kNoNode;
-        return rule_named(name, start).node;
+        return named(name, start).node;
     }
 
     Result<NodeId> bracket() {
@@ -154,14 +126,10 @@ class GbnfParser {
         return grammar_.terminal(std::move(automaton));
     }
 
-    Result<NodeId> repeated(NodeId part) {
+    Result<NodeId> repeated(NodeId part) override {
         for (;;) {
-            if (reader_.take("*")) {
-                part = grammar_.repeat(part, 0);
-            } else if (reader_.take("+")) {
-                part = grammar_.repeat(part, 1);
-            } else if (reader_.take("?")) {
-                part = grammar_.optional(part);
+            if (const NodeId more = repeated_by_sign(part); more != kNoNode) {
+                part = more;
             } else if (reader_.take("{")) {
                 ASSIGN_OR_RETURN(part, counted(part));
             } else {
@@ -180,20 +148,13 @@ class GbnfParser {
             skip(false);
             greatest = Automaton::kUnbounded;
             if (reader_.peek() != '}') {
-                ASSIGN_OR_RETURN(greatest, reader_.number());
-                if (greatest < least)
-                    return reader_.invalid("a count whose end is below its start");
+                ASSIGN_OR_RETURN(greatest, number_from(least));
             }
             skip(false);
         }
         if (!reader_.take("}")) return reader_.invalid("a } is missing");
         return grammar_.repeat(part, least, greatest);
     }
-
-    GrammarReader reader_;
-    Budget *budget_;
-    Grammar grammar_;
-    std::map<std::string, Rule, std::less<>> rules_;
 };
 
 } // namespace

@@ -1,24 +1,31 @@
 #include "constraint/lark.h"
 
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/printable.h"
-#include "constraint/grammar_reader.h"
+#include "constraint/grammar_parser.h"
 #include "constraint/lark_terminal.h"
 #include "constraint/regex.h"
 
 namespace batchllm {
 namespace {
 
-class LarkParser {
+struct LarkName {
+    NodeId node = kNoNode;
+    GrammarReader first_use;
+    bool defined = false;
+    NodeId body = kNoNode; // for terminals, as written
+    enum : uint8_t { fresh, open, done } state = fresh;
+    Automaton automaton = {};
+};
+
+class LarkParser final : GrammarParser<LarkName> {
   public:
     LarkParser(std::string_view text, Budget *budget)
-        : reader_(text), budget_(budget), ignores_(text.find("%ignore") != std::string_view::npos) {
-    }
+        : GrammarParser(text, budget), ignores_(text.find("%ignore") != std::string_view::npos) {}
 
     Result<Grammar> parse() {
         if (ignores_) ignored_ = grammar_.declare("%ignore");
@@ -26,33 +33,16 @@ class LarkParser {
         while (!reader_.at_end()) {
             RETURN_IF_ERROR(reader_.peek() == '%' ? directive() : definition());
             skip(false);
-            if (!reader_.at_end() && reader_.peek() != '\n' && reader_.peek() != '\r')
-                return reader_.invalid("what stands here has no meaning");
+            if (!at_line_end()) return reader_.invalid("what stands here has no meaning");
             skip(true);
         }
-        for (const auto &[name, found] : names_) {
-            if (!found.defined) return found.first_use.invalid(in_quotes(name) + " is not defined");
-        }
-        const auto start = names_.find("start");
-        if (start == names_.end()) return reader_.invalid("there is no rule \"start\"");
+        ASSIGN_OR_RETURN(const NodeId start, start_rule("start"));
         RETURN_IF_ERROR(finish_terminals());
-        grammar_.set_root(ignores_ ? grammar_.sequence({ignored_, start->second.node})
-                                   : start->second.node);
-        rewrite_left_recursion(&grammar_);
-        return std::move(grammar_);
+        return finished(ignores_ ? grammar_.sequence({ignored_, start}) : start);
     }
 
   private:
-    struct Name {
-        NodeId node;
-        GrammarReader first_use;
-        bool defined = false;
-        NodeId body = kNoNode; // for terminals, as written
-        enum : uint8_t { fresh, open, done } state = fresh;
-        Automaton automaton = {};
-    };
-
-    void skip(bool lines) {
+    void skip(bool lines) override {
         for (;;) {
             const size_t before = reader_.rest().size();
             reader_.skip_space("//", lines);
@@ -61,13 +51,7 @@ class LarkParser {
         }
     }
 
-    Name &named(std::string_view name, const GrammarReader &use) {
-        const auto known = names_.find(name);
-        if (known != names_.end()) return known->second;
-        const std::string text(name);
-        return names_.emplace(text, Name{.node = grammar_.declare(text), .first_use = use})
-            .first->second;
-    }
+    std::string called(std::string_view name) const override { return in_quotes(name); }
 
     // A terminal as it occurs in a rule, followed by what may be ignored.
     NodeId in_rule(NodeId terminal) {
@@ -86,11 +70,10 @@ class LarkParser {
         }
         skip(false);
         if (!reader_.take(":")) return reader_.invalid(": is missing");
-        if (named(name, start).defined) return start.invalid(in_quotes(name) + " is defined twice");
-        named(name, start).defined = true;
+        RETURN_IF_ERROR(define_once(name, start));
         terminal_ = is_lark_terminal(name);
         ASSIGN_OR_RETURN(const NodeId body, alternatives(0));
-        Name &defined = named(name, start);
+        LarkName &defined = named(name, start);
         if (terminal_)
             defined.body = body;
         else
@@ -140,22 +123,19 @@ class LarkParser {
             skip(false);
             as = reader_.name("_");
         }
-        Name &defined = named(as, start);
-        if (defined.defined) return start.invalid(in_quotes(as) + " is defined twice");
-        defined.defined = true;
+        RETURN_IF_ERROR(define_once(as, start));
         ASSIGN_OR_RETURN(Automaton automaton, compile_regex(expression, {}, budget_));
-        defined.body = grammar_.terminal(std::move(automaton));
+        named(as, start).body = grammar_.terminal(std::move(automaton));
         return name;
     }
 
     Result<NodeId> alternatives(int32_t depth) {
-        if (depth > GrammarReader::kDeepest)
-            return reader_.unsupported("groups more than 200 deep");
+        RETURN_IF_ERROR(check_depth(depth));
         std::vector<NodeId> found;
         skip(false);
         reader_.take("|");
         for (;;) {
-            ASSIGN_OR_RETURN(const NodeId one, sequence(depth));
+            ASSIGN_OR_RETURN(const NodeId one, aliased(depth));
             found.push_back(one);
             // If the next line begins with |, it belongs to the rule.
             const GrammarReader end = reader_;
@@ -167,25 +147,16 @@ class LarkParser {
         return grammar_.choice(std::move(found));
     }
 
-    Result<NodeId> sequence(int32_t depth) {
-        std::vector<NodeId> parts;
-        for (;;) {
-            skip(depth > 0);
-            ASSIGN_OR_RETURN(NodeId part, item(depth));
-            if (part == kNoNode) break;
-            RETURN_IF_ERROR(budget_->spend_states(1));
-            ASSIGN_OR_RETURN(part, repeated(part));
-            parts.push_back(part);
-        }
+    Result<NodeId> aliased(int32_t depth) {
+        ASSIGN_OR_RETURN(const NodeId parts, sequence(depth));
         if (reader_.take("->")) {
             skip(false);
             if (reader_.name("_").empty()) return reader_.invalid("an alias is missing");
         }
-        return grammar_.sequence(std::move(parts));
+        return parts;
     }
 
-    // kNoNode: no item begins here.
-    Result<NodeId> item(int32_t depth) {
+    Result<NodeId> item(int32_t depth) override {
         const GrammarReader start = reader_;
         switch (reader_.peek()) {
         case '"':
@@ -274,26 +245,20 @@ class LarkParser {
         return literal_node(grammar_.terminal(std::move(automaton).value()));
     }
 
-    Result<NodeId> repeated(NodeId part) {
+    Result<NodeId> repeated(NodeId part) override {
         for (;;) {
             // There may be space before a ~.
             const GrammarReader end = reader_;
             skip(false);
             if (reader_.peek() != '~') reader_ = end;
-            if (reader_.take("*")) {
-                part = grammar_.repeat(part, 0);
-            } else if (reader_.take("+")) {
-                part = grammar_.repeat(part, 1);
-            } else if (reader_.take("?")) {
-                part = grammar_.optional(part);
+            if (const NodeId more = repeated_by_sign(part); more != kNoNode) {
+                part = more;
             } else if (reader_.take("~")) {
                 skip(false);
                 ASSIGN_OR_RETURN(const int64_t least, reader_.number());
                 int64_t greatest = least;
                 if (reader_.take("..")) {
-                    ASSIGN_OR_RETURN(greatest, reader_.number());
-                    if (greatest < least)
-                        return reader_.invalid("a count whose end is below its start");
+                    ASSIGN_OR_RETURN(greatest, number_from(least));
                 }
                 part = grammar_.repeat(part, least, greatest);
             } else {
@@ -331,13 +296,13 @@ class LarkParser {
     }
 
     Result<Automaton> automaton_of_name(const std::string &text) {
-        Name &name = names_.find(text)->second;
-        if (name.state == Name::open)
+        LarkName &name = names_.find(text)->second;
+        if (name.state == LarkName::open)
             return name.first_use.invalid("the terminal " + in_quotes(text) + " is made of itself");
-        if (name.state == Name::fresh) {
-            name.state = Name::open;
+        if (name.state == LarkName::fresh) {
+            name.state = LarkName::open;
             ASSIGN_OR_RETURN(name.automaton, automaton_of(name.body));
-            name.state = Name::done;
+            name.state = LarkName::done;
         }
         return name.automaton;
     }
@@ -360,14 +325,10 @@ class LarkParser {
         return {};
     }
 
-    GrammarReader reader_;
-    Budget *budget_;
     bool ignores_;
     bool terminal_ = false; // inside the definition of a terminal
-    Grammar grammar_;
     NodeId ignored_ = kNoNode;
     std::vector<NodeId> ignored_bodies_;
-    std::map<std::string, Name, std::less<>> names_;
 };
 
 } // namespace

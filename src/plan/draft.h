@@ -17,7 +17,7 @@ constexpr int32_t max_plan_levels = 64;
 
 // Groups in no particular order. Group g's prefix is prefixes[g]; heads of prefixes belong to no
 // group.
-struct Draft {
+struct PlanDraft {
     std::vector<PlanPrefix> prefixes;
     std::vector<uint32_t> group_of; // [rows] or no_group
 };
@@ -32,22 +32,22 @@ std::vector<bool> rows_alone(const Plan &plan);
 
 // Adds the groups of the previous plan that still have at least two rows.
 void keep_groups(const Plan &previous, std::span<const int64_t> previous_rows,
-                 std::span<const TokenRow> rows, Draft &draft);
+                 std::span<const TokenRow> rows, PlanDraft &draft);
 
 // Puts each row that is in no group into a new or an existing group.
-void group_rest(std::span<const TokenRow> rows, const PlanOptions &options, Draft &draft);
+void group_rest(std::span<const TokenRow> rows, const PlanOptions &options, PlanDraft &draft);
 
 // How many tokens a row is expected to generate. `lengths` empty: the same for all rows.
 inline int32_t decode_length(std::span<const int32_t> lengths, size_t row) {
     return lengths.empty() ? 1 : std::max(lengths[row], 0);
 }
 
-// Appends the heads that the groups' prefixes share, after those prefixes.
+// Appends the common prefixes that the groups' prefixes share, after those prefixes.
 void share_heads(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
-                 const PlanOptions &options, Draft &draft);
+                 const PlanOptions &options, PlanDraft &draft);
 
 // Fills plan.prefixes, groups and rows.
 void put_in_order(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
-                  const Draft &draft, Plan &plan);
+                  const PlanDraft &draft, Plan &plan);
 
 } // namespace batchllm

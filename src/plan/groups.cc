@@ -1,4 +1,4 @@
-// Rows -> groups, and the groups' prefixes -> heads, both through the prefix tree.
+// Rows -> groups, and the groups' prefixes -> common prefixes, both through the prefix tree.
 #include <algorithm>
 #include <cmath>
 
@@ -16,7 +16,8 @@ enum class Choice { optimal, paper, existing_only };
 
 // Groups the rows that are in no group yet. Existing groups may get more rows, except with
 // Choice::paper.
-void group(std::span<const TokenRow> rows, Choice choice, int32_t min_prefix_tokens, Draft &draft) {
+void group(std::span<const TokenRow> rows, Choice choice, int32_t min_prefix_tokens,
+           PlanDraft &draft) {
     std::vector<uint32_t> rest;
     for (size_t i = 0; i < rows.size(); ++i) {
         if (draft.group_of[i] == no_group) rest.push_back(static_cast<uint32_t>(i));
@@ -59,7 +60,7 @@ void group(std::span<const TokenRow> rows, Choice choice, int32_t min_prefix_tok
 
 } // namespace
 
-void group_rest(std::span<const TokenRow> rows, const PlanOptions &options, Draft &draft) {
+void group_rest(std::span<const TokenRow> rows, const PlanOptions &options, PlanDraft &draft) {
     if (options.enlarge == BATCHLLM_ENLARGE_OPTIMAL) {
         group(rows, Choice::optimal, options.min_prefix_tokens, draft);
     } else if (options.enlarge == BATCHLLM_ENLARGE_PAPER) {
@@ -73,7 +74,7 @@ namespace {
 
 // [prefixes] how many tokens are computed after each: the rows' own, and those that they generate.
 std::vector<int64_t> readers_of(std::span<const TokenRow> rows,
-                                std::span<const int32_t> decode_lengths, const Draft &draft) {
+                                std::span<const int32_t> decode_lengths, const PlanDraft &draft) {
     std::vector<int64_t> readers(draft.prefixes.size());
     for (size_t i = 0; i < rows.size(); ++i) {
         const uint32_t group = draft.group_of[i];
@@ -86,16 +87,18 @@ std::vector<int64_t> readers_of(std::span<const TokenRow> rows,
 
 } // namespace
 
-// Prefixes are grouped like rows: the head of a group of prefixes is the optimum of the same
-// objective, one level higher. Each level groups the prefixes that have no parent yet. With
-// levels_auto there is one such level, and the objective includes the cost of reading a head.
+// Prefixes are grouped like rows: the common prefix of a group of prefixes is the optimum of the
+// same objective, one level higher. Each level groups the prefixes that have no parent yet. With
+// levels_auto there is one such level, and the objective includes the cost of reading a common
+// prefix.
 void share_heads(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
-                 const PlanOptions &options, Draft &draft) {
+                 const PlanOptions &options, PlanDraft &draft) {
     const bool chosen_by_cost = options.levels == levels_auto;
-    if (chosen_by_cost && options.head_cost == 0) return;
+    if (chosen_by_cost && options.common_prefix_cost == 0) return;
     std::vector<int64_t> readers;
     if (chosen_by_cost) readers = readers_of(rows, decode_lengths, draft);
-    const int64_t reading = std::llround(static_cast<double>(token_parts) * options.head_cost);
+    const int64_t reading =
+        std::llround(static_cast<double>(token_parts) * options.common_prefix_cost);
     std::vector<PlanPrefix> &prefixes = draft.prefixes;
     const int32_t levels = chosen_by_cost ? 2 : options.levels;
     for (int32_t level = 1; level < levels; ++level) {
@@ -111,13 +114,13 @@ void share_heads(std::span<const TokenRow> rows, std::span<const int32_t> decode
         const ChosenAbove chosen =
             choose_optimal(tree, runs, {options.min_prefix_tokens, UINT32_MAX, readers, reading});
 
-        // A prefix as long as the head is the head itself.
-        std::vector<int32_t> heads(tree.nodes().size(), -1);
+        // A prefix as long as the common prefix is that itself.
+        std::vector<int32_t> common_prefixes(tree.nodes().size(), -1);
         for (size_t leaf = 0; leaf < runs.size(); ++leaf) {
             const uint32_t run = tree.leaves()[leaf], node = chosen[tree.leaf_parents()[leaf]];
             if (node == no_node) continue;
             if (runs[run].tokens.size() == static_cast<size_t>(tree.nodes()[node].depth))
-                heads[node] = tops[run];
+                common_prefixes[node] = tops[run];
         }
         bool found = false;
         for (size_t leaf = 0; leaf < runs.size(); ++leaf) {
@@ -126,12 +129,12 @@ void share_heads(std::span<const TokenRow> rows, std::span<const int32_t> decode
             const int32_t depth = tree.nodes()[node].depth;
             const auto length = static_cast<int64_t>(runs[run].tokens.size());
             if (chosen_by_cost && gain_by_head(depth, length, readers[run], reading) <= 0) continue;
-            if (heads[node] < 0) {
-                heads[node] = static_cast<int32_t>(prefixes.size());
+            if (common_prefixes[node] < 0) {
+                common_prefixes[node] = static_cast<int32_t>(prefixes.size());
                 prefixes.push_back({prefixes[static_cast<size_t>(tops[run])].row, depth, -1});
             }
             PlanPrefix &prefix = prefixes[static_cast<size_t>(tops[run])];
-            if (prefix.length > depth) prefix.parent = heads[node], found = true;
+            if (prefix.length > depth) prefix.parent = common_prefixes[node], found = true;
         }
         if (!found) break;
     }

@@ -15,9 +15,9 @@ struct Candidate {
     double ratio;
     uint32_t first_row;
     uint32_t group; // or no_group
-    // The ratio of all groups below its head; its own if it has none.
-    double head_ratio = ratio;
-    uint32_t head_row = first_row;
+    // The ratio of all groups below its common prefix; its own if it has none.
+    double top_ratio = ratio;
+    uint32_t top_row = first_row;
 };
 
 struct Total {
@@ -55,43 +55,43 @@ class Emitter {
     std::vector<int32_t> number_;
 };
 
-// Groups below a head that was chosen because it pays run one after another. Otherwise, if memory
-// is short, the head would have to be computed again for a later group.
-void keep_heads_together(const Draft &draft, const std::vector<Total> &totals,
+// Groups below a common prefix that was chosen because it pays run one after another. Otherwise, if
+// memory is short, the common prefix would have to be computed again for a later group.
+void keep_heads_together(const PlanDraft &draft, const std::vector<Total> &totals,
                          std::vector<Candidate> *candidates) {
-    const auto head_of = [&](uint32_t group) {
+    const auto top_of = [&](uint32_t group) {
         const int32_t parent = draft.prefixes[group].parent;
         return parent < 0 ? static_cast<size_t>(group) : static_cast<size_t>(parent);
     };
-    std::vector<Total> heads(draft.prefixes.size());
+    std::vector<Total> tops(draft.prefixes.size());
     for (const Candidate &candidate : *candidates) {
         if (candidate.group == no_group) continue;
         const Total &group = totals[candidate.group];
-        const size_t of = head_of(candidate.group);
-        Total &head = heads[of];
+        const size_t of = top_of(candidate.group);
+        Total &top = tops[of];
         const int32_t common = draft.prefixes[of].length;
-        if (head.rows == 0) head.prompt = common, head.first_row = group.first_row;
-        head.rows += group.rows;
-        head.decode += group.decode;
-        head.prompt += group.prompt - common;
-        head.first_row = std::min(head.first_row, group.first_row);
+        if (top.rows == 0) top.prompt = common, top.first_row = group.first_row;
+        top.rows += group.rows;
+        top.decode += group.decode;
+        top.prompt += group.prompt - common;
+        top.first_row = std::min(top.first_row, group.first_row);
     }
     for (Candidate &candidate : *candidates) {
         if (candidate.group == no_group) continue;
-        const Total &head = heads[head_of(candidate.group)];
-        candidate.head_ratio = head.ratio();
-        candidate.head_row = head.first_row;
+        const Total &top = tops[top_of(candidate.group)];
+        candidate.top_ratio = top.ratio();
+        candidate.top_row = top.first_row;
     }
 }
 
 } // namespace
 
 void put_in_order(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
-                  const Draft &draft, Plan &plan) {
+                  const PlanDraft &draft, Plan &plan) {
     const auto decode = [&](size_t row) { return decode_length(decode_lengths, row); };
     const bool arrival = plan.options.order == BATCHLLM_ORDER_ARRIVAL;
 
-    std::vector<Total> totals(draft.prefixes.size()); // heads have no rows of their own
+    std::vector<Total> totals(draft.prefixes.size()); // common prefixes have no rows of their own
     std::vector<Candidate> candidates;
     for (size_t i = 0; i < rows.size(); ++i) {
         if (draft.group_of[i] == no_group) {
@@ -114,8 +114,8 @@ void put_in_order(std::span<const TokenRow> rows, std::span<const int32_t> decod
         keep_heads_together(draft, totals, &candidates);
     }
     std::sort(candidates.begin(), candidates.end(), [](const Candidate &a, const Candidate &b) {
-        if (a.head_ratio != b.head_ratio) return a.head_ratio > b.head_ratio;
-        if (a.head_row != b.head_row) return a.head_row < b.head_row;
+        if (a.top_ratio != b.top_ratio) return a.top_ratio > b.top_ratio;
+        if (a.top_row != b.top_row) return a.top_row < b.top_row;
         return a.ratio != b.ratio ? a.ratio > b.ratio : a.first_row < b.first_row;
     });
 

@@ -23,8 +23,10 @@ Status check_arguments(std::span<const TokenRow> rows, std::span<const int32_t> 
     if (options.levels < levels_auto || options.levels > max_plan_levels) {
         return error(bad, "levels: %d is not in [0, %d]", options.levels, max_plan_levels);
     }
-    if (!(options.head_cost >= 0 && options.head_cost <= most_head_cost)) {
-        return error(bad, "head_cost: %g is not in [0, %g]", options.head_cost, most_head_cost);
+    if (!(options.common_prefix_cost >= 0 &&
+          options.common_prefix_cost <= most_common_prefix_cost)) {
+        return error(bad, "common_prefix_cost: %g is not in [0, %g]", options.common_prefix_cost,
+                     most_common_prefix_cost);
     }
     if (options.min_prefix_tokens < 1) {
         return error(bad, "min_prefix_tokens: %d is less than 1", options.min_prefix_tokens);
@@ -85,7 +87,7 @@ Result<Plan> make_plan(std::span<const TokenRow> rows, std::span<const int32_t> 
             token_fingerprint({rows[i].tokens, static_cast<size_t>(rows[i].length)}, rows[i].salt);
     }
 
-    Draft draft;
+    PlanDraft draft;
     draft.group_of.assign(rows.size(), no_group);
     std::vector<int64_t> previous_rows;
     if (previous != nullptr && previous->options.enlarge == options.enlarge &&

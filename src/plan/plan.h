@@ -27,10 +27,11 @@ struct TokenRow {
     uint64_t salt = 0;
 };
 
-// For PlanOptions::levels: prefixes share those heads that save more than reading them costs.
+// For PlanOptions::levels: prefixes share those common prefixes that save more than reading them
+// costs.
 constexpr int32_t levels_auto = 0;
-// Values of PlanOptions::head_cost above this have no further effect.
-constexpr double most_head_cost = 1024;
+// Values of PlanOptions::common_prefix_cost above this have no further effect.
+constexpr double most_common_prefix_cost = 1024;
 
 struct PlanOptions {
     int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
@@ -42,10 +43,10 @@ struct PlanOptions {
     int32_t min_prefix_tokens = 16;
     bool self_contained = false;
     uint64_t tokenizer_fingerprint = 0;
-    // For levels_auto: the cost of a head for each token below it, in computed tokens
-    // (docs/planning.md), at most most_head_cost. 0: unknown, so there are no heads. Not stored in
-    // the plan.
-    double head_cost = 0;
+    // For levels_auto: the cost of a common prefix for each token below it, in computed tokens
+    // (docs/planning.md), at most most_common_prefix_cost. 0: unknown, so there are no common
+    // prefixes. Not stored in the plan.
+    double common_prefix_cost = 0;
 };
 
 // The first `length` tokens of row `row`, computed once for all groups and prefixes that refer to

@@ -60,7 +60,7 @@ std::vector<bool> rows_alone(const Plan &plan) {
 }
 
 void keep_groups(const Plan &previous, std::span<const int64_t> previous_rows,
-                 std::span<const TokenRow> rows, Draft &draft) {
+                 std::span<const TokenRow> rows, PlanDraft &draft) {
     std::vector<uint32_t> row_now(previous.rows.size(), UINT32_MAX);
     for (size_t i = 0; i < rows.size(); ++i) {
         if (previous_rows[i] >= 0)

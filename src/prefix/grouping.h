@@ -15,12 +15,13 @@ namespace batchllm {
 
 constexpr uint32_t no_node = UINT32_MAX;
 
-// Gains from heads are counted in units of 1/1024 of a computed token.
+// Gains from common prefixes are counted in units of 1/1024 of a computed token.
 constexpr int64_t token_parts = 1024;
 
 // The gain, in parts of a token, if the first `depth` tokens of a run of `length` tokens become a
-// head: these tokens, less `reading` parts for each token that reads the head. Those are the rest
-// of the run and the `readers` tokens after it. A run that equals the head pays nothing.
+// common prefix: these tokens, less `reading` parts for each token that reads the common prefix.
+// Those are the rest of the run and the `readers` tokens after it. A run that equals the common
+// prefix pays nothing.
 constexpr int64_t gain_by_head(int32_t depth, int64_t length, int64_t readers, int64_t reading) {
     if (length == depth) return token_parts * depth;
     return token_parts * depth - reading * (length - depth + readers);
@@ -31,10 +32,10 @@ struct GroupingOptions {
     // Runs from this number on are existing prefixes: where such a run ends, its prefix can be
     // shared at no cost. They do not count as runs.
     uint32_t first_existing = UINT32_MAX;
-    // [runs] tokens computed after each run. If given, the runs are prefixes that look for heads: a
-    // choice then saves the sum of gain_by_head() over the runs where it is positive, less the
-    // chosen nodes' tokens. A run for which a head does not pay gets none. Not together with
-    // first_existing.
+    // [runs] tokens computed after each run. If given, the runs are prefixes that look for common
+    // prefixes: a choice then saves the sum of gain_by_head() over the runs where it is positive,
+    // less the chosen nodes' tokens. A run for which a common prefix does not pay gets none. Not
+    // together with first_existing.
     std::span<const int64_t> readers = {};
     int64_t reading = 0; // argument of gain_by_head()
 };

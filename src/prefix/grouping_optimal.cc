@@ -9,7 +9,8 @@
 // nothing is rounded. A sum merges the second differences, smaller into larger; a choice removes
 // the leftmost ones.
 //
-// Prefixes that look for heads pay for reading them. All values are then in parts of a token, and
+// Prefixes that look for common prefixes pay for reading them. All values are then in parts of a
+// token, and
 //     g(run, a) = max(0, gain_by_head(a))
 // is also convex and never decreases. At a run's own end it jumps, which matters only to the node
 // that ends there.
@@ -104,7 +105,7 @@ class Envelope {
     int64_t bend_moment_ = 0; // sum of bend * position
 };
 
-// Prefixes that look for heads, by the node directly above each.
+// Prefixes that look for common prefixes, by the node directly above each.
 class PayingRuns {
   public:
     PayingRuns(const PrefixTree &tree, std::span<const TokenRun> runs,
@@ -121,7 +122,7 @@ class PayingRuns {
     }
 
     // Adds the runs directly below the node. Returns what they gain in addition if the node is a
-    // head: runs that end there are the head itself.
+    // common prefix: runs that end there are the common prefix itself.
     int64_t add_to(Envelope *sum, uint32_t node, int32_t depth) const {
         int64_t jump = 0;
         for (uint32_t i = first_[node]; i < first_[node + 1]; ++i) {

@@ -62,17 +62,17 @@ size_t best_cut(const std::vector<double> &before, const std::vector<int64_t> &c
 
 PrefixRanges choose_ranges(std::vector<SampledPrompt> *sample, const RangeOptions &options) {
     std::vector<SampledPrompt> &rows = *sample;
-    const auto head_bytes = static_cast<size_t>(options.head_bytes);
-    for (SampledPrompt &row : rows) row.head = row.head.substr(0, head_bytes);
+    const auto start_bytes = static_cast<size_t>(options.start_bytes);
+    for (SampledPrompt &row : rows) row.start = row.start.substr(0, start_bytes);
     std::sort(rows.begin(), rows.end(), [](const SampledPrompt &a, const SampledPrompt &b) {
-        return std::tie(a.head, a.place) < std::tie(b.head, b.place);
+        return std::tie(a.start, a.place) < std::tie(b.start, b.place);
     });
     PrefixRanges ranges;
     std::vector<int64_t> common(rows.size() + 1, 0); // of rows i - 1 and i
     size_t blind = 0;
     for (size_t i = 1; i < rows.size(); ++i) {
-        common[i] = common_bytes(rows[i - 1].head, rows[i].head);
-        if (common[i] == options.head_bytes && rows[i].length > common[i]) ++blind;
+        common[i] = common_bytes(rows[i - 1].start, rows[i].start);
+        if (common[i] == options.start_bytes && rows[i].length > common[i]) ++blind;
     }
     ranges.blind = 2 * blind > rows.size();
     const auto count = static_cast<int64_t>(rows.size());
@@ -85,11 +85,12 @@ PrefixRanges choose_ranges(std::vector<SampledPrompt> *sample, const RangeOption
         const size_t cut = best_cut(before, common, last + 1, rows.size() - (partitions - part),
                                     static_cast<double>(part) * share, slack_share * share);
         const SampledPrompt &right = rows[cut];
-        if (rows[cut - 1].head == right.head) {
-            ranges.boundaries.push_back({right.head, right.place});
+        if (rows[cut - 1].start == right.start) {
+            ranges.boundaries.push_back({right.start, right.place});
         } else {
-            ranges.boundaries.push_back({right.head.substr(0, static_cast<size_t>(common[cut]) + 1),
-                                         std::numeric_limits<int64_t>::min()});
+            ranges.boundaries.push_back(
+                {right.start.substr(0, static_cast<size_t>(common[cut]) + 1),
+                 std::numeric_limits<int64_t>::min()});
         }
         last = cut;
     }

@@ -4,8 +4,8 @@
 #include <cinttypes>
 #include <cstdio>
 
-#include "base/prediction_sum.h"
 #include "base/printable.h"
+#include "report/prediction_sum.h"
 
 namespace batchllm {
 namespace {
@@ -28,6 +28,8 @@ constexpr int64_t batchllm_stats::*summed_counts[] = {
     &batchllm_stats::steps,
     &batchllm_stats::preemptions,
     &batchllm_stats::groups,
+    &batchllm_stats::constrained_results,
+    &batchllm_stats::cut_off_results,
 };
 constexpr double batchllm_stats::*summed_seconds[] = {
     &batchllm_stats::tokenize_seconds, &batchllm_stats::plan_seconds,

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/display.h"
+#include "report/finish_name.h"
 #include "report/markup.h"
 #include "report/page.h"
 
@@ -64,6 +65,8 @@ void add_run_figures(const JobRecord &record, const PageOptions &options, Figure
         .add_ratio("saving_ratio", stats.saving_ratio)
         .add("recomputed_tokens", stats.recomputed_tokens)
         .add("completion_tokens", stats.completion_tokens)
+        .add("constrained_results", stats.constrained_results)
+        .add("cut_off_results", stats.cut_off_results)
         .add("steps", stats.steps)
         .add("preemptions", stats.preemptions)
         .add("pages_peak", stats.kv_pages_peak)

@@ -221,9 +221,9 @@ std::vector<int64_t> Agenda::last_groups_of(const Plan &plan) {
 void Agenda::link_equal_rows(const std::vector<std::pair<uint64_t, int64_t>> &candidates) {
     // Rows with equal tokens rarely have more different parameters than this; any more are computed
     // separately.
-    constexpr size_t most_heads = 16;
-    std::array<Row *, most_heads> heads{};
-    std::array<Row *, most_heads> tails{};
+    constexpr size_t most_different = 16;
+    std::array<Row *, most_different> firsts{};
+    std::array<Row *, most_different> lasts{};
     for (const auto &[fingerprint, id] : candidates) {
         Row &row = *rows_.find(id);
         row.follower = false;
@@ -235,13 +235,13 @@ void Agenda::link_equal_rows(const std::vector<std::pair<uint64_t, int64_t>> &ca
             if (candidates[end].first != candidates[begin].first) break;
             Row &row = *rows_.find(candidates[end].second);
             size_t h = 0;
-            while (h < count && !equal_rows(*heads[h], row)) ++h;
+            while (h < count && !equal_rows(*firsts[h], row)) ++h;
             if (h < count) {
                 row.follower = true;
-                tails[h]->next_equal = candidates[end].second;
-                tails[h] = &row;
-            } else if (count < most_heads) {
-                heads[count] = tails[count] = &row;
+                lasts[h]->next_equal = candidates[end].second;
+                lasts[h] = &row;
+            } else if (count < most_different) {
+                firsts[count] = lasts[count] = &row;
                 ++count;
             }
         }

@@ -186,6 +186,7 @@ void Answers::answer(const RowRun &run, RowRun::Answer *to, bool cancelled) {
     add_outcomes(run, *to, cancelled, reader_.tokenizer(), &outcomes_);
     to->answered = true;
     ++answered_;
+    for (size_t i = before; i < outcomes_.size(); ++i) cut_off_.count(*run.params, outcomes_[i]);
     for (size_t i = before; i < outcomes_.size(); ++i) {
         if (outcomes_[i].status == BATCHLLM_OK) continue;
         ++failed_;
@@ -231,6 +232,8 @@ void Answers::add_to(batchllm_stats *stats) const {
     stats->rows_done += rows_done();
     stats->rows_failed += refused_ + failed_;
     stats->completion_tokens += completion_tokens_;
+    stats->constrained_results += cut_off_.constrained();
+    stats->cut_off_results += cut_off_.cut();
 }
 
 } // namespace batchllm

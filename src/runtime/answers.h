@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/cancels.h"
+#include "runtime/cut_off.h"
 #include "runtime/outcome.h"
 #include "runtime/row_reader.h"
 #include "runtime/row_run.h"
@@ -53,6 +54,9 @@ class Answers {
 
     std::unique_ptr<ResultBatch> poll(int64_t max_results);
 
+    // See CutOff.
+    std::string take_warning(bool all_done) { return cut_off_.take_warning(all_done); }
+
     int64_t rows_done() const { return refused_ + answered_; }
     int64_t generated_tokens() const { return completion_tokens_ + lost_tokens_; }
     void add_to(batchllm_stats *stats) const;
@@ -76,6 +80,7 @@ class Answers {
     int64_t refused_ = 0, answered_ = 0, failed_ = 0;
     int64_t completion_tokens_ = 0;
     int64_t lost_tokens_ = 0;
+    CutOff cut_off_;
 };
 
 } // namespace batchllm

@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "backend/sim/sim_backend.h"
+#include "runtime/common_prefix_cost.h"
 #include "runtime/cuda_library.h"
-#include "runtime/head_cost.h"
 
 namespace batchllm {
 namespace {
@@ -36,7 +36,7 @@ Result<LoadedModel> load_sim(const EngineOptions &options) {
         const BackendOptions own = options_of_device(options, i);
         ASSIGN_OR_RETURN(const SimOptions read, read_sim_options(loaded.model.get(), own));
         auto sim = std::make_unique<SimBackend>(read, own);
-        loaded.head_cost = sim->head_cost();
+        loaded.common_prefix_cost = sim->common_prefix_cost();
         loaded.backends.push_back(std::move(sim));
     }
     return loaded;
@@ -85,7 +85,8 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
         auto cuda = make_cuda_backends(*loaded.model, options);
         if (cuda.ok()) {
             loaded.backends = std::move(cuda).value();
-            loaded.head_cost = head_cost_on(loaded.backends[0]->info(), *loaded.model);
+            loaded.common_prefix_cost =
+                common_prefix_cost_on(loaded.backends[0]->info(), *loaded.model);
             return loaded;
         }
         // auto: the CPU may be able to do what the device cannot, but a wrong option is an error on
@@ -97,7 +98,7 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
     }
     RETURN_IF_ERROR(check_cpu_devices(options));
     ASSIGN_OR_RETURN(auto cpu, make_cpu_backend(*loaded.model, options_of_device(options, 0)));
-    loaded.head_cost = head_cost_on(cpu->info(), *loaded.model);
+    loaded.common_prefix_cost = common_prefix_cost_on(cpu->info(), *loaded.model);
     loaded.backends.push_back(std::move(cpu));
     return loaded;
 }

@@ -14,7 +14,7 @@ struct LoadedModel {
     // For sim, only the model's description without weights; null for sim without a directory.
     std::unique_ptr<Model> model;
     std::vector<std::unique_ptr<Backend>> backends; // [EngineOptions::devices]; borrow the model
-    double head_cost = 0;                           // head_cost_on(), or a described device's
+    double common_prefix_cost = 0; // common_prefix_cost_on(), or a described device's
 };
 
 // Fails if these are not devices of the cpu backend.

@@ -4,14 +4,20 @@
 #include <cinttypes>
 #include <cstring>
 
+#include "constraint/handle.h"
+
 namespace batchllm {
 namespace {
 
-// Compares every field, so that two rows may share one copy.
+// What a row wants besides its parameters.
+bool same_handles(const PreparedParams &a, const PreparedParams &b) {
+    return a.constraint == b.constraint && a.salt == b.salt;
+}
+
+// Whether two rows may share one copy.
 bool same_params(const PreparedParams &a, const PreparedParams &b) {
-    return same_greedy_result(a, b) && a.temperature == b.temperature && a.top_p == b.top_p &&
-           a.min_p == b.min_p && a.top_k == b.top_k && a.samples == b.samples && a.seed == b.seed &&
-           a.parse_special == b.parse_special && a.add_special == b.add_special;
+    const RowParameters &row = a;
+    return row == b && same_handles(a, b);
 }
 
 } // namespace
@@ -71,20 +77,6 @@ Status copy_known(const char *name, const void *from, void *to, size_t size) {
     return {};
 }
 
-batchllm_params default_params() {
-    batchllm_params params{};
-    params.struct_size = sizeof params;
-    params.max_tokens = 128;
-    params.top_p = 1;
-    params.repetition_penalty = 1;
-    params.samples = 1;
-    params.logprobs = -1;
-    params.prompt_logprobs = -1;
-    params.parse_special = 1;
-    params.add_special = 1;
-    return params;
-}
-
 Result<ParamsColumn> ParamsColumn::open(const batchllm_params *params, int64_t count,
                                         int64_t rows) {
     ParamsColumn column;
@@ -120,36 +112,31 @@ Result<batchllm_params> ParamsColumn::at(int64_t i) const {
     return params;
 }
 
-Result<EmbeddingForm> ParamsReader::read_form(const batchllm_params &params) const {
+// Completes the form of a vector from the model's files, in the parameters too: rows that say what
+// the model says are equal to those that leave it to the model.
+Status ParamsReader::read_form(PreparedParams *read) const {
     constexpr int32_t code = BATCHLLM_ERROR_ROW_INVALID_PARAMETER;
     EmbeddingForm form = model_.form;
-    switch (params.pooling) {
-    case BATCHLLM_POOLING_MODEL:
-        if (!model_.form_status.ok()) return Status(code, model_.form_status.message());
-        break;
-    case BATCHLLM_POOLING_LAST:
-        form.pooling = Pooling::last;
-        break;
-    case BATCHLLM_POOLING_MEAN:
-        form.pooling = Pooling::mean;
-        break;
-    case BATCHLLM_POOLING_FIRST:
-        form.pooling = Pooling::first;
-        break;
-    default:
-        return error(code, "pooling is %d: it must be 0 to 3", params.pooling);
+    if (read->pooling == BATCHLLM_POOLING_MODEL && !model_.form_status.ok()) {
+        return Status(code, model_.form_status.message());
     }
-    if (params.normalize < -1 || params.normalize > 1) {
-        return error(code, "normalize is %d: it must be -1, 0 or 1", params.normalize);
-    }
-    if (params.normalize != 0) form.normalize = params.normalize > 0;
-    if (params.dimensions < 0 || params.dimensions > model_.hidden) {
-        return error(code, "dimensions is %d: the model's vectors have %d", params.dimensions,
+    if (read->pooling == BATCHLLM_POOLING_LAST) form.pooling = Pooling::last;
+    if (read->pooling == BATCHLLM_POOLING_MEAN) form.pooling = Pooling::mean;
+    if (read->pooling == BATCHLLM_POOLING_FIRST) form.pooling = Pooling::first;
+    if (read->normalize != 0) form.normalize = read->normalize > 0;
+    if (read->dimensions > model_.hidden) {
+        return error(code, "dimensions is %d: the model's vectors have %d", read->dimensions,
                      model_.hidden);
     }
-    // Requesting all dimensions is the same as requesting none, so such rows count as equal.
-    form.dimensions = params.dimensions == model_.hidden ? 0 : params.dimensions;
-    return form;
+    // Requesting all dimensions is the same as requesting none.
+    form.dimensions = read->dimensions == model_.hidden ? 0 : read->dimensions;
+    read->form = form;
+    read->pooling = form.pooling == Pooling::last   ? BATCHLLM_POOLING_LAST
+                    : form.pooling == Pooling::mean ? BATCHLLM_POOLING_MEAN
+                                                    : BATCHLLM_POOLING_FIRST;
+    read->normalize = form.normalize ? 1 : -1;
+    read->dimensions = form.dimensions;
+    return {};
 }
 
 // Turns min_tokens and bad_words into this model's tokens.
@@ -195,15 +182,16 @@ Status ParamsReader::read_forbidden(SamplingParams *read) const {
 
 Status ParamsReader::read_task(const batchllm_params &params, PreparedParams *read) const {
     constexpr int32_t code = BATCHLLM_ERROR_ROW_INVALID_PARAMETER;
-    if (params.task == BATCHLLM_TASK_GENERATE) {
+    ASSIGN_OR_RETURN(static_cast<RowParameters &>(*read),
+                     read_parameters(params, model_.vocabulary));
+    if (read->task == Task::generate) {
         if (!model_.text) {
             return error(code,
                          "task is 0 (generate), but the model has no lm_head: rows can be "
                          "embedded%s",
                          model_.labels ? " or classified" : "");
         }
-        ASSIGN_OR_RETURN(static_cast<SamplingParams &>(*read),
-                         read_params(params, model_.vocabulary));
+        if (params.constraint != nullptr) read->constraint = params.constraint->constraint;
         return read_forbidden(read);
     }
     if (params.constraint != nullptr) {
@@ -211,23 +199,10 @@ Status ParamsReader::read_task(const batchllm_params &params, PreparedParams *re
                            "classified");
     }
     read->max_tokens = 0;
-    read->parse_special = params.parse_special != 0;
-    read->add_special = params.add_special != 0;
-    if (params.task == BATCHLLM_TASK_EMBED) {
-        read->task = Task::embed;
-        ASSIGN_OR_RETURN(read->form, read_form(params));
-        return {};
-    }
-    if (params.task != BATCHLLM_TASK_CLASSIFY) {
-        return error(code, "task is %d: it must be 0 to 2", params.task);
-    }
+    if (read->task == Task::embed) return read_form(read);
     if (!model_.labels) {
         return error(code, "task is 2 (classify), but the model has no classification head");
     }
-    if (params.pooling != 0 || params.normalize != 0 || params.dimensions != 0) {
-        return error(code, "pooling, normalize and dimensions are for embedded rows");
-    }
-    read->task = Task::classify;
     return {};
 }
 
@@ -252,13 +227,7 @@ Result<std::shared_ptr<const PreparedParams>> ParamsReader::read(const batchllm_
 }
 
 bool same_greedy_result(const PreparedParams &a, const PreparedParams &b) {
-    return a.salt == b.salt && a.task == b.task && a.form == b.form &&
-           a.max_tokens == b.max_tokens && a.repetition_penalty == b.repetition_penalty &&
-           a.presence_penalty == b.presence_penalty && a.frequency_penalty == b.frequency_penalty &&
-           a.ignore_eos == b.ignore_eos && a.logprobs == b.logprobs &&
-           a.stop_tokens == b.stop_tokens && a.stop_strings == b.stop_strings && a.bias == b.bias &&
-           a.min_tokens == b.min_tokens && a.bad_words == b.bad_words &&
-           a.prompt_logprobs == b.prompt_logprobs && a.constraint == b.constraint;
+    return same_greedy_answer(a, b) && same_handles(a, b);
 }
 
 } // namespace batchllm

@@ -50,9 +50,6 @@ class ParamsColumn {
     int64_t count_ = 0;
 };
 
-// The C struct's defaults: batchllm_params_init of a whole struct, without a null check.
-batchllm_params default_params();
-
 // Whether a caller can have compiled a struct of this size: a whole number of words, and not too
 // many. This catches most uninitialised values of struct_size before anything past the struct's end
 // is read or written, and guarantees that no pointer is cut in two.
@@ -63,10 +60,9 @@ bool possible_struct_size(uint32_t size);
 Status copy_known(const char *name, const void *from, void *to, size_t size);
 
 // The parameters of rows that are not scored, with everything derived from them once for all rows
-// that share them. Unless the task is to generate, the sampling parameters are the defaults.
+// that share them.
 struct PreparedParams : SamplingParams {
-    Task task = Task::generate;
-    EmbeddingForm form;                       // embed
+    EmbeddingForm form;                       // embed: what the parameters and the model say
     std::unique_ptr<const StopStrings> stops; // null: there are none
     uint64_t salt = 0; // what the rows' keys and values depend on besides tokens: nothing so far
 };
@@ -93,16 +89,14 @@ class ParamsReader {
   private:
     Status read_task(const batchllm_params &params, PreparedParams *read) const;
     Status read_forbidden(SamplingParams *read) const;
-    Result<EmbeddingForm> read_form(const batchllm_params &params) const;
+    Status read_form(PreparedParams *read) const;
 
     static constexpr size_t remembered = 8;
     ModelTasks model_;
     std::vector<std::shared_ptr<const PreparedParams>> recent_; // most recent last
 };
 
-// Whether two greedy rows with equal tokens get the same result. Compares everything that affects
-// what is generated, where it stops or what is reported, but not the number of samples, the seed
-// and the parameters of random sampling.
+// Whether two greedy rows with equal tokens get the same answer.
 bool same_greedy_result(const PreparedParams &a, const PreparedParams &b);
 
 } // namespace batchllm

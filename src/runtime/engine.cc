@@ -8,8 +8,6 @@
 namespace batchllm {
 namespace {
 
-constexpr const char *modelling_backend = "sim"; // the only one with simulated seconds
-
 std::string name_of(std::string path) {
     while (path.size() > 1 && path.back() == '/') path.pop_back();
     const size_t slash = path.rfind('/');
@@ -21,12 +19,13 @@ RunLimits limits_of(const EngineOptions &options, const RowReader &reader) {
             options.enlarge != BATCHLLM_ENLARGE_NONE};
 }
 
-PlanOptions planning_of(const EngineOptions &options, const RowReader &reader, double head_cost) {
+PlanOptions planning_of(const EngineOptions &options, const RowReader &reader,
+                        double common_prefix_cost) {
     PlanOptions planning;
     planning.enlarge = options.enlarge;
     planning.levels = options.levels;
     planning.order = options.order;
-    planning.head_cost = head_cost;
+    planning.common_prefix_cost = common_prefix_cost;
     if (options.min_prefix_tokens > 0) planning.min_prefix_tokens = options.min_prefix_tokens;
     planning.tokenizer_fingerprint = reader.tokenizer_fingerprint();
     return planning;
@@ -71,8 +70,8 @@ Engine::Engine(const EngineOptions &options, std::unique_ptr<Observers> observer
                std::unique_ptr<RowReader> reader, LoadedModel loaded)
     : model_dir_(options.model_dir), observers_(std::move(observers)), reader_(std::move(reader)),
       answers_(reader_.get()), intake_(reader_.get(), limits_of(options, *reader_), &answers_),
-      agenda_(planning_of(options, *reader_, loaded.head_cost), limits_of(options, *reader_),
-              intake_.rows()),
+      agenda_(planning_of(options, *reader_, loaded.common_prefix_cost),
+              limits_of(options, *reader_), intake_.rows()),
       placement_(options.devices, std::move(loaded.backends), scheduling_of(options),
                  limits_of(options, *reader_), reader_.get(), intake_.rows(), observers_.get()) {
     intake_.set_devices(placement_.device_pages());
@@ -141,6 +140,7 @@ Status Engine::run_step() {
             if (!failed_.ok()) break;
             failed_ = place_run_answer();
         }
+        if (failed_.ok()) warn_of_cut_off();
         if (failed_.ok() && all_done()) observers_->all_done();
     } catch (const std::bad_alloc &) {
         // Short enough for a std::string not to allocate.
@@ -223,6 +223,14 @@ void Engine::apply_cancels() {
     agenda_.cancel(*cancels, [this](const Row &row) { answers_.cancel(row); });
 }
 
+// If memory runs out, the warning is left out.
+void Engine::warn_of_cut_off() {
+    try {
+        const std::string warning = answers_.take_warning(all_done());
+        if (!warning.empty()) observers_->warn(warning);
+    } catch (const std::bad_alloc &) {}
+}
+
 // The other devices compute what the lost one had.
 Status Engine::go_on_without(Lane *lost, Status why) {
     const std::string device = "device " + std::to_string(lost->device());
@@ -291,7 +299,7 @@ Status Engine::set_report(std::shared_ptr<JobRecord> report) {
     for (const Placement::Device &device : placement_.devices()) {
         facts.kv_pages += device.info.pages;
     }
-    facts.modelled = info.name == modelling_backend;
+    facts.modelled = info.computes_on.kind == DeviceKind::none;
     TokenDecoder decoder;
     if (reader_->tokenizer() != nullptr) {
         decoder = [tokenizer = reader_->shared_tokenizer()](std::span<const int32_t> tokens) {
@@ -326,7 +334,7 @@ Result<batchllm_info> Engine::info(int32_t device) const {
     info.page_tokens = of.page_tokens;
     info.kv_groups = static_cast<int32_t>(of.kv_windows.size());
     info.reproducible = of.reproducible ? 1 : 0;
-    info.head_cost = agenda_.options().head_cost;
+    info.common_prefix_cost = agenda_.options().common_prefix_cost;
     info.kv_pages = of.pages;
     info.kv_page_bytes = of.page_bytes;
     info.step_tokens = of.step_tokens;

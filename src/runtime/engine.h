@@ -80,6 +80,7 @@ class Engine {
     Status plan_rows(bool use_given);
     Status run_step();
     Status place_run_answer();
+    void warn_of_cut_off();
     Status run_ahead(Lane *lane);
     Status sample(Lane *lane);
     Status answer_batch(Lane *lane);

@@ -110,7 +110,7 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
                              read_sim_options(loaded.model.get(), backend, costs));
             auto sim = std::make_unique<SimBackend>(read, backend);
             devices.push_back(sim.get());
-            loaded.head_cost = sim->head_cost();
+            loaded.common_prefix_cost = sim->common_prefix_cost();
             loaded.backends.push_back(std::move(sim));
         }
         return loaded;

@@ -1,6 +1,6 @@
 // Rows -> requests. A run of a row computes it and all rows equal to it, from the time when it is
-// started until it has its results. It has one sequence for each
-// of the row's samples or scored continuations, or a single sequence for its hidden state.
+// started until it has its results. It has one sequence for each of the row's samples or scored
+// continuations, or a single sequence for its hidden state.
 #pragma once
 
 #include <cstdint>

@@ -1,61 +1,29 @@
-// Logits -> a token. Sampling parameters with their ranges, and the reference sampler. Every
-// backend's sampler must match it: same parameters, same random numbers, same token.
+// Logits -> a token: the reference sampler. Every backend's sampler must match it: same parameters,
+// same random numbers, same token.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "base/status.h"
+#include "parameters/row_parameters.h"
 
 namespace batchllm {
 
 class Constraint;
 
-// The sampling parameters of batchllm_params, with its borrowed arrays copied. Immutable; shared by
-// the rows that use it.
-struct SamplingParams {
-    int32_t max_tokens = 128;
-    float temperature = 0;
-    float top_p = 1;
-    float min_p = 0;
-    int32_t top_k = 0;
-    float repetition_penalty = 1;
-    float presence_penalty = 0;
-    float frequency_penalty = 0;
-    int32_t samples = 1;
-    uint64_t seed = 0;
-    bool ignore_eos = false;
-    int32_t logprobs = -1;
-    bool parse_special = true;
-    bool add_special = true;
-    std::vector<int32_t> stop_tokens;
-    std::vector<std::string> stop_strings;
-    std::vector<std::pair<int32_t, float>> bias;
+// What a row wants, with what the model makes of it. Immutable; shared by the rows that use it.
+struct SamplingParams : RowParameters {
     std::shared_ptr<const Constraint> constraint; // null: none
-    int32_t min_tokens = 0;
-    int32_t prompt_logprobs = -1;
-    std::vector<std::string> bad_words;
-    // Derived from the above once the model is known: the tokens that end a row (only with
+    // Derived from the parameters once the model is known: the tokens that end a row (only with
     // min_tokens), and the bad words as tokens, with and without a leading space; none is empty.
     std::vector<int32_t> ending_tokens;
     std::vector<std::vector<int32_t>> bad_sequences;
 
     bool greedy() const { return temperature == 0; }
 };
-
-// Limits: the samples of a row; the bytes of all its stop strings together, and of all its bad
-// words.
-inline constexpr int32_t samples_limit = 65536;
-inline constexpr int64_t stop_bytes_limit = 1 << 16;
-
-// Converts the C struct, reading no field beyond its struct_size. Checks ranges: an error names the
-// field and its value (BATCHLLM_ERROR_ROW_INVALID_PARAMETER). Token ids must be below vocabulary. A
-// bias of -infinity bans its token.
-Result<SamplingParams> read_params(const batchllm_params &params, int32_t vocabulary);
 
 // The tokens that may be sampled, one bit each; token 0 is the lowest bit of the first word. Null:
 // all.

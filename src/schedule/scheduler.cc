@@ -7,17 +7,14 @@
 //
 // Why every job finishes if each of its requests fits the pool alone. Three rules:
 //   1. A page is taken from a request only for a decode token of a request that was admitted before
-//   it;
-//      the youngest request loses its pages first. So the oldest is never preempted.
+//      it; the youngest request loses its pages first. So the oldest is never preempted.
 //   2. Suppose that no page is free, that all idle prefixes and all younger requests have given up
 //      theirs, and that the oldest request, now alone, still finds none in a step in which nothing
-//      else
-//      was planned. Then its pages would fit but for the slots that its prefixes' last pages leave
-//      empty
-//      and the pages that its prefixes keep in groups whose window has moved on. So it starts again
-//      without sharing, once, and Scheduler::longest_request guarantees that this fits. The same applies if
-//      state
-//      slots are short: a request without a prefix needs one slot, and a decode token none.
+//      else was planned. Then its pages would fit but for the slots that its prefixes' last pages
+//      leave empty and the pages that its prefixes keep in groups whose window has moved on. So it
+//      starts again without sharing, once, and Scheduler::longest_request guarantees that this
+//      fits. The same applies if state slots are short: a request without a prefix needs one slot,
+//      and a decode token none.
 //   3. If no request runs, the next waiting request is admitted, whatever the forecast says.
 // Order the states of a job lexicographically by (requests finished, requests restarted unshared,
 // output tokens generated, prompt tokens stored for admitted requests and their prefixes). Each of
@@ -26,7 +23,7 @@
 //     preemption drops keys and values, which are computed again, from prompt and output, as one
 //     prefill;
 //   - if not, it is alone, by the above, and gets prompt tokens or restarts; no request is
-//   preempted.
+//     preempted.
 // With a batch in flight, the oldest request may lack a token that is being sampled: then that
 // batch delivers it, and output grows. Requests that wait for their last samples hold no pages, so
 // they do not block others.

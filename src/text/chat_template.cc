@@ -179,13 +179,18 @@ Status ChatTemplate::add(std::string name, std::string file, std::string source)
 // Members "..._token", and those of an object "extra_special_tokens", which names further ones: a text, or an object
 // with the text in "content".
 Status ChatTemplate::read_special_tokens(const JsonValue &config) {
-    ASSIGN_OR_RETURN(const auto members, config.members());
+    const std::optional<JsonMembers> members = config.view().members();
+    if (!members.has_value()) return config.fail("must be an object");
     std::vector<std::pair<std::string_view, JsonValue>> named;
-    for (const auto &[key, member] : members) {
-        if (key.ends_with("_token")) named.emplace_back(key, member);
-        if (key != "extra_special_tokens" || !member.is_object()) continue;
-        ASSIGN_OR_RETURN(const auto further, member.members());
-        for (const auto &[name, token] : further) named.emplace_back(name, token);
+    for (const auto [key, value] : *members) {
+        if (key != "extra_special_tokens" && !key.ends_with("_token")) continue;
+        ASSIGN_OR_RETURN(const JsonValue member, config.at(key));
+        if (key.ends_with("_token")) {
+            named.emplace_back(key, member);
+        } else if (member.is_object()) {
+            ASSIGN_OR_RETURN(const auto further, member.members());
+            for (const auto &[name, token] : further) named.emplace_back(name, token);
+        }
     }
     for (const auto &[key, member] : named) {
         const std::optional<JsonValue> content =

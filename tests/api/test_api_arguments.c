@@ -337,6 +337,9 @@ static void versions_and_status_names_are_fixed(void **state) {
     assert_string_equal(batchllm_status_name(67), "BATCHLLM_ERROR_ROW_NOT_A_NUMBER");
     assert_string_equal(batchllm_status_name(68), "BATCHLLM_ERROR_ROW_CONSTRAINT");
     assert_string_equal(batchllm_status_name(12345), "unknown status");
+    assert_string_equal(batchllm_finish_name(BATCHLLM_FINISH_LENGTH), "length");
+    assert_string_equal(batchllm_finish_name(BATCHLLM_FINISH_CLASSIFIED), "classified");
+    assert_string_equal(batchllm_finish_name(12345), "error");
 }
 
 static void more_continuations_than_a_row_may_have_are_its_error(void **state) {

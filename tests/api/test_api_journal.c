@@ -1,4 +1,6 @@
 /* batchllm_journal_*: jobs that are cut anywhere and resumed. */
+#define _DEFAULT_SOURCE
+#define _XOPEN_SOURCE 700
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -148,6 +150,10 @@ static void lines_cut_anywhere_are_resumed_at_a_whole_line(void **unused) {
         assert_int_equal(is_done(journal, 9), kept >= 3);
         assert_int_equal(is_done(journal, 70), 0);
         assert_int_equal(size_of(output), cut); /* nothing is changed before something is written */
+        if (kept >= 1) {
+            assert_error(add_lines(journal, 1, first), BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "row 5 has a result already");
+        }
         assert_ok(add_lines(journal, 1, more));
         batchllm_journal_destroy(journal);
         char expected[64] = "row 5\nrow 0\nrow 9\n";

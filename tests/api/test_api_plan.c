@@ -37,7 +37,7 @@ static void a_plan_has_each_row_in_one_group_and_counts_what_it_saves(void **sta
         info.struct_size = sizeof info;
         assert_ok(batchllm_plan_group(plan, g, &info));
         assert_int_equal(info.prefix_tokens, 100);
-        assert_int_equal(info.head_tokens, 0);
+        assert_int_equal(info.common_prefix_tokens, 0);
         for (int64_t i = 0; i < info.row_count; ++i) ++seen[info.rows[i]];
     }
     for (int i = 0; i < 50; ++i) assert_int_equal(seen[i], 1);
@@ -256,7 +256,7 @@ static void common_heads_of_prefixes_are_computed_once(void **state) {
     for (int32_t levels = 0; levels <= 2; ++levels) {
         batchllm_engine_options options;
         batchllm_engine_options_init(&options, sizeof options);
-        options.backend_options = "vocabulary=1000,head_cost=0.1875";
+        options.backend_options = "vocabulary=1000,common_prefix_cost=0.1875";
         options.step_tokens = 64; /* far fewer than rows: they are added a few at a time */
         options.levels = levels;
         batchllm_engine *engine = sim_engine_with(&options);
@@ -274,16 +274,16 @@ static void common_heads_of_prefixes_are_computed_once(void **state) {
     free_rows(&rows);
 }
 
-static void what_a_head_costs_is_asked_of_an_engine(void **state) {
+static void what_a_common_prefix_costs_is_asked_of_an_engine(void **state) {
     (void)state;
     batchllm_engine_options engine_options;
     batchllm_engine_options_init(&engine_options, sizeof engine_options);
     assert_int_equal(engine_options.levels, 0);
-    engine_options.backend_options = "head_cost=0.25";
+    engine_options.backend_options = "common_prefix_cost=0.25";
     batchllm_engine *engine = sim_engine_with(&engine_options);
     batchllm_info info = {.struct_size = sizeof info};
     assert_ok(batchllm_engine_info(engine, 0, &info));
-    assert_true(info.head_cost == 0.25);
+    assert_true(info.common_prefix_cost == 0.25);
     batchllm_engine_destroy(engine);
 
     /* Two documents of 60 tokens after a head of 40, two rows each. */
@@ -302,21 +302,21 @@ static void what_a_head_costs_is_asked_of_an_engine(void **state) {
     const double costs[] = {0, 0.23, 0.25, 1e300};
     const int64_t computed[] = {240, 200, 240, 240};
     for (int i = 0; i < 4; ++i) {
-        options.head_cost = costs[i];
+        options.common_prefix_cost = costs[i];
         batchllm_plan *plan = NULL;
         assert_ok(batchllm_plan_create(4, tokens, offsets, NULL, &options, NULL, &plan));
         assert_int_equal(plan_stats(plan).processed_tokens, computed[i]);
         batchllm_plan_destroy(plan);
     }
     batchllm_plan *plan = NULL;
-    options.head_cost = -1;
+    options.common_prefix_cost = -1;
     assert_error(batchllm_plan_create(4, tokens, offsets, NULL, &options, NULL, &plan),
-                 BATCHLLM_ERROR_INVALID_ARGUMENT, "head_cost");
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "common_prefix_cost");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_head_costs_is_asked_of_an_engine),
+        cmocka_unit_test(what_a_common_prefix_costs_is_asked_of_an_engine),
         cmocka_unit_test(a_plan_has_each_row_in_one_group_and_counts_what_it_saves),
         cmocka_unit_test(options_choose_what_is_shared),
         cmocka_unit_test(a_saved_plan_is_the_same_when_loaded),

@@ -305,6 +305,24 @@ static void a_prediction_is_in_the_report(void **state) {
     predicted.seconds = NAN;
     assert_error(batchllm_report_add_prediction(report, &predicted),
                  BATCHLLM_ERROR_INVALID_ARGUMENT, "prediction->seconds");
+    /* Sums without a report. */
+    predicted.seconds = 1;
+    predicted.completion_tokens = 5;
+    batchllm_prediction sum;
+    memset(&sum, 0, sizeof sum);
+    assert_error(batchllm_prediction_add(&sum, &predicted), BATCHLLM_ERROR_INVALID_ARGUMENT,
+                 "struct_size");
+    sum.struct_size = sizeof sum;
+    assert_ok(batchllm_prediction_add(&sum, &predicted));
+    assert_ok(batchllm_prediction_add(&sum, &predicted));
+    assert_int_equal(sum.rows, 80);
+    assert_int_equal(sum.completion_tokens, 10);
+    assert_true(sum.seconds == 2);
+    assert_string_equal(sum.device, predicted.device);
+    predicted.steps = -1;
+    assert_error(batchllm_prediction_add(&sum, &predicted), BATCHLLM_ERROR_INVALID_ARGUMENT,
+                 "part->steps");
+    assert_error(batchllm_prediction_add(NULL, &predicted), BATCHLLM_ERROR_INVALID_ARGUMENT, "sum");
     options.reserved = 1;
     assert_error(batchllm_plan_predict(plan, rows.tokens, rows.offsets, &params, 1, &engine,
                                        &options, &predicted),

@@ -436,7 +436,7 @@ static int64_t range_of(const batchllm_ranges *ranges, const char *head, int64_t
     for (int64_t i = 0; i < ranges->count; ++i) {
         const size_t bytes = (size_t)(ranges->offsets[i + 1] - ranges->offsets[i]),
                      own = strlen(head);
-        int order = memcmp(head, ranges->heads + ranges->offsets[i], own < bytes ? own : bytes);
+        int order = memcmp(head, ranges->starts + ranges->offsets[i], own < bytes ? own : bytes);
         if (order == 0) order = own < bytes ? -1 : own > bytes;
         range += order > 0 || (order == 0 && place >= ranges->places[i]);
     }
@@ -446,13 +446,13 @@ static int64_t range_of(const batchllm_ranges *ranges, const char *head, int64_t
 static void ranges_do_not_cut_prefixes(void **state) {
     (void)state;
     enum { groups = 8, each = 10, head = 100 };
-    static char heads[groups * each * head];
+    static char starts[groups * each * head];
     static int64_t offsets[groups * each + 1], lengths[groups * each], places[groups * each];
     for (int i = 0; i < groups * each; ++i) { /* out of order; a prefix of 90 bytes each */
         const int group = i * 3 % groups;
-        memset(heads + i * head, 'a' + group, 90);
-        snprintf(heads + i * head + 90, 10, "%09d", i);
-        heads[i * head + 99] = '.';
+        memset(starts + i * head, 'a' + group, 90);
+        snprintf(starts + i * head + 90, 10, "%09d", i);
+        starts[i * head + 99] = '.';
         offsets[i + 1] = offsets[i] + head;
         lengths[i] = head;
         places[i] = i;
@@ -462,28 +462,28 @@ static void ranges_do_not_cut_prefixes(void **state) {
     options.partitions = 4;
     batchllm_ranges *ranges = NULL;
     assert_ok(
-        batchllm_ranges_choose(groups * each, heads, offsets, lengths, places, &options, &ranges));
+        batchllm_ranges_choose(groups * each, starts, offsets, lengths, places, &options, &ranges));
     assert_int_equal(ranges->count, 3);
     assert_int_equal(ranges->blind, 0);
     for (int64_t i = 0; i < 3; ++i) { /* the shortest head that separates */
         assert_int_equal(ranges->offsets[i + 1] - ranges->offsets[i], 1);
-        assert_int_equal(ranges->heads[ranges->offsets[i]], 'a' + 2 * (i + 1));
+        assert_int_equal(ranges->starts[ranges->offsets[i]], 'a' + 2 * (i + 1));
     }
     const char *const prompts[] = {"a", "bz", "c", "fzz", "g", "zz", ""};
     const int64_t expected[] = {0, 0, 1, 2, 3, 3, 0};
     for (int i = 0; i < 7; ++i) assert_int_equal(range_of(ranges, prompts[i], 0), expected[i]);
     batchllm_ranges_free(ranges);
 
-    /* Of one byte, heads are equal within a group, which is then divided by places. */
-    options.head_bytes = 1;
+    /* Of one byte, starts are equal within a group, which is then divided by places. */
+    options.start_bytes = 1;
     options.partitions = 16;
     assert_ok(
-        batchllm_ranges_choose(groups * each, heads, offsets, lengths, places, &options, &ranges));
+        batchllm_ranges_choose(groups * each, starts, offsets, lengths, places, &options, &ranges));
     assert_int_equal(ranges->count, 15);
     assert_int_equal(ranges->blind, 1);
     batchllm_ranges_free(ranges);
     options.partitions = 1000;
-    assert_ok(batchllm_ranges_choose(3, heads, offsets, lengths, places, &options, &ranges));
+    assert_ok(batchllm_ranges_choose(3, starts, offsets, lengths, places, &options, &ranges));
     assert_int_equal(ranges->count, 2); /* no more ranges than rows */
     batchllm_ranges_free(ranges);
     assert_ok(batchllm_ranges_choose(0, NULL, offsets, NULL, NULL, NULL, &ranges));
@@ -491,13 +491,13 @@ static void ranges_do_not_cut_prefixes(void **state) {
     batchllm_ranges_free(ranges);
     batchllm_ranges_free(NULL);
     options.partitions = 0;
-    assert_error(batchllm_ranges_choose(3, heads, offsets, lengths, places, &options, &ranges),
+    assert_error(batchllm_ranges_choose(3, starts, offsets, lengths, places, &options, &ranges),
                  BATCHLLM_ERROR_INVALID_ARGUMENT, "0 partitions");
     options.partitions = 1;
     options.rows = 2;
-    assert_error(batchllm_ranges_choose(3, heads, offsets, lengths, places, &options, &ranges),
+    assert_error(batchllm_ranges_choose(3, starts, offsets, lengths, places, &options, &ranges),
                  BATCHLLM_ERROR_INVALID_ARGUMENT, "a sample of 3 rows from 2");
-    assert_error(batchllm_ranges_choose(3, heads, offsets, NULL, places, NULL, &ranges),
+    assert_error(batchllm_ranges_choose(3, starts, offsets, NULL, places, NULL, &ranges),
                  BATCHLLM_ERROR_INVALID_ARGUMENT, "lengths is NULL");
 }
 

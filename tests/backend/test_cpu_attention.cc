@@ -42,7 +42,7 @@ struct Case {
     std::vector<float> keys, values, queries;
     float softcap = 0;
     std::vector<float> sinks; // [heads], or none
-    int32_t stretch = 0;      // as in WorklistOptions
+    int32_t stretch = 0;      // as in CpuWorklistOptions
 };
 
 float random_normal(std::mt19937_64 &random) {
@@ -184,7 +184,7 @@ std::vector<float> attend(const Case &given, const Kernels &kernels,
         }
     }
 
-    Worklist list;
+    CpuWorklist list;
     build_worklist(given.batch, rows,
                    {shape.window, shape.ratio, shape.kv_heads, shape.threads, given.stretch},
                    &list);
@@ -585,7 +585,7 @@ void the_parts_of_a_row_cover_what_it_sees_once(void **) {
         }
         const int32_t window = round % 2 == 0 ? 0 : between(random, 1, 2000);
         const Case given = make_case({1, 1, 16, 16, window, 1}, parents, lengths, counts, random);
-        Worklist list;
+        CpuWorklist list;
         build_worklist(
             given.batch, {},
             {window, between(random, 1, 8), between(random, 1, 4), between(random, 1, 64)}, &list);
@@ -593,7 +593,7 @@ void the_parts_of_a_row_cover_what_it_sees_once(void **) {
         std::vector<std::vector<int32_t>> times(given.batch.tokens.size());
         for (size_t t = 0; t < times.size(); ++t) times[t].assign(given.batch.positions[t] + 1, 0);
         std::vector<int32_t> part_seen(list.queries.size(), 0);
-        for (const AttentionItem &item : list.items) {
+        for (const CpuAttentionItem &item : list.items) {
             for (int32_t q = item.query_begin; q < item.query_begin + item.query_count; ++q) {
                 const AttentionQuery &query = list.queries[q];
                 ++part_seen[query.part];

@@ -322,7 +322,7 @@ void reproducible_steps_have_larger_buffers_in_predictions_too(void **) {
     form.partials = most_partials(model.max_positions);
     assert_int_equal(chosen.step_tokens, default_step_tokens(model, form, costs.memory_bytes));
     assert_true(chosen.step_tokens < plain_tokens);
-    assert_true(chosen.head_cost == 0);
+    assert_true(chosen.common_prefix_cost == 0);
     // Keys and values in fp8 are not widened in them.
     for (const char *type : {"auto", "fp8"}) {
         options.extra = {{"kv_type", type}};

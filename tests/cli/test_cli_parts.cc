@@ -201,7 +201,7 @@ void rows_left_by_an_earlier_run_lack_a_cell_and_no_column(void **) {
     TemplateOptions options;
     options.text = "{title}: {text}";
     std::vector<RowError> errors;
-    std::vector<Row> rows(1);
+    std::vector<InputRow> rows(1);
     rows[0].cells = {{1, "t"}};
     assert_false(TableRenderer(options).render(&rows, &errors, nullptr).ok());
     rows[0].cells = {{1, "t"}};

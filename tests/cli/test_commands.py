@@ -207,10 +207,10 @@ class Plans(ProgramTest):
         stats = self.directory / "stats.json"
 
         def computed(*options, cost=None):
-            more = [] if cost is None else [f"{SIM[-1]},head_cost={cost}"]
+            more = [] if cost is None else [f"{SIM[-1]},common_prefix_cost={cost}"]
             self.run_rows(rows, "--stats", stats, "--force", *options, backend=[*SIM[:-1], *(more or SIM[-1:])])
             return json.loads(stats.read_text())["processed_prompt_tokens"]
-        one, many = computed("--levels", "one"), computed("--levels", "many")
+        one, many = computed("--levels", "1"), computed("--levels", "2")
         self.assertEqual(one - many, 19 * 300)
         self.assertEqual([computed(cost=0.2), computed(cost=20), computed()], [many, one, one])
         # A plan is made for a described device; a model of this size shares no heads on it, and without a model this is
@@ -356,9 +356,10 @@ class Usage(ProgramTest):
         self.assertGreater(found, 20)
 
     def test_numbers_out_of_range_are_told_the_range(self):
-        for option, value, part in (("--top-p", "7", b"must be more than 0 and at most 1"),
-                                    ("--min-p", "2", b"must be at least 0 and less than 1"),
-                                    ("--temperature", "-3", b"must be at least 0"),
+        for option, value, part in (("--top-p", "7", b"must be above 0 and at most 1"),
+                                    ("--min-p", "2", b"must be at least 0 and below 1"),
+                                    ("--temperature", "-3", b"must be 0 or a positive number"),
+                                    ("--n", "100000000", b"must be from 1 to 65536"),
                                     ("--step-tokens", "0", b"must be at least 1"),
                                     ("--window-rows", "x", b"is not a size")):
             done = self.run_program("run", "-i", "x", "-o", "y", option, value)
@@ -451,8 +452,7 @@ class Usage(ProgramTest):
             return done.stderr.decode()
 
         self.input.write_bytes(lines(token_rows(3)))
-        self.assertIn("no row can run with these options: samples (n) is 100000000", refused("--n", "100000000"))
-        self.assertIn("stop_tokens[0] is 999999", refused("--stop-token", "999999"))
+        self.assertIn("no row can run with these options: stop_tokens[0] is 999999", refused("--stop-token", "999999"))
         self.assertIn("no classification head", refused("--task", "classify"))
         self.assertIn("min_tokens is 9: it must be at most max_tokens, 8", refused("--min-tokens", "9", "--max-tokens", "8"))
         self.assertIn("bad_words need a tokenizer", refused("--bad-word", "x"))
@@ -754,6 +754,19 @@ class TextRows(ProgramTest):
                     self.assertRegex(text, plain)
             for found in (texts(schema, {key: True}), texts(schema, {}, option)):
                 self.assertTrue(any(re.search(pattern, text) for text in found), (key, found[:5]))
+
+    def test_rows_that_max_tokens_cuts_off_are_warned_of_and_counted(self):
+        schema = {"type": "object", "properties": {"n": {"enum": [12, 345]}}, "required": ["n"], "additionalProperties": False}
+        rows = [{"id": i, "prompt": f"row {i}", "json_schema": schema, "max_tokens": 2} for i in range(20)] + [{"id": 20, "prompt": "a", "max_tokens": 2}]
+        stats = self.directory / "stats.json"
+        self.input.write_bytes(lines(rows))
+        done = self.run_program("run", *self.sim, "-i", self.input, "-o", self.output, "--progress", "lines", "--stats", stats)
+        self.assertEqual({row["finish_reason"] for row in self.read_output()}, {"length"}, done.stderr)
+        for text in (b"20 of 20 rows with a constraint were cut off by max_tokens", b"has 8 bytes",  # {"n":12}
+                     b"Cut off by max_tokens: 20 of 20 results with a constraint."):
+            self.assertIn(text, done.stderr)
+        counts = json.loads(stats.read_text())
+        self.assertEqual((counts["constrained_results"], counts["cut_off_results"]), (20, 20))
 
     def test_a_loose_schema_is_taken_with_a_warning(self):
         schema = {"type": "array", "uniqueItems": True, "items": {"type": "integer", "minimum": 1, "maximum": 9}, "maxItems": 2}

@@ -168,7 +168,7 @@ class Run(ReportTest):
         self.assertIn("No two rows share a prefix.", self.words)
 
     def test_two_levels_and_two_devices(self):
-        for options in (["--levels", "many"], ["--devices", "0,1"]):
+        for options in (["--levels", "2"], ["--devices", "0,1"]):
             rows = [{"id": i, "tokens": [7] * 40 + [i // 10] * 40 + [i % 900, i // 900, 5]} for i in range(400)]
             self.run_rows(rows, "--report", self.report, "--stats", self.stats, "--force", *options)
             self.assert_figures(self.read_report(), json.loads(self.stats.read_text()))

@@ -201,6 +201,22 @@ void overlap_changes_no_token(void **) {
     }
 }
 
+void the_backend_states_what_it_computes_on(void **) {
+    const auto model = load(golden_on_cuda()[0]);
+    const auto backend = make_backend(*model, "bf16");
+    cudaDeviceProp properties{};
+    assert_int_equal(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
+    const ComputeDevice &device = backend->info().computes_on;
+    assert_true(device.kind == DeviceKind::gpu && device.name == properties.name);
+    assert_false(backend->info().products_in_fp8);
+    // Every device from compute capability 8.0 on.
+    assert_true(device.product_flops > 3e13 && device.product_flops < 1e16);
+    assert_true(device.memory_bandwidth > 1e11 && device.memory_bandwidth < 2e13);
+    if (device.name != "NVIDIA H200") return;
+    assert_true(device.product_flops > 0.9e15 && device.product_flops < 1.2e15);
+    assert_true(device.memory_bandwidth > 4.5e12 && device.memory_bandwidth < 5.2e12);
+}
+
 void the_backend_feeds_what_the_device_samples(void **) {
     const Golden golden = golden_on_cuda()[0];
     const auto model = load(golden);
@@ -323,6 +339,7 @@ int main() {
     }
     const CMUnitTest tests[] = {
         cmocka_unit_test(batches_in_flight_are_counted_and_fed),
+        cmocka_unit_test(the_backend_states_what_it_computes_on),
         cmocka_unit_test(the_backend_feeds_what_the_device_samples),
         cmocka_unit_test(graphs_change_no_bit),
         cmocka_unit_test(graphs_follow_memory_that_grows),

@@ -313,14 +313,14 @@ std::unique_ptr<Twice> make_twice(const Kind &kind) {
     for_each_tensor(&both->stored, [&](Tensor *tensor) { *tensor = all[i++]; });
     for (size_t l = 0; l < both->stored.layers.size(); ++l) {
         const auto matrices = [](Layer *layer) {
-            std::vector<Tensor *> all;
+            std::vector<Tensor *> found;
             if (Attention *a = layer->attention()) {
-                for (Weight *w : {&a->q, &a->k, &a->v, &a->o}) all.push_back(&w->values);
+                for (Weight *w : {&a->q, &a->k, &a->v, &a->o}) found.push_back(&w->values);
             }
             if (FeedForward *f = layer->feed_forward()) {
-                for (Weight *w : {&f->gate, &f->up, &f->down}) all.push_back(&w->values);
+                for (Weight *w : {&f->gate, &f->up, &f->down}) found.push_back(&w->values);
             }
-            return all;
+            return found;
         };
         const auto to = matrices(&both->stored.layers[l]);
         const auto from = matrices(&both->reference.layers[l]);

@@ -31,7 +31,7 @@ class Bytes {
 constexpr int32_t vocabulary = 64;
 constexpr int32_t eos = 63;
 
-struct Row {
+struct InputRow {
     int32_t samples;
     int32_t max_tokens;
     int32_t min_tokens;
@@ -74,7 +74,7 @@ class Engine {
         std::vector<uint64_t> tags;
         std::vector<batchllm_params> params;
         for (int32_t i = 0; i < n; ++i) {
-            Row row{};
+            InputRow row{};
             const int32_t shared = bytes_.next(16), own = bytes_.next(32);
             for (int32_t t = 0; t < shared; ++t) tokens.push_back(t % 8);
             for (int32_t t = 0; t < own; ++t) tokens.push_back(bytes_.next(vocabulary + 1));
@@ -118,7 +118,7 @@ class Engine {
     }
 
     void add_score() {
-        Row row{};
+        InputRow row{};
         row.samples = 1;
         row.scored = true;
         row.prompt = 1 + bytes_.next(20);
@@ -197,7 +197,7 @@ class Engine {
         for (int64_t i = 0; i < results->count;) {
             const auto found = rows_.find(results->tags[i]);
             check(found != rows_.end()); // each row once
-            const Row row = found->second;
+            const InputRow row = found->second;
             check(most == 0 || i == 0 || i + row.samples <= most);
             for (int32_t sample = 0; sample < row.samples; ++sample, ++i) {
                 check(i < results->count && results->tags[i] == found->first &&
@@ -223,7 +223,7 @@ class Engine {
     }
 
   private:
-    static void check_result(const batchllm_results &r, int64_t i, const Row &row) {
+    static void check_result(const batchllm_results &r, int64_t i, const InputRow &row) {
         const int64_t tokens = r.token_offsets[i + 1] - r.token_offsets[i];
         if (row.bad) {
             check(r.statuses[i] >= BATCHLLM_ERROR_ROW_EMPTY &&
@@ -256,7 +256,7 @@ class Engine {
     Bytes &bytes_;
     batchllm_engine *engine_ = nullptr;
     batchllm_plan *plan_ = nullptr;
-    std::map<uint64_t, Row> rows_; // not yet polled, by tag
+    std::map<uint64_t, InputRow> rows_; // not yet polled, by tag
     uint64_t next_tag_ = 0;
     int64_t polled_ = 0;
 };

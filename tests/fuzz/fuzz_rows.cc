@@ -26,11 +26,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     RowReaderOptions options;
     options.defaults = std::make_shared<SamplingOptions>();
     options.ignore_unknown_keys = (data[0] & 1) != 0;
-    RowReader reader(std::move(options));
+    InputRowReader reader(std::move(options));
     std::string line(reinterpret_cast<const char *>(data) + 1, size - 1);
     const size_t length = line.size();
     line.append(64, '\0');
-    Row row;
+    InputRow row;
     const RowError error = reader.read(7, std::string_view(line).substr(0, length), &row);
     check(row.line == 7);
     check(is_json(row.record.id));

@@ -13,6 +13,7 @@ import org.batchllm.BatchLlmException;
 import org.batchllm.DecodedColumn;
 import org.batchllm.EncodedColumn;
 import org.batchllm.Engine;
+import org.batchllm.Result;
 import org.batchllm.Results;
 import org.batchllm.Rows;
 import org.batchllm.SamplingParams;
@@ -99,13 +100,48 @@ final class ColumnsTest {
         }
     }
 
-    public static void a_null_among_rows_is_refused_by_its_row() {
+    public static void a_null_prompt_is_its_row_s_error() {
+        List<String> texts = Arrays.asList("a", null, "c", null);
+        List<SamplingParams> each = List.of(Jobs.tokens(1), Jobs.tokens(2), Jobs.tokens(3), Jobs.tokens(4));
+        try (Engine engine = Jobs.modelEngine()) {
+            for (Rows rows : List.of(Rows.ofText(texts).withParams(each), Rows.ofText(texts).withParams(Jobs.tokens(2)))) {
+                try (Results results = engine.generate(rows);
+                        Results given = engine.generate(Rows.ofText("a", "b", "c", "d"))) {
+                    Check.equal(4, results.size());
+                    for (int i = 0; i < 4; i++) {
+                        Result result = results.get(i);
+                        Check.equal((long) i, result.tag());
+                        if (texts.get(i) == null) {
+                            Check.equal(Status.ROW_NULL, result.status());
+                            Check.that(result.error().startsWith("ROW_NULL: "), result.error());
+                            Check.that(result.text() == null && results.text(i) == null, "a null in, a null out");
+                        } else {
+                            Check.equal(Arrays.copyOf(given.tokens(i), result.tokens().length), result.tokens());
+                        }
+                    }
+                    Check.equal(null, results.texts().get(3));
+                }
+            }
+            try (Results tagged = engine.generate(Rows.ofScores(texts, List.of("x", "y")))) {
+                Check.equal(2, tagged.get(2).scores().length);
+                Check.equal(Status.ROW_NULL, tagged.get(1).status());
+            }
+            engine.add(Rows.ofChat((String) null));
+            engine.add(Rows.ofText("a", null).withTags(7, 9).withParams(Jobs.tokens(1)));
+            engine.run();
+            try (Results results = engine.poll()) {
+                long[] tags = new long[3];
+                for (int i = 0; i < 3; i++) tags[i] = results.get(i).tag();
+                Arrays.sort(tags);
+                Check.equal(3, results.size());
+                Check.equal(7L, tags[0]);
+            }
+        }
+    }
+
+    public static void a_null_in_a_column_is_refused_by_its_row() {
         List<String> texts = Arrays.asList("a", "b", null, "d", null);
-        Check.throwing(IllegalArgumentException.class, "row 2 is null", () -> Rows.ofText(texts));
-        Check.throwing(IllegalArgumentException.class, "row 2 is null", () -> Rows.ofChat(texts));
-        Check.throwing(IllegalArgumentException.class, "row 1 is null", () -> Rows.ofText("a", null));
         Check.throwing(IllegalArgumentException.class, "row 2 is null", () -> TextColumn.of(texts.iterator()));
-        Check.throwing(IllegalArgumentException.class, "row 2 is null", () -> Rows.ofScores(texts, List.of("x")));
         Check.throwing(IllegalArgumentException.class, "continuation 2 is null", () -> Rows.ofScores(List.of("x"), texts));
         Check.throwing(IllegalArgumentException.class, "row 1 is null",
                 () -> TokenColumn.of(Arrays.asList(new int[] {1}, null)));

@@ -106,8 +106,8 @@ final class EngineTest {
             Check.equal(Status.ROW_INVALID_UTF8, results.get(1).status());
             Check.equal(Status.ROW_INVALID_UTF8, results.get(2).status());
             Check.equal(FinishReason.ERROR, results.get(1).finishReason());
-            Check.that(results.get(1).error().matches("BATCHLLM_ERROR_ROW_INVALID_UTF8: .*UTF-8.*"), results.get(1).error());
-            Check.equal("BATCHLLM_ERROR_ROW_INVALID_UTF8", Status.name(Status.ROW_INVALID_UTF8));
+            Check.that(results.get(1).error().matches("ROW_INVALID_UTF8: .*UTF-8.*"), results.get(1).error());
+            Check.equal("ROW_INVALID_UTF8", Status.name(Status.ROW_INVALID_UTF8));
         }
     }
 
@@ -176,6 +176,25 @@ final class EngineTest {
                 Check.equal("", results.text(7));
                 Check.equal(FinishReason.STOP, results.get(7).finishReason());
                 for (int i = 8; i < 15; i++) Check.equal(Status.ROW_INVALID_PARAMETER, results.get(i).status());
+            }
+        }
+    }
+
+    public static void what_no_row_can_run_with_fails_before_the_first_row() {
+        try (Engine engine = Jobs.simEngine()) {
+            SamplingParams cold = SamplingParams.builder().temperature(-1).build();
+            for (SamplingParams wrong : List.of(cold, Jobs.tokens(0))) {
+                Rows rows = Jobs.simRows(3, 1).withParams(wrong);
+                String words = "no row can run: " + (wrong == cold ? "temperature is -1" : "max_tokens is 0");
+                Check.throwing(BatchLlmException.InvalidArgument.class, words, () -> engine.generate(rows));
+                Check.throwing(BatchLlmException.InvalidArgument.class, words, () -> engine.check(wrong));
+                Check.equal(0L, engine.stats().rows());
+            }
+            // In a list of parameters, they are only their row's.
+            Rows rows = Jobs.simRows(2, 1).withParams(List.of(cold, Jobs.tokens(1)));
+            try (Results results = engine.generate(rows)) {
+                Check.equal(Status.ROW_INVALID_PARAMETER, results.get(0).status());
+                Check.equal(Status.OK, results.get(1).status());
             }
         }
     }
@@ -311,7 +330,7 @@ final class EngineTest {
             Plan.Groups groups = plan.groups();
             Check.equal(20, groups.size());
             Check.equal(20L, groups.prefixTokens(3));
-            Check.equal(0L, groups.headTokens(3));
+            Check.equal(0L, groups.commonPrefixTokens(3));
             Check.equal(new long[] {30, 31, 32, 33, 34, 35, 36, 37, 38, 39}, groups.rows(3));
             plan.save(file);
         }
@@ -512,8 +531,8 @@ final class EngineTest {
     public static void failures_are_exceptions_of_their_kind() throws IOException {
         Path none = Path.of("/nowhere/😀");
         BatchLlmException thrown = Check.throwing(BatchLlmException.Io.class, "/nowhere/😀", () -> Tokenizer.load(none));
-        Check.equal("BATCHLLM_ERROR_IO", Status.name(thrown.status()));
-        Check.equal("BATCHLLM_ERROR_IO", thrown.code());
+        Check.equal("IO", Status.name(thrown.status()));
+        Check.equal("IO", thrown.code());
         Check.throwing(BatchLlmException.Io.class, "/nowhere/😀",
                 () -> Engine.create(EngineOptions.builder(none).backend("cpu").build()));
         Check.throwing(BatchLlmException.InvalidArgument.class, "abacus",

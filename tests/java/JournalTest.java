@@ -32,14 +32,14 @@ final class JournalTest {
                 left.add(ROWS[row]);
             }
             if (left.isEmpty()) return 0;
-            long[] tags = LongStream.range(0, ROWS.length).filter(row -> !done.get((int) row)).toArray();
+            long[] numbers = LongStream.range(0, ROWS.length).filter(row -> !done.get((int) row)).toArray();
             SamplingParams params = SamplingParams.builder().maxTokens(5).build();
             int written = 0;
-            try (Results results = engine.generate(Rows.ofTokens(Jobs.column(left.toArray(new int[0][]))).withTags(tags).withParams(params))) {
+            try (Results results = engine.generate(Rows.ofTokens(Jobs.column(left.toArray(new int[0][]))).withParams(params))) {
                 for (int i = 0; i < results.size() && written < most; i++, written++) {
                     Result result = results.get(i);
-                    journal.appendLines(new long[] {result.tag()}, List.of(result.tag() + ": " + result.tokens().length),
-                            new boolean[] {false});
+                    long row = numbers[(int) result.tag()];
+                    journal.appendLines(new long[] {row}, List.of(row + ": " + result.tokens().length), new boolean[] {false});
                 }
             }
             journal.sync();
@@ -102,16 +102,16 @@ final class JournalTest {
         try {
             try (Journal journal = job(output).open()) {
                 Check.throwing(BatchLlmException.InvalidState.class, "another run is writing", () -> job(output).open());
-                journal.appendLines(new long[] {3}, List.of("x"), null);
+                journal.appendLines(new long[] {3, 4}, List.of("x", "z"), null);
             }
             Check.throwing(BatchLlmException.JournalExists.class, "exists", () -> Journal.builder(output).open());
             Check.throwing(BatchLlmException.JournalMismatch.class, "seed (was unset, now 7)", () -> job(output).part("seed", 7).open());
-            Files.writeString(output, "y\n");
+            Files.writeString(output, "y\nz\n");
             Check.throwing(BatchLlmException.JournalFormat.class, "line 1 is not what", () -> job(output).open());
             try (Journal journal = Journal.builder(output).overwrite().open()) {
                 Check.equal(0L, journal.rows());
             }
-            Check.equal("y\n", Files.readString(output)); // nothing was written
+            Check.equal("y\nz\n", Files.readString(output)); // nothing was written
         } finally {
             clear(folder);
         }
@@ -138,7 +138,7 @@ final class JournalTest {
         Files.delete(folder);
     }
 
-    public static void main(String[] arguments) {
+    public static void main(String[] arguments) throws Exception {
         Check.run(JournalTest.class);
     }
 }

@@ -28,7 +28,7 @@ PlanOptions with(int32_t enlarge, int32_t levels = 1, int32_t min_prefix_tokens 
     options.enlarge = enlarge;
     options.levels = levels;
     options.min_prefix_tokens = min_prefix_tokens;
-    options.head_cost = 3.0 / 16;
+    options.common_prefix_cost = 3.0 / 16;
     return options;
 }
 

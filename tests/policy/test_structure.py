@@ -40,7 +40,7 @@ class Checks(unittest.TestCase):
         self.assertIn("src/text stands below src/runtime", line)
         self.assertIn("a.cc includes b.h", line)
 
-    def test_the_program_includes_the_public_header_and_base_alone(self):
+    def test_the_program_includes_the_public_header_and_what_knows_no_models(self):
         self.assertEqual(self.faults(("src/cli", "include"), ("src/cli", "src/base")), [])
         self.assertEqual(len(self.faults(("src/cli", "src/text"))), 1)
 

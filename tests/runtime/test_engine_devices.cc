@@ -212,7 +212,7 @@ void groups_with_a_common_head_stay_together(void **) {
 
 // No device waits for a head on another device, whatever share of the rows is below it.
 void heads_chosen_by_cost_leave_no_device_idle(void **) {
-    const char *options = "vocabulary=1000,overlap=1,head_cost=0.1875";
+    const char *options = "vocabulary=1000,overlap=1,common_prefix_cost=0.1875";
     for (const int32_t groups_a_head : {480, 96, 6}) {
         Shape shape;
         shape.rows = 480 * 8;
@@ -256,7 +256,7 @@ void groups_below_a_head_start_as_memory_allows(void **) {
     shape.sharing = 8;
     const Rows rows = make_rows(shape);
     const std::string lengths =
-        "vocabulary=1000,eos_token=999,mean_length=20,page_tokens=8,head_cost=0.1875";
+        "vocabulary=1000,eos_token=999,mean_length=20,page_tokens=8,common_prefix_cost=0.1875";
     Run expected;
     for (const int32_t levels : {1, 2, 0}) {
         for (const char *devices : {"0", "0,1", "0,1,2,3"}) {

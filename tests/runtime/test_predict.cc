@@ -10,8 +10,8 @@
 #include "base/cache_path.h"
 #include "base/file.h"
 #include "batchllm.h"
+#include "runtime/common_prefix_cost.h"
 #include "runtime/device_probe.h"
-#include "runtime/head_cost.h"
 #include "seed.h"
 #include "testing.h"
 
@@ -121,13 +121,13 @@ void jobs_on_an_h100_are_predicted_within_six_percent(void **) {
 const ComputeDevice h200{DeviceKind::gpu, "NVIDIA H200", 0, 0};
 const ComputeDevice processor{DeviceKind::processor, "", 0, 0};
 
-double head_cost_of(const char *model, const ComputeDevice &device, bool in_fp8 = false,
-                    bool reproducible = false) {
+double common_prefix_cost_of(const char *model, const ComputeDevice &device, bool in_fp8 = false,
+                             bool reproducible = false) {
     BackendInfo info;
     info.computes_on = device;
     info.products_in_fp8 = in_fp8;
     info.reproducible = reproducible;
-    return head_cost_on(info, bench_model(model)->model);
+    return common_prefix_cost_on(info, bench_model(model)->model);
 }
 
 // A decode token's results from a prefix and from its own tokens are merged; a prompt's tokens read both in turn,
@@ -164,14 +164,14 @@ void prompts_merge_fewer_nodes_than_decode_tokens(void **) {
 
 // A merge takes the same time for each KV head; a token's time depends on the model's matrices.
 void heads_cost_more_the_smaller_the_model_is(void **) {
-    const double large = head_cost_of("Mistral-7B", h200);
-    const double small = head_cost_of("Llama-3.2-1B", h200);
+    const double large = common_prefix_cost_of("Mistral-7B", h200);
+    const double small = common_prefix_cost_of("Llama-3.2-1B", h200);
     assert_true(large > 0.07 && large < 0.12); // measured: +1 % at 0.06, +7 % at 0.12
     assert_true(small > 2 * large && small < 1);
-    assert_true(head_cost_of("Qwen2-7B", h200) < 0.6 * large); // half as many KV heads
-    assert_true(head_cost_of("qwen3-30b-a3b", h200) > large);  // a token uses 3 billion
-    assert_true(head_cost_of("Mistral-7B", h200, true) > 1.2 * large);
-    assert_true(head_cost_of("Mistral-7B", processor) < large / 10);
+    assert_true(common_prefix_cost_of("Qwen2-7B", h200) < 0.6 * large); // half as many KV heads
+    assert_true(common_prefix_cost_of("qwen3-30b-a3b", h200) > large);  // a token uses 3 billion
+    assert_true(common_prefix_cost_of("Mistral-7B", h200, true) > 1.2 * large);
+    assert_true(common_prefix_cost_of("Mistral-7B", processor) < large / 10);
 }
 
 // The heads that were measured to pay off were priced with prompts of 4,096 tokens, 8,192 with
@@ -184,10 +184,10 @@ void the_price_of_a_head_does_not_follow_the_size_of_steps(void **) {
             DeviceCosts costs = known;
             costs.step_tokens = step_tokens;
             costs.expert_step_tokens = 0;
-            return head_cost(StepCost(costs, model.model));
+            return common_prefix_cost(StepCost(costs, model.model));
         };
         assert_true(price(priced) == price(16384));
-        assert_true(price(priced) == head_cost(StepCost(known, model.model)));
+        assert_true(price(priced) == common_prefix_cost(StepCost(known, model.model)));
         assert_true(price(512) < price(priced)); // as much as fits
     }
 }
@@ -195,11 +195,11 @@ void the_price_of_a_head_does_not_follow_the_size_of_steps(void **) {
 // Its own description where there is one; else its rates, compared with those of an H200.
 void heads_cost_what_they_cost_on_the_device_that_is_there(void **) {
     const auto cost = [](const ComputeDevice &device) {
-        return head_cost_of("Mistral-7B", device);
+        return common_prefix_cost_of("Mistral-7B", device);
     };
     const BenchModel model = bench_model("Mistral-7B").value();
     const auto described = [&](const char *name) {
-        return head_cost(StepCost(named_device_costs(name).value(), model.model));
+        return common_prefix_cost(StepCost(named_device_costs(name).value(), model.model));
     };
     assert_true(cost(h200) == described("h200"));
     ComputeDevice h100{DeviceKind::gpu, "NVIDIA H100 80GB HBM3", 1, 1}; // its rates do not count
@@ -215,15 +215,15 @@ void heads_cost_what_they_cost_on_the_device_that_is_there(void **) {
     assert_true(cost({DeviceKind::none, "", 0, 0}) == 0);
 }
 
-void where_nobody_knows_what_a_head_costs_there_are_none(void **) {
-    assert_true(head_cost_of("qwen3.5-9b", h200) == 0); // it has states
-    assert_true(head_cost_of("Mistral-7B", h200, false, true) == 0);
+void where_nobody_knows_what_a_common_prefix_costs_there_are_none(void **) {
+    assert_true(common_prefix_cost_of("qwen3.5-9b", h200) == 0); // it has states
+    assert_true(common_prefix_cost_of("Mistral-7B", h200, false, true) == 0);
     const NamedJob job{"", "Mistral-7B", 300, 1100, 900, 200, 12, 60, 0, 0};
     const JobRows rows = make_rows(job, 1000);
     PlanOptions options;
     options.levels = levels_auto;
     const int64_t without = plan_job(job, rows, options)->processed_tokens();
-    options.head_cost = head_cost_of("Mistral-7B", h200);
+    options.common_prefix_cost = common_prefix_cost_of("Mistral-7B", h200);
     assert_int_equal(without - plan_job(job, rows, options)->processed_tokens(), 24 * 900);
 }
 
@@ -237,7 +237,8 @@ void heads_by_cost_are_predicted_to_pay(void **) {
         if (left_to_other_ways(number++, 0)) continue;
         const BenchModel model = bench_model(name).value();
         MeasuredJob job;
-        job.head_cost = head_cost(StepCost(find_device_costs("h200").value(), model.model));
+        job.common_prefix_cost =
+            common_prefix_cost(StepCost(find_device_costs("h200").value(), model.model));
         for (NamedJob named : jobs_with_heads()) {
             named.model = name;
             named.rows = std::max<int64_t>(named.rows / 5, 200);
@@ -508,11 +509,11 @@ void layers_of_one_thing_cost_what_one_layer_of_both_does(void **) {
         mixer.feed = feeds.feed;
         both.layers.erase(both.layers.begin() + (first ? 1 : 0));
         const auto on_h200 = [](const Model &model) {
-            return head_cost(StepCost(named_device_costs("h200").value(), model));
+            return common_prefix_cost(StepCost(named_device_costs("h200").value(), model));
         };
         assert_true(on_h200(both) > 0 && std::abs(on_h200(apart) / on_h200(both) - 1) < 1e-9);
-        const double there = head_cost_on(cpu, both);
-        assert_true(there > 0 && std::abs(head_cost_on(cpu, apart) / there - 1) < 1e-9);
+        const double there = common_prefix_cost_on(cpu, both);
+        assert_true(there > 0 && std::abs(common_prefix_cost_on(cpu, apart) / there - 1) < 1e-9);
     }
 }
 
@@ -712,7 +713,7 @@ int main() {
         cmocka_unit_test(heads_cost_more_the_smaller_the_model_is),
         cmocka_unit_test(the_price_of_a_head_does_not_follow_the_size_of_steps),
         cmocka_unit_test(heads_cost_what_they_cost_on_the_device_that_is_there),
-        cmocka_unit_test(where_nobody_knows_what_a_head_costs_there_are_none),
+        cmocka_unit_test(where_nobody_knows_what_a_common_prefix_costs_there_are_none),
         cmocka_unit_test(heads_by_cost_are_predicted_to_pay),
         cmocka_unit_test(a_prediction_is_what_the_simulated_device_then_takes),
         cmocka_unit_test(rows_that_the_model_may_end_take_the_expected_tokens),

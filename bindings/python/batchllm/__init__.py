@@ -9,8 +9,12 @@
 Pass all rows at once: what rows share is computed once. See docs/python.md.
 """
 
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
 from .columns import Texts, Tokens
-from .engine import Engine, EngineInfo, EngineStats, Progress
+from .engine import Engine
 from .errors import (
     BackendUnavailableError,
     ClosedError,
@@ -30,12 +34,12 @@ from .errors import (
     OutOfMemoryError,
     PlanFormatError,
     PlanMismatchError,
-    RowError,
     StateError,
     StoppedError,
     TokenizerFormatError,
     UnsupportedError,
 )
+from .figures import EngineInfo, EngineStats
 from .files import FilesReport, run_files
 from .jars import spark_jars
 from .journal import Journal
@@ -43,10 +47,15 @@ from .native import batchllm_version as _version
 from .params import SamplingParams
 from .plan import Group, Groups, Plan, PlanStats
 from .predictions import Prediction
+from .progress import Progress
 from .report import Report
-from .results import Result, Results
+from .results import Result, Results, RowError
 from .table import Table
 from .tokenizer import Decoded, Encoded, Tokenizer
+
+if _TYPE_CHECKING:
+    from . import ray as ray
+    from . import spark as spark
 
 __version__ = ".".join(str(_version() >> shift & 255) for shift in (16, 8, 0))
 
@@ -99,3 +108,10 @@ __all__ = [
     "run_files",
     "spark_jars",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    """`batchllm.spark` and `batchllm.ray`, which are imported when they are used."""
+    if name in ("ray", "spark"):
+        return _import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Optional, Sequence
 from .engine import Engine
 from .errors import Error
 from .files import run_files
-from .params import SamplingParams
+from .sampling_params import PARAMETERS, Parameter, SamplingParams
 from .task_rows import TASKS
 
 _DONE, _STOPPED, _ROW_ERRORS, _INTERRUPTED = 0, 1, 3, 130  # as in the batchllm program
@@ -64,6 +64,7 @@ def _parser() -> _Parser:
     files.add_argument(
         "--samples", choices=("rows", "lists"), default="rows", help="with --n: a row for each, or lists"
     )
+    files.add_argument("--parsed", action="store_true", help="with --json-schema: a column of the answers' values")
     files.add_argument(
         "--chunk-rows", type=int, default=65536, metavar="N", help="rows planned and kept in memory together (%(default)s)"
     )
@@ -87,14 +88,8 @@ def _parser() -> _Parser:
     )
     tasks.add_argument("--continuations-column", metavar="NAME", help="the same, of lists: each row's own")
     parameters = run.add_argument_group("parameters")
-    for name, kind, meaning in _PARAMETERS:
-        parameters.add_argument(
-            "--" + name.replace("_", "-"), type=kind, metavar="N" if kind is int else "X", help=meaning
-        )
-    parameters.add_argument("--stop", action="append", metavar="TEXT", help="may be given more than once")
-    parameters.add_argument("--bad-word", action="append", metavar="TEXT", dest="bad_words", help="is not generated")
-    parameters.add_argument("--stop-token", action="append", type=int, metavar="ID", dest="stop_tokens")
-    parameters.add_argument("--ignore-eos", action="store_true")
+    for one in _PARAMETERS:
+        _add_parameter(parameters, one)
     parameters.add_argument("--regex", metavar="EXPRESSION", help="the whole output matches")
     parameters.add_argument("--choices", action="append", metavar="TEXT", help="the output is one of these")
     parameters.add_argument("--json-schema", metavar="FILE", help="the output is JSON of this schema")
@@ -128,27 +123,34 @@ def _memory(text: str) -> tuple[int, float]:
     return int(number * thousand ** ("kmgt".index(found[2].lower()) + 1 if found[2] else 0)), 0.0
 
 
-_PARAMETERS: list[tuple[str, Any, str]] = [
-    ("max_tokens", int, "maximum tokens to generate (128)"),
-    ("temperature", float, "0: greedy (0)"),
-    ("top_p", float, "(1: off)"),
-    ("min_p", float, "(0: off)"),
-    ("top_k", int, "(0 or -1: off)"),
-    ("repetition_penalty", float, "(1: off)"),
-    ("presence_penalty", float, "(0)"),
-    ("frequency_penalty", float, "(0)"),
-    ("n", int, "results for each row (1)"),
-    ("seed", int, "of each row (0)"),
-    ("logprobs", int, "0: of the chosen tokens; N: also of the N likeliest"),
-    ("min_tokens", int, "nothing ends a row before this many (0)"),
-    ("prompt_logprobs", int, "the same for the prompt's tokens; such rows share no prefix"),
-]
+# Those of generated rows; the others are options of tasks.
+_PARAMETERS = [one for one in PARAMETERS if hasattr(SamplingParams(), one.python_name) and one.kind != "Biases"]
+_SCALARS: dict[str, Any] = {"Whole": int, "Likeliest": int, "Seed": int, "Number": float}
+
+
+def _place(one: Parameter) -> str:
+    """Where the parsed options have it: --samples is something else."""
+    return "parameter_" + one.python_name
+
+
+def _add_parameter(group: argparse._ArgumentGroup, one: Parameter) -> None:
+    option, to = one.option or "--" + one.python_name.replace("_", "-"), _place(one)
+    if one.kind in _SCALARS:
+        kind = _SCALARS[one.kind]
+        group.add_argument(option, dest=to, type=kind, metavar="X" if kind is float else "N", help=one.help)
+    elif one.kind == "Flag":
+        on = not getattr(SamplingParams(), one.python_name)
+        group.add_argument(option, dest=to, action="store_const", const=on, help=one.help)
+    elif one.kind == "Tokens":
+        group.add_argument(option, dest=to, action="append", type=int, metavar="ID", help=one.help)
+    else:
+        group.add_argument(option, dest=to, action="append", metavar="TEXT", help=one.help)
 
 
 def _params(given: argparse.Namespace) -> SamplingParams:
-    names = [name for name, _, _ in _PARAMETERS] + ["stop", "bad_words", "stop_tokens", "ignore_eos", "regex", "choices"]
+    places = {one.python_name: _place(one) for one in _PARAMETERS} | {"regex": "regex", "choices": "choices"}
     # 0 is a value: only options that were not given are left out.
-    named = {name: value for name in names if (value := getattr(given, name)) is not None and value is not False}
+    named = {name: value for name, place in places.items() if (value := getattr(given, place)) is not None}
     if given.json_schema is not None:
         named["json_schema"] = _text_of(given.json_schema)
     return SamplingParams(**named)
@@ -213,6 +215,7 @@ def _run(given: argparse.Namespace) -> int:
             columns=None if given.columns is None else given.columns.split(","),
             result_prefix=given.result_prefix,
             samples=given.samples,
+            parsed=given.parsed,
             task=given.task,
             pooling=given.pooling,
             normalize=None if given.normalize is None else given.normalize == "yes",

@@ -15,12 +15,9 @@ import sys
 from array import array
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Iterable, Iterator, Optional, Sequence, Union
+from typing import Any, Iterable, Iterator, Mapping, Optional, Protocol, Sequence, Union
 
 from . import native
-
-if TYPE_CHECKING:
-    from .native import ArrowColumns
 
 
 @dataclass(frozen=True)
@@ -78,11 +75,42 @@ class Sparse:
 
 
 Column = Union[Texts, Tokens, Chats, Sparse]
-Rows = Any
+
+
+class ArrowStream(Protocol):
+    """An object with Arrow's stream of columns: Polars, pyarrow, DuckDB .."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
+
+
+class ArrowArray(Protocol):
+    """An object with an Arrow array."""
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any: ...
+
+
+class Pandas(Protocol):
+    """A pandas Series or DataFrame."""
+
+    @property
+    def iloc(self) -> Any: ...
+
+
+class NumPy(Protocol):
+    """A NumPy array."""
+
+    @property
+    def dtype(self) -> Any: ...
+
+    def tolist(self) -> Any: ...
+
+
+Row = Union[str, bytes, Sequence[int], Mapping[str, Any], Sequence[Mapping[str, Any]], None]
+Rows = Union[Iterable[Row], Texts, Tokens, Chats, Sparse, ArrowArray, ArrowStream, Pandas, NumPy]
 """Described at the top of this module."""
 
 
-def columns(rows: Rows) -> Iterator[Column]:
+def columns(rows: Any) -> Iterator[Column]:
     """One column; from an Arrow stream one for each chunk."""
     if isinstance(rows, (Texts, Tokens, Chats)):
         if getattr(rows.offsets, "ndim", 1) != 1 or len(rows.offsets) == 0:
@@ -282,7 +310,7 @@ def _check_mask(name: str, buffer: Any) -> None:
         )
 
 
-def _arrow(parts: ArrowColumns) -> Column:
+def _arrow(parts: native.ArrowColumns) -> Column:
     kind, data, offsets, nulls = parts
     given = Texts(data, offsets) if kind == "text" else Tokens(data, offsets)
     return given if nulls is None else Sparse(given, nulls)

@@ -13,9 +13,7 @@ from itertools import accumulate
 from typing import Annotated, Any, Literal, Mapping, NamedTuple, Optional, Sequence, Union
 
 from . import native
-
-if typing.TYPE_CHECKING:
-    from .params import SamplingParams
+from .params import SamplingParams
 
 _CHOICES, _REGEX, _JSON_SCHEMA, _GBNF, _LARK = range(1, 6)  # BATCHLLM_CONSTRAINT_
 _MOST = 4096  # constraints that are kept; beyond that all are dropped, except those that rows still use

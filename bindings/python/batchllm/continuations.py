@@ -1,4 +1,4 @@
-"""Turns continuations to be scored into columns."""
+"""Continuations to be scored: as columns, and added to an engine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Optional, Sequence, Union
 
+from . import native
 from .columns import Texts, Tokens, from_texts, from_tokens, offsets_of
 
 
@@ -49,3 +50,20 @@ def continuation_columns(
         return Continuations(texts.data, texts.offsets, offsets_of(map(len, lists)), left)
     tokens = from_tokens(flat)
     return Continuations(tokens.tokens, tokens.offsets, offsets_of(map(len, lists)), left)
+
+
+def add_scored_part(
+    engine: native.batchllm_engine,
+    part: Union[Texts, Tokens],
+    tags: array[int],
+    scored: Continuations,
+    special: Optional[native.batchllm_params_column],
+) -> None:
+    """Adds rows with their continuations. special: how texts are tokenized; token ids have no such parameters."""
+    items, offsets, rows = scored.items, scored.offsets, scored.rows
+    if isinstance(part, Texts):
+        native.batchllm_add_score_text_columns(
+            engine, part.data, part.offsets, items, offsets, rows, tags, special
+        )
+    else:
+        native.batchllm_add_score_columns(engine, part.tokens, part.offsets, items, offsets, rows, tags)

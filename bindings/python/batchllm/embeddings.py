@@ -7,12 +7,16 @@ import warnings
 from array import array
 from importlib import import_module
 from operator import index
-from typing import Any, Optional
+from typing import Any, Literal, Optional
 
 from . import native
 from .results import Results
 
+# Of two answers of a reranker together; below it they are probably not what the model answers with.
+_LEAST_PROBABILITY = 0.05
+
 _EMBED, _CLASSIFY = 1, 2  # BATCHLLM_TASK_
+Pooling = Literal["last", "mean", "first"]
 _POOLINGS = {None: 0, "last": 1, "mean": 2, "first": 3}
 
 
@@ -54,6 +58,7 @@ def embedding_array(results: Results) -> Any:
     dimensions = int(lengths.max(initial=0))
     if (lengths == dimensions).all():
         return values.reshape(len(results), dimensions)
+    _warn_of_failed(results)
     filled = numpy.full((len(results), dimensions), math.nan, dtype=numpy.float32)
     filled[lengths == dimensions] = values.reshape(-1, dimensions)
     return filled
@@ -62,6 +67,7 @@ def embedding_array(results: Results) -> Any:
 def share_of_first(results: Results) -> list[float]:
     """For rows scored with two continuations: the probability of the first relative to both; NaN if a row failed."""
     _warn_of_lengths(results)
+    _warn_of_failed(results)
     return [
         1 / (1 + math.exp(min(700.0, result.scores[1] - result.scores[0]))) if result.ok else math.nan
         for result in results
@@ -76,5 +82,28 @@ def _warn_of_lengths(results: Results) -> None:
         warnings.warn(
             f"rerank: positive is {lengths[0]} token(s) of this model and negative {lengths[1]}: a word of more tokens is less"
             " likely for that alone; choose two words of equally many",
-            stacklevel=4,
+            stacklevel=5,
         )
+
+
+def _warn_of_failed(results: Results) -> None:
+    """Says why values are NaN."""
+    failed = results.failed
+    if failed:
+        first = results[failed[0]]
+        warnings.warn(
+            f"{len(failed)} of {len(results)} rows failed, so their values are NaN; row {first.tag}: {first.error}", stacklevel=5
+        )
+
+
+def warn_of_other_words(results: Results, positive: Any, negative: Any) -> None:
+    """Warns if the model expects neither of two continuations."""
+    both = [math.exp(result.scores[0]) + math.exp(result.scores[1]) for result in results if result.ok]
+    if not both or sum(both) / len(both) >= _LEAST_PROBABILITY:
+        return
+    hint = f", such as {' ' + positive!r} and {' ' + negative!r}" if isinstance(positive, str) else ""
+    warnings.warn(
+        f"rerank: the model expects neither {positive!r} nor {negative!r} after these prompts: together they have a probability"
+        f" of {sum(both) / len(both):.2g}. It may need a space before them, or other words{hint}",
+        stacklevel=4,
+    )

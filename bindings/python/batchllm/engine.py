@@ -14,186 +14,37 @@ import threading
 import time
 import weakref
 from array import array
-from dataclasses import dataclass
 from operator import index
-from typing import Any, AsyncIterator, Callable, Iterator, Mapping, Optional, Sequence, TypeVar, Union
+from typing import Any, AsyncIterator, Iterator, Literal, Mapping, Optional, Sequence, Union
 
 from . import native
-from .columns import Chats, Column, Rows, Sparse, Texts, Tokens, columns
+from .calls import Call, Calls, TAGS_OF_A_CALL
+from .columns import Chats, Column, Rows, Sparse, Texts, columns
 from .constraints import Constraints
-from .continuations import continuation_columns
-from .embeddings import embedding_array, embedding_params, label_params, share_of_first
-from .errors import (
-    ClosedError,
-    ForkError,
-    InvalidArgumentError,
-    RowError,
-    StateError,
-    StoppedError,
-    UnsupportedError,
-    need_directory,
-)
+from .continuations import add_scored_part, continuation_columns
+from .embeddings import Pooling, embedding_array, embedding_params, label_params, share_of_first, warn_of_other_words
+from .engine_options import native_options
+from .errors import ClosedError, ForkError, InvalidArgumentError, StateError, StoppedError, UnsupportedError, refuse_pickle
+from .figures import EngineInfo, EngineStats
 from .logs import Log
+from .mistakes import mistake_of
+from .options import hinted
 from .params import Params, SamplingParams, params_column
-from .plan import ENLARGE, ORDER, Plan, level_count, named
-from .progress import Report, reporter
-from .report import Report as Page
-from .results import Result, Results, refuse_pickle
-from .table import Frame, Table, TableSlices, null_rows, prompts_of
+from .parsed import parser_of
+from .plan import Enlarge, Levels, Order, Plan
+from .progress import Progress, ProgressOption, Reporter, reporter
+from .report import Report
+from .results import Result, Results, RowError
+from .row_parts import Nulls, add_part, parts_of, picked
+from .table import Fields, Frame, Table, TableSlices, index_of, prompts_of
 
-# A call that finds rows of other calls in the engine numbers its own from a multiple of this.
-_TAGS_OF_A_CALL = 1 << 40
+OnError = Literal["return", "raise"]
+"""What a call does about rows that fail."""
 
 # Between two slices of work Python handles signals, other threads and the progress bar.
 _SLICE_SECONDS = 0.05
 
-# How the error of a conversation begins if the model has no chat template.
-_NO_TEMPLATE = "the model has no chat template"
-
-# What the value of an engine option must be, by the type of its default.
-_EXPECTED = {type(None): "a text or None", int: "a whole number that fits", float: "a number"}
-
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The engine's progress.
-
-    rows_waiting, rows_running, rows_done: rows by state. Finished rows count as done even before they are polled.
-    decode_tokens, own_tokens, prefix_tokens: tokens of the last step: generated, prompt tokens of a single row, prompt
-    tokens that rows share.
-    pages_used, pages_total: KV pages of all devices.
-    tokens_left: prompt tokens still to compute plus the maximum tokens still to generate.
-    tokens_done: prompt tokens computed plus tokens generated so far.
-    seconds: since the first step.
-    """
-
-    rows_waiting: int
-    rows_running: int
-    rows_done: int
-    decode_tokens: int
-    own_tokens: int
-    prefix_tokens: int
-    pages_used: int
-    pages_total: int
-    tokens_left: int
-    tokens_done: int
-    seconds: float
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is left to do."""
-        return self.rows_waiting + self.rows_running == 0
-
-
-@dataclass(frozen=True)
-class EngineInfo:
-    """The engine's effective options on one of its devices, and the sizes of the model.
-
-    device_count: how many devices the engine has.
-    backend, compute_type: for example "cpu" and "f32".
-    device: for display: the processor or GPU, and which features of it are used.
-    device_number: its number, as in `devices`.
-    vocabulary: token ids are below this.
-    hidden: size of a hidden state, and so of a full embedding.
-    page_tokens: positions in a KV page.
-    kv_groups: groups of layers with separate KV pages.
-    reproducible: as in the engine's options.
-    kv_pages, kv_page_bytes: number and size of this device's KV pages.
-    step_tokens: maximum tokens of a batch.
-    max_request_tokens: maximum tokens of a row, prompt plus output.
-    state_slots, state_slot_bytes: number and size of this device's state slots; 0 slots for a model whose layers have no state.
-    head_cost: for `Plan.build`; 0: not known.
-    """
-
-    device_count: int
-    backend: str
-    compute_type: str
-    device: str
-    device_number: int
-    vocabulary: int
-    hidden: int
-    page_tokens: int
-    kv_groups: int
-    reproducible: bool
-    kv_pages: int
-    kv_page_bytes: int
-    step_tokens: int
-    max_request_tokens: int
-    state_slots: int
-    state_slot_bytes: int
-    head_cost: float
-
-
-@dataclass(frozen=True)
-class EngineStats:
-    """Statistics of the engine so far.
-
-    rows, rows_done, rows_failed: rows added, rows with a result, and how many of these have an error.
-    rows_deduplicated: rows that got the answer of an equal greedy row.
-    logical_prompt_tokens: prompt tokens of rows that have started, counting n samples as n rows.
-    processed_prompt_tokens, shared_prompt_tokens: how many of these were computed, and how many were not.
-    recomputed_tokens: tokens computed again after a preemption.
-    completion_tokens: tokens generated.
-    steps, preemptions, groups: batches that were run; how often a row was preempted; groups of rows that share a
-    prefix.
-    kv_pages_total, kv_pages_peak, kv_page_bytes: KV pages of all devices, the most in use at once, and the size of one.
-    saving_ratio: 1 - processed / logical.
-    load_seconds, tokenize_seconds, plan_seconds, schedule_seconds, backend_seconds, run_seconds: time spent loading, in
-    each part of the work, in the model (on the busiest device), and in all steps.
-    state_slots_total, state_slots_peak, state_slot_bytes: the same as for KV pages, for the states that some models' layers have.
-    """
-
-    rows: int
-    rows_done: int
-    rows_failed: int
-    rows_deduplicated: int
-    logical_prompt_tokens: int
-    processed_prompt_tokens: int
-    shared_prompt_tokens: int
-    recomputed_tokens: int
-    completion_tokens: int
-    steps: int
-    preemptions: int
-    groups: int
-    kv_pages_total: int
-    kv_pages_peak: int
-    kv_page_bytes: int
-    saving_ratio: float
-    load_seconds: float
-    tokenize_seconds: float
-    plan_seconds: float
-    schedule_seconds: float
-    backend_seconds: float
-    run_seconds: float
-    state_slots_total: int
-    state_slots_peak: int
-    state_slot_bytes: int
-
-
-class _Job:
-    """The rows of one call, identified by a range of tags."""
-
-    def __init__(self) -> None:
-        self.first_tag = 0
-        self.rows = 0
-        self.added = False  # every row is in the engine
-        self.over = False  # the call has ended
-        self.wanted = True  # keep its results after the call has ended
-        self.told = False  # it was logged that this call left rows behind
-
-
-class _Mail:
-    """What has arrived for a job: the number of rows so far, and the results that have not been taken yet."""
-
-    def __init__(self, done: int = 0, parts: Sequence[native.batchllm_results] = ()) -> None:
-        self.done = done
-        self.parts = list(parts)
-
-    def add(self, results: native.batchllm_results) -> None:
-        self.done += native.batchllm_results_rows(results)
-        self.parts.append(results)
 
 
 class Engine:
@@ -231,13 +82,14 @@ class Engine:
     logger: where log messages go; None: `logging.getLogger("batchllm")`.
     """
 
+    @hinted
     def __init__(
         self,
         model: Union[str, os.PathLike[str], None] = None,
         *,
-        backend: Optional[str] = None,
+        backend: Optional[Literal["auto", "cpu", "cuda", "sim"]] = None,
         devices: Union[str, int, Sequence[int], None] = None,
-        compute_type: Optional[str] = None,
+        compute_type: Optional[Literal["auto", "bf16", "f16", "f32"]] = None,
         backend_options: Union[str, Mapping[str, object], None] = None,
         threads: int = 0,
         kv_memory_bytes: int = 0,
@@ -245,43 +97,35 @@ class Engine:
         step_tokens: int = 0,
         max_request_tokens: int = 0,
         max_requests: int = 0,
-        enlarge: str = "optimal",
-        levels: Union[int, str] = "auto",
-        order: str = "decode_first",
+        enlarge: Enlarge = "optimal",
+        levels: Levels = "auto",
+        order: Order = "decode_first",
         min_prefix_tokens: int = 0,
         reproducible: bool = False,
         seed: int = 0,
         timeline: Union[str, os.PathLike[str], None] = None,
         logger: Optional[logging.Logger] = None,
     ) -> None:
-        need_directory(model)
-        options = native.batchllm_engine_options()
-        given: dict[str, Any] = {
-            "model_dir": model,
-            "backend": backend,
-            "devices": _device_list(devices),
-            "compute_type": compute_type,
-            "backend_options": _backend_options(backend_options),
-            "threads": threads,
-            "kv_memory_bytes": kv_memory_bytes,
-            "kv_memory_fraction": kv_memory_fraction,
-            "step_tokens": step_tokens,
-            "max_request_tokens": max_request_tokens,
-            "max_requests": max_requests,
-            "enlarge": named("enlarge", ENLARGE, enlarge),
-            "levels": level_count(levels),
-            "order": named("order", ORDER, order),
-            "min_prefix_tokens": min_prefix_tokens,
-            "reproducible": reproducible,
-            "seed": seed,
-            "timeline_path": timeline,
-        }
-        for name, value in given.items():
-            kind = type(getattr(options, name))
-            try:
-                setattr(options, name, index(value) if kind is int else value)
-            except (TypeError, OverflowError) as fault:
-                raise type(fault)(f"{name} is {value!r}: {_EXPECTED[kind]} is expected") from None
+        options = native_options(
+            model_dir=model,
+            backend=backend,
+            devices=devices,
+            compute_type=compute_type,
+            backend_options=backend_options,
+            threads=threads,
+            kv_memory_bytes=kv_memory_bytes,
+            kv_memory_fraction=kv_memory_fraction,
+            step_tokens=step_tokens,
+            max_request_tokens=max_request_tokens,
+            max_requests=max_requests,
+            enlarge=enlarge,
+            levels=levels,
+            order=order,
+            min_prefix_tokens=min_prefix_tokens,
+            reproducible=reproducible,
+            seed=seed,
+            timeline_path=timeline,
+        )
         self.model_dir: Optional[str] = None if model is None else os.fspath(model)
         self.seed = seed
         self._log = Log(options, logger or logging.getLogger("batchllm"))
@@ -292,26 +136,21 @@ class Engine:
         self._forked = False
         self._busy = 0  # calls of the progress function, during which close() must not free the engine
         self._stop = False
-        self._next_tag = 0
-        self._next_call = _TAGS_OF_A_CALL
-        self._jobs: list[_Job] = []
-        self._ended: list[_Job] = []  # jobs whose calls ended before their rows
-        self._polled: list[native.batchllm_results] = []  # not yet sorted by job
-        self._mail: dict[_Job, _Mail] = {}
-        self._unclaimed: list[native.batchllm_results] = []
-        self._page: Optional[Page] = None  # the report that the engine writes to during a call
+        self._calls = Calls()
+        self._report: Optional[Report] = None  # the report that the engine writes to during a call
         self._progress = native.batchllm_progress()
         _engines.add(self)
 
     # ---- Whole jobs ----
 
+    @hinted
     def generate(
         self,
         rows: Rows,
         params: Params = None,
         *,
-        on_error: str = "return",
-        progress: Union[bool, Callable[[Progress], object]] = False,
+        on_error: OnError = "return",
+        progress: ProgressOption = False,
         plan: Optional[Plan] = None,
         first_row: Optional[int] = None,
         report: bool = False,
@@ -332,25 +171,22 @@ class Engine:
         After Ctrl-C or `interrupt` the rows stay in the engine: `poll` returns those that have finished, `run`
         continues with the others, and `cancel` ends them.
         """
-        _check_on_error(on_error)
-        with _Active(self, first_row) as job, _Reported(self, report) as page:
-            self._add_job(job, rows, params, plan)
-            self._finish(job, progress)
-            results = self._results(job)
-        results._report = page
-        return _checked(results, on_error)
+        return self._generate(
+            rows, params, on_error=on_error, progress=progress, plan=plan, first_row=first_row, report=report
+        )
 
+    @hinted
     def generate_table(
         self,
-        frame: Frame,
+        frame: Union[Frame, Table],
         template: Optional[str] = None,
         params: Params = None,
         *,
-        fields: str = "given",
+        fields: Fields = "given",
         chat: bool = False,
         system: Optional[str] = None,
-        on_error: str = "return",
-        progress: Union[bool, Callable[[Progress], object]] = False,
+        on_error: OnError = "return",
+        progress: ProgressOption = False,
         plan: Optional[Plan] = None,
         first_row: Optional[int] = None,
         report: bool = False,
@@ -370,10 +206,38 @@ class Engine:
         report are as in `generate`.
         """
         prompts = prompts_of(frame, template, fields, chat, system)
-        return self.generate(
+        return self._generate(
             prompts, params, on_error=on_error, progress=progress, plan=plan, first_row=first_row, report=report
         )
 
+    @hinted
+    def chat(
+        self,
+        conversations: Rows,
+        params: Params = None,
+        *,
+        on_error: OnError = "return",
+        progress: ProgressOption = False,
+        plan: Optional[Plan] = None,
+        first_row: Optional[int] = None,
+        report: bool = False,
+    ) -> Results:
+        """Answers conversations by the model's chat template: `generate`, and it also takes a single conversation.
+
+        conversations: lists of {"role": .., "content": ..}, or dicts with "messages" and more.
+        """
+        if isinstance(conversations, dict):
+            conversations = [conversations]
+        elif isinstance(conversations, (list, tuple)) and conversations and isinstance(conversations[0], dict):
+            if "role" in conversations[0]:
+                conversations = [conversations]
+        elif isinstance(conversations, (list, tuple)) and any(isinstance(row, str) for row in conversations):
+            raise TypeError("conversations: texts are prompts, which generate takes; a message is a dict with a role")
+        return self.generate(
+            conversations, params, on_error=on_error, progress=progress, plan=plan, first_row=first_row, report=report
+        )
+
+    @hinted
     def score(
         self,
         rows: Rows,
@@ -381,8 +245,8 @@ class Engine:
         *,
         add_special: bool = True,
         parse_special: bool = True,
-        on_error: str = "return",
-        progress: Union[bool, Callable[[Progress], object]] = False,
+        on_error: OnError = "return",
+        progress: ProgressOption = False,
     ) -> Results:
         """Computes the log-probability of each continuation after each row: `Result.scores`, in the order given.
 
@@ -403,25 +267,18 @@ class Engine:
                 if len(column) == 0:
                     continue
                 n = len(column)
-                for part, places in _parts(column):
+                for part, places in parts_of(column):
                     if isinstance(part, Chats):
                         raise UnsupportedError("conversations cannot be scored: apply the chat template first")
                     with self._lock:
                         engine = self._enter()
-                        tags = _picked(self._tags(job, n), places)
-                        if isinstance(part, Table):
-                            native.batchllm_add_table_rows(engine, part._native, tags, special)
+                        tags = picked(self._calls.tags(job, n), places)
+                        if isinstance(part, (Nulls, Table)):
+                            add_part(engine, part, tags, special)
                             continue
                         scored = continuation_columns(part, continuations, job.rows, n, places)
                         left = scored.left
-                        if isinstance(part, Texts):
-                            native.batchllm_add_score_text_columns(
-                                engine, part.data, part.offsets, scored.items, scored.offsets, scored.rows, tags, special
-                            )
-                        else:
-                            native.batchllm_add_score_columns(
-                                engine, part.tokens, part.offsets, scored.items, scored.offsets, scored.rows, tags
-                            )
+                        add_scored_part(engine, part, tags, scored, special)
                 if isinstance(column, Sparse) and len(column.given) == 0:
                     left = max(0, left - n)
                 job.rows += n
@@ -429,7 +286,7 @@ class Engine:
                 raise ValueError(f"continuations of {job.rows + left} rows for {job.rows} rows")
             job.added = True
             self._finish(job, progress)
-            results = self._results(job)
+            results = self._results(job, rows)
         return _checked(results, on_error)
 
     @property
@@ -441,17 +298,18 @@ class Engine:
                 native.batchllm_engine_label(engine, i) for i in range(native.batchllm_engine_label_count(engine))
             ]
 
+    @hinted
     def embed(
         self,
         rows: Rows,
         *,
-        pooling: Optional[str] = None,
+        pooling: Optional[Pooling] = None,
         normalize: Optional[bool] = None,
         dimensions: int = 0,
         add_special: bool = True,
         parse_special: bool = True,
-        on_error: str = "raise",
-        progress: Union[bool, Callable[[Progress], object]] = False,
+        on_error: OnError = "raise",
+        progress: ProgressOption = False,
     ) -> Any:
         """Computes a vector for each row: a NumPy array [rows, dimensions] of float32, a view of the library's memory.
 
@@ -466,20 +324,22 @@ class Engine:
         params = embedding_params(pooling, normalize, dimensions, add_special, parse_special)
         return embedding_array(_checked(self._run_task(rows, params, progress), on_error))
 
+    @hinted
     def classify(
         self,
         rows: Rows,
         *,
         add_special: bool = True,
         parse_special: bool = True,
-        on_error: str = "return",
-        progress: Union[bool, Callable[[Progress], object]] = False,
+        on_error: OnError = "return",
+        progress: ProgressOption = False,
     ) -> Results:
         """Classifies each row with a model that has a classification head: the results' columns `label_logits` and
         `label_probabilities`, in the order of `labels`."""
         _check_on_error(on_error)
         return _checked(self._run_task(rows, label_params(add_special, parse_special), progress), on_error)
 
+    @hinted
     def rerank(
         self,
         rows: Rows,
@@ -488,15 +348,17 @@ class Engine:
         *,
         add_special: bool = True,
         parse_special: bool = True,
-        on_error: str = "raise",
-        progress: Union[bool, Callable[[Progress], object]] = False,
+        on_error: OnError = "raise",
+        progress: ProgressOption = False,
     ) -> list[float]:
         """How likely each row is to continue with `positive` rather than `negative`: from 0 to 1.
 
         rows: whole prompts, each with a query and a document, in the wording that the reranker was trained on.
         positive, negative: the two answers: a str if rows are text, token ids if rows are. The probability of an answer
-        is that of all its tokens; a warning says if one answer has more tokens than the other.
-        on_error: "raise": `RowError` is raised after the last row; "return": the value of a row that failed is NaN.
+        is that of all its tokens; a warning says if one answer has more tokens than the other, or if the model expects
+        other words (many models need " yes" and " no").
+        on_error: "raise": `RowError` is raised after the last row; "return": the value of a row that failed is NaN, and a
+        warning says why.
         """
         results = self.score(
             rows,
@@ -506,26 +368,48 @@ class Engine:
             on_error=on_error,
             progress=progress,
         )
+        warn_of_other_words(results, positive, negative)
         return share_of_first(results)
+
+    def _generate(
+        self,
+        rows: Union[Rows, Table, TableSlices],
+        params: Params,
+        *,
+        on_error: OnError,
+        progress: ProgressOption,
+        plan: Optional[Plan],
+        first_row: Optional[int],
+        report: bool,
+    ) -> Results:
+        _check_on_error(on_error)
+        with _Active(self, first_row) as job, _Reported(self, report) as page:
+            self._add_job(job, rows, params, plan)
+            self._finish(job, progress)
+            results = self._results(job, rows)
+        results._report = page
+        results._parser = parser_of(params)
+        return _checked(results, on_error)
 
     def _run_task(
         self,
         rows: Rows,
         params: native.batchllm_params_column,
-        progress: Union[bool, Callable[[Progress], object]],
+        progress: ProgressOption,
     ) -> Results:
         with _Active(self) as job:
             self._add_job(job, rows, params, None)
             self._finish(job, progress)
-            return self._results(job)
+            return self._results(job, rows)
 
+    @hinted
     def stream(
         self,
         rows: Rows,
         params: Params = None,
         *,
-        on_error: str = "return",
-        progress: Union[bool, Callable[[Progress], object]] = False,
+        on_error: OnError = "return",
+        progress: ProgressOption = False,
         plan: Optional[Plan] = None,
         interval: float = _SLICE_SECONDS,
         first_row: Optional[int] = None,
@@ -547,12 +431,13 @@ class Engine:
             for result in _checked(results, on_error):
                 yield result
 
+    @hinted
     def stream_batches(
         self,
         rows: Rows,
         params: Params = None,
         *,
-        progress: Union[bool, Callable[[Progress], object]] = False,
+        progress: ProgressOption = False,
         plan: Optional[Plan] = None,
         interval: float = _SLICE_SECONDS,
         first_row: Optional[int] = None,
@@ -571,13 +456,14 @@ class Engine:
             finally:
                 report.close()
 
+    @hinted
     async def astream(
         self,
         rows: Rows,
         params: Params = None,
         *,
-        on_error: str = "return",
-        progress: Union[bool, Callable[[Progress], object]] = False,
+        on_error: OnError = "return",
+        progress: ProgressOption = False,
         plan: Optional[Plan] = None,
         interval: float = _SLICE_SECONDS,
         first_row: Optional[int] = None,
@@ -619,16 +505,19 @@ class Engine:
 
     # ---- Step by step ----
 
+    @hinted
     def add(self, rows: Rows, params: Params = None, *, tags: Optional[Sequence[int]] = None) -> range:
         """Adds rows, which `run` or `step` then runs and `poll` returns. Returns their tags, which continue those of
         the rows added before (an empty range if `tags` is given).
 
         tags: one for each row. A tag must not be the number of a row in a call that still has rows, nor 2**40 or above
         while calls overlap."""
-        job = _Job()
+        job = Call()
         with self._lock:
-            self._check_tags(tags)
-            job.first_tag = self._new_tags() if self._jobs else self._next_tag
+            if tags is not None:
+                self._calls.refuse_taken(tags)
+            calls = self._calls
+            job.first_tag = calls.new_first_tag() if calls.active else calls.next_tag
             self._add_job(job, rows, params, None, tags)
         return range(job.first_tag, job.first_tag + job.rows) if tags is None else range(0)
 
@@ -643,7 +532,8 @@ class Engine:
         self._advance(0.0, reporter(False, 0))
         return self._snapshot()
 
-    def run(self, progress: Union[bool, Callable[[Progress], object]] = False) -> Progress:
+    @hinted
+    def run(self, progress: ProgressOption = False) -> Progress:
         """Steps until every row has its result. An exception of the progress function stops the run and is raised."""
         with self._lock:
             rows = self.stats().rows
@@ -661,13 +551,9 @@ class Engine:
         which they finished."""
         with self._lock:
             self._enter()
-            if self._jobs or self._ended or self._unclaimed:
+            if self._calls.active or self._calls.ended or self._calls.unclaimed:
                 self._collect()
-                everything = _joined(self._unclaimed)
-                some = native.batchllm_results_take(everything, 0, index(max_results))
-                rest = native.batchllm_results_take(everything, some.count, 0)
-                self._unclaimed = [rest] if rest.count else []
-                return Results(some)
+                return Results(self._calls.take_unclaimed(index(max_results)))
             return Results(native.batchllm_poll_results(self._enter(), index(max_results)))
 
     def cancel(self, *tags: int) -> None:
@@ -678,14 +564,14 @@ class Engine:
         engine = self._enter()
         for tag in tags:
             native.batchllm_cancel(engine, index(tag))
-        for job in list(self._ended):
-            if any(0 <= tag - job.first_tag < job.rows for tag in tags):
+        for job in list(self._calls.ended):
+            if any(map(job.has, tags)):
                 job.told = True
 
     def cancel_all(self) -> None:
         """Ends every unfinished row at the next step, with what it has generated. From any thread, at any time."""
         native.batchllm_cancel_all(self._enter())
-        for job in list(self._ended):
+        for job in list(self._calls.ended):
             job.told = True
 
     def interrupt(self) -> None:
@@ -743,7 +629,7 @@ class Engine:
             if self._busy:
                 raise StateError("close() was called from the engine's own progress function")
             self._native = None
-            self._jobs.clear()
+            self._calls.active.clear()
         # The last reference: the engine is destroyed here, or at the end of cancel() in another thread.
         del engine
         _engines.discard(self)
@@ -775,7 +661,7 @@ class Engine:
         with self._lock:
             return self._progress.rows_waiting + self._progress.rows_running == 0
 
-    def _advance(self, seconds: float, report: Report) -> None:
+    def _advance(self, seconds: float, report: Reporter) -> None:
         """Does a slice of work, then calls the progress function. Raises any exception that stops the run."""
         with self._lock:
             native.batchllm_advance(self._enter(), seconds, self._progress)
@@ -790,27 +676,27 @@ class Engine:
                 finally:
                     self._busy -= 1
 
-    def _advance_and_collect(self, report: Report, seconds: float) -> None:
+    def _advance_and_collect(self, report: Reporter, seconds: float) -> None:
         self._advance(seconds, report)
         with self._lock:
             self._collect()
 
-    def _finish(self, job: _Job, progress: Union[bool, Callable[[Progress], object]]) -> None:
+    def _finish(self, job: Call, progress: ProgressOption) -> None:
         """Runs until the job is complete. If it is the only one, its results stay in the library until the end."""
         report = reporter(progress, job.rows)
         try:
             while not self._complete(job):
                 self._advance(_SLICE_SECONDS, report)
                 with self._lock:
-                    if job.first_tag > 0 or len(self._jobs) > 1 or self._idle():
+                    if job.first_tag > 0 or len(self._calls.active) > 1 or self._idle():
                         self._collect()
         finally:
             report.close()
 
     def _add_job(
         self,
-        job: _Job,
-        rows: Rows,
+        job: Call,
+        rows: Union[Rows, Table, TableSlices],
         params: Union[Params, native.batchllm_params_column],
         plan: Optional[Plan],
         tags: Optional[Sequence[int]] = None,
@@ -823,6 +709,12 @@ class Engine:
             raise TypeError(f"params is one {type(params).__name__}: SamplingParams, or a list of them, are expected")
         shared: Optional[native.batchllm_params_column]
         shared = params if ready else None if per_row else params_column(params, 1)  # type: ignore[assignment,arg-type]
+        if not per_row:
+            with self._lock:
+                engine = self._enter()
+                used = self._constraints.set(engine, shared, None if ready else params)
+                native.batchllm_check_params(engine, shared)
+                del used
         found: Iterator[Union[Column, Table]] = iter([rows]) if isinstance(rows, Table) else iter(rows) if isinstance(rows, TableSlices) else columns(rows)
         if tags is not None:
             everything = list(found)
@@ -839,12 +731,12 @@ class Engine:
                 engine = self._enter()
                 if job.over:  # an `astream` that was cancelled while its rows were being added
                     return
-                named_tags = self._tags(job, n) if tags is None else array("Q", tags[first : first + n])
-                for part, places in _parts(column):
-                    own = _picked(some, places) if per_row else ()
+                named_tags = self._calls.tags(job, n) if tags is None else array("Q", tags[first : first + n])
+                for part, places in parts_of(column):
+                    own = picked(some, places) if per_row else ()
                     native_params = params_column(own, len(part)) if per_row else shared
                     used = self._constraints.set(engine, native_params, None if ready else own if per_row else params)
-                    _add(engine, part, _picked(named_tags, places), native_params)
+                    add_part(engine, part, picked(named_tags, places), native_params)
                     del used  # rows that were added keep alive what they need
                 self._log.check()
                 job.rows += n
@@ -855,119 +747,65 @@ class Engine:
             job.added = False
             raise ValueError(f"{len(params)} params for {job.rows} rows")  # type: ignore[arg-type]
 
-    def _refuse_mistake(self, job: _Job) -> None:
-        """Raises if every row of a call failed for a reason that is not the row's: parameters, no chat template."""
-        if job not in self._jobs or job.rows == 0 or self.stats().rows_failed < job.rows:
+    def _refuse_mistake(self, job: Call) -> None:
+        """Raises if every row of a call failed for a reason that is not the row's, such as a missing chat template."""
+        if job not in self._calls.active or job.rows == 0 or self.stats().rows_failed < job.rows:
             return
         self._collect()
-        if self._mail[job].done < job.rows:
+        if not self._calls.complete(job):
             return
-        mistake = mistake_of(Results(_joined(self._mail[job].parts)))
+        mistake = mistake_of(Results(self._calls.so_far(job)))
         if mistake is not None:
             raise InvalidArgumentError(mistake, native.BATCHLLM_ERROR_INVALID_ARGUMENT)
 
-    def _check_tags(self, tags: Optional[Sequence[int]]) -> None:
-        """Rejects tags of other calls' rows: a result's tag determines which call it belongs to."""
-        if tags is None:
-            return
-        for job in self._jobs + self._ended:
-            end = job.first_tag + job.rows if job.added or job.over else job.first_tag + _TAGS_OF_A_CALL
-            taken = next((tag for tag in tags if job.first_tag <= tag < end), None)
-            if taken is not None:
-                raise StateError(f"tags: {taken} is a row of a call that has rows left")
-
-    def _new_tags(self) -> int:
-        self._next_call += _TAGS_OF_A_CALL
-        return self._next_call - _TAGS_OF_A_CALL
-
-    def _tags(self, job: _Job, n: int) -> array[int]:
-        first = job.first_tag + job.rows
-        if first < _TAGS_OF_A_CALL:
-            self._next_tag = max(self._next_tag, first + n)
-        return array("Q", range(first, first + n))
-
     def _collect(self) -> None:
-        """Polls finished results and hands them to the calls that they belong to. Under the lock.
-
-        Ctrl-C may arrive at any call: results are either in `_polled` or in the mail, never in both or neither. No
-        Python code runs between the poll and the list, nor between the last assignments. The garbage collector may end
-        the call of an abandoned stream at any point, which moves its job from `_jobs` to `_ended`.
-        """
-        self._polled.extend(map(native.batchllm_poll_results, (self._enter(),), (0,)))
-        jobs = [job for job in self._jobs + self._ended if job in self._mail]
-        mail = {job: _Mail(self._mail[job].done, self._mail[job].parts) for job in jobs}
-        unclaimed = list(self._unclaimed)
-        for results in self._polled:
-            for job in jobs:
-                if results.count and mail[job].done < job.rows:
-                    mine = native.batchllm_results_of_rows(results, job.first_tag, job.rows, 1)
-                    if mine.count:
-                        mail[job].add(mine)
-                        results = native.batchllm_results_of_rows(results, job.first_tag, job.rows, 0)
-            if results.count:
-                unclaimed.append(results)
-        for job in jobs:
-            if job.over:
-                if job.wanted:
-                    unclaimed.extend(mail[job].parts)
-                mail[job].parts.clear()
-                if mail[job].done >= job.rows:
-                    del mail[job]
-        self._mail = mail
-        self._unclaimed = unclaimed
-        self._polled = []
-        for job in [job for job in self._ended if job not in mail]:
-            self._ended.remove(job)
+        """Hands finished results to the calls that they belong to. Under the lock."""
+        self._calls.collect(self._enter())
 
     def _tell_rows_left(self) -> None:
         """Logs that a call also runs the rows that an interrupted call left, as it may seem to hang."""
-        left = 0
-        for job in self._ended:
-            if job.wanted and not job.told:
-                left += job.rows - self._mail[job].done
-                job.told = True
+        left = self._calls.left_behind()
         if left:
             rows = "1 row" if left == 1 else f"{left:,} rows"
             self._log.write(1, f"this call also runs {rows} left by an interrupted call; cancel_all() ends them")
 
-    def _complete(self, job: _Job) -> bool:
+    def _complete(self, job: Call) -> bool:
         """Whether every row has its result, from this call's steps or another's. Some may still be in the mail."""
         with self._lock:
             self._enter()
-            return self._mail[job].done >= job.rows
+            return self._calls.complete(job)
 
-    def _work(self, job: _Job, interval: float) -> Optional[Progress]:
+    def _work(self, job: Call, interval: float) -> Optional[Progress]:
         """Works on a job and returns the engine's progress; None if the job is complete."""
         if self._complete(job):
             return None
         self._advance_and_collect(reporter(False, 0), interval)
         return self._snapshot()
 
-    def _arrived(self, job: _Job) -> tuple[list[Results], bool]:
+    def _arrived(self, job: Call) -> tuple[list[Results], bool]:
         """A job's results that have not been handed out yet, and whether they are the last."""
         complete = self._complete(job)
         return list(self._each(job)), complete
 
-    def _turn(self, job: _Job, interval: float) -> tuple[list[Results], bool]:
+    def _turn(self, job: Call, interval: float) -> tuple[list[Results], bool]:
         self._work(job, interval)
         return self._arrived(job)
 
-    def _results(self, job: _Job) -> Results:
-        """All results of a job as one, in the order of its rows."""
+    def _results(self, job: Call, rows: Any = None) -> Results:
+        """All results of a job as one, in the order of its rows. rows: what the caller gave, for the index it has."""
         with self._lock:
-            parts = list(self._mail[job].parts)
-        return Results(native.batchllm_results_of_rows(_joined(parts), 0, job.rows, 1))
+            return Results(self._calls.results(job), index_of(rows))
 
-    def _each(self, job: _Job) -> Iterator[Results]:
+    def _each(self, job: Call) -> Iterator[Results]:
         """A job's results so far. Each is dropped once the caller is done with it."""
         while True:
             with self._lock:
-                if not self._mail[job].parts:
-                    return
-                results = Results(self._mail[job].parts[0])
-            yield results
+                part = self._calls.first_part(job)
+            if part is None:
+                return
+            yield Results(part)
             with self._lock:
-                del self._mail[job].parts[0]
+                self._calls.drop_first_part(job)
 
 
 class _Active:
@@ -979,40 +817,34 @@ class _Active:
 
     def __init__(self, engine: Engine, first_row: Optional[int] = None) -> None:
         self._engine = engine
-        if first_row is not None and not 0 <= first_row < _TAGS_OF_A_CALL:
+        if first_row is not None and not 0 <= first_row < TAGS_OF_A_CALL:
             raise ValueError(f"first_row is {first_row}: it is from 0 to below 2**40")
         self._first_row = first_row
-        self._job = _Job()
+        self._job = Call()
 
-    def __enter__(self) -> _Job:
+    def __enter__(self) -> Call:
         engine = self._engine
         with engine._lock:
             if self._job.over:  # an `astream` that was cancelled while it waited to begin
                 return self._job
             engine._collect()
             stats = engine.stats()
-            if not engine._jobs:
+            calls = engine._calls
+            if not calls.active:
                 engine._tell_rows_left()
-            alone = not engine._jobs and stats.rows == stats.rows_done
+            alone = not calls.active and stats.rows == stats.rows_done
             if self._first_row is not None and not alone:
                 raise StateError("first_row: other calls' rows are in the engine")
-            self._job.first_tag = (self._first_row or 0) if alone else engine._new_tags()
-            engine._mail[self._job] = _Mail()
-            engine._jobs.append(self._job)
+            calls.begin(self._job, (self._first_row or 0) if alone else calls.new_first_tag())
             return self._job
 
     def __exit__(self, kind: Optional[type[BaseException]], *_: object) -> None:
         engine, job = self._engine, self._job
         with engine._lock:
-            job.over = True
-            if job not in engine._jobs:
+            gone = kind is None or engine.closed or engine._forked
+            if not engine._calls.leave(job, gone):
                 return
-            engine._jobs.remove(job)
-            if kind is None or engine.closed or engine._forked:
-                del engine._mail[job]
-                return
-            engine._ended.append(job)
-            job.wanted = job.added and not issubclass(kind, (GeneratorExit, asyncio.CancelledError))
+            job.wanted = job.added and kind is not None and not issubclass(kind, (GeneratorExit, asyncio.CancelledError))
             if not job.wanted:  # the caller left a stream, or adding the rows failed
                 native.batchllm_cancel_rows(engine._enter(), job.first_tag, job.rows)
 
@@ -1022,110 +854,40 @@ class _Reported:
 
     def __init__(self, engine: Engine, wanted: bool) -> None:
         self._engine = engine
-        self._page = Page() if wanted else None
+        self._made = Report() if wanted else None
 
-    def __enter__(self) -> Optional[Page]:
+    def __enter__(self) -> Optional[Report]:
         engine = self._engine
-        if self._page is not None:
+        if self._made is not None:
             with engine._lock:
-                if engine._page is not None:
+                if engine._report is not None:
                     raise StateError("report: another call's is being written")
-                native.batchllm_engine_set_report(engine._enter(), self._page._native)
-                engine._page = self._page
+                native.batchllm_engine_set_report(engine._enter(), self._made._native)
+                engine._report = self._made
             self._start = time.monotonic()
-        return self._page
+        return self._made
 
     def __exit__(self, *_: object) -> None:
         engine = self._engine
-        if self._page is None:
+        if self._made is None:
             return
-        self._page.seconds = time.monotonic() - self._start
+        self._made.seconds = time.monotonic() - self._start
         with engine._lock:
-            engine._page = None
+            engine._report = None
             if not engine.closed and not engine._forked:
                 native.batchllm_engine_set_report(engine._enter(), None)
 
 
-def _joined(parts: Sequence[native.batchllm_results]) -> native.batchllm_results:
-    """Joins parts of results in their order."""
-    parts = list(parts) or [native.batchllm_results_none()]
-    while len(parts) > 1:
-        pairs = [native.batchllm_results_join(a, b) for a, b in zip(parts[::2], parts[1::2])]
-        parts = pairs + parts[len(pairs) * 2 :]
-    return parts[0]
-
-
-_Part = Union[Texts, Tokens, Chats, Table]
-_Items = TypeVar("_Items", bound=Sequence[Any])
-
-
-def _parts(column: Union[Column, Table]) -> Iterator[tuple[_Part, Optional[Sequence[int]]]]:
-    """The parts of a column that are added in one call each, with the numbers of their rows; None: all rows."""
-    if not isinstance(column, Sparse):
-        yield column, None
-        return
-    if len(column.given):
-        yield column.given, column.places()
-    yield null_rows(len(column.nulls)), column.nulls
-
-
-def _picked(items: _Items, places: Optional[Sequence[int]]) -> _Items:
-    if places is None:
-        return items
-    found = [items[i] for i in places]
-    return array(items.typecode, found) if isinstance(items, array) else found  # type: ignore[return-value]
-
-
-def _add(
-    engine: native.batchllm_engine,
-    column: _Part,
-    tags: array[int],
-    params: Optional[native.batchllm_params_column],
-) -> None:
-    if isinstance(column, Table):
-        native.batchllm_add_table_rows(engine, column._native, tags, params)
-    elif isinstance(column, Texts):
-        native.batchllm_add_text_column(engine, column.data, column.offsets, tags, params)
-    elif isinstance(column, Tokens):
-        native.batchllm_add_token_column(engine, column.tokens, column.offsets, tags, params)
-    else:
-        native.batchllm_add_chat_column(engine, column.data, column.offsets, tags, params)
-
-
-def mistake_of(results: Results) -> Optional[str]:
-    """The reason why no row of a job can run, if the results of all its rows give the same one; else None."""
-    if len(results) == 0 or results.statuses[0] == native.BATCHLLM_OK:
-        return None
-    first = results.error_text(0)
-    no_template = first.startswith(_NO_TEMPLATE)
-    shared = results.statuses[0] == native.BATCHLLM_ERROR_ROW_INVALID_PARAMETER or no_template
-    if not shared or any(results.error_text(i) != first for i in range(1, len(results))):
-        return None
-    return f"no row can run: {first}" + ("; pass the prompts as text, as the model was trained on them" if no_template else "")
-
-
-def _checked(results: Results, on_error: str) -> Results:
+def _checked(results: Results, on_error: OnError) -> Results:
     if on_error == "raise" and (failed := results.failed):
         first = results[failed[0]]
         raise RowError(f"row {first.tag}: {first.error}", first.status, first.tag, results)
     return results
 
 
-def _check_on_error(on_error: str) -> None:
+def _check_on_error(on_error: OnError) -> None:
     if on_error not in ("return", "raise"):
         raise ValueError(f"on_error is {on_error!r}: it is 'return' or 'raise'")
-
-
-def _device_list(devices: Union[str, int, Sequence[int], None]) -> Optional[str]:
-    if devices is None or isinstance(devices, str):
-        return devices
-    return str(devices) if isinstance(devices, int) else ",".join(map(str, devices))
-
-
-def _backend_options(options: Union[str, Mapping[str, object], None]) -> Optional[str]:
-    if options is None or isinstance(options, str):
-        return options
-    return ",".join(f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in options.items())
 
 
 def _after_fork() -> None:

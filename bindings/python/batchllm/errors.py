@@ -10,12 +10,9 @@ import errno
 import os
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Type
+from typing import NoReturn, Sequence, Type
 
 from . import native
-
-if TYPE_CHECKING:
-    from .results import Results
 
 
 class Error(Exception):
@@ -126,18 +123,6 @@ class DeviceError(Error, RuntimeError):
     """The device failed. The engine stays failed; finished rows can still be polled."""
 
 
-class RowError(Error):
-    """A row failed and the call was told to raise. `results` has all rows, `row` is the first that failed."""
-
-    def __init__(self, message: str, status: int = 0, row: int = 0, results: Results | None = None) -> None:
-        super().__init__(message, status)
-        self.row = row
-        self.results = results
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (str(self), self.status, self.row)
-
-
 _KINDS: dict[int, Type[Error]] = {
     1: InvalidArgumentError,
     2: OutOfMemoryError,
@@ -204,5 +189,22 @@ def need_directory(model: object) -> None:
 
 @lru_cache(maxsize=None)
 def status_name(status: int) -> str:
-    """ "BATCHLLM_ERROR_IO" for 3, and so on."""
-    return native.batchllm_status_name(status)
+    """ "IO" for BATCHLLM_ERROR_IO, "ROW_NULL", and so on: as the program's rows and Spark's columns have them."""
+    return native.batchllm_status_name(status).removeprefix("BATCHLLM_ERROR_")
+
+
+def no_column(name: str, columns: Sequence[str], where: str = "the table") -> InvalidArgumentError:
+    """The error for a template's field that is no column."""
+    field, mark, _ = name.partition(":" if ":" in name else "!")
+    hint = f"; {where} has {', '.join(map(repr, columns))}"
+    if mark and field in columns:
+        hint = f"; {{{field}{name[len(field):]}}} asks for a format, which templates do not have: format the column {field!r} first"
+    return InvalidArgumentError(f"template: {where} has no column {name!r}{hint}", native.BATCHLLM_ERROR_INVALID_ARGUMENT)
+
+
+def refuse_pickle(self: object, protocol: object = None) -> NoReturn:
+    """Objects that refer to the library's memory cannot be sent to another process."""
+    raise TypeError(
+        f"{type(self).__module__}.{type(self).__name__} holds memory of the native library and cannot be pickled; "
+        + ("results.to_pylist() can" if hasattr(self, "finish_reasons") or hasattr(self, "finish_reason") else "make one in each process")
+    )

@@ -52,6 +52,8 @@ def identity_of(
         "continuations_column": task.continuations_column,
         "continuations": task.continuations,
     }
+    if wanted.parsed:
+        found["parsed"] = True
     if is_remote(source):
         found["input"] = _hash(source, options)
     for field in dataclasses.fields(wanted.params):

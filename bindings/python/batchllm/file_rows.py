@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
 from .columns import Chats, Sparse, Texts, from_texts
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, no_column
 from .file_formats import Reader, listed
 from .frames import optional, samples_as_lists
 from .params import SamplingParams, asked_logprobs
+from .parsed import Parser, parser_of
 from .results import Results
-from .table import Table, fields_of
+from .table import Fields, Table, fields_of
 from .task_rows import Task, with_labels
 
 
@@ -21,7 +22,7 @@ class Prompts:
 
     column: str
     template: Optional[str]
-    fields: str
+    fields: Fields
     chat: bool
     system: Optional[str]
 
@@ -37,7 +38,7 @@ class Prompts:
         names = fields_of(self.template if self.template is not None else "{" + self.column + "}")
         for name in names:
             if name not in reader.columns:
-                raise KeyError(f"template: {reader.path} has no column {name!r}; it has {listed(reader.columns)}")
+                raise no_column(name, reader.columns, reader.path)
             kind = reader.schema.field(name).type
             if not _is_cell(kind):
                 raise InvalidArgumentError(f"template: {reader.path}: column {name!r} is {kind}: cast it to text first")
@@ -86,7 +87,8 @@ def _is_cell(kind: Any) -> bool:
     """Whether a template can insert a value of this type."""
     types = optional("pyarrow", "run_files").types
     number = types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind) or types.is_boolean(kind)
-    return bool(_is_text(kind) or number)
+    date = types.is_date(kind) or types.is_timestamp(kind) and kind.tz in (None, "UTC", "+00:00")
+    return bool(_is_text(kind) or number or date)
 
 
 def _items(kind: Any) -> Any:
@@ -143,6 +145,7 @@ class ResultColumns:
     prefix: str
     lists: bool
     task: Task = Task()
+    parsed: bool = False
 
     def fields(self) -> list[tuple[str, str, Any]]:
         """(name in the output, name in `Results.to_arrow`, type) of each."""
@@ -155,6 +158,8 @@ class ResultColumns:
         found = [("text", text), *found, ("completion_tokens", long)]
         if self.params.samples > 1 and not self.lists:
             found.insert(0, ("sample", arrow.int32()))
+        if self.parsed:
+            found.append(("parsed", self.parser().arrow_type()))
         pair = arrow.struct([("token", arrow.int32()), ("logprob", arrow.float32())])
         for name, top in asked_logprobs(self.params):
             found.append((name, arrow.large_list(arrow.large_list(pair) if top else arrow.float32())))
@@ -162,6 +167,13 @@ class ResultColumns:
             once = ("error", "prompt_tokens")
             found = [(name, kind if name in once else arrow.large_list(kind)) for name, kind in found]
         return [(self.prefix + name, name, kind) for name, kind in found]
+
+    def parser(self) -> Parser:
+        """What reads the values of answers."""
+        parser = parser_of(self.params)
+        if parser is None or self.lists or not self.task.generates:
+            raise ValueError("parsed: it needs rows that are continued with a json_schema, and samples='rows'")
+        return parser
 
     def schema(self) -> Any:
         """The schema of results that are kept: these columns and the row's number."""
@@ -180,6 +192,8 @@ class ResultColumns:
         if self.lists:
             batch = samples_as_lists(results, batch)
             counts = [len(one) for one in batch.column("text")]
+        if self.parsed:
+            batch = batch.append_column("parsed", self.parser().array(results))
         schema, columns = self.schema(), []
         given = with_labels({name: batch.column(name) for name in batch.schema.names}, labels)
         good = given["error"].is_null()

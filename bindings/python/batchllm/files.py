@@ -11,17 +11,20 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from . import native
 from .columns import columns as columns_of
-from .engine import Engine, Progress, mistake_of
+from .embeddings import Pooling
+from .engine import Engine
 from .errors import Error, InvalidArgumentError, StateError
 from .file_formats import Reader, Writer, check_writable, format_of, is_remote, listed, open_reader
 from .file_identity import identity_of
 from .file_results import FileResults, open_results
 from .file_rows import Prompts, ResultColumns, check_continuations
 from .frames import optional
+from .mistakes import mistake_of
 from .params import SamplingParams
-from .progress import reporter
-from .results import Results
-from .task_rows import Task, add_scored
+from .progress import Progress, reporter
+from .results import Results, Samples
+from .table import Fields
+from .task_rows import Task, TaskName, add_scored
 
 _SLICE_SECONDS = 0.05
 
@@ -45,15 +48,16 @@ def run_files(
     *,
     prompt_column: Optional[str] = None,
     template: Optional[str] = None,
-    fields: str = "given",
+    fields: Fields = "given",
     chat: bool = False,
     system: Optional[str] = None,
     params: Optional[SamplingParams] = None,
     columns: Optional[Sequence[str]] = None,
     result_prefix: str = "",
-    samples: str = "rows",
-    task: str = "generate",
-    pooling: Optional[str] = None,
+    samples: Samples = "rows",
+    parsed: bool = False,
+    task: TaskName = "generate",
+    pooling: Optional[Pooling] = None,
     normalize: Optional[bool] = None,
     dimensions: int = 0,
     continuations: Optional[Sequence[Any]] = None,
@@ -82,6 +86,8 @@ def run_files(
     prompt_top_logprobs.
     samples: with params.n above 1: "rows" writes a row for each sample; "lists" writes a row for each prompt, with
     lists.
+    parsed: adds a column `parsed` with the values of answers, as the struct that the params' json_schema gives; null for
+    rows that failed or were cut off.
     task: "generate"; "embed": a column `embedding` instead of text, with pooling, normalize and dimensions as in
     `Engine.embed`; "classify": `label`, `score` (its probability) and the `probabilities` of all labels.
     continuations: scores rows as `Engine.score` does: a column `scores` instead of text, with a number for each of
@@ -102,7 +108,7 @@ def run_files(
     source, target = os.fspath(input), os.fspath(output)
     kinds = format_of(source, input_format), format_of(target, output_format)
     job_task = Task(task, pooling, normalize, dimensions, continuations, continuations_column)
-    wanted = ResultColumns(params or SamplingParams(), result_prefix, samples == "lists", job_task)
+    wanted = ResultColumns(params or SamplingParams(), result_prefix, samples == "lists", job_task, parsed)
     if wanted.lists and not job_task.generates:
         raise ValueError("samples='lists' is for rows that are continued")
     if job_task.scores and chat:
@@ -206,7 +212,7 @@ class _Run:
             raise StateError("the engine has rows of other calls")
         unpolled = self._engine.poll()
         if len(unpolled):
-            self._engine._unclaimed.append(unpolled._native)
+            self._engine._calls.unclaimed.append(unpolled._native)
             raise StateError(f"the engine has {len(unpolled)} results of other calls: poll them first")
         chunks = self._chunks()
         waiting, last, ended = 0, 0, False

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import Any, Sequence
 
-if TYPE_CHECKING:
-    from .results import Results
+from .result_memory import ResultMemory
 
 # With samples as lists, columns with one value for each prompt. `status` and `error` are those of the first failure.
 _OF_PROMPT = ("tag", "prompt_tokens", "status", "error")
@@ -23,14 +22,16 @@ def optional(name: str, what: str) -> Any:
         raise ModuleNotFoundError(f"{what} needs {package}: pip install {package}", name=package) from None
 
 
-def to_arrow(results: Results, samples: str) -> Any:
-    """See Results.to_arrow."""
+def to_arrow(results: ResultMemory, samples: str, parsed: Any = None) -> Any:
+    """See Results.to_arrow. parsed: a column of parsed values; None: there is none."""
     arrow = optional("pyarrow", "to_arrow")
     batch = arrow.record_batch(results)
+    if parsed is not None:
+        batch = batch.append_column("parsed", parsed)
     return samples_as_lists(results, batch) if _as_lists(samples) else batch
 
 
-def samples_as_lists(results: Results, batch: Any) -> Any:
+def samples_as_lists(results: ResultMemory, batch: Any) -> Any:
     """A record batch with a row for each result -> one with a row for each prompt."""
     arrow = optional("pyarrow", "to_arrow")
     starts = _starts(results)
@@ -50,14 +51,16 @@ def samples_as_lists(results: Results, batch: Any) -> Any:
 class _Capsules:
     """Results as an object with nothing but Arrow's capsules."""
 
-    def __init__(self, results: Results) -> None:
+    def __init__(self, results: ResultMemory) -> None:
         self.__arrow_c_array__ = results.__arrow_c_array__
 
 
-def to_polars(results: Results, samples: str) -> Any:
+def to_polars(results: ResultMemory, samples: str, parsed: Any = None) -> Any:
     """See Results.to_polars."""
     polars = optional("polars", "to_polars")
     frame = polars.DataFrame(_Capsules(results))  # which would treat `results` itself as a sequence
+    if parsed is not None:
+        frame = frame.with_columns(polars.from_arrow(parsed).alias("parsed"))
     if not _as_lists(samples):
         return frame
     starts = _starts(results)
@@ -72,13 +75,17 @@ def to_polars(results: Results, samples: str) -> Any:
         .drop("row")
     )
     joined = polars.concat([of_prompt, failures, lists], how="horizontal")
-    return joined.select([name for name in results.columns if name != "sample"])
+    names = [name for name in results.columns if name != "sample"]
+    return joined.select(names + ["parsed"] * (parsed is not None))
 
 
-def to_pandas(results: Results, samples: str) -> Any:
+def to_pandas(results: ResultMemory, samples: str, row_index: Any, parsed: Any = None) -> Any:
     """See Results.to_pandas."""
     pandas = optional("pandas", "to_pandas")
     columns = {name: _values(results, name) for name in results.columns}
+    if parsed is not None:
+        columns["parsed"] = parsed
+    index = row_index
     if _as_lists(samples):
         starts = _starts(results)
         failures = _first_failures(results, starts)
@@ -90,21 +97,20 @@ def to_pandas(results: Results, samples: str) -> Any:
             else:
                 columns[name] = [list(values[begin:end]) for begin, end in zip(starts, starts[1:])]
         del columns["sample"]
+    elif row_index is not None:
+        starts = _starts(results)
+        index = row_index.repeat([end - begin for begin, end in zip(starts, starts[1:])])
     # pandas would turn arrays of equal length into one two-dimensional array.
-    return pandas.DataFrame({name: _series(pandas, values) for name, values in columns.items()})
+    frame = pandas.DataFrame({name: _series(pandas, values) for name, values in columns.items()})
+    return frame if index is None else frame.set_axis(index, axis=0)
 
 
 def _series(pandas: Any, values: Sequence[Any]) -> Any:
-    nested = (
-        isinstance(values, list)
-        and len(values) > 0
-        and hasattr(values[0], "__len__")
-        and not isinstance(values[0], str)
-    )
+    nested = isinstance(values, list) and any(hasattr(one, "__len__") and not isinstance(one, str) for one in values)
     return pandas.Series(values, dtype=object) if nested else pandas.Series(values)
 
 
-def _values(results: Results, name: str) -> Any:
+def _values(results: ResultMemory, name: str) -> Any:
     """A column: a NumPy array of numbers, or a list."""
     numpy = import_module("numpy")  # which pandas needs
     numbers = {"tag": "tags", "sample": "samples", "status": "statuses"}
@@ -129,7 +135,13 @@ def _values(results: Results, name: str) -> Any:
         return results.texts
     if name == "error":
         return results.errors
-    return [result[name] for result in results]
+    if name == "finish_reason":
+        return [results.finish_reason_of(i) for i in range(len(results))]
+    pairs = results.top_logprobs_of if name == "top_logprobs" else results.prompt_top_logprobs_of
+    return [
+        [[{"token": token, "logprob": logprob} for token, logprob in top] for top in pairs(i)]
+        for i in range(len(results))
+    ]
 
 
 def _slices(items: Any, offsets: memoryview[int]) -> list[Any]:
@@ -142,14 +154,14 @@ def _as_lists(samples: str) -> bool:
     return samples == "lists"
 
 
-def _starts(results: Results) -> list[int]:
+def _starts(results: ResultMemory) -> list[int]:
     """Where the samples of each prompt begin, followed by the number of results. Equal tags are adjacent."""
     tags = results.tags.tolist()
     samples = results.samples.tolist()
     return [i for i in range(len(tags)) if i == 0 or tags[i] != tags[i - 1] or samples[i] == 0] + [len(tags)]
 
 
-def _first_failures(results: Results, starts: Sequence[int]) -> list[int]:
+def _first_failures(results: ResultMemory, starts: Sequence[int]) -> list[int]:
     """For each prompt, the first of its results that failed, or else its first result."""
     statuses = results.statuses.tolist()
     return [next((i for i in range(a, b) if statuses[i]), a) for a, b in zip(starts, starts[1:])]

@@ -9,8 +9,7 @@ from typing import Any, Iterable, Mapping, Optional, Sequence, Union
 
 from . import native
 from .columns import from_texts
-from .errors import ClosedError, JournalExistsError, JournalFormatError, JournalMismatchError
-from .results import refuse_pickle
+from .errors import ClosedError, JournalExistsError, JournalFormatError, JournalMismatchError, refuse_pickle
 
 _KINDS = {"lines": native.BATCHLLM_JOURNAL_LINES, "blocks": native.BATCHLLM_JOURNAL_BLOCKS}
 

@@ -1,15 +1,65 @@
-"""Options given by name: the error for an unknown one."""
+"""Options given by name: the error for an unknown one, with what may have been meant."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from difflib import get_close_matches
-from typing import Iterable
+from typing import Callable, Iterable, ParamSpec, TypeVar
+
+from .params import SamplingParams
+
+_OTHERS = {
+    "sampling_params": "params",
+    "use_tqdm": "progress",
+    "prompts": "rows",
+    "dtype": "compute_type",
+    "max_model_len": "max_request_tokens",
+    "max_num_seqs": "max_requests",
+    "max_num_batched_tokens": "step_tokens",
+    "gpu_memory_utilization": "kv_memory_fraction",
+    "max_new_tokens": "max_tokens",
+}
+"""Names that others use, and ours for the same."""
+
+_SAMPLING = frozenset(inspect.signature(SamplingParams).parameters)
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 def no_option(name: str, known: Iterable[str]) -> TypeError:
     """The error names the options that may have been meant, or else all of them."""
     names = sorted(known)
-    near = get_close_matches(name, names, n=3, cutoff=0.7)
+    return TypeError(f"no option {name!r}; {_hint(name, names) or 'there are ' + ', '.join(names)}")
+
+
+def _hint(name: str, names: Iterable[str]) -> str:
+    """The options that may have been meant; "" if none is near."""
+    names = sorted(names)
+    near = [_OTHERS[name]] if _OTHERS.get(name) in names else get_close_matches(name, names, n=3, cutoff=0.7)
     near += [other for other in names if other not in near and set(name.split("_")) <= set(other.split("_"))]
-    hint = f"did you mean {' or '.join(near[:3])}?" if near else f"there are {', '.join(names)}"
-    return TypeError(f"no option {name!r}; {hint}")
+    return f"did you mean {' or '.join(near[:3])}?" if near else ""
+
+
+def hinted(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Makes the error for an argument that does not exist say which one may have been meant."""
+    names = [name for name in inspect.signature(function).parameters if name != "self"]
+
+    @functools.wraps(function)
+    def checked(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+        for name in named:
+            if name not in names:
+                raise _unexpected(function.__qualname__, name, names)
+        return function(*arguments, **named)
+
+    return checked
+
+
+def _unexpected(function: str, name: str, names: Iterable[str]) -> TypeError:
+    meant = _OTHERS.get(name, name)
+    if meant in _SAMPLING and "params" in names:
+        hint = f"it is a field of SamplingParams: params=SamplingParams({meant}=..)"
+    else:
+        hint = _hint(name, names) or f"there are {', '.join(names)}"
+    return TypeError(f"{function.removesuffix('.__init__')}() has no argument {name!r}; {hint}")

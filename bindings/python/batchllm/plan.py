@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 from array import array
 from dataclasses import dataclass
-from typing import Any, Iterator, Optional, Sequence, Union
+from typing import Any, Iterator, Literal, Optional, Sequence, Union
 
 from . import native
 from .columns import Rows, token_column
-from .errors import ClosedError
+from .errors import ClosedError, refuse_pickle
 from .predictions import Prediction, prediction_of
 from .report import Report
-from .results import refuse_pickle
 from .tokenizer import Tokenizer
 
 ENLARGE = {"none": 0, "optimal": 1, "paper": 2}
 ORDER = {"decode_first": 0, "arrival": 1}
 LEVELS = {"auto": 0}
+
+Enlarge = Literal["none", "optimal", "paper"]
+Order = Literal["decode_first", "arrival"]
+Levels = Union[Literal[1, 2, "auto"], int]
 
 
 def named(what: str, names: dict[str, int], value: str) -> int:
@@ -70,19 +73,19 @@ class Group:
     """Rows that share a prefix, by their numbers."""
 
     prefix_tokens: int
-    head_tokens: int
+    common_prefix_tokens: int
     rows: memoryview[int]
 
 
 class Groups(Sequence[Group]):
     """A plan's groups in scheduling order; rows that share nothing are groups of one.
 
-    prefix_tokens, head_tokens: [groups] int64; rows of group i are rows[row_offsets[i]:row_offsets[i + 1]].
+    prefix_tokens, common_prefix_tokens: [groups] int64; rows of group i are rows[row_offsets[i]:row_offsets[i + 1]].
     """
 
     def __init__(self, groups: native.batchllm_plan_groups) -> None:
         self.prefix_tokens = native.batchllm_plan_groups_column_prefix_tokens(groups)
-        self.head_tokens = native.batchllm_plan_groups_column_head_tokens(groups)
+        self.common_prefix_tokens = native.batchllm_plan_groups_column_common_prefix_tokens(groups)
         self.row_offsets = native.batchllm_plan_groups_column_row_offsets(groups)
         self.rows = native.batchllm_plan_groups_column_rows(groups)
 
@@ -96,7 +99,7 @@ class Groups(Sequence[Group]):
             raise IndexError(f"group {index} of {len(self)}")
         index %= len(self)
         rows = self.rows[self.row_offsets[index] : self.row_offsets[index + 1]]
-        return Group(self.prefix_tokens[index], self.head_tokens[index], rows)
+        return Group(self.prefix_tokens[index], self.common_prefix_tokens[index], rows)
 
     def __iter__(self) -> Iterator[Group]:
         return (self[i] for i in range(len(self)))
@@ -113,15 +116,15 @@ class Plan:
         cls,
         rows: Rows,
         *,
-        enlarge: str = "optimal",
-        levels: Union[int, str] = "auto",
-        order: str = "decode_first",
+        enlarge: Enlarge = "optimal",
+        levels: Levels = "auto",
+        order: Order = "decode_first",
         min_prefix_tokens: int = 0,
         self_contained: bool = False,
         decode_lengths: Optional[Sequence[int]] = None,
         previous: Optional[Plan] = None,
         tokenizer_fingerprint: int = 0,
-        head_cost: float = 0.0,
+        common_prefix_cost: float = 0.0,
     ) -> Plan:
         """Plans rows of token ids.
 
@@ -131,8 +134,8 @@ class Plan:
         decode_lengths: tokens that each row is expected to generate, for the order of groups; None: all the same.
         previous: a plan of earlier rows: equal rows keep their groups, the others are planned again.
         tokenizer_fingerprint: `Tokenizer.fingerprint`: an engine with another tokenizer rejects the plan; 0: unknown.
-        head_cost: with levels "auto", `Engine.info().head_cost`: what a head costs each token below it, in computed
-            tokens; 0: not known, so no heads are shared.
+        common_prefix_cost: with levels "auto", `Engine.info().common_prefix_cost`: what a head costs each token below it, in computed
+            tokens; 0: not known, so no common prefixes are shared.
         """
         column = token_column(rows)
         options = native.batchllm_plan_options()
@@ -142,7 +145,7 @@ class Plan:
         options.min_prefix_tokens = min_prefix_tokens
         options.self_contained = int(self_contained)
         options.tokenizer_fingerprint = tokenizer_fingerprint
-        options.head_cost = head_cost
+        options.common_prefix_cost = common_prefix_cost
         lengths = None if decode_lengths is None else array("i", decode_lengths)
         return cls(
             native.batchllm_plan_create_from(

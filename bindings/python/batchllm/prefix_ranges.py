@@ -23,9 +23,9 @@ TOKEN_BYTES = 4
 class Item(NamedTuple):
     """A sampled row."""
 
-    head: bytes
+    start: bytes
     place: int
-    """Orders rows with the same head."""
+    """Orders rows with the same start."""
     length: int
     """Of the whole prompt."""
 
@@ -35,7 +35,7 @@ class PromptSample:
     """A uniform sample of prompts: the rows with the smallest draws."""
 
     capacity: int
-    head_bytes: int
+    start_bytes: int
     rows: int = 0
     """Seen, sampled or not."""
     bytes: int = 0
@@ -72,11 +72,11 @@ def common(a: bytes, b: bytes) -> int:
 class PrefixRanges:
     """Boundaries between partitions: partition i has the rows from boundary i - 1 up to, but not including, boundary i."""
 
-    def __init__(self, boundaries: Sequence[tuple[bytes, int]], head_bytes: int, blind: bool) -> None:
+    def __init__(self, boundaries: Sequence[tuple[bytes, int]], start_bytes: int, blind: bool) -> None:
         self._boundaries = list(boundaries)
-        self._head_bytes = head_bytes
+        self._start_bytes = start_bytes
         self.blind = blind
-        """Most sampled prompts are longer than heads, and their heads are equal."""
+        """Most sampled prompts are longer than starts, and their starts are equal."""
 
     @property
     def partitions(self) -> int:
@@ -87,29 +87,29 @@ class PrefixRanges:
         """The number of a row's partition. A null prompt may go to any partition."""
         if prompt is None:
             return place % self.partitions
-        return bisect_right(self._boundaries, (prompt[: self._head_bytes], place))
+        return bisect_right(self._boundaries, (prompt[: self._start_bytes], place))
 
     @classmethod
     def choose(cls, sample: PromptSample, wanted: int, output_tokens: int) -> PrefixRanges:
         """Chooses boundaries. wanted: the number of partitions; there are fewer if there are fewer rows. output_tokens:
         the tokens that a row is expected to generate; they weigh as much as prompt tokens."""
         rows = sample.items()
-        heads = from_texts([item.head for item in rows])
+        starts = from_texts([item.start for item in rows])
         chosen = native.batchllm_ranges_choose_from(
-            heads.data,
-            heads.offsets,
+            starts.data,
+            starts.offsets,
             array("q", [item.length for item in rows]),
             array("q", [item.place for item in rows]),
             wanted,
             sample.rows,
-            sample.head_bytes,
+            sample.start_bytes,
             output_tokens,
         )
-        text = bytes(native.batchllm_ranges_column_heads(chosen))
+        text = bytes(native.batchllm_ranges_column_starts(chosen))
         offsets = native.batchllm_ranges_column_offsets(chosen)
         found = [text[begin:end] for begin, end in zip(offsets, offsets[1:])]
         places = native.batchllm_ranges_column_places(chosen)
-        return cls(list(zip(found, places)), sample.head_bytes, bool(chosen.blind))
+        return cls(list(zip(found, places)), sample.start_bytes, bool(chosen.blind))
 
 
 def windows(prompts: Sequence[Optional[bytes]], max_rows: int, max_bytes: int) -> Iterator[range]:

@@ -1,17 +1,50 @@
-"""Progress during a call: a bar by tqdm, a function, or nothing."""
+"""Progress during a call, and what shows it: a bar by tqdm, a function, or nothing."""
 
 from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Callable, Union
-
-if TYPE_CHECKING:
-    from .engine import Progress
+from typing import Any, Callable, Union
 
 
-class Report:
+@dataclass(frozen=True)
+class Progress:
+    """The engine's progress.
+
+    rows_waiting, rows_running, rows_done: rows by state. Finished rows count as done even before they are polled.
+    decode_tokens, own_tokens, prefix_tokens: tokens of the last step: generated, prompt tokens of a single row, prompt
+    tokens that rows share.
+    pages_used, pages_total: KV pages of all devices.
+    tokens_left: prompt tokens still to compute plus the maximum tokens still to generate.
+    tokens_done: prompt tokens computed plus tokens generated so far.
+    seconds: since the first step.
+    """
+
+    rows_waiting: int
+    rows_running: int
+    rows_done: int
+    decode_tokens: int
+    own_tokens: int
+    prefix_tokens: int
+    pages_used: int
+    pages_total: int
+    tokens_left: int
+    tokens_done: int
+    seconds: float
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.rows_waiting + self.rows_running == 0
+
+
+ProgressOption = Union[bool, Callable[[Progress], object]]
+"""What `progress=` takes: True shows a bar if tqdm is installed; a function is called now and then."""
+
+
+class Reporter:
     """Reports nothing."""
 
     def wanted(self) -> bool:
@@ -25,7 +58,7 @@ class Report:
         """Ends the display when the call ends."""
 
 
-class _Function(Report):
+class _Function(Reporter):
     def __init__(self, function: Callable[[Progress], object]) -> None:
         self._function = function
 
@@ -36,7 +69,7 @@ class _Function(Report):
         self._function(progress)
 
 
-class _Bar(Report):
+class _Bar(Reporter):
     def __init__(self, bar: Any, rows: int) -> None:
         self._bar = bar
         self._rows = rows
@@ -58,7 +91,7 @@ class _Bar(Report):
         self._bar.close()
 
 
-class _Lines(Report):
+class _Lines(Reporter):
     """Without tqdm: a line of `logging` every five seconds."""
 
     def __init__(self) -> None:
@@ -74,12 +107,12 @@ class _Lines(Report):
         )
 
 
-def reporter(progress: Union[bool, Callable[[Progress], object]], rows: int) -> Report:
+def reporter(progress: ProgressOption, rows: int) -> Reporter:
     """What `progress=` asks for."""
     if callable(progress):
         return _Function(progress)
     if not progress:
-        return Report()
+        return Reporter()
     try:
         bar = import_module("tqdm.auto").tqdm
     except ImportError:

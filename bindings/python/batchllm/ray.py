@@ -94,6 +94,11 @@ class Metrics:
         return self._get("completion_tokens")
 
     @property
+    def cut_off_results(self) -> int:
+        """Results of rows with a constraint that max_tokens cut off: their texts are only the beginnings of valid ones."""
+        return self._get("cut_off_results")
+
+    @property
     def saving_ratio(self) -> float:
         """1 - processed_prompt_tokens / prompt_tokens."""
         everything = self.prompt_tokens
@@ -137,7 +142,7 @@ def transform(
     partitions: int = 0,
     expected_tokens: int = 0,
     sample_rows: int = 0,
-    head_bytes: int = 0,
+    start_bytes: int = 0,
     window_rows: int = 16_384,
     window_bytes: int = 64 << 20,
     metrics: Optional[Metrics] = None,
@@ -166,7 +171,7 @@ def transform(
     all cores of its node regardless of num_cpus; `threads` limits it.
     partitions: 0: four for each engine, none larger than 128 MiB, none for fewer than 1,000 rows.
     expected_tokens: tokens that a row generates on average, to balance partitions; 0: max_tokens.
-    sample_rows, head_bytes: how many prompts are sampled, and how many bytes of each are used (about four per token); 0:
+    sample_rows, start_bytes: how many prompts are sampled, and how many bytes of each are used (about four per token); 0:
     chosen so that the sample fits 64 MiB.
     window_rows, window_bytes: the most that an engine plans at a time.
     metrics: the call adds its counts to these.
@@ -209,7 +214,7 @@ def transform(
     count = engines or _engines(ray, gpus)
     most = _PARTITIONS_AN_ENGINE * count
     sample_rows = sample_rows or _within(200 * max(partitions, most), 2_000, 100_000)
-    sample = PromptSample(sample_rows, head_bytes or _within(_SAMPLE_BYTES // sample_rows, 1_024, 16_384))
+    sample = PromptSample(sample_rows, start_bytes or _within(_SAMPLE_BYTES // sample_rows, 1_024, 16_384))
     repeated = _take_sample(dataset, rows, sample)
     wanted = partitions or _within(
         max(min(most, sample.rows // _LEAST_ROWS), -(-sample.bytes // _PARTITION_BYTES)), 1, max(1, sample.rows)
@@ -218,8 +223,8 @@ def transform(
     if ranges.blind:
         logging.getLogger("batchllm").warning(
             "most sampled prompts are equal in their first %d bytes, so rows are not put together by what follows: set"
-            " head_bytes higher",
-            sample.head_bytes,
+            " start_bytes higher",
+            sample.start_bytes,
         )
     placed = _placed(dataset, rows, ranges)
     actor = {"num_gpus": gpus} if gpus else {"num_cpus": 1 if num_cpus is None else num_cpus}
@@ -300,7 +305,7 @@ def _engines(ray: Any, gpus: float) -> int:
 # ---- Where rows go ----
 
 
-def _sampled(rows: RayRows, capacity: int, head_bytes: int, block: Any) -> Any:
+def _sampled(rows: RayRows, capacity: int, start_bytes: int, block: Any) -> Any:
     """A block -> one row: the beginnings of some prompts, and how often some keys occur."""
     pa = arrow()
     prompts = rows.bytes_of(block)
@@ -319,7 +324,7 @@ def _sampled(rows: RayRows, capacity: int, head_bytes: int, block: Any) -> Any:
         "rows": len(prompts),
         "bytes": block.nbytes,
         "draws": [number for number, _ in drawn],
-        "heads": [head[:head_bytes] for head in some],
+        "heads": [head[:start_bytes] for head in some],
         "lengths": [len(prompt) for prompt in some],
         "places": [place >> 1 for place in found],
         "keys": [key >> 1 for key in least],
@@ -333,7 +338,7 @@ def _sampled(rows: RayRows, capacity: int, head_bytes: int, block: Any) -> Any:
 def _take_sample(dataset: Any, rows: RayRows, sample: PromptSample) -> bool:
     """Fills the sample. Returns whether keys repeat, judged by all rows of the keys with the smallest hashes."""
     counts: dict[int, int] = {}
-    sampling = partial(_sampled, rows, sample.capacity, sample.head_bytes)
+    sampling = partial(_sampled, rows, sample.capacity, sample.start_bytes)
     for part in dataset.map_batches(sampling, batch_size=None, batch_format="pyarrow").iter_rows():
         sample.rows += part["rows"]
         sample.bytes += part["bytes"]

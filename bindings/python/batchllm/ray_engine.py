@@ -9,8 +9,9 @@ from typing import Any, Deque, Iterator, Mapping, Optional, Sequence
 
 from . import native
 from .constraints import constraint_key
-from .engine import Engine, mistake_of
+from .engine import Engine
 from .errors import InvalidArgumentError, StateError, UnsupportedError
+from .mistakes import mistake_of
 from .params import SamplingParams
 from .prefix_ranges import windows
 from .progress import reporter
@@ -95,7 +96,7 @@ class RowEngine:
         self._task = Task(rows.task, **task).params(rows.params)
         self._lock = threading.Lock()
         self._running: dict[int, _Row] = {}
-        self._processed = 0
+        self._processed = self._cut_off = 0
         self._refusals: dict[int, tuple[SamplingParams, Optional[str]]] = {}
         if (refused := self._refusal(rows.params)) is not None:
             raise InvalidArgumentError(refused, native.BATCHLLM_ERROR_INVALID_ARGUMENT)
@@ -253,12 +254,13 @@ class RowEngine:
         errors = batch.column(prefix + "error").is_valid().to_pylist()
         prompts = batch.column(prefix + "prompt_tokens").to_pylist()
         completions = batch.column(prefix + "completion_tokens").to_pylist()
-        now = self._engine.stats().processed_prompt_tokens
+        now = self._engine.stats()
         self._metrics.add.remote(
             rows=len(answers),
             errors=sum(errors[i] for i in answers),
             prompt_tokens=sum(prompts[i] for i in answers),
-            processed_prompt_tokens=now - self._processed,
+            processed_prompt_tokens=now.processed_prompt_tokens - self._processed,
+            cut_off_results=now.cut_off_results - self._cut_off,
             completion_tokens=sum(completions[i] or 0 for i in answers),
         )
-        self._processed = now
+        self._processed, self._cut_off = now.processed_prompt_tokens, now.cut_off_results

@@ -5,13 +5,11 @@ from __future__ import annotations
 import html
 import os
 import threading
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
 from . import native
-from .results import refuse_pickle
-
-if TYPE_CHECKING:
-    from .predictions import Prediction
+from .errors import refuse_pickle
+from .predictions import Prediction
 
 
 class Report:

@@ -1,48 +1,17 @@
-"""Results: columns in the library's own memory, and a view of each row."""
+"""Results: a sequence of rows, a set of columns, and tables of other packages."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, NoReturn, Optional, Sequence, Union, overload
+from typing import Any, Iterator, Literal, Mapping, Optional, Sequence, Union, overload
 
 from . import frames, native
-from .errors import status_name
+from .errors import Error, refuse_pickle
+from .parsed import Parser
+from .report import Report
+from .result_memory import ResultMemory
 
-if TYPE_CHECKING:
-    from .report import Report
-
-FINISH_REASONS = {1: "stop", 2: "length", 3: "cancelled", 4: "error", 5: "scored", 6: "embedded", 7: "classified"}
-
-
-ALWAYS = ("tag", "sample", "text", "tokens", "finish_reason", "status", "error", "prompt_tokens", "shared_tokens")
-"""Columns of every result, as `Results.to_arrow` has them."""
-
-ASKED = {
-    "logprobs": "logprobs",
-    "top_logprobs": "top_tokens",
-    "prompt_logprobs": "prompt_logprobs",
-    "prompt_top_logprobs": "prompt_top_tokens",
-    "scores": "scores",
-    "score_logprobs": "score_logprobs",
-    "embedding": "embeddings",
-    "label_logits": "label_logits",
-    "label_probabilities": "label_probabilities",
-}
-"""Columns that results have where it was asked for, and what then has items."""
-
-
-def refuse_pickle(self: object, protocol: object = None) -> NoReturn:
-    """Objects that refer to the library's memory cannot be sent to another process."""
-    raise TypeError(
-        f"{type(self).__module__}.{type(self).__name__} holds memory of the native library and cannot be pickled"
-        + ("; results.to_pylist() can" if isinstance(self, (Results, Result)) else "; make one in each process")
-    )
-
-
-def _pairs(
-    offsets: memoryview[int], tokens: memoryview[int], logprobs: memoryview[float]
-) -> list[list[tuple[int, float]]]:
-    return [[(tokens[j], logprobs[j]) for j in range(begin, end)] for begin, end in zip(offsets, offsets[1:])]
+Samples = Literal["rows", "lists"]
 
 
 class Result(Mapping[str, Any]):
@@ -75,18 +44,16 @@ class Result(Mapping[str, Any]):
     @property
     def error(self) -> Optional[str]:
         """Why the row failed; None if it did not."""
-        if self.ok:
-            return None
-        return f"{status_name(self.status)}: {self._results.error_text(self._index)}"
+        return self._results.error_of(self._index)
 
     @property
     def finish_reason(self) -> str:
         """ "stop", "length", "cancelled", "error", "scored", "embedded" or "classified"."""
-        return FINISH_REASONS[self._results.finish_reasons[self._index]]
+        return self._results.finish_reason_of(self._index)
 
     @property
-    def text(self) -> str:
-        """The generated text. Bytes that are not UTF-8 become U+FFFD: a row may end in the middle of a character."""
+    def text(self) -> Optional[str]:
+        """The generated text; None if the row failed. Bytes that are not UTF-8 become U+FFFD: a row may end in the middle of a character."""
         return self._results.text_of(self._index)
 
     @property
@@ -119,9 +86,7 @@ class Result(Mapping[str, Any]):
     @property
     def top_logprobs(self) -> list[list[tuple[int, float]]]:
         """For each token, the likeliest tokens as (token, logprob), if requested."""
-        results = self._results
-        first, last = results.logprob_offsets[self._index], results.logprob_offsets[self._index + 1]
-        return _pairs(results.top_offsets[first : last + 1], results.top_tokens, results.top_logprobs)
+        return self._results.top_logprobs_of(self._index)
 
     @property
     def prompt_logprobs(self) -> memoryview[float]:
@@ -133,9 +98,7 @@ class Result(Mapping[str, Any]):
     @property
     def prompt_top_logprobs(self) -> list[list[tuple[int, float]]]:
         """For each of `prompt_logprobs`, the likeliest tokens at its position as (token, logprob), if requested."""
-        results = self._results
-        first, last = results.prompt_logprob_offsets[self._index], results.prompt_logprob_offsets[self._index + 1]
-        return _pairs(results.prompt_top_offsets[first : last + 1], results.prompt_top_tokens, results.prompt_top_logprobs)
+        return self._results.prompt_top_logprobs_of(self._index)
 
     @property
     def scores(self) -> memoryview[float]:
@@ -200,26 +163,14 @@ class Result(Mapping[str, Any]):
             return f"Result(tag={self.tag}, dimensions={len(self.embedding)})"
         if self.finish_reason == "classified":
             return f"Result(tag={self.tag}, label_probabilities={self.label_probabilities.tolist()})"
-        text = json.dumps(self.text if len(self.text) <= 60 else self.text[:57] + "...", ensure_ascii=False)
+        whole = self.text or ""
+        text = json.dumps(whole if len(whole) <= 60 else whole[:57] + "...", ensure_ascii=False)
         return f"Result(tag={self.tag}, text={text}, tokens={len(self.tokens)}, finish_reason={self.finish_reason!r})"
 
     __reduce_ex__ = refuse_pickle
 
 
-def _column(name: str, what: str) -> Any:
-    getter: Callable[[native.batchllm_results], memoryview[Any]] = getattr(native, f"batchllm_results_column_{name}")
-    slot = f"_{name}"
-
-    def read(self: Results) -> memoryview[Any]:
-        found: Optional[memoryview[Any]] = self.__dict__.get(slot)
-        if found is None:
-            found = self.__dict__[slot] = getter(self._native)
-        return found
-
-    return property(read, doc=what)
-
-
-class Results(Sequence[Result]):
+class Results(ResultMemory, Sequence[Result]):
     """A batch of results as columns; `results[i]` and iteration give `Result`s.
 
     The columns are read-only memoryviews of the library's memory, which they keep alive:
@@ -227,46 +178,11 @@ class Results(Sequence[Result]):
     column[offsets[i]:offsets[i + 1]].
     """
 
-    def __init__(self, results: native.batchllm_results) -> None:
-        self._native = results
-        self._count = results.count
-        self._columns: Optional[tuple[str, ...]] = None
+    def __init__(self, results: native.batchllm_results, row_index: Any = None) -> None:
+        super().__init__(results)
+        self._row_index = row_index  # the pandas index of the rows that were given, in their order
         self._report: Optional[Report] = None
-
-    tags: memoryview[int] = _column("tags", "[count] uint64")
-    statuses: memoryview[int] = _column("statuses", "[count] int32: 0 or a ROW error number")
-    finish_reasons: memoryview[int] = _column("finish_reasons", "[count] int32, see FINISH_REASONS")
-    samples: memoryview[int] = _column("samples", "[count] int32: which of the row's samples")
-    prompt_tokens: memoryview[int] = _column("prompt_tokens", "[count] int64")
-    shared_tokens: memoryview[int] = _column("shared_tokens", "[count] int64")
-    token_offsets: memoryview[int] = _column("token_offsets", "[count + 1] int64")
-    tokens: memoryview[int] = _column("tokens", "int32: the generated tokens of all results")
-    text_offsets: memoryview[int] = _column("text_offsets", "[count + 1] int64, bytes")
-    text: memoryview[int] = _column("text", "UTF-8: the generated text of all results")
-    error_offsets: memoryview[int] = _column("error_offsets", "[count + 1] int64, bytes")
-    error_bytes: memoryview[int] = _column("errors", "UTF-8: the error texts of all results")
-    logprob_offsets: memoryview[int] = _column("logprob_offsets", "[count + 1] int64")
-    logprobs: memoryview[float] = _column("logprobs", "float32: of the chosen tokens")
-    top_offsets: memoryview[int] = _column("top_offsets", "int64: a range for each item of logprobs")
-    top_tokens: memoryview[int] = _column("top_tokens", "int32: likeliest first")
-    top_logprobs: memoryview[float] = _column("top_logprobs", "float32")
-    prompt_logprob_offsets: memoryview[int] = _column("prompt_logprob_offsets", "[count + 1] int64")
-    prompt_logprobs: memoryview[float] = _column("prompt_logprobs", "float32: of prompts' tokens from the second on")
-    prompt_top_offsets: memoryview[int] = _column("prompt_top_offsets", "int64: a range for each of prompt_logprobs")
-    prompt_top_tokens: memoryview[int] = _column("prompt_top_tokens", "int32, likeliest first")
-    prompt_top_logprobs: memoryview[float] = _column("prompt_top_logprobs", "float32")
-    score_offsets: memoryview[int] = _column("score_offsets", "[count + 1] int64")
-    scores: memoryview[float] = _column("scores", "float64: one a continuation")
-    score_token_offsets: memoryview[int] = _column("score_token_offsets", "int64: a range for each of scores")
-    score_logprobs: memoryview[float] = _column("score_logprobs", "float32: one a token of a continuation")
-    embedding_offsets: memoryview[int] = _column("embedding_offsets", "[count + 1] int64")
-    embeddings: memoryview[float] = _column("embeddings", "float32: the vectors of all results")
-    label_offsets: memoryview[int] = _column("label_offsets", "[count + 1] int64")
-    label_logits: memoryview[float] = _column("label_logits", "float32: in the order of Engine.labels")
-    label_probabilities: memoryview[float] = _column("label_probabilities", "float32: the same")
-
-    def __len__(self) -> int:
-        return self._count
+        self._parser: Optional[Parser] = None  # of the JSON schema that all rows have
 
     @overload
     def __getitem__(self, index: int) -> Result: ...
@@ -286,37 +202,20 @@ class Results(Sequence[Result]):
     def __iter__(self) -> Iterator[Result]:
         return (Result(self, i) for i in range(self._count))
 
-    def text_of(self, index: int) -> str:
-        """One result's text."""
-        offsets = self.text_offsets
-        return str(self.text[offsets[index] : offsets[index + 1]], "utf-8", "replace")
-
-    def error_text(self, index: int) -> str:
-        """One result's error text; "" if there is none."""
-        offsets = self.error_offsets
-        return str(self.error_bytes[offsets[index] : offsets[index + 1]], "utf-8", "replace")
-
     @property
-    def texts(self) -> list[str]:
-        """Every result's text."""
-        return [self.text_of(i) for i in range(self._count)]
+    def parsed(self) -> list[Any]:
+        """Every result's value by the JSON schema that all rows had; None for a row that failed or was cut off."""
+        return self._parser_for(True).values(self)
 
-    @property
-    def errors(self) -> list[Optional[str]]:
-        """Every result's error; None for a result without one."""
-        return [None if status == 0 else Result(self, i).error for i, status in enumerate(self.statuses)]
+    def _parser_for(self, parsed: Any) -> Parser:
+        if parsed is not True:
+            return Parser(parsed)
+        if self._parser is None:
+            raise ValueError("parsed: these rows had no json_schema in common: give the schema")
+        return self._parser
 
-    @property
-    def failed(self) -> list[int]:
-        """The indices of the results that failed."""
-        return [i for i, status in enumerate(self.statuses) if status]
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of `to_pandas` and similar methods: those of all results, and those of at least one."""
-        if self._columns is None:
-            self._columns = ALWAYS + tuple(name for name, within in ASKED.items() if len(getattr(self, within)))
-        return self._columns
+    def _parsed_array(self, parsed: Any) -> Any:
+        return self._parser_for(parsed).array(self) if parsed else None
 
     def report(self) -> Report:
         """The page of a call made with `report=True`: what was shared, and how long everything took."""
@@ -328,34 +227,45 @@ class Results(Sequence[Result]):
         """Plain Python values, which can be pickled."""
         return [result.to_dict() for result in self]
 
-    def to_arrow(self, *, samples: str = "rows") -> Any:
+    def to_arrow(self, *, samples: Samples = "rows", parsed: Any = False) -> Any:
         """A pyarrow.RecordBatch of the columns `columns`, which shares the library's memory, except for `finish_reason`
         and `error`.
 
         samples: "rows": a row for each sample; "lists": a row for each prompt, with lists of its samples' values.
+        parsed: True adds a column `parsed` with the values of answers by the JSON schema that all rows had, as the Arrow
+        type that the schema gives; a schema: by this one.
         """
-        return frames.to_arrow(self, samples)
+        return frames.to_arrow(self, samples, self._parsed_array(parsed))
 
-    def to_pandas(self, *, samples: str = "rows") -> Any:
+    def to_pandas(self, *, samples: Samples = "rows", parsed: Any = False) -> Any:
         """A pandas DataFrame of the columns `columns`; lists of numbers are read-only NumPy arrays over the library's
-        memory.
+        memory. If the rows came from pandas, it has their index.
 
-        samples: as in `to_arrow`.
+        samples, parsed: as in `to_arrow`.
         """
-        return frames.to_pandas(self, samples)
+        values = self._parser_for(parsed).values(self) if parsed else None
+        return frames.to_pandas(self, samples, self._row_index, values)
 
-    def to_polars(self, *, samples: str = "rows") -> Any:
+    def to_polars(self, *, samples: Samples = "rows", parsed: Any = False) -> Any:
         """A Polars DataFrame of the columns `columns`.
 
-        samples: as in `to_arrow`.
+        samples, parsed: as in `to_arrow`.
         """
-        return frames.to_polars(self, samples)
-
-    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        """Arrow's C data interface: a struct array of the columns `columns`."""
-        return native.batchllm_arrow_write(self._native)
+        return frames.to_polars(self, samples, self._parsed_array(parsed))
 
     def __repr__(self) -> str:
         return f"Results({self._count} results, {len(self.failed)} failed)"
 
     __reduce_ex__ = refuse_pickle
+
+
+class RowError(Error):
+    """A row failed and the call was told to raise. `results` has all rows, `row` is the first that failed."""
+
+    def __init__(self, message: str, status: int = 0, row: int = 0, results: Results | None = None) -> None:
+        super().__init__(message, status)
+        self.row = row
+        self.results = results
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.status, self.row)

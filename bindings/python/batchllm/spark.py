@@ -23,30 +23,26 @@ if TYPE_CHECKING:
 
 from .constraints import schema_of
 from .options import no_option
+from .sampling_params import PARAMETERS
 
 __all__ = ["Metrics", "transform"]
 
 # The options of Java's BatchLlmOptions, which documents each one; their Java names are promptColumn and so on.
 _OPTIONS = frozenset({
     "prompt_column", "messages_column", "template", "fields", "chat", "system", "key_column", "continuations_column", "max_tokens_column", "temperature_column", "seed_column",
-    "choices_column", "regex_column", "json_schema_column", "grammar_column", "lark_grammar_column", "result_prefix",
+    "choices_column", "regex_column", "json_schema_column", "grammar_column", "lark_grammar_column", "result_prefix", "parsed",
     "model", "backend", "devices", "compute_type", "backend_options", "plan_path", "plan", "enlarge", "threads",
     "levels", "min_prefix_tokens", "kv_memory_bytes", "kv_memory_fraction", "step_tokens", "max_request_tokens",
     "max_requests", "reproducible", "idle_seconds",
-    "task", "pooling", "normalize", "dimensions",
     "choices", "regex", "json_schema", "grammar", "lark_grammar", "start_after", "flexible_whitespace",
     "any_member_order", "any_numbers", "loose_schema",
-    "max_tokens", "temperature", "top_p", "min_p", "top_k", "repetition_penalty", "presence_penalty",
-    "frequency_penalty", "samples", "seed", "ignore_eos", "logprobs", "parse_special", "add_special", "stop_tokens",
-    "stop_strings", "min_tokens", "bad_words", "prompt_logprobs",
-    "partitions", "ordered", "expected_tokens", "sample_rows", "head_bytes", "window_rows", "window_bytes",
+    "partitions", "ordered", "expected_tokens", "sample_rows", "start_bytes", "window_rows", "window_bytes",
+    *(one.name for one in PARAMETERS if one.kind != "Biases"),
 })  # fmt: skip
 # vLLM's names.
 _SYNONYMS = {"n": "samples", "stop": "stop_strings", "stop_token_ids": "stop_tokens"}
-_FRACTIONS = frozenset({
-    "kv_memory_fraction", "idle_seconds", "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty",
-    "frequency_penalty",
-})  # fmt: skip
+_FRACTIONS = {"kv_memory_fraction", "idle_seconds"} | {one.name for one in PARAMETERS if one.kind == "Number"}
+_TEXTS = {one.name for one in PARAMETERS if one.kind == "Texts"}
 
 
 class Metrics:
@@ -82,6 +78,11 @@ class Metrics:
     def completion_tokens(self) -> int:
         """Tokens generated."""
         return int(self._java.completionTokens())
+
+    @property
+    def cut_off_results(self) -> int:
+        """Results of rows with a constraint that max_tokens cut off: their texts are only the beginnings of valid ones."""
+        return int(self._java.cutOffResults())
 
     @property
     def warnings(self) -> list[str]:
@@ -137,7 +138,7 @@ def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any
             value = schema_of(value)
         elif isinstance(value, tuple):
             value = list(value)
-        elif name == "stop_strings" and isinstance(value, str):
+        elif name in _TEXTS and isinstance(value, str):
             value = [value]
         elif isinstance(value, os.PathLike):
             value = os.fspath(value)

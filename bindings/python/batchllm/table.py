@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import re
 from array import array
-from typing import Any, Iterator, Optional, Sequence, Union
+from typing import Any, Iterator, Literal, Mapping, Optional, Sequence, Union
 
 from . import native
-from .columns import _is_null, from_texts
+from .columns import ArrowStream, Pandas, _is_null, from_texts
+from .errors import no_column
 from .plan import named
 
 FIELDS = {"given": 0, "reorder": 1}
 
-Frame = Any
+Fields = Literal["given", "reorder"]
+
+Frame = Union[Mapping[Any, Any], ArrowStream, Pandas]
 """Described at the top of this module."""
 
 _FIELD = re.compile(r"\{\{|\}\}|\{([^{}\n]+)\}")
@@ -39,7 +42,7 @@ class Table:
     """
 
     def __init__(
-        self, frame: Frame, template: str, *, fields: str = "given", chat: bool = False, system: Optional[str] = None
+        self, frame: Frame, template: str, *, fields: Fields = "given", chat: bool = False, system: Optional[str] = None
     ) -> None:
         if not isinstance(template, str):
             raise TypeError(f"template is one {type(template).__name__}: a str is expected")
@@ -51,19 +54,10 @@ class Table:
         for i, name in enumerate(names):
             native.batchllm_frame_name(filled, i, name.encode())
         _fill(filled, frame, names)
+        self._row_index = index_of(frame)
         self._native = native.batchllm_table_create_from(
             filled, template.encode("utf-8", "surrogatepass"), number, int(chat), (system or "").encode("utf-8", "surrogatepass")
         )
-
-    @classmethod
-    def _of_nulls(cls, rows: int) -> Table:
-        frame = native.batchllm_frame_create(1)
-        native.batchllm_frame_name(frame, 0, b"prompt")
-        native.batchllm_frame_extend(frame, 0, b"", array("q", bytes(8 * (rows + 1))), bytes(rows))
-        table = cls.__new__(cls)
-        table.columns = ["prompt"]
-        table._native = native.batchllm_table_create_from(frame, b"{prompt}", 0, 0, b"")
-        return table
 
     def __len__(self) -> int:
         return native.batchllm_table_rows(self._native)
@@ -118,11 +112,6 @@ def fields_of(template: str) -> list[str]:
     return list(dict.fromkeys(name for name in _FIELD.findall(template) if name))
 
 
-def null_rows(rows: int) -> Table:
-    """Rows without a prompt, for the nulls of a column."""
-    return Table._of_nulls(rows)
-
-
 class TableSlices:
     """A frame's prompts, made a slice of rows at a time, so that memory holds only one slice. Only for fields in the
     given order, since reordering looks at all rows."""
@@ -140,7 +129,15 @@ class TableSlices:
             yield Table(some, self._template, chat=self._chat, system=self._system)
 
 
-def _rows_of(frame: Frame) -> int:
+def index_of(rows: Any) -> Any:
+    """The index of rows that come from pandas; None for others."""
+    if isinstance(rows, Table):
+        return rows._row_index
+    frame = rows._frame if isinstance(rows, TableSlices) else rows
+    return frame.index if hasattr(frame, "iloc") and hasattr(frame, "index") else None
+
+
+def _rows_of(frame: Any) -> int:
     """Number of rows; 0 if the frame cannot be sliced."""
     if isinstance(frame, dict):
         lengths = [len(cells) if hasattr(cells, "__len__") and hasattr(cells, "__getitem__") else 0 for cells in frame.values()]
@@ -153,14 +150,14 @@ def _rows_of(frame: Frame) -> int:
     return int(getattr(frame, "num_rows", 0)) if hasattr(frame, "slice") else 0
 
 
-def _sliced(frame: Frame, begin: int, end: int) -> Frame:
+def _sliced(frame: Any, begin: int, end: int) -> Any:
     if isinstance(frame, dict):
         return {name: cells.iloc[begin:end] if hasattr(cells, "iloc") else cells[begin:end] for name, cells in frame.items()}
     return frame.iloc[begin:end] if hasattr(frame, "iloc") else frame.slice(begin, end - begin)
 
 
 def prompts_of(
-    frame: Frame, template: Optional[str], fields: str, chat: bool, system: Optional[str]
+    frame: Union[Frame, Table], template: Optional[str], fields: Fields, chat: bool, system: Optional[str]
 ) -> Union[Table, TableSlices]:
     """The prompts of a frame, as a whole or in slices."""
     if isinstance(frame, Table) or template is None or fields != "given":
@@ -170,7 +167,7 @@ def prompts_of(
     return TableSlices(frame, template, chat, system)
 
 
-def table_of(frame: Frame, template: Optional[str], fields: str, chat: bool, system: Optional[str]) -> Table:
+def table_of(frame: Union[Frame, Table], template: Optional[str], fields: Fields, chat: bool, system: Optional[str]) -> Table:
     """The table of a frame, or the frame itself if it is a table."""
     if isinstance(frame, Table):
         if template is not None:
@@ -183,13 +180,16 @@ def table_of(frame: Frame, template: Optional[str], fields: str, chat: bool, sys
 
 def _fill(filled: native.batchllm_frame, frame: Frame, names: Sequence[str]) -> None:
     if isinstance(frame, dict):
-        _fill_from_lists(filled, {name: frame[name] for name in names if name in frame}, names)
+        for name in names:
+            if name not in frame:
+                raise no_column(name, list(map(str, frame)))
+        _fill_from_lists(filled, {name: frame[name] for name in names}, names)
         return
     if hasattr(frame, "iloc") and hasattr(frame, "columns"):  # pandas, which needs pyarrow for its stream
         written = [str(column) for column in frame.columns]  # pandas' names may be numbers: {0}
         missing = [name for name in names if name not in written]
         if missing:
-            raise KeyError(f"template: the table has no column {missing[0]!r}; it has {', '.join(map(repr, written))}")
+            raise no_column(missing[0], written)
         twice = [name for name in names if written.count(name) > 1]
         if twice:
             raise ValueError(f"template: the table has two columns {twice[0]!r}")
@@ -205,8 +205,6 @@ def _fill(filled: native.batchllm_frame, frame: Frame, names: Sequence[str]) -> 
 def _fill_from_lists(filled: native.batchllm_frame, columns: dict[str, Any], names: Sequence[str]) -> None:
     rows = -1
     for i, name in enumerate(names):
-        if name not in columns:
-            raise KeyError(f"template: the table has no column {name!r}")
         cells = columns[name]
         if isinstance(cells, (str, bytes)):
             raise TypeError(f"column {name!r} is one {type(cells).__name__}: a list of cells is expected")

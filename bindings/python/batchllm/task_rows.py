@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Literal, Mapping, Optional, Sequence
 
 from . import native
-from .columns import Tokens
-from .continuations import continuation_columns
+from .columns import Chats, Column
+from .continuations import add_scored_part, continuation_columns
 from .embeddings import embedding_params, label_params
-from .engine import Engine, _add, _parts, _picked
+from .engine import Engine
 from .frames import optional
 from .params import SamplingParams, params_column
+from .row_parts import Nulls, add_part, parts_of, picked
+from .table import Table
 
+TaskName = Literal["generate", "embed", "classify"]
 TASKS = ("generate", "embed", "classify")
 """What users name. Rows with continuations are scored."""
 
@@ -81,23 +85,15 @@ def with_labels(columns: Mapping[str, Any], labels: Sequence[str]) -> dict[str, 
 
 
 def add_scored(
-    engine: Engine, column: Any, continuations: Sequence[Any], tags: Any, params: SamplingParams
+    engine: Engine, column: Column, continuations: Sequence[Any], tags: array[int], params: SamplingParams
 ) -> None:
     """Adds rows with these continuations and tags."""
     handle = engine._enter()
     special = params_column(params, 1)
-    for part, places in _parts(column):
-        own = _picked(tags, places)
-        if places is not None and not hasattr(part, "offsets"):  # rows without a prompt
-            _add(handle, part, own, special)
+    for part, places in parts_of(column):
+        own = picked(tags, places)
+        if isinstance(part, (Chats, Nulls, Table)):  # rows without a prompt
+            add_part(handle, part, own, special)
             continue
         lists = list(continuations) if places is None else [continuations[i] for i in places]
-        found = continuation_columns(part, lists, 0, len(lists), None)  # type: ignore[arg-type]
-        if isinstance(part, Tokens):
-            native.batchllm_add_score_columns(
-                handle, part.tokens, part.offsets, found.items, found.offsets, found.rows, own
-            )
-        else:
-            native.batchllm_add_score_text_columns(
-                handle, part.data, part.offsets, found.items, found.offsets, found.rows, own, special  # type: ignore[union-attr]
-            )
+        add_scored_part(handle, part, own, continuation_columns(part, lists, 0, len(lists), None), special)

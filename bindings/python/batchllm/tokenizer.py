@@ -7,8 +7,7 @@ from typing import Optional, Sequence, TypeVar, Union
 
 from . import native
 from .columns import Rows, Texts, Tokens, chat_column, text_column, token_column
-from .errors import ClosedError, need_directory, status_name
-from .results import refuse_pickle
+from .errors import ClosedError, need_directory, refuse_pickle, status_name
 
 
 class Encoded(Tokens):

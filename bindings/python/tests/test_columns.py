@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import importlib.util
+import re
 import struct
 import unittest
 import weakref
@@ -66,6 +67,15 @@ class Plain(unittest.TestCase):
         ):
             with self.subTest(rows=rows), self.assertRaisesRegex((TypeError, ValueError), text):
                 as_lists(rows)
+
+    @unittest.skipIf(importlib.util.find_spec("pyarrow") is None, "needs pyarrow")
+    def test_types_of_arrow_are_named_as_people_write_them(self):
+        import pyarrow
+
+        for kind, name in ((pyarrow.date32(), "date32[day]"), (pyarrow.timestamp("us"), "timestamp[us]"), (pyarrow.float64(), "double"),
+                           (pyarrow.decimal128(5), "decimal"), (pyarrow.list_(pyarrow.int32(), 2), "fixed_size_list")):
+            with self.assertRaisesRegex(TypeError, re.escape(f"an Arrow column of type {name}: rows are texts")):
+                as_lists(pyarrow.nulls(1, kind))
 
     def test_prompts_in_dicts_are_taken_out(self):
         self.assertEqual(as_lists([{"prompt": text} for text in TEXTS]), TEXTS)

@@ -154,5 +154,30 @@ class Constraints(unittest.TestCase):
         self.assertFalse(toy["additionalProperties"])
 
 
+
+class CutOff(unittest.TestCase):
+    SCHEMA = {"type": "object", "properties": {"colour": {"enum": ["red", "blue"]}}, "required": ["colour"],
+              "additionalProperties": False}  # the shortest: {"colour":"red"}, 16 bytes
+
+    def test_many_rows_that_max_tokens_cuts_off_are_warned_of_and_counted(self):
+        with batchllm.Engine(MODEL) as engine:
+            with self.assertLogs("batchllm", "WARNING") as logs:
+                results = engine.generate([f"row {i}" for i in range(30)], SamplingParams(max_tokens=2, json_schema=self.SCHEMA))
+            stats = engine.stats()
+            self.assertEqual(set(result.finish_reason for result in results), {"length"})
+            [line] = [line for line in logs.output if "cut off" in line]
+            self.assertIn("30 of 30 rows with a constraint were cut off by max_tokens", line)
+            self.assertIn("ended after 2 tokens; the shortest text that its constraint allows has 16 bytes", line)
+            self.assertEqual((stats.constrained_results, stats.cut_off_results), (30, 30))
+
+    def test_few_rows_are_only_counted(self):
+        params = [SamplingParams(max_tokens=2 if i == 0 else 50, json_schema=self.SCHEMA) for i in range(30)]
+        with batchllm.Engine(MODEL) as engine:
+            with self.assertNoLogs("batchllm", "WARNING"):
+                engine.generate([f"row {i}" for i in range(30)], params)
+                engine.generate(["free"], SamplingParams(max_tokens=2))
+            self.assertEqual((engine.stats().constrained_results, engine.stats().cut_off_results), (30, 1))
+
+
 if __name__ == "__main__":
     unittest.main()

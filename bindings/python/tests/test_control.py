@@ -191,7 +191,7 @@ class Threads(unittest.TestCase):
         with slow_sim() as engine:
             self.assertLess(asyncio.run(main(engine)), 0.25)
             self.assertTrue(engine.run().idle)
-            self.assertEqual((len(engine.poll()), engine._jobs, engine._ended, engine._mail), (0, [], [], {}))
+            self.assertEqual((len(engine.poll()), engine._calls.active, engine._calls.ended, engine._calls._mail), (0, [], [], {}))
 
     def test_other_python_threads_run_while_the_library_works(self):
         many = batchllm.Tokens(array("i", range(1000)) * 30_000, array("q", range(0, 30_000_001, 1000)))
@@ -285,11 +285,11 @@ class Threads(unittest.TestCase):
                     stream.close()
                     return super().__iter__()
 
-            engine._polled = Ending()
+            engine._calls.polled = Ending()
             engine._collect()
-            self.assertEqual((len(engine._jobs), len(engine._ended)), (0, 1))
+            self.assertEqual((len(engine._calls.active), len(engine._calls.ended)), (0, 1))
             engine.run()
-            self.assertEqual((len(engine.poll()), engine._ended, engine._mail), (0, [], {}))
+            self.assertEqual((len(engine.poll()), engine._calls.ended, engine._calls._mail), (0, [], {}))
 
 
 class Closing(unittest.TestCase):

@@ -46,7 +46,8 @@ class Embed(unittest.TestCase):
         with sim() as engine:
             with self.assertRaises(batchllm.RowError):
                 engine.embed([[1, 2], [], [3]])
-            vectors = engine.embed([[1, 2], [], [3]], on_error="return", dimensions=8)
+            with self.assertWarnsRegex(UserWarning, "1 of 3 rows failed, so their values are NaN; row 1: ROW_EMPTY"):
+                vectors = engine.embed([[1, 2], [], [3]], on_error="return", dimensions=8)
             with self.assertRaisesRegex(ValueError, "pooling"):
                 engine.embed([[1]], pooling="max")
         self.assertEqual(numpy.isnan(vectors).all(axis=1).tolist(), [False, True, False])
@@ -85,10 +86,21 @@ class Rerank(unittest.TestCase):
         for rank, (yes, no) in zip(ranks, scores):
             self.assertAlmostEqual(rank, math.exp(yes) / (math.exp(yes) + math.exp(no)), places=6)
 
+    def test_words_that_the_model_does_not_expect_are_told(self):
+        with batchllm.Engine(MODEL) as engine:
+            with self.assertWarnsRegex(UserWarning, "expects neither 'yy' nor 'nn' .* such as ' yy' and ' nn'"):
+                engine.rerank(["Is water wet?"], "yy", "nn")
+
+    def test_the_rank_of_a_row_that_failed_is_nan_with_a_reason(self):
+        with batchllm.Engine(MODEL) as engine:
+            with self.assertWarnsRegex(UserWarning, "1 of 2 rows failed, so their values are NaN; row 1: ROW_NULL"):
+                ranks = engine.rerank(["Is water wet?", None], "y", "n", on_error="return")
+        self.assertEqual([math.isnan(rank) for rank in ranks], [False, True])
+
     def test_words_of_unlike_lengths_are_told(self):
         with batchllm.Engine(MODEL) as engine:
             with warnings.catch_warnings():
-                warnings.simplefilter("error")
+                warnings.filterwarnings("error", "rerank: positive")
                 engine.rerank(["Is water wet?"], "yy", "nn")
             with self.assertWarnsRegex(UserWarning, "positive is 3 token.* and negative 2"):
                 engine.rerank(["Is water wet?"], "yes", "no")

@@ -78,7 +78,7 @@ class Generate(unittest.TestCase):
             results = engine.generate(texts, SamplingParams(max_tokens=2))
             self.assertEqual(results.failed, [1])
             self.assertIn("ROW_INVALID_UTF8", results.errors[1])
-            self.assertEqual((results[1].finish_reason, results[1].text), ("error", ""))
+            self.assertEqual((results[1].finish_reason, results[1].text), ("error", None))
             with self.assertRaisesRegex(TypeError, r"results\['text'\]: a number or a slice is expected"):
                 results["text"]
             with self.assertRaises(batchllm.RowError) as caught:
@@ -227,11 +227,11 @@ class Generate(unittest.TestCase):
 
         for call in (waited, lambda engine: asyncio.run(awaited(engine))):
             with slow_sim() as engine:
-                with self.assertRaisesRegex(batchllm.RowError, "row 1: BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN"):
+                with self.assertRaisesRegex(batchllm.RowError, "row 1: ROW_UNKNOWN_TOKEN"):
                     call(engine)
                 # The row that continues is cancelled, and none of them is left for poll.
                 engine.run()
-                self.assertEqual((len(engine.poll()), engine._jobs, engine._ended), (0, [], []))
+                self.assertEqual((len(engine.poll()), engine._calls.active, engine._calls.ended), (0, [], []))
 
     def test_progress_of_an_astream_comes_in_the_loops_thread_and_may_end_it(self):
         long = SamplingParams(max_tokens=10_000_000, ignore_eos=True)

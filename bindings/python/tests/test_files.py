@@ -175,8 +175,31 @@ class Formats(Files):
                     run_files(engine, source, self.path("none.parquet"), **wrong)
             with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no classification head"):
                 run_files(engine, source, self.path("none.parquet"), task="classify")
-            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "task was 'embed' and is None"):
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, r"task \(was embed, now generate\)"):
                 run_files(engine, source, self.path("out.parquet"), resume=True)
+
+    def test_answers_of_a_schema_are_a_column_and_failed_rows_have_no_text(self):
+        schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}, "day": {"type": "boolean"}}, "required": ["a", "day"],
+                  "additionalProperties": False}
+        source = write(self.path("in.parquet"), pyarrow.table({"prompt": ["one", None, "three"]}))
+        params = SamplingParams(max_tokens=60, json_schema=schema)
+        run_files(MODEL, source, self.path("out.parquet"), params=params, parsed=True)
+        found = read(self.path("out.parquet"))
+        self.assertEqual(found.column_names, ["prompt", *RESULTS, "parsed"])
+        self.assertEqual(found.schema.field("parsed").type, pyarrow.struct([("a", pyarrow.int64()), ("day", pyarrow.bool_())]))
+        rows = found.to_pylist()
+        self.assertEqual([row["parsed"] for row in rows], [json.loads(rows[0]["text"]), None, json.loads(rows[2]["text"])])
+        self.assertIsNone(rows[1]["text"])
+        run_files(MODEL, source, self.path("cut.parquet"), params=SamplingParams(max_tokens=2, json_schema=schema), parsed=True)
+        self.assertEqual(read(self.path("cut.parquet")).column("parsed").null_count, 3)
+        with self.assertRaisesRegex(ValueError, "parsed: it needs rows that are continued with a json_schema"):
+            run_files(MODEL, source, self.path("none.parquet"), parsed=True)
+
+    def test_a_template_writes_dates(self):
+        source = write(self.path("in.parquet"), pyarrow.table({"day": pyarrow.array([19000], pyarrow.date32())}))
+        run_files(MODEL, source, self.path("out.parquet"), template="On {day}", params=FEW)
+        with batchllm.Engine(MODEL) as engine:
+            self.assertEqual(read(self.path("out.parquet")).column("text").to_pylist(), engine.generate(["On 2022-01-08"], FEW).texts)
 
     def test_rows_are_classified(self):
         model = pathlib.Path(__file__).parents[3] / "tests/golden/embedding/qwen3_labels_bf16"
@@ -283,7 +306,7 @@ class Formats(Files):
                 ({"name": "not.arrow"}, "not an Arrow file"),
                 ({"name": "zero.csv"}, "not a CSV file"),
                 ({"output": "in.parquet", "force": True}, "is the input"),
-                ({"output": "folder.parquet", "force": True}, "is a directory"),
+                ({"output": "folder.parquet", "force": True, "columns": ["prompt"]}, "is a directory"),
                 ({"name": "bytes.parquet", "output": "out.csv"}, "'raw' has bytes"),
                 ({"name": "ends.arrow"}, "'runs' .*cannot be written as parquet"),
                 ({"name": "cut.arrow", "output": "cut.parquet"}, "cut.arrow: after row"),
@@ -294,7 +317,7 @@ class Formats(Files):
                     run(**how)
             with self.assertRaises(FileNotFoundError):
                 run("missing.parquet")
-            with self.assertRaisesRegex(KeyError, "titel"):
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "titel"):
                 run(template="{titel}", columns=[])
             self.assertFalse(os.path.exists(self.path("none")))
             with self.assertRaisesRegex(ValueError, "prompt_column and template both"):
@@ -338,7 +361,7 @@ class Formats(Files):
     def test_columns_of_the_wrong_type_are_named_and_nothing_is_left(self):
         columns = {
             "numbers": [1, 2], "floats": [0.5, 1.5], "words": [["a"], ["b"]], "nested": [[[1]], [[2]]], "struct": [{"a": 1}] * 2,
-            "days": pyarrow.array([1, 2], pyarrow.date32()), "text": ["a", "b"], "ids": [[1, 2], [3]],
+            "days": pyarrow.array([1, 2], pyarrow.date32()), "spans": pyarrow.array([1, 2], pyarrow.duration("s")), "text": ["a", "b"], "ids": [[1, 2], [3]],
         }  # fmt: skip
         source = write(self.path("in.parquet"), pyarrow.table(columns))
         engine = batchllm.Engine(MODEL)
@@ -352,8 +375,8 @@ class Formats(Files):
             ({"prompt_column": "nested"}, r"'nested' is list<"),
             ({"prompt_column": "struct"}, r"'struct' is struct<"),
             ({"template": "{ids}"}, "template: .*in.parquet: column 'ids' is list<.*cast it to text first"),
-            ({"template": "{text} {days}"}, "'days' is date32"),
-            ({"prompt_column": "days", "chat": True}, "'days' is date32"),
+            ({"template": "{text} {spans}"}, "'spans' is duration"),
+            ({"prompt_column": "spans", "chat": True}, "'spans' is duration"),
             ({**both, "continuations_column": "text"}, "continuations_column: .*'text' is large_string: each row has a list"),
             ({**both, "continuations_column": "ids"}, "continuations_column: .*'ids' is list<"),
             ({"prompt_column": "text", "columns": ["ids", "ids"]}, "'ids' is named twice"),

@@ -1,6 +1,7 @@
 """Results as tables of pyarrow, pandas and Polars: everything that was requested, with samples as rows or as lists."""
 
 import importlib.util
+import json
 import unittest
 
 import batchllm
@@ -115,6 +116,64 @@ class Rows(unittest.TestCase):
             self.assertEqual(rows_of(frame), [], library)
         with self.assertRaisesRegex(ValueError, "'rows' or 'lists'"):
             one.to_arrow(samples="list")
+
+    def test_the_text_of_a_row_that_failed_is_null_in_every_frame(self):
+        with batchllm.Engine(MODEL) as engine:
+            results = engine.generate(["a", None, ""], SamplingParams(max_tokens=2, add_special=False))
+        self.assertEqual([one is None for one in results.texts], [False, True, True])
+        self.assertIsNone(results[1].text)
+        self.assertEqual([one["error"].split(":")[0] for one in results.to_pylist()[1:]], ["ROW_NULL", "ROW_EMPTY"])
+        self.assertEqual(results.to_arrow().column("text").null_count, 2)
+        results.to_arrow().validate(full=True)
+        for library, frame in self.frames(results):
+            rows = none_for_missing(rows_of(frame))
+            self.assertEqual([row["text"] for row in rows], results.texts, library)
+            self.assertEqual([row["error"] for row in rows], results.errors, library)
+        self.assertEqual(len(results.to_pandas().dropna(subset=["text"])), 1)
+
+    def test_the_index_of_a_pandas_input_is_that_of_the_frame(self):
+        frame = pandas.DataFrame({"question": ["a", "b", None]}, index=["x", "y", "x"])
+        pair = SamplingParams(max_tokens=2, n=2, temperature=1.0)
+        with batchllm.Engine(MODEL) as engine:
+            params = SamplingParams(max_tokens=2)
+            answers = engine.generate(frame["question"], params)
+            self.assertEqual(list(answers.to_pandas().index), ["x", "y", "x"])
+            self.assertEqual(list(engine.generate(frame, params).to_pandas().index), ["x", "y", "x"])
+            self.assertEqual(list(engine.generate_table(frame, "{question}", params).to_pandas().index), ["x", "y", "x"])
+            self.assertEqual(list(engine.score(frame["question"], [" a"]).to_pandas().index), ["x", "y", "x"])
+            self.assertEqual(list(engine.generate(["a"], params).to_pandas().index), [0])
+            samples = engine.generate(frame["question"][:2], pair)
+            self.assertEqual(list(samples.to_pandas().index), ["x", "x", "y", "y"])
+            self.assertEqual(list(samples.to_pandas(samples="lists").index), ["x", "y"])
+        joined = frame[:2].assign(answer=answers.to_pandas()["text"][:2])
+        self.assertEqual(joined["answer"].tolist(), answers.texts[:2])
+
+    def test_answers_of_a_schema_are_a_column_of_their_values(self):
+        schema = {"type": "object", "properties": {
+            "kind": {"enum": ["a", "b"]}, "count": {"type": "integer", "minimum": 1, "maximum": 9},
+            "parts": {"type": "array", "items": {"$ref": "#/$defs/part"}, "minItems": 1, "maxItems": 2},
+            "either": {"anyOf": [{"type": "boolean"}, {"type": "null"}]}},
+            "required": ["kind", "count", "parts", "either"], "additionalProperties": False,
+            "$defs": {"part": {"type": "object", "properties": {"x": {"enum": [1.5, 2]}}, "required": ["x"], "additionalProperties": False}}}
+        kind = pyarrow.struct([("kind", pyarrow.large_string()), ("count", pyarrow.int64()),
+                               ("parts", pyarrow.list_(pyarrow.struct([("x", pyarrow.float64())]))), ("either", pyarrow.bool_())])
+        with batchllm.Engine(MODEL) as engine:
+            results = engine.generate(["a", None, "b"], SamplingParams(max_tokens=200, json_schema=schema))
+            cut = engine.generate(["a"], SamplingParams(max_tokens=3, json_schema=schema))
+            plain = engine.generate(["a"], SamplingParams(max_tokens=3))
+        expected = [None if text is None else json.loads(text) for text in results.texts]
+        self.assertIsNotNone(expected[0])
+        self.assertEqual(results.parsed, expected)
+        column = results.to_arrow(parsed=True).column("parsed")
+        self.assertEqual((column.type, column.to_pylist()), (kind, expected))
+        self.assertEqual(results.to_arrow(parsed=schema).column("parsed").to_pylist(), expected)
+        self.assertEqual(results.to_pandas(parsed=True)["parsed"].tolist(), expected)
+        self.assertEqual(cut.to_arrow(parsed=True).column("parsed").to_pylist(), [None])
+        if importlib.util.find_spec("polars") is not None:
+            self.assertEqual(results.to_polars(parsed=True)["parsed"].to_list(), expected)
+        self.assertNotIn("parsed", results.to_arrow().schema.names)
+        with self.assertRaisesRegex(ValueError, "no json_schema in common"):
+            plain.to_arrow(parsed=True)
 
     def test_embeddings_and_numbers_are_no_copies(self):
         with batchllm.Engine(MODEL) as engine:

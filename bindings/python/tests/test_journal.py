@@ -72,16 +72,16 @@ class Journals(unittest.TestCase):
         with Journal(self.output, parts={"seed": 1, "text": "a\0b"}) as journal:
             with self.assertRaisesRegex(batchllm.StateError, "another run is writing to it"):
                 Journal(self.output, resume=True)
-            journal.append_lines([0], ["a"])
+            journal.append_lines([0, 1], ["a", "c"])
         with self.assertRaisesRegex(batchllm.JournalExistsError, "exists; resume continues it, force starts over"):
             Journal(self.output)
         with self.assertRaisesRegex(batchllm.JournalMismatchError, r"seed \(was 1, now 2\), .*; force starts over"):
             Journal(self.output, resume=True, parts={"seed": 2})
-        pathlib.Path(self.output).write_text("b\n")
+        pathlib.Path(self.output).write_text("b\nc\n")
         with self.assertRaisesRegex(batchllm.JournalFormatError, "line 1 is not what an earlier run wrote there; force"):
             Journal(self.output, resume=True, parts={"seed": 1, "text": "a\0b"})
         Journal(self.output, force=True).close()
-        self.assertEqual(pathlib.Path(self.output).read_text(), "b\n")  # nothing was written
+        self.assertEqual(pathlib.Path(self.output).read_text(), "b\nc\n")  # nothing was written
         with self.assertRaisesRegex(ValueError, "kind is 'rows'"):
             Journal(self.output, kind="rows")
 

@@ -57,7 +57,7 @@ class Plans(unittest.TestCase):
     def test_heads_are_chosen_by_what_they_cost(self):
         rows = [[1] * 40 + [2 + row // 4] * 60 + [100 + row] * 10 for row in range(32)]
         computed = [
-            batchllm.Plan.build(rows, levels=levels, decode_lengths=[tokens] * 32, head_cost=cost).stats().processed_tokens
+            batchllm.Plan.build(rows, levels=levels, decode_lengths=[tokens] * 32, common_prefix_cost=cost).stats().processed_tokens
             for levels, tokens, cost in ((1, 1, 0.2), (2, 500, 0.2), ("auto", 1, 0.2), ("auto", 500, 0.2), ("auto", 1, 0))
         ]
         self.assertEqual(computed, [8 * 100 + 320, 40 + 8 * 60 + 320, 40 + 8 * 60 + 320, 8 * 100 + 320, 8 * 100 + 320])

@@ -199,7 +199,7 @@ class Transform(unittest.TestCase):
         rows = dataset({"id": list(range(6)), "prompt": pyarrow.array(prompts, pyarrow.list_(pyarrow.int64()))}, 1)
         found = by_key(batchllm.ray.transform(rows, params=RANDOM, key_column="id", result_prefix="r_", **SIM))
         self.assertEqual([i for i in range(6) if found[i]["r_error"] is None], [0, 4])
-        self.assertTrue(found[1]["r_error"].startswith("BATCHLLM_ERROR_ROW_NULL"), found[1])
+        self.assertTrue(found[1]["r_error"].startswith("ROW_NULL"), found[1])
         self.assertEqual((found[3]["r_text"], found[3]["r_finish_reason"]), (None, "error"))
 
     def test_texts_templates_and_conversations(self):
@@ -294,7 +294,7 @@ class Transform(unittest.TestCase):
         refused(TypeError, "column 'id': int64 is neither text", prompt_column="id")
         refused(TypeError, "column 'prompt': string is no integer", key_column="prompt")
         refused(ValueError, "task is 'rank'", task="rank")
-        refused(KeyError, "template: the table has no column 'title'", template="{title}")
+        refused(batchllm.InvalidArgumentError, "template: the table has no column 'title'", template="{title}")
         taken = dataset({"text": ["a"], "prompt": ["a"]}, 1)
         with self.assertRaisesRegex(ValueError, "the rows have a column 'text', and so have the results: give a result_prefix"):
             batchllm.ray.transform(taken, MODEL)

@@ -2,6 +2,7 @@
 
 import array
 import importlib.util
+import re
 import unittest
 import unittest.mock
 
@@ -59,7 +60,7 @@ class Prompts(unittest.TestCase):
                     params = [SamplingParams(max_tokens=3)] * 50 if name == "dict" else SamplingParams(max_tokens=3)
                     found = engine.generate_table(frame, TEMPLATE, params)
                     self.assertEqual((made, found.texts), ([16, 16, 16, 2], whole.texts), name)
-                with self.assertRaisesRegex(KeyError, "titel"):
+                with self.assertRaisesRegex(batchllm.InvalidArgumentError, "titel"):
                     engine.generate_table(FRAME, "{titel}")
                 with self.assertRaisesRegex(ValueError, "0 rows"):
                     engine.generate_table({"a": ["x"] * 40, "b": []}, "{a}{b}")
@@ -74,7 +75,7 @@ class Prompts(unittest.TestCase):
 
     def test_what_is_wrong_is_said(self):
         for frame, template, error, words in (
-            (FRAME, "{titel}", KeyError, "titel"),
+            (FRAME, "{titel}", batchllm.InvalidArgumentError, "titel"),
             (FRAME, "{own", batchllm.InvalidArgumentError, "without its }"),
             (FRAME, "none", batchllm.InvalidArgumentError, "no field"),
             ({"a": ["x"], "b": []}, "{a}{b}", ValueError, "0 rows"),
@@ -122,9 +123,11 @@ class Frames(unittest.TestCase):
             table = batchllm.Table(frame, "<{" + name + "}>")
             wanted = [None if cell is None else f"<{cell}>" for cell in as_text[name]]
             self.assertEqual([table[i] for i in range(5)], wanted, name)
-        with self.assertRaisesRegex(TypeError, "column 't' is of Arrow type"):
-            batchllm.Table(pa.table({"t": pa.array([1], pa.timestamp("s"))}), "{t}")
-        with self.assertRaisesRegex(KeyError, "no column 'z'"):
+        for kind, name in ((pa.timestamp("s", "Europe/Berlin"), "timestamp[s]"), (pa.duration("ms"), "duration[ms]"),
+                           (pa.time32("s"), "time32[s]"), (pa.list_(pa.int8()), "list")):
+            with self.assertRaisesRegex(TypeError, re.escape(f"column 't' is of Arrow type {name}: cast it to text")):
+                batchllm.Table(pa.table({"t": pa.nulls(1, kind)}), "{t}")
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no column 'z'"):
             batchllm.Table(frame, "{z}")
         twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["t", "t"])
         with self.assertRaisesRegex(ValueError, "two columns 't'"):
@@ -136,7 +139,7 @@ class Frames(unittest.TestCase):
 
         table = batchllm.Table(pd.DataFrame([["x", 1], ["y", 2]]), "{0}: {1}")
         self.assertEqual([table[0], table[1]], ["x: 1", "y: 2"])
-        with self.assertRaisesRegex(KeyError, "no column '2'; it has '0', '1'"):
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no column '2'; the table has '0', '1'"):
             batchllm.Table(pd.DataFrame([["x", 1]]), "{2}")
         with self.assertRaisesRegex(ValueError, "two columns '0'"):
             batchllm.Table(pd.DataFrame([["x", 1]], columns=[0, "0"]), "{0}")
@@ -150,7 +153,7 @@ class Frames(unittest.TestCase):
         table = batchllm.Table(frame, "{own} {n}")
         self.assertEqual(table[4], "number 4 4")
         self.assertIsNone(table[2])
-        with self.assertRaisesRegex(KeyError, "titel"):
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "titel"):
             batchllm.Table(frame, "{titel}")
         frame.columns = ["own", "own", *frame.columns[2:]]
         self.assertIsNotNone(batchllm.Table(frame, "{n}")[0])
@@ -162,6 +165,51 @@ class Frames(unittest.TestCase):
         import polars as pl
 
         self.assertEqual(batchllm.Table(pl.DataFrame(FRAME), "{own}")[4], "number 4")
+
+    def test_dates_are_written_alike_wherever_they_come_from(self):
+        import datetime
+
+        days = [datetime.date(1969, 2, 28), datetime.date(2024, 2, 29), None]
+        times = [datetime.datetime(1969, 12, 31, 23, 59, 58), datetime.datetime(2024, 2, 29, 1, 2, 3, 40), None]
+        utc = [one and one.replace(tzinfo=datetime.timezone.utc) for one in times]
+        frames = []
+        if have("pandas"):
+            import pandas
+
+            frames.append(pandas.DataFrame({"day": days, "time": pandas.Series(times, dtype="datetime64[us]"), "utc": pandas.Series(utc)}))
+        if have("pyarrow"):
+            import pyarrow
+
+            for unit in ("us", "ns"):
+                kinds = {"day": pyarrow.date32(), "time": pyarrow.timestamp(unit), "utc": pyarrow.timestamp(unit, "UTC")}
+                frames.append(pyarrow.table({name: pyarrow.array(cells, kinds[name])
+                                             for name, cells in (("day", days), ("time", times), ("utc", utc))}))
+        if have("polars"):
+            import polars
+
+            frames.append(polars.DataFrame({"day": days, "time": times, "utc": utc}))
+        for frame in [{"day": days, "time": times, "utc": utc}, *frames]:
+            with self.subTest(frame=type(frame)):
+                table = batchllm.Table(frame, "{day}|{time}|{utc}")
+                self.assertEqual(table[0], "1969-02-28|1969-12-31 23:59:58|1969-12-31 23:59:58+00:00")
+                self.assertEqual(table[1], "2024-02-29|2024-02-29 01:02:03.000040|2024-02-29 01:02:03.000040+00:00")
+                self.assertIsNone(table[2])
+
+    def test_a_format_in_a_template_is_said_not_to_be_one(self):
+        frames = [{"price": [1.5]}]
+        if have("pandas"):
+            import pandas
+
+            frames.append(pandas.DataFrame(frames[0]))
+        if have("pyarrow"):
+            import pyarrow
+
+            frames.append(pyarrow.table(frames[0]))
+        for frame in frames:
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "{price:.2f} asks for a format, which templates do not have"):
+                batchllm.Table(frame, "{price:.2f}")
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "has no column 'prise:.2f'; the table has 'price'"):
+                batchllm.Table(frame, "{prise:.2f}")
 
     @unittest.skipUnless(have("duckdb"), "needs DuckDB")
     def test_duckdb(self):

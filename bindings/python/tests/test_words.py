@@ -15,6 +15,40 @@ from support import MODEL, chat_model, rows, sim
 
 
 class Words(unittest.TestCase):
+    def test_an_argument_that_does_not_exist_comes_with_the_one_that_may_be_meant(self):
+        with sim() as engine:
+            for call, named, hint in (
+                (engine.generate, {"sampling_params": SamplingParams()}, r"'sampling_params'; did you mean params\?"),
+                (engine.generate, {"use_tqdm": True}, r"did you mean progress\?"),
+                (engine.generate, {"max_tokens": 3}, r"a field of SamplingParams: params=SamplingParams\(max_tokens=..\)"),
+                (engine.stream, {"temperature": 1.0}, r"SamplingParams\(temperature=..\)"),
+                (engine.astream, {"on_eror": "raise"}, r"did you mean on_error\?"),
+                (engine.embed, {"dimension": 3}, r"did you mean dimensions\?"),
+                (engine.score, {"continuations": [[1]], "plan": None}, r"there are rows, continuations"),
+            ):
+                with self.subTest(call=call), self.assertRaisesRegex(TypeError, hint):
+                    call(rows(1), **named)
+        with self.assertRaisesRegex(TypeError, r"'max_model_len'; did you mean max_request_tokens\?"):
+            batchllm.Engine(MODEL, max_model_len=100)
+        self.assertEqual(list(inspect.signature(batchllm.Engine.run).parameters), ["self", "progress"])
+
+    def test_chat_takes_conversations_or_one(self):
+        one = [{"role": "user", "content": "a"}]
+        with tempfile.TemporaryDirectory() as folder:
+            with batchllm.Engine(chat_model(folder, "{% for m in messages %}[{{ m.content }}]{% endfor %}")) as engine:
+                params = SamplingParams(max_tokens=2)
+                whole = engine.generate([one, one], params)
+                self.assertEqual(engine.chat([one, one], params).texts, whole.texts)
+                for single in (one, {"messages": one}):
+                    self.assertEqual(engine.chat(single, params).texts, whole.texts[:1])
+                with self.assertRaisesRegex(TypeError, "texts are prompts, which generate takes"):
+                    engine.chat(["a"], params)
+
+    def test_spark_is_there_without_an_import_of_its_own(self):
+        self.assertTrue(callable(batchllm.spark.transform))
+        with self.assertRaisesRegex(AttributeError, "no attribute 'sparks'"):
+            batchllm.sparks
+
     def test_two_names_are_one_parameter(self):
         self.assertEqual(SamplingParams(n=3), SamplingParams(samples=3))
         self.assertEqual(SamplingParams(samples=3).n, 3)
@@ -71,8 +105,8 @@ class Words(unittest.TestCase):
                     self.assertEqual(tokens[: first + 1], free[: first + 1])  # up to the word's last token
                     self.assertNotIn((free[2], free[3]), zip(tokens, tokens[1:]))
             self.assertGreater(found, 0)
-            with self.assertRaisesRegex(TypeError, "bad_words: 'word' is a str"):
-                SamplingParams(bad_words="word")
+            one, several = (engine.generate(["a"], SamplingParams(bad_words=words))[0] for words in ("word", ["word"]))
+            self.assertEqual(one.tokens.tolist(), several.tokens.tolist())  # not its letters
         with sim() as engine, self.assertRaisesRegex(batchllm.InvalidArgumentError, "bad_words need a tokenizer"):
             engine.generate(rows(3), SamplingParams(bad_words=["a"]))
 
@@ -139,6 +173,9 @@ class Mistakes(unittest.TestCase):
                 for call in (engine.generate, lambda *given: list(engine.stream(*given))):
                     with self.subTest(wrong=wrong), self.assertRaisesRegex(batchllm.InvalidArgumentError, f"no row can run: .*{words}"):
                         call(rows(20), SamplingParams(**wrong))
+                with self.assertRaisesRegex(batchllm.InvalidArgumentError, words):
+                    engine.add(rows(2), SamplingParams(**wrong))
+            self.assertEqual(engine.stats().rows, 0)  # refused before any row was added
             # Nothing of them is left, and a failure from a row's own parameters or tokens is still that row's.
             self.assertEqual(len(engine.poll()), 0)
             results = engine.generate(rows(2), [SamplingParams(temperature=-1.0), SamplingParams(max_tokens=2)])

@@ -21,7 +21,7 @@ float sum_of(const float *sums) {
 PagedAttention::PagedAttention(const Kernels &kernels, const KvPages &pages, ThreadPool *pool)
     : kernels_(kernels), pages_(pages), pool_(pool), scratch_(static_cast<size_t>(pool->size())) {}
 
-Status PagedAttention::reserve(const Worklist &list, const Attention &layer) {
+Status PagedAttention::reserve(const CpuWorklist &list, const Attention &layer) {
     const int64_t padded = padded_head_dim(layer.head_dim);
     const int64_t element = dtype_bytes(kernels_.element);
     const size_t rows = static_cast<size_t>(list.most_queries * layer.gqa_ratio());
@@ -46,7 +46,7 @@ Status PagedAttention::reserve(const Worklist &list, const Attention &layer) {
 }
 
 // Finds each part's row, and whether the part is all that the row has.
-void PagedAttention::place_parts(const Worklist &list) {
+void PagedAttention::place_parts(const CpuWorklist &list) {
     some_merged_ = false;
     alone_.resize(list.queries.size());
     row_.resize(list.queries.size());
@@ -65,7 +65,7 @@ void PagedAttention::place_parts(const Worklist &list) {
     }
 }
 
-Status PagedAttention::run(const TokenBatch &batch, const Worklist &list, const Attention &layer,
+Status PagedAttention::run(const TokenBatch &batch, const CpuWorklist &list, const Attention &layer,
                            std::span<const float> sinks, const void *queries, void *output) {
     RETURN_IF_ERROR(reserve(list, layer));
     sinks_ = sinks;
@@ -103,7 +103,8 @@ Status PagedAttention::run(const TokenBatch &batch, const Worklist &list, const 
     return {};
 }
 
-void PagedAttention::merge_parts(const Worklist &list, const Attention &layer, std::byte *output) {
+void PagedAttention::merge_parts(const CpuWorklist &list, const Attention &layer,
+                                 std::byte *output) {
     constexpr int64_t kRowsOfTask = 8;
     const int64_t padded = padded_head_dim(layer.head_dim);
     const int64_t row_bytes = layer.head_dim * dtype_bytes(kernels_.element);
@@ -150,8 +151,8 @@ void PagedAttention::merge_row(std::span<const float *> outputs, std::span<float
     kernels_.merge(parts, outputs.data(), maxima.data(), sums.data(), layer.head_dim, output);
 }
 
-void PagedAttention::run_item(const TokenBatch &batch, const Worklist &list,
-                              const AttentionItem &item, const Attention &layer, int32_t kv_head,
+void PagedAttention::run_item(const TokenBatch &batch, const CpuWorklist &list,
+                              const CpuAttentionItem &item, const Attention &layer, int32_t kv_head,
                               const std::byte *queries, std::byte *output, Scratch *scratch) {
     const int32_t ratio = layer.gqa_ratio();
     const int32_t padded = padded_head_dim(layer.head_dim);
@@ -214,7 +215,7 @@ void PagedAttention::run_item(const TokenBatch &batch, const Worklist &list,
 }
 
 // Sets what the kernel continues from: nothing, or what an ancestor's item has left.
-void PagedAttention::begin_parts(const AttentionItem &item, const AttentionQuery *query,
+void PagedAttention::begin_parts(const CpuAttentionItem &item, const AttentionQuery *query,
                                  const Attention &layer, int32_t kv_head, int32_t shift,
                                  AttentionCall *call) const {
     const int64_t ratio = layer.gqa_ratio();
@@ -240,7 +241,7 @@ void PagedAttention::begin_parts(const AttentionItem &item, const AttentionQuery
 }
 
 // Moves the kernel's results to their destination: the parts, or merged at once into the output.
-void PagedAttention::end_parts(const AttentionItem &item, const AttentionQuery *query,
+void PagedAttention::end_parts(const CpuAttentionItem &item, const AttentionQuery *query,
                                const Attention &layer, int32_t kv_head, int32_t shift,
                                const AttentionCall &call, std::byte *output) {
     const int32_t ratio = layer.gqa_ratio();

@@ -24,7 +24,7 @@ class PagedAttention {
     // queries: [kv_head][token of the batch][head of its group][D] elements, scaled as in
     // kernels.h. sinks: [heads] scores in base 2, or empty. output: [list.rows][heads * head_dim]
     // elements.
-    Status run(const TokenBatch &batch, const Worklist &list, const Attention &layer,
+    Status run(const TokenBatch &batch, const CpuWorklist &list, const Attention &layer,
                std::span<const float> sinks, const void *queries, void *output);
 
   private:
@@ -36,16 +36,18 @@ class PagedAttention {
         std::vector<int32_t> visible_begin, visible_end;
         std::vector<const void *> keys, values;
     };
-    void run_item(const TokenBatch &batch, const Worklist &list, const AttentionItem &item,
+    void run_item(const TokenBatch &batch, const CpuWorklist &list, const CpuAttentionItem &item,
                   const Attention &layer, int32_t kv_head, const std::byte *queries,
                   std::byte *output, Scratch *scratch);
-    void begin_parts(const AttentionItem &item, const AttentionQuery *query, const Attention &layer,
-                     int32_t kv_head, int32_t shift, AttentionCall *call) const;
-    void end_parts(const AttentionItem &item, const AttentionQuery *query, const Attention &layer,
-                   int32_t kv_head, int32_t shift, const AttentionCall &call, std::byte *output);
-    Status reserve(const Worklist &list, const Attention &layer);
-    void place_parts(const Worklist &list);
-    void merge_parts(const Worklist &list, const Attention &layer, std::byte *output);
+    void begin_parts(const CpuAttentionItem &item, const AttentionQuery *query,
+                     const Attention &layer, int32_t kv_head, int32_t shift,
+                     AttentionCall *call) const;
+    void end_parts(const CpuAttentionItem &item, const AttentionQuery *query,
+                   const Attention &layer, int32_t kv_head, int32_t shift,
+                   const AttentionCall &call, std::byte *output);
+    Status reserve(const CpuWorklist &list, const Attention &layer);
+    void place_parts(const CpuWorklist &list);
+    void merge_parts(const CpuWorklist &list, const Attention &layer, std::byte *output);
     void merge_row(std::span<const float *> outputs, std::span<float> maxima, std::span<float> sums,
                    const Attention &layer, int64_t head, void *output) const;
 

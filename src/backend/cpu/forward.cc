@@ -90,9 +90,9 @@ void Forward::choose_work() {
         const Attention *attention = model_.layers[i].attention();
         work_of_.push_back(work_.size());
         if (attention == nullptr) continue;
-        const WorklistOptions options{attention->window, attention->gqa_ratio(),
-                                      attention->kv_heads, pool_->size(),
-                                      reproducible_ ? kStretchKeys : 0};
+        const CpuWorklistOptions options{attention->window, attention->gqa_ratio(),
+                                         attention->kv_heads, pool_->size(),
+                                         reproducible_ ? kStretchKeys : 0};
         const auto found = std::find_if(work_.begin(), work_.end(), [&](const Work &work) {
             return i < last && work.options == options;
         });

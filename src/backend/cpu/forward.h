@@ -72,9 +72,9 @@ class Forward {
   private:
     // Attention's work for the layers with one window and one head shape.
     struct Work {
-        WorklistOptions options;
+        CpuWorklistOptions options;
         bool wanted_only; // used by the last layer
-        Worklist list;
+        CpuWorklist list;
     };
 
     Forward(const Model &model, const Kernels &kernels, ThreadPool *pool, int64_t step_tokens,

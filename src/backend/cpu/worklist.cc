@@ -16,7 +16,7 @@ constexpr int32_t kItemRows = 192;
 // another part to merge.
 constexpr int32_t kLeastKeys = 256;
 
-int64_t cost(const AttentionItem &item) {
+int64_t cost(const CpuAttentionItem &item) {
     return int64_t{item.query_count} * (item.key_end - item.key_begin);
 }
 
@@ -25,15 +25,15 @@ int32_t round_down(int32_t x) { return x / kGroupTokens * kGroupTokens; }
 // Divides a list's items into pieces, which replace them at the end.
 class Cut {
   public:
-    explicit Cut(Worklist &list) : list_(list) {
+    explicit Cut(CpuWorklist &list) : list_(list) {
         items_.reserve(list.items.size());
         queries_.reserve(list.queries.size());
     }
 
     // Adds positions [begin, end) of an item, with the queries that see some of them. Null if none
     // do.
-    AttentionItem *add(const AttentionItem &item, int32_t begin, int32_t end) {
-        AttentionItem piece{item.node, begin, end, static_cast<int32_t>(queries_.size()), 0, 0};
+    CpuAttentionItem *add(const CpuAttentionItem &item, int32_t begin, int32_t end) {
+        CpuAttentionItem piece{item.node, begin, end, static_cast<int32_t>(queries_.size()), 0, 0};
         for (int32_t q = item.query_begin; q < item.query_begin + item.query_count; ++q) {
             AttentionQuery query = list_.queries[q];
             query.visible_begin = std::max(query.visible_begin, begin);
@@ -46,7 +46,7 @@ class Cut {
         return &items_.back();
     }
 
-    std::span<AttentionQuery> queries_of(const AttentionItem &piece) {
+    std::span<AttentionQuery> queries_of(const CpuAttentionItem &piece) {
         return std::span(queries_).subspan(static_cast<size_t>(piece.query_begin),
                                            static_cast<size_t>(piece.query_count));
     }
@@ -57,15 +57,15 @@ class Cut {
     }
 
   private:
-    Worklist &list_;
-    std::vector<AttentionItem> items_;
+    CpuWorklist &list_;
+    std::vector<CpuAttentionItem> items_;
     std::vector<AttentionQuery> queries_;
 };
 
 class Builder {
   public:
     Builder(const TokenBatch &batch, const std::vector<int32_t> &rows,
-            const WorklistOptions &options, Worklist *list)
+            const CpuWorklistOptions &options, CpuWorklist *list)
         : batch_(batch), rows_(rows), options_(options), list_(*list),
           count_(static_cast<int32_t>(batch.nodes.size())) {}
 
@@ -83,7 +83,7 @@ class Builder {
             add_items(node, first_query);
         }
         int64_t total = 0;
-        for (const AttentionItem &item : list_.items) total += cost(item);
+        for (const CpuAttentionItem &item : list_.items) total += cost(item);
         target_ = std::max<int64_t>(1, total * options_.kv_heads / (int64_t{4} * options_.threads));
         if (options_.stretch > 0) {
             cut_by_stretches();
@@ -140,7 +140,7 @@ class Builder {
         int32_t taken = 0;
         for (int32_t piece = 0; piece < pieces; ++piece) {
             const int32_t size = (all - taken + pieces - piece - 1) / (pieces - piece);
-            AttentionItem item{
+            CpuAttentionItem item{
                 n, batch_.nodes[n].length, 0, static_cast<int32_t>(first_query) + taken, size, 0};
             for (int32_t q = item.query_begin; q < item.query_begin + size; ++q) {
                 item.key_begin = std::min(item.key_begin, list_.queries[q].visible_begin);
@@ -155,7 +155,7 @@ class Builder {
     // Divides items that are too long for one thread.
     void cut_by_positions() {
         Cut cut(list_);
-        for (const AttentionItem &item : list_.items) {
+        for (const CpuAttentionItem &item : list_.items) {
             const int32_t keys = item.key_end - item.key_begin;
             const int64_t wanted = (cost(item) + target_ - 1) / target_;
             const int32_t pieces = static_cast<int32_t>(
@@ -185,12 +185,12 @@ class Builder {
             wave[n] = 1 + (same ? wave[parent] : 0);
         }
         Cut cut(list_);
-        for (const AttentionItem &item : list_.items) {
+        for (const CpuAttentionItem &item : list_.items) {
             const int32_t start = nodes[static_cast<size_t>(item.node)].start;
             for (int32_t key = item.key_begin; key < item.key_end;) {
                 const int32_t begin = (start + key) / stretch * stretch; // in the row
                 const int32_t end = std::min(item.key_end, begin + stretch - start);
-                if (AttentionItem *piece = cut.add(item, key, end)) {
+                if (CpuAttentionItem *piece = cut.add(item, key, end)) {
                     piece->key_begin = round_down(key);
                     if (begin < start) piece->wave = wave[static_cast<size_t>(item.node)];
                     for (AttentionQuery &query : cut.queries_of(*piece)) {
@@ -229,7 +229,7 @@ class Builder {
             int32_t &part = next[row_of(query.token)];
             query.part = options_.stretch > 0 ? part + query.part : part++;
         }
-        for (const AttentionItem &item : list_.items) {
+        for (const CpuAttentionItem &item : list_.items) {
             list_.most_queries = std::max(list_.most_queries, item.query_count);
             list_.most_groups =
                 std::max(list_.most_groups, (item.key_end + kGroupTokens - 1) / kGroupTokens);
@@ -239,7 +239,7 @@ class Builder {
     // Longest first, with several short ones per task. Stable, so that the list is always the same.
     void make_tasks() {
         std::stable_sort(list_.items.begin(), list_.items.end(),
-                         [](const AttentionItem &a, const AttentionItem &b) {
+                         [](const CpuAttentionItem &a, const CpuAttentionItem &b) {
                              return a.wave != b.wave ? a.wave < b.wave : cost(a) > cost(b);
                          });
         list_.wave_end.clear();
@@ -264,8 +264,8 @@ class Builder {
 
     const TokenBatch &batch_;
     const std::vector<int32_t> &rows_;
-    const WorklistOptions &options_;
-    Worklist &list_;
+    const CpuWorklistOptions &options_;
+    CpuWorklist &list_;
     int32_t count_; // nodes
     std::vector<int32_t>
         begin_; // [nodes + 1] members of node n: members_[begin_[n], begin_[n + 1])
@@ -276,7 +276,7 @@ class Builder {
 } // namespace
 
 void build_worklist(const TokenBatch &batch, const std::vector<int32_t> &rows,
-                    const WorklistOptions &options, Worklist *list) {
+                    const CpuWorklistOptions &options, CpuWorklist *list) {
     Builder(batch, rows, options, list).build();
 }
 

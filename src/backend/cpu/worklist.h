@@ -10,7 +10,7 @@
 // positions and tokens are divided into items that keep the threads busy; the same batch gives the
 // same list.
 //
-// In order (WorklistOptions::stretch): a token has one part for each stretch of that many positions
+// In order (CpuWorklistOptions::stretch): a token has one part for each stretch of that many positions
 // that it sees in its row, wherever the nodes begin. If a stretch spans several nodes, each node's
 // item continues the part that the previous one left, in a later wave.
 #pragma once
@@ -23,11 +23,11 @@
 namespace batchllm::cpu {
 
 // Some query tokens against the positions [key_begin, key_end) of a node.
-struct AttentionItem {
+struct CpuAttentionItem {
     int32_t node;
     int32_t key_begin; // node-local, a multiple of kGroupTokens
     int32_t key_end;
-    int32_t query_begin; // Worklist::queries[query_begin, query_begin + query_count)
+    int32_t query_begin; // CpuWorklist::queries[query_begin, query_begin + query_count)
     int32_t query_count;
     int32_t wave; // runs after the items of earlier waves
 };
@@ -36,7 +36,7 @@ struct AttentionQuery {
     int32_t token;         // of the batch
     int32_t visible_begin; // node-local positions that the token sees
     int32_t visible_end;
-    int32_t part; // index of its result: Worklist::part_begin of its row, or after it
+    int32_t part; // index of its result: CpuWorklist::part_begin of its row, or after it
     bool goes_on; // continues the part stored there
 };
 
@@ -47,8 +47,8 @@ struct AttentionTask {
     int32_t kv_head;
 };
 
-struct Worklist {
-    std::vector<AttentionItem> items;
+struct CpuWorklist {
+    std::vector<CpuAttentionItem> items;
     std::vector<AttentionQuery> queries;
     std::vector<AttentionTask> tasks; // wave by wave, longest first
     std::vector<int32_t> wave_end;    // [waves] index into tasks
@@ -63,19 +63,19 @@ struct Worklist {
 // for one long row to keep several threads busy.
 constexpr int32_t kStretchKeys = 1024;
 
-struct WorklistOptions {
+struct CpuWorklistOptions {
     int32_t window = 0; // positions that a token sees, including its own; 0: all
     int32_t gqa_ratio = 1;
     int32_t kv_heads = 1;
     int32_t threads = 1;
     int32_t stretch = 0; // positions, a multiple of kGroupTokens; 0: not in order
 
-    bool operator==(const WorklistOptions &) const = default;
+    bool operator==(const CpuWorklistOptions &) const = default;
 };
 
 // rows[token]: the row that the token's result goes to, or -1 if its result is not wanted. Rows
 // count from 0 without gaps. If rows is empty, every token is its own row.
 void build_worklist(const TokenBatch &batch, const std::vector<int32_t> &rows,
-                    const WorklistOptions &options, Worklist *list);
+                    const CpuWorklistOptions &options, CpuWorklist *list);
 
 } // namespace batchllm::cpu

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t most_file_bytes = size_t{1} << 20;
 constexpr size_t most_products = 256;
 
-// Fitted to the jobs of bench/throughput and the cases of bench_attention in docs/lab/jobs.md.
+// Fitted to the jobs of bench/throughput and the cases of bench/attention in docs/lab/jobs.md.
 DeviceCosts h200() {
     DeviceCosts costs;
     costs.name = "NVIDIA H200";
@@ -45,7 +45,7 @@ DeviceCosts h200() {
 }
 
 // As device_probe.h measured an H100 SXM5. Experts are the H200's rates, scaled as the products are; a merge is as
-// on the H200, so that heads have the same price.
+// on the H200, so that common prefixes have the same price.
 DeviceCosts h100() {
     DeviceCosts costs = h200();
     costs.name = "NVIDIA H100 80GB HBM3";
@@ -81,9 +81,9 @@ DeviceCosts derived_from_h200(const ComputeDevice &device) {
     return costs;
 }
 
-// Two cores with AVX-512 and BF16. merge_ns follows from the point at which heads broke even with a
-// small model there (docs/lab/engine.md). On processors with slower products, merges are slower
-// too.
+// Two cores with AVX-512 and BF16. merge_ns follows from the point at which common prefixes broke
+// even with a small model there (docs/lab/engine.md). On processors with slower products, merges
+// are slower too.
 DeviceCosts processor() {
     DeviceCosts costs;
     costs.step_tokens = 512;

@@ -36,7 +36,7 @@ class SimBackend : public Backend {
     bool feeds(const SampleInput &) const override { return options_.overlap != 0; }
     double last_run_seconds() const override { return seconds_; }
 
-    double head_cost() const { return options_.head_cost; }
+    double common_prefix_cost() const { return options_.common_prefix_cost; }
     // Over all batches that went forward; zeros if no device is described.
     const StepSeconds &spent() const { return spent_; }
 

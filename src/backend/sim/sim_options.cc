@@ -58,8 +58,9 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
         return read_number(key, value, 0, 1e12, "not in [0, 1e12]", &out->host_us);
     if (key == "overlap") return read_number(key, value, 0, 1, "not 0 or 1", &out->overlap);
     if (key == "device" || key == "kv_type") return {}; // read before all others
-    if (key == "head_cost")
-        return read_number(key, value, 0, most_head_cost, "not in [0, 1024]", &out->head_cost);
+    if (key == "common_prefix_cost")
+        return read_number(key, value, 0, most_common_prefix_cost, "not in [0, 1024]",
+                           &out->common_prefix_cost);
     if (key == "fails_after")
         return read_number(key, value, -1, int32, "not in [-1, 2^31)", &out->fails_after);
     if (key == "failing_device")
@@ -158,10 +159,11 @@ Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &
             static_cast<long long>(options.kv_memory_bytes), costs.name.c_str(),
             static_cast<long long>(costs.memory_bytes), static_cast<long long>(left));
     }
-    const bool in_order = costs.on_gpu() && options.reproducible; // heads then have no price
+    const bool in_order =
+        costs.on_gpu() && options.reproducible; // common prefixes then have no price
     // The rates for f32 were also derived by counting two bytes.
     out->costs.emplace(std::move(costs), *model, std::min<int64_t>(kv_bytes, 2));
-    out->head_cost = in_order ? 0 : head_cost(*out->costs);
+    out->common_prefix_cost = in_order ? 0 : common_prefix_cost(*out->costs);
     return {};
 }
 

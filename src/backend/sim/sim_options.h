@@ -25,7 +25,7 @@
 //                                        model's shape; pages, page_tokens and the tokens of a step are as on
 //                                        that device, unless given. Not with tokens_per_second, step_floor_us,
 //                                        kv_bandwidth, step_overhead_us or host_us; needs a model
-//   head_cost           the device's   what a head costs (PlanOptions::head_cost); 0: not known
+//   common_prefix_cost           the device's   what a common prefix costs (PlanOptions::common_prefix_cost); 0: not known
 //   fails_after         -1 (never)     the device fails once it has computed this many batches
 //   failing_device      -1 (each)      only this one of the devices fails
 #pragma once
@@ -58,7 +58,7 @@ struct SimOptions {
     double step_overhead_us = 0;
     double host_us = 0;
     int32_t overlap = 0;
-    double head_cost = 0;
+    double common_prefix_cost = 0;
     int64_t fails_after = -1;
     int32_t failing_device = -1;
     // From the model's shape: keys and values of one token.

@@ -21,7 +21,7 @@ constexpr double rope_bytes = 4;
 constexpr double sampling_bytes = 12;  // an f32 logit written once and read twice
 constexpr int32_t padded_queries = 64; // rows of a matrix tile: fewer cost the same
 // merge_ns is the time per head if this many heads share keys: the cost depends on the number of KV
-// heads.
+// common prefixes.
 constexpr double merge_heads = 4;
 constexpr int32_t streamed_queries = 2; // up to this many queries read a node at memory bandwidth
 
@@ -246,7 +246,8 @@ double StepCost::merge_seconds() const {
 }
 
 double StepCost::token_seconds() const {
-    // Not the default step size, because head sharing was measured with these (docs/lab/engine.md).
+    // Not the default step size, because common prefix sharing was measured with these
+    // (docs/lab/engine.md).
     const bool experts = !expert_products_.empty();
     const int64_t tokens = std::min<int64_t>(experts ? 8192 : 4096, costs_.tokens_of_step(experts));
     TokenBatch prompt;
@@ -256,11 +257,11 @@ double StepCost::token_seconds() const {
     return seconds(prompt).total() / length;
 }
 
-double head_cost(const StepCost &cost) {
-    // Excludes heads near their break-even, since predictions are off by a few per cent
+double common_prefix_cost(const StepCost &cost) {
+    // Excludes common prefixes near their break-even, since predictions are off by a few per cent
     // (docs/lab/engine.md).
     constexpr double margin = 1.4;
-    return std::min(margin * cost.merge_seconds() / cost.token_seconds(), most_head_cost);
+    return std::min(margin * cost.merge_seconds() / cost.token_seconds(), most_common_prefix_cost);
 }
 
 double StepCost::host_seconds(const TokenBatch &batch) const {

@@ -89,8 +89,8 @@ class StepCost {
     double head_ = 0, vocabulary_ = 0;
 };
 
-// PlanOptions::head_cost: what a head costs each token below it, namely one more merge, in tokens
-// of a prompt, times a margin, so that a chosen head never loses.
-double head_cost(const StepCost &cost);
+// PlanOptions::common_prefix_cost: what a common prefix costs each token below it, namely one more
+// merge, in tokens of a prompt, times a margin, so that a chosen common prefix never loses.
+double common_prefix_cost(const StepCost &cost);
 
 } // namespace batchllm

@@ -13,7 +13,7 @@ Result<std::vector<Value>> Evaluator::iterate(const Value &value) {
     case Kind::undefined:
         return items;
     case Kind::sequence: {
-        Sequence &sequence = value.sequence();
+        SequenceObject &sequence = value.sequence();
         RETURN_IF_ERROR(charge(sequence.items.size() / 8));
         if (sequence.read_once()) {
             items.assign(sequence.items.begin() + static_cast<std::ptrdiff_t>(sequence.taken),
@@ -138,7 +138,7 @@ Status Evaluator::append_repr(const Value &value, std::string *out) {
     default:
         return template_error("printing a %s is not supported", value.type_name());
     }
-    const Sequence &sequence = value.sequence();
+    const SequenceObject &sequence = value.sequence();
     if (sequence.read_once() || sequence.type == SequenceType::range) {
         return template_error("printing a %s is not supported", value.type_name());
     }

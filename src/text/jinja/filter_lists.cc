@@ -82,7 +82,7 @@ Result<Value> list(Evaluator *evaluator, const Value &value, const CallArguments
 Result<Value> first(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
     RETURN_IF_ERROR(no_arguments("first", arguments));
     if (value.is(Kind::sequence) && value.sequence().read_once()) {
-        Sequence &sequence = value.sequence();
+        SequenceObject &sequence = value.sequence();
         if (sequence.taken == sequence.items.size()) {
             RETURN_IF_ERROR(sequence.failure);
             return Value::undefined("the first item");

@@ -313,7 +313,7 @@ Result<bool> Evaluator::contains(const Value &container, const Value &item) {
         RETURN_IF_ERROR(charge_lookup(container.dict(), item));
         return container.dict().find(item) != nullptr;
     case Kind::sequence: {
-        Sequence &sequence = container.sequence();
+        SequenceObject &sequence = container.sequence();
         if (sequence.read_once()) {
             // Reads as far as the item and leaves the rest.
             while (sequence.taken < sequence.items.size()) {

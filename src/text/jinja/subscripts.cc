@@ -137,7 +137,7 @@ Result<Value> Evaluator::slice(const Value &object, const Value &from, const Val
         return object.typed(made);
     }
     if (object.is(Kind::sequence) && object.sequence().indexed()) {
-        const Sequence &sequence = object.sequence();
+        const SequenceObject &sequence = object.sequence();
         if (sequence.type == SequenceType::range) {
             return template_error("a slice of a range is not supported");
         }

@@ -38,7 +38,7 @@ class Converter {
         case JsonView::Kind::string:
             return Value::string(*view.string());
         case JsonView::Kind::number:
-            if (const auto integer = view.integer()) return Value::integer(*integer);
+            if (view.is_integer() && view.integer()) return Value::integer(*view.integer());
             return number(*view.number_text(), view.number());
         case JsonView::Kind::boolean:
             return Value::boolean(*view.boolean());

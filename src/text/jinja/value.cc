@@ -12,7 +12,7 @@ bool equal_items(const std::vector<Value> &a, const std::vector<Value> &b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), equal);
 }
 
-bool equal_sequences(const Sequence &a, const Sequence &b) {
+bool equal_sequences(const SequenceObject &a, const SequenceObject &b) {
     if (&a == &b) return true;
     if (a.type != b.type) return false;
     if (a.indexed()) return equal_items(a.items, b.items);
@@ -188,7 +188,7 @@ Result<Value> Heap::string(std::string text) {
 }
 
 Result<Value> Heap::sequence(SequenceType type, std::vector<Value> items) {
-    ASSIGN_OR_RETURN(Sequence *const made, make<Sequence>());
+    ASSIGN_OR_RETURN(SequenceObject *const made, make<SequenceObject>());
     RETURN_IF_ERROR(take(items.size() * sizeof(Value)));
     for (const Value &item : items) made->depth = std::max(made->depth, item.depth() + 1);
     if (made->depth > most_depth) {

@@ -47,7 +47,7 @@ enum class SequenceType : uint8_t {
     dict_values,
 };
 
-struct Sequence;
+struct SequenceObject;
 struct Dict;
 struct Namespace;
 struct Loop;
@@ -90,7 +90,7 @@ class Value {
     // A string of the same type as this one.
     Value typed(std::string_view text) const { return markup_ ? markup(text) : string(text); }
     Value typed(const Value &text) const { return typed(text.text()); }
-    explicit Value(Sequence *sequence) : kind_(Kind::sequence) { sequence_ = sequence; }
+    explicit Value(SequenceObject *sequence) : kind_(Kind::sequence) { sequence_ = sequence; }
     explicit Value(const Dict *dict) : kind_(Kind::dict) { dict_ = dict; }
     explicit Value(Namespace *name_space) : kind_(Kind::name_space) { namespace_ = name_space; }
     explicit Value(Loop *loop) : kind_(Kind::loop) { loop_ = loop; }
@@ -109,7 +109,7 @@ class Value {
     }                                            // undefined: its name; large_integer
     int64_t integer() const { return integer_; } // booleans: 0 or 1
     double real() const { return is(Kind::real) ? real_ : static_cast<double>(integer_); }
-    Sequence &sequence() const { return *sequence_; }
+    SequenceObject &sequence() const { return *sequence_; }
     const Dict &dict() const { return *dict_; }
     Namespace &name_space() const { return *namespace_; }
     Loop &loop() const { return *loop_; }
@@ -135,7 +135,7 @@ class Value {
         Text text_;
         int64_t integer_;
         double real_;
-        Sequence *sequence_;
+        SequenceObject *sequence_;
         const Dict *dict_;
         Namespace *namespace_;
         Loop *loop_;
@@ -147,7 +147,7 @@ struct Object {
     virtual ~Object() = default;
 };
 
-struct Sequence : Object {
+struct SequenceObject : Object {
     SequenceType type = SequenceType::list;
     int32_t depth = 1;
     size_t taken = 0; // generator: how many items have been read

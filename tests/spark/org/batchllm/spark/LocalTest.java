@@ -56,6 +56,8 @@ public final class LocalTest {
         oneConstraintHoldsForAllRows();
         rowsHaveConstraintsOfTheirOwn();
         aLooseSchemaIsTaken();
+        answersOfASchemaAreAColumnOfTheirValues();
+        whatNoRowCanRunWithFailsTheJob();
         vectorsAreTheReferences();
         labelsAreTheReferences();
         plansAreReused();
@@ -242,10 +244,11 @@ public final class LocalTest {
         for (int i = 0; i < 40; ++i) {
             Row row = results.get(i);
             String error = row.getAs("error");
-            String expected = i == 3 || i == 5 ? "ROW_EMPTY"
-                    : i == 7                   ? "ROW_UNKNOWN_TOKEN"
-                    : i == 9                   ? "ROW_TOO_LONG"
-                                               : null;
+            String expected = i == 3 ? "ROW_NULL"
+                    : i == 5         ? "ROW_EMPTY"
+                    : i == 7         ? "ROW_UNKNOWN_TOKEN"
+                    : i == 9         ? "ROW_TOO_LONG"
+                                     : null;
             if (expected == null) {
                 check(error == null && row.getAs("tokens").equals(good.get(i).getAs("tokens")),
                         "row " + i + ": " + row);
@@ -530,6 +533,42 @@ public final class LocalTest {
                 check(List.of("b", "cd").contains(row.<String>getAs("text")), row.toString());
             }
         }
+    }
+
+    private static void answersOfASchemaAreAColumnOfTheirValues() {
+        BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
+        BatchLlmOptions options = text().keyColumn("id").jsonSchema(TOY).parsed(true);
+        for (Row row : BatchLlm.transform(texts(6), options.maxTokens(40), metrics).collectAsList()) {
+            Row parsed = row.getAs("parsed");
+            String json = row.getAs("text");
+            check(json.equals("{\"b\":\"" + parsed.<String>getAs("b") + "\",\"a\":" + parsed.<Boolean>getAs("a") + "}"),
+                    row.toString());
+        }
+        check(metrics.cutOffResults() == 0, metrics.toString());
+        Dataset<Row> cut = BatchLlm.transform(texts(6), options.maxTokens(2).resultPrefix("m_"), metrics);
+        check(cut.filter("m_parsed is null and m_finish_reason = 'length'").count() == 6, "what is cut off has no value");
+        check(metrics.cutOffResults() == 6 && metrics.toString().contains("Cut off by maxTokens: 6"), metrics.toString());
+        check(metrics.warnings().stream().anyMatch(one -> one.contains("were cut off by max_tokens")),
+                metrics.warnings().toString());
+        fails(() -> BatchLlm.transform(texts(1), text().parsed(true)), "parsed: needs a jsonSchema");
+        check(SchemaTypes.of("{\"type\":\"object\",\"properties\":{\"n\":{\"type\":[\"integer\",\"null\"]},"
+                                    + "\"l\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/x\"}},\"r\":{\"$ref\":\"#\"},"
+                                    + "\"m\":{\"type\":\"object\",\"additionalProperties\":{\"enum\":[1.5,2]}}},"
+                                    + "\"$defs\":{\"x\":{\"const\":true}}}")
+                        .catalogString()
+                        .equals("struct<n:bigint,l:array<boolean>,r:struct<n:bigint,l:array<boolean>,r:string,"
+                                + "m:map<string,double>>,m:map<string,double>>"),
+                "types of a schema");
+    }
+
+    private static void whatNoRowCanRunWithFailsTheJob() {
+        fails(() -> answers(texts(3), text().keyColumn("id").temperature(-1)), "no row can run: temperature is -1");
+        fails(() -> answers(texts(3), text().keyColumn("id").maxTokens(0)), "no row can run: max_tokens is 0");
+        check(answers(texts(3), text().keyColumn("id")).size() == 3, "the engine after a wrong option");
+        Dataset<Row> own = texts(3).withColumn("heat", functions.expr("if(id = 1, -1.0, 0.0)"));
+        List<Row> rows = answers(own, text().keyColumn("id").temperature(-1).temperatureColumn("heat"));
+        check(rows.get(1).<String>getAs("error").startsWith("ROW_INVALID_PARAMETER") && rows.get(0).getAs("error") == null,
+                "a row's own parameter is its own fault");
     }
 
     private static void aLooseSchemaIsTaken() {

@@ -283,8 +283,8 @@ public final class PartitioningTest {
         return parts;
     }
 
-    private static PromptSample sample(List<Row> rows, int capacity, int headBytes) {
-        PromptSample sample = new PromptSample(capacity, headBytes);
+    private static PromptSample sample(List<Row> rows, int capacity, int startBytes) {
+        PromptSample sample = new PromptSample(capacity, startBytes);
         for (Row row : rows) sample.add(row.prompt, row.prompt.length, row.key);
         return sample;
     }

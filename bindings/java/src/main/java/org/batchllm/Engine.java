@@ -1,10 +1,12 @@
 package org.batchllm;
 
+import java.lang.System.Logger;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Locale;
 import java.util.NoSuchElementException;
 import java.util.Objects;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -27,6 +29,8 @@ import java.util.stream.LongStream;
  */
 public final class Engine implements AutoCloseable {
     private static final double SLICE_SECONDS = 0.1;
+    /** Of two answers of a reranker together; below it they are probably not what the model answers with. */
+    private static final double LEAST_PROBABILITY = 0.05;
 
     private final batchllm_engine engine;
     private final Handle handle;
@@ -36,8 +40,11 @@ public final class Engine implements AutoCloseable {
     private boolean running;
     private boolean polled = true; // poll has returned a result for every row
 
-    private Engine(batchllm_engine engine, Constraints constraints, Runnable free) {
+    private final Logger logger;
+
+    private Engine(batchllm_engine engine, Constraints constraints, Logger logger, Runnable free) {
         this.engine = engine;
+        this.logger = logger;
         this.constraints = constraints;
         handle = new Handle("engine", free);
     }
@@ -61,7 +68,7 @@ public final class Engine implements AutoCloseable {
             if (engine == null) NativeLog.remove(logNumber);
         }
         Constraints constraints = new Constraints();
-        return new Engine(engine, constraints, freeing(engine, constraints, logNumber));
+        return new Engine(engine, constraints, options.logger(), freeing(engine, constraints, logNumber));
     }
 
     /** Static, because what a cleaner runs must not refer to the Engine. */
@@ -77,10 +84,12 @@ public final class Engine implements AutoCloseable {
      * Adds rows. The columns are copied in one native call. Every row gets a result, even an invalid one.
      *
      * @param rows add many at a time, since they are planned together
+     * @throws BatchLlmException.InvalidArgument if no row can run with the parameters that all of them have; in a list
+     *     with parameters for each row, wrong ones only fail their row ({@link Status#ROW_INVALID_PARAMETER})
      */
     public void add(Rows rows) {
         try (Handle.Use use = handle.use()) {
-            rows.addTo(engine, constraints); // all of them, or none and an exception
+            rows.addTo(engine, constraints, stats().rows()); // an exception: none, but for lack of memory
             polled = false;
         }
     }
@@ -96,6 +105,25 @@ public final class Engine implements AutoCloseable {
         try (Handle.Use use = handle.use()) {
             String warnings = constraints.prepare(engine, constraint);
             return warnings.isEmpty() ? List.of() : List.of(warnings.split("\n"));
+        }
+    }
+
+    /**
+     * Checks whether rows with these parameters can run at all, whatever their prompts. {@link #add} does this for rows
+     * that all have the same parameters.
+     *
+     * @param params of rows of this engine
+     * @throws BatchLlmException.InvalidArgument if none can; the message says why
+     */
+    public void check(SamplingParams params) {
+        try (Handle.Use use = handle.use()) {
+            batchllm_params_column column = SamplingParams.column(List.of(params));
+            try {
+                constraints.set(engine, column, List.of(params));
+                Native.batchllm_check_params(engine, column);
+            } finally {
+                column.delete();
+            }
         }
     }
 
@@ -331,15 +359,36 @@ public final class Engine implements AutoCloseable {
      * @param prompts each with a query and a document, in the wording that the model was trained on
      * @param positive the answer for a relevant document, for example "yes"
      * @param negative the answer for an irrelevant one
-     * @return from 0 to 1, in the order of the prompts; NaN for a prompt that failed
+     * @return from 0 to 1, in the order of the prompts; NaN for a prompt that failed, and the log says why. The log also
+     *     has a warning if the model expects other words
      */
     public double[] rerank(Collection<String> prompts, String positive, String negative) {
         try (Results results = generate(Rows.ofScores(prompts, List.of(positive, negative)))) {
             double[] ranks = new double[results.size()];
+            int failed = 0;
+            String reason = null; // of the first row that failed
+            double both = 0; // the sum over rows of the probability of either answer
             for (int i = 0; i < ranks.length; i++) {
                 Result result = results.get(i);
                 double[] scores = result.scores();
                 ranks[i] = result.ok() ? 1 / (1 + Math.exp(scores[1] - scores[0])) : Double.NaN;
+                if (result.ok()) both += Math.exp(scores[0]) + Math.exp(scores[1]);
+                else if (failed++ == 0) reason = "row " + i + ": " + result.error();
+            }
+            if (failed > 0) {
+                logger.log(Logger.Level.WARNING, "rerank: " + failed + " rows failed, so their ranks are NaN; " + reason);
+            }
+            int good = ranks.length - failed;
+            if (good > 0 && both / good < LEAST_PROBABILITY) {
+                logger.log(
+                        Logger.Level.WARNING,
+                        String.format(
+                                Locale.ROOT,
+                                "rerank: the model expects neither \"%s\" nor \"%s\" after these prompts: together they have a"
+                                        + " probability of %.2g. It may need a space before them, or other words",
+                                positive,
+                                negative,
+                                both / good));
             }
             return ranks;
         }

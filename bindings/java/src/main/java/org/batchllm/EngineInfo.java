@@ -16,7 +16,7 @@ public final class EngineInfo {
     private final long kvPageBytes;
     private final long stateSlots;
     private final long stateSlotBytes;
-    private final double headCost;
+    private final double commonPrefixCost;
     private final long stepTokens;
     private final long maxRequestTokens;
 
@@ -35,7 +35,7 @@ public final class EngineInfo {
         kvPageBytes = info.getKv_page_bytes();
         stateSlots = info.getState_slots();
         stateSlotBytes = info.getState_slot_bytes();
-        headCost = info.getHead_cost();
+        commonPrefixCost = info.getCommon_prefix_cost();
         stepTokens = info.getStep_tokens();
         maxRequestTokens = info.getMax_request_tokens();
     }
@@ -167,12 +167,12 @@ public final class EngineInfo {
     }
 
     /**
-     * What a head costs each token below it, for {@link PlanOptions.Builder#headCost}.
+     * What a common prefix costs each token below it, for {@link PlanOptions.Builder#commonPrefixCost}.
      *
      * @return computed tokens; 0: not known
      */
-    public double headCost() {
-        return headCost;
+    public double commonPrefixCost() {
+        return commonPrefixCost;
     }
 
     /**

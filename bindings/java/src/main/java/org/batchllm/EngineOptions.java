@@ -66,7 +66,7 @@ public final class EngineOptions {
     }
 
     /** Sets options. */
-    public static final class Builder implements Cloneable {
+    public static final class Builder extends PlanningBuilder<Builder> {
         private final String modelDirectory;
         private String backend;
         private String devices;
@@ -79,10 +79,6 @@ public final class EngineOptions {
         private Long stepTokens;
         private Long maxRequestTokens;
         private Long maxRequests;
-        private Sharing sharing;
-        private Integer levels;
-        private GroupOrder order;
-        private Integer minPrefixTokens;
         private boolean reproducible;
         private Long seed;
         private Logger logger;
@@ -202,51 +198,6 @@ public final class EngineOptions {
         }
 
         /**
-         * Which prefixes prompts share.
-         *
-         * @param value default {@link Sharing#OPTIMAL}
-         * @return this
-         */
-        public Builder sharing(Sharing value) {
-            sharing = value;
-            return this;
-        }
-
-        /**
-         * Whether prefixes also share their beginnings (heads).
-         *
-         * @param value 0 (the default): they share those heads that save more than they cost with this model; 1: one
-         *     shared prefix per row; 2: they share all heads
-         * @return this
-         */
-        public Builder levels(int value) {
-            levels = value;
-            return this;
-        }
-
-        /**
-         * The order in which groups are computed.
-         *
-         * @param value default {@link GroupOrder#DECODE_FIRST}
-         * @return this
-         */
-        public Builder order(GroupOrder value) {
-            order = value;
-            return this;
-        }
-
-        /**
-         * Prefixes shorter than this are not shared.
-         *
-         * @param value tokens; default 0: 16
-         * @return this
-         */
-        public Builder minPrefixTokens(int value) {
-            minPrefixTokens = value;
-            return this;
-        }
-
-        /**
          * A row's results are the same bits whatever rows are computed with it, shared or not, for any step size,
          * memory and number of threads. On "cuda" in 16 bits this holds if the row shares the same prefixes.
          *
@@ -298,11 +249,7 @@ public final class EngineOptions {
          * @return options that later calls here do not change
          */
         public EngineOptions build() {
-            try {
-                return new EngineOptions((Builder) clone());
-            } catch (CloneNotSupportedException impossible) {
-                throw new AssertionError(impossible);
-            }
+            return new EngineOptions(copy());
         }
     }
 }

@@ -22,6 +22,8 @@ public final class EngineStats {
     private final long stateSlotsTotal;
     private final long stateSlotsPeak;
     private final long stateSlotBytes;
+    private final long constrainedResults;
+    private final long cutOffResults;
     private final double savingRatio;
     private final double loadSeconds;
     private final double tokenizeSeconds;
@@ -49,6 +51,8 @@ public final class EngineStats {
         stateSlotsTotal = stats.getState_slots_total();
         stateSlotsPeak = stats.getState_slots_peak();
         stateSlotBytes = stats.getState_slot_bytes();
+        constrainedResults = stats.getConstrained_results();
+        cutOffResults = stats.getCut_off_results();
         savingRatio = stats.getSaving_ratio();
         loadSeconds = stats.getLoad_seconds();
         tokenizeSeconds = stats.getTokenize_seconds();
@@ -218,6 +222,24 @@ public final class EngineStats {
      */
     public long stateSlotBytes() {
         return stateSlotBytes;
+    }
+
+    /**
+     * Results of rows with a constraint that ended by themselves or at their max_tokens.
+     *
+     * @return a count
+     */
+    public long constrainedResults() {
+        return constrainedResults;
+    }
+
+    /**
+     * How many of these max_tokens cut off: their texts are only the beginnings of valid ones.
+     *
+     * @return a count
+     */
+    public long cutOffResults() {
+        return cutOffResults;
     }
 
     /**

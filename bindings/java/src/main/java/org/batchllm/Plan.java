@@ -181,13 +181,13 @@ public final class Plan implements AutoCloseable {
     /** The groups of a plan in scheduling order, as columns. */
     public static final class Groups {
         private final long[] prefixTokens;
-        private final long[] headTokens;
+        private final long[] commonPrefixTokens;
         private final long[] rowOffsets;
         private final long[] rows;
 
         private Groups(batchllm_plan_groups groups) {
             prefixTokens = Buffers.longs((ByteBuffer) Native.batchllm_plan_groups_column_prefix_tokens(groups));
-            headTokens = Buffers.longs((ByteBuffer) Native.batchllm_plan_groups_column_head_tokens(groups));
+            commonPrefixTokens = Buffers.longs((ByteBuffer) Native.batchllm_plan_groups_column_common_prefix_tokens(groups));
             rowOffsets = Buffers.longs((ByteBuffer) Native.batchllm_plan_groups_column_row_offsets(groups));
             rows = Buffers.longs((ByteBuffer) Native.batchllm_plan_groups_column_rows(groups));
         }
@@ -217,8 +217,8 @@ public final class Plan implements AutoCloseable {
          * @param group from 0
          * @return tokens; 0 unless levels is 2
          */
-        public long headTokens(int group) {
-            return headTokens[group];
+        public long commonPrefixTokens(int group) {
+            return commonPrefixTokens[group];
         }
 
         /**

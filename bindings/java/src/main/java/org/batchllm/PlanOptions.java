@@ -2,22 +2,10 @@ package org.batchllm;
 
 /** How rows are planned. Immutable; options that are not set have the library's defaults. */
 public final class PlanOptions {
-    private final Sharing sharing;
-    private final int levels;
-    private final GroupOrder order;
-    private final int minPrefixTokens;
-    private final boolean selfContained;
-    private final long tokenizerFingerprint;
-    private final double headCost;
+    private final Builder values;
 
-    private PlanOptions(Builder from) {
-        sharing = from.sharing;
-        levels = from.levels;
-        order = from.order;
-        minPrefixTokens = from.minPrefixTokens;
-        selfContained = from.selfContained;
-        tokenizerFingerprint = from.tokenizerFingerprint;
-        headCost = from.headCost;
+    private PlanOptions(Builder values) {
+        this.values = values;
     }
 
     /**
@@ -32,72 +20,23 @@ public final class PlanOptions {
     /** The native options. The caller must delete them. */
     batchllm_plan_options make() {
         batchllm_plan_options options = new batchllm_plan_options();
-        options.setEnlarge(sharing.number);
-        options.setLevels(levels);
-        options.setOrder(order.number);
-        options.setMin_prefix_tokens(minPrefixTokens);
-        options.setSelf_contained(selfContained ? 1 : 0);
-        options.setTokenizer_fingerprint(tokenizerFingerprint);
-        options.setHead_cost(headCost);
+        if (values.sharing != null) options.setEnlarge(values.sharing.number);
+        if (values.levels != null) options.setLevels(values.levels);
+        if (values.order != null) options.setOrder(values.order.number);
+        if (values.minPrefixTokens != null) options.setMin_prefix_tokens(values.minPrefixTokens);
+        options.setSelf_contained(values.selfContained ? 1 : 0);
+        options.setTokenizer_fingerprint(values.tokenizerFingerprint);
+        options.setCommon_prefix_cost(values.commonPrefixCost);
         return options;
     }
 
     /** Sets options. */
-    public static final class Builder {
-        private Sharing sharing = Sharing.OPTIMAL;
-        private int levels;
-        private GroupOrder order = GroupOrder.DECODE_FIRST;
-        private int minPrefixTokens;
+    public static final class Builder extends PlanningBuilder<Builder> {
         private boolean selfContained;
         private long tokenizerFingerprint;
-        private double headCost;
+        private double commonPrefixCost;
 
         private Builder() {}
-
-        /**
-         * Which prefixes rows share.
-         *
-         * @param value default {@link Sharing#OPTIMAL}
-         * @return this
-         */
-        public Builder sharing(Sharing value) {
-            sharing = value;
-            return this;
-        }
-
-        /**
-         * Whether prefixes also share their beginnings (heads).
-         *
-         * @param value 0 (the default): they share those heads that save more than they cost, by headCost; 1: one
-         *     shared prefix per row; 2: they share all heads
-         * @return this
-         */
-        public Builder levels(int value) {
-            levels = value;
-            return this;
-        }
-
-        /**
-         * The order of groups.
-         *
-         * @param value default {@link GroupOrder#DECODE_FIRST}
-         * @return this
-         */
-        public Builder order(GroupOrder value) {
-            order = value;
-            return this;
-        }
-
-        /**
-         * Prefixes shorter than this are not shared.
-         *
-         * @param value tokens; default 0: 16
-         * @return this
-         */
-        public Builder minPrefixTokens(int value) {
-            minPrefixTokens = value;
-            return this;
-        }
 
         /**
          * Whether the plan contains the rows' tokens.
@@ -122,13 +61,13 @@ public final class PlanOptions {
         }
 
         /**
-         * What a head costs each token below it, for levels 0.
+         * What a common prefix costs each token below it, for levels 0.
          *
-         * @param value computed tokens, {@link EngineInfo#headCost}; default 0: not known, so no heads are shared
+         * @param value computed tokens, {@link EngineInfo#commonPrefixCost}; default 0: not known, so no common prefixes are shared
          * @return this
          */
-        public Builder headCost(double value) {
-            headCost = value;
+        public Builder commonPrefixCost(double value) {
+            commonPrefixCost = value;
             return this;
         }
 
@@ -138,7 +77,7 @@ public final class PlanOptions {
          * @return options that later calls here do not change
          */
         public PlanOptions build() {
-            return new PlanOptions(this);
+            return new PlanOptions(copy());
         }
     }
 }

@@ -46,7 +46,7 @@ public final class PlanStats {
     }
 
     /**
-     * 1: one shared prefix per row; 2: prefixes also share heads; 0: those heads that save more than they cost.
+     * 1: one shared prefix per row; 2: prefixes also share common prefixes; 0: those common prefixes that save more than they cost.
      *
      * @return 0, 1 or 2, as requested
      */

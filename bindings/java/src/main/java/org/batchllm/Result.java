@@ -94,7 +94,7 @@ public final class Result {
     /**
      * Why the row failed.
      *
-     * @return the status's name and a text: "BATCHLLM_ERROR_ROW_TOO_LONG: ..."; null if it did not
+     * @return the status's name and a text: "ROW_TOO_LONG: ..."; null if it did not
      */
     public String error() {
         return error;
@@ -149,7 +149,7 @@ public final class Result {
     /**
      * The generated text. A row may end within a character; such bytes become U+FFFD.
      *
-     * @return the text; empty if the engine has no tokenizer
+     * @return the text; null for a row that failed; empty if the engine has no tokenizer
      */
     public String text() {
         return text;

@@ -140,7 +140,9 @@ public final class Results implements AutoCloseable, Iterable<Result> {
             return ints(tokens, (int) tokenOffsets.get(i), (int) tokenOffsets.get(i + 1));
         }
 
+        /** Null for a row that failed. */
         String text(int i) {
+            if (statuses.get(i) != Status.OK) return null;
             return string(text, (int) textOffsets.get(i), (int) textOffsets.get(i + 1));
         }
 
@@ -291,7 +293,7 @@ public final class Results implements AutoCloseable, Iterable<Result> {
     /**
      * Every result's text.
      *
-     * @return as many as there are results
+     * @return as many as there are results; null for a row that failed
      */
     public List<String> texts() {
         try (Handle.Use use = handle.share()) {

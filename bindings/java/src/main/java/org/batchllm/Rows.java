@@ -2,6 +2,7 @@ package org.batchllm;
 
 import java.nio.LongBuffer;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collection;
 import java.util.IdentityHashMap;
 import java.util.List;
@@ -13,6 +14,8 @@ import java.util.Objects;
  * copies that share the columns.
  */
 public final class Rows {
+    private static final int[] NONE = {};
+
     private final TextColumn text;
     private final boolean chat; // whether the texts are conversations
     private final TokenColumn tokens;
@@ -21,7 +24,9 @@ public final class Rows {
     private final Object continuationRows;
     private final Object tags;
     private final List<SamplingParams> params;
+    private final boolean common; // whether `params` are one item for all rows
     private final Table table;
+    private final int[] nulls; // the numbers of rows without a prompt, rising; the columns have only the others
 
     private Rows(
             Table table,
@@ -32,7 +37,9 @@ public final class Rows {
             TokenColumn tokenContinuations,
             Object continuationRows,
             Object tags,
-            List<SamplingParams> params) {
+            List<SamplingParams> params,
+            boolean common,
+            int[] nulls) {
         this.table = table;
         this.text = text;
         this.chat = chat;
@@ -42,6 +49,31 @@ public final class Rows {
         this.continuationRows = continuationRows;
         this.tags = tags;
         this.params = params;
+        this.common = common;
+        this.nulls = nulls;
+    }
+
+    private static Rows ofPrompts(TextColumn text, boolean chat, TokenColumn tokens, int[] nulls) {
+        return new Rows(null, text, chat, tokens, null, null, null, null, null, false, nulls);
+    }
+
+    private static Rows ofTexts(Collection<? extends CharSequence> prompts, boolean chat) {
+        List<CharSequence> given = new ArrayList<>(prompts.size());
+        int[] nulls = split(prompts, given);
+        return ofPrompts(TextColumn.of(given), chat, null, nulls);
+    }
+
+    /** Adds the items that are not null to `given`, and returns the numbers of the others. */
+    private static <T> int[] split(Collection<? extends T> items, List<T> given) {
+        int[] nulls = new int[items.size()];
+        int count = 0;
+        int row = 0;
+        for (T item : items) {
+            if (item == null) nulls[count++] = row;
+            else given.add(item);
+            row++;
+        }
+        return Arrays.copyOf(nulls, count);
     }
 
     /**
@@ -51,27 +83,27 @@ public final class Rows {
      * @return rows with default parameters
      */
     public static Rows ofText(TextColumn prompts) {
-        return new Rows(null, Objects.requireNonNull(prompts), false, null, null, null, null, null, null);
+        return ofPrompts(Objects.requireNonNull(prompts), false, null, NONE);
     }
 
     /**
      * The same from strings.
      *
-     * @param prompts one for each row
+     * @param prompts one for each row; a row whose prompt is null gets {@link Status#ROW_NULL}
      * @return rows with default parameters
      */
     public static Rows ofText(Collection<? extends CharSequence> prompts) {
-        return ofText(TextColumn.of(prompts));
+        return ofTexts(prompts, false);
     }
 
     /**
      * The same from strings.
      *
-     * @param prompts one for each row
+     * @param prompts one for each row; a row whose prompt is null gets {@link Status#ROW_NULL}
      * @return rows with default parameters
      */
     public static Rows ofText(String... prompts) {
-        return ofText(TextColumn.of(prompts));
+        return ofTexts(Arrays.asList(prompts), false);
     }
 
     /**
@@ -83,27 +115,27 @@ public final class Rows {
      * @return rows with default parameters
      */
     public static Rows ofChat(TextColumn conversations) {
-        return new Rows(null, Objects.requireNonNull(conversations), true, null, null, null, null, null, null);
+        return ofPrompts(Objects.requireNonNull(conversations), true, null, NONE);
     }
 
     /**
      * The same from strings.
      *
-     * @param conversations one for each row
+     * @param conversations one for each row; a row whose conversation is null gets {@link Status#ROW_NULL}
      * @return rows with default parameters
      */
     public static Rows ofChat(Collection<? extends CharSequence> conversations) {
-        return ofChat(TextColumn.of(conversations));
+        return ofTexts(conversations, true);
     }
 
     /**
      * The same from strings.
      *
-     * @param conversations one for each row
+     * @param conversations one for each row; a row whose conversation is null gets {@link Status#ROW_NULL}
      * @return rows with default parameters
      */
     public static Rows ofChat(String... conversations) {
-        return ofChat(TextColumn.of(conversations));
+        return ofTexts(Arrays.asList(conversations), true);
     }
 
     /**
@@ -114,7 +146,7 @@ public final class Rows {
      * @return rows with default parameters
      */
     public static Rows ofTable(Table table) {
-        return new Rows(Objects.requireNonNull(table), null, false, null, null, null, null, null, null);
+        return new Rows(Objects.requireNonNull(table), null, false, null, null, null, null, null, null, false, NONE);
     }
 
     /**
@@ -124,7 +156,7 @@ public final class Rows {
      * @return rows with default parameters
      */
     public static Rows ofTokens(TokenColumn prompts) {
-        return new Rows(null, null, false, Objects.requireNonNull(prompts), null, null, null, null, null);
+        return ofPrompts(null, false, Objects.requireNonNull(prompts), NONE);
     }
 
     /**
@@ -146,7 +178,9 @@ public final class Rows {
                 null,
                 Buffers.of(rows),
                 null,
-                null);
+                null,
+                false,
+                NONE);
     }
 
     /**
@@ -167,13 +201,15 @@ public final class Rows {
                 Objects.requireNonNull(continuations),
                 Buffers.of(rows),
                 null,
-                null);
+                null,
+                false,
+                NONE);
     }
 
     /**
      * The same from strings, with the same continuations for every prompt.
      *
-     * @param prompts one for each row
+     * @param prompts one for each row; a row whose prompt is null gets {@link Status#ROW_NULL}
      * @param continuations the continuations of every prompt
      * @return rows to be scored
      */
@@ -183,14 +219,27 @@ public final class Rows {
             if (continuation == null) throw new IllegalArgumentException("continuation " + place + " is null");
             place++;
         }
-        long[] rows = new long[prompts.size() + 1];
-        String[] all = new String[Math.multiplyExact(prompts.size(), continuations.size())];
+        List<String> given = new ArrayList<>(prompts.size());
+        int[] nulls = split(prompts, given);
+        long[] rows = new long[given.size() + 1];
+        String[] all = new String[Math.multiplyExact(given.size(), continuations.size())];
         int end = 0;
-        for (int i = 0; i < prompts.size(); i++) {
+        for (int i = 0; i < given.size(); i++) {
             for (String continuation : continuations) all[end++] = continuation;
             rows[i + 1] = end;
         }
-        return ofScores(TextColumn.of(prompts), TextColumn.of(all), LongBuffer.wrap(rows));
+        return new Rows(
+                null,
+                TextColumn.of(given),
+                false,
+                null,
+                TextColumn.of(all),
+                null,
+                rows,
+                null,
+                null,
+                false,
+                nulls);
     }
 
     /**
@@ -200,7 +249,7 @@ public final class Rows {
      * @return rows with tags
      */
     public Rows withTags(long... values) {
-        return copy(values, params);
+        return copy(values, params, common);
     }
 
     /**
@@ -210,7 +259,7 @@ public final class Rows {
      * @return rows with tags
      */
     public Rows withTags(LongBuffer values) {
-        return copy(Buffers.of(values), params);
+        return copy(Buffers.of(values), params, common);
     }
 
     /**
@@ -221,7 +270,7 @@ public final class Rows {
      * @return rows with parameters
      */
     public Rows withParams(SamplingParams values) {
-        return copy(tags, List.of(values));
+        return copy(tags, List.of(values), true);
     }
 
     /**
@@ -237,12 +286,22 @@ public final class Rows {
         List<SamplingParams> copied = new ArrayList<>(values);
         int missing = copied.indexOf(null);
         if (missing >= 0) throw new IllegalArgumentException("row " + missing + ": its sampling parameters are null");
-        return copy(tags, copied);
+        return copy(tags, copied, false);
     }
 
-    private Rows copy(Object newTags, List<SamplingParams> newParams) {
+    private Rows copy(Object newTags, List<SamplingParams> newParams, boolean newCommon) {
         return new Rows(
-                table, text, chat, tokens, textContinuations, tokenContinuations, continuationRows, newTags, newParams);
+                table,
+                text,
+                chat,
+                tokens,
+                textContinuations,
+                tokenContinuations,
+                continuationRows,
+                newTags,
+                newParams,
+                newCommon,
+                nulls);
     }
 
     /**
@@ -251,7 +310,7 @@ public final class Rows {
      * @return n
      */
     public long size() {
-        return table != null ? table.size() : text != null ? text.size() : tokens.size();
+        return nulls.length + (table != null ? table.size() : text != null ? text.size() : tokens.size());
     }
 
     boolean tagged() {
@@ -269,14 +328,56 @@ public final class Rows {
         for (SamplingParams one : params) {
             all.add(changed.computeIfAbsent(one, from -> from.toBuilder().task(task).build()));
         }
-        return copy(tags, all);
+        return copy(tags, all, common);
     }
 
-    void addTo(batchllm_engine engine, Constraints constraints) {
+    /**
+     * Adds the rows.
+     *
+     * @param firstTag of rows without tags
+     */
+    void addTo(batchllm_engine engine, Constraints constraints, long firstTag) {
+        if (nulls.length == 0) {
+            addPart(engine, constraints, tags, params, false);
+            return;
+        }
+        long[] all = tags instanceof long[] ? (long[]) tags : new long[(int) size()];
+        for (int i = 0; i < all.length && !(tags instanceof long[]); i++) {
+            all[i] = tags == null ? firstTag + i : ((LongBuffer) tags).get(i);
+        }
+        int[] given = new int[all.length - nulls.length];
+        for (int row = 0, null_ = 0, end = 0; row < all.length; row++) {
+            if (null_ < nulls.length && nulls[null_] == row) null_++;
+            else given[end++] = row;
+        }
+        if (given.length > 0) addPart(engine, constraints, picked(all, given), picked(params, given), false);
+        addPart(engine, constraints, picked(all, nulls), picked(params, nulls), true);
+    }
+
+    private static long[] picked(long[] values, int[] rows) {
+        return Arrays.stream(rows).mapToLong(row -> values[row]).toArray();
+    }
+
+    private List<SamplingParams> picked(List<SamplingParams> values, int[] rows) {
+        if (values == null || common) return values;
+        List<SamplingParams> some = new ArrayList<>(rows.length);
+        for (int row : rows) some.add(values.get(row));
+        return some;
+    }
+
+    private void addPart(
+            batchllm_engine engine,
+            Constraints constraints,
+            Object tags,
+            List<SamplingParams> params,
+            boolean withoutPrompts) {
         batchllm_params_column column = params == null || params.isEmpty() ? null : SamplingParams.column(params);
         try {
             if (column != null) constraints.set(engine, column, params);
-            if (table != null) {
+            if (column != null && common) Native.batchllm_check_params(engine, column);
+            if (withoutPrompts) {
+                Native.batchllm_add_null_rows(engine, tags, column);
+            } else if (table != null) {
                 try (Handle.Use use = table.handle.share()) {
                     Native.batchllm_add_table_rows(engine, table.table, tags, column);
                 }

@@ -1,44 +1,16 @@
 package org.batchllm;
 
 import java.util.ArrayList;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Objects;
 import java.util.function.Function;
-import java.util.function.ToDoubleFunction;
 import java.util.function.ToLongFunction;
+import java.util.stream.IntStream;
 
 /** How text is generated for a row. Immutable; parameters that are not set have the library's defaults. */
 public final class SamplingParams {
     /** Greedy, up to 128 tokens. */
     public static final SamplingParams DEFAULT = builder().build();
-
-    private static final Map<String, ToLongFunction<Builder>> INTEGERS = new LinkedHashMap<>();
-    private static final Map<String, ToDoubleFunction<Builder>> NUMBERS = new LinkedHashMap<>();
-
-    static {
-        INTEGERS.put("max_tokens", params -> params.maxTokens);
-        INTEGERS.put("top_k", params -> params.topK);
-        INTEGERS.put("samples", params -> params.samples);
-        INTEGERS.put("seed", params -> params.seed);
-        INTEGERS.put("ignore_eos", params -> params.ignoreEos ? 1 : 0);
-        INTEGERS.put("logprobs", params -> params.logprobs);
-        INTEGERS.put("min_tokens", params -> params.minTokens);
-        INTEGERS.put("prompt_logprobs", params -> params.promptLogprobs);
-        INTEGERS.put("parse_special", params -> params.parseSpecial ? 1 : 0);
-        INTEGERS.put("add_special", params -> params.addSpecial ? 1 : 0);
-        INTEGERS.put("task", params -> params.task.number);
-        INTEGERS.put("pooling", params -> params.pooling.number);
-        INTEGERS.put("normalize", params -> params.normalize == null ? 0 : params.normalize ? 1 : -1);
-        INTEGERS.put("dimensions", params -> params.dimensions);
-        NUMBERS.put("temperature", params -> params.temperature);
-        NUMBERS.put("top_p", params -> params.topP);
-        NUMBERS.put("min_p", params -> params.minP);
-        NUMBERS.put("repetition_penalty", params -> params.repetitionPenalty);
-        NUMBERS.put("presence_penalty", params -> params.presencePenalty);
-        NUMBERS.put("frequency_penalty", params -> params.frequencyPenalty);
-    }
 
     private final Builder values;
 
@@ -86,45 +58,40 @@ public final class SamplingParams {
 
     private static void fill(batchllm_params_column column, List<SamplingParams> rows) {
         Builder defaults = new Builder();
-        INTEGERS.forEach((name, field) -> {
+        ParameterSetters.INTEGERS.forEach((name, field) -> {
             if (rows.stream().allMatch(row -> field.applyAsLong(row.values) == field.applyAsLong(defaults))) return;
             Native.batchllm_params_set_integers(
                     column, name, rows.stream().mapToLong(row -> field.applyAsLong(row.values)).toArray());
         });
-        NUMBERS.forEach((name, field) -> {
+        ParameterSetters.NUMBERS.forEach((name, field) -> {
             if (rows.stream().allMatch(row -> field.applyAsDouble(row.values) == field.applyAsDouble(defaults))) return;
             Native.batchllm_params_set_numbers(
                     column, name, rows.stream().mapToDouble(row -> field.applyAsDouble(row.values)).toArray());
         });
         long[] offsets = new long[rows.size() + 1];
-        if (lists(rows, offsets, row -> row.stopTokens.length)) {
-            int[] tokens = new int[(int) offsets[rows.size()]];
-            int end = 0;
-            for (SamplingParams row : rows) {
-                for (int token : row.values.stopTokens) tokens[end++] = token;
-            }
-            Native.batchllm_params_set_stop_tokens(column, tokens, offsets);
-        }
-        if (lists(rows, offsets, row -> row.stopStrings.size())) {
-            Texts texts = new Texts(rows, row -> row.stopStrings);
-            Native.batchllm_params_set_stop_strings(column, texts.bytes, texts.starts, offsets);
-        }
-        if (lists(rows, offsets, row -> row.badWords.size())) {
-            Texts texts = new Texts(rows, row -> row.badWords);
-            Native.batchllm_params_set_bad_words(column, texts.bytes, texts.starts, offsets);
-        }
-        if (lists(rows, offsets, row -> row.biases.size())) {
+        ParameterSetters.TOKENS.forEach((name, field) -> {
+            if (!lists(rows, offsets, row -> field.apply(row).length)) return;
+            int[] tokens = rows.stream().flatMapToInt(row -> IntStream.of(field.apply(row.values))).toArray();
+            Native.batchllm_params_set_tokens(column, name, tokens, offsets);
+        });
+        ParameterSetters.TEXTS.forEach((name, field) -> {
+            if (!lists(rows, offsets, row -> field.apply(row).size())) return;
+            Texts texts = new Texts(rows, field);
+            Native.batchllm_params_set_texts(column, name, texts.bytes, texts.starts, offsets);
+        });
+        ParameterSetters.BIASES.forEach((name, field) -> {
+            if (!lists(rows, offsets, row -> field.apply(row).size())) return;
             int[] tokens = new int[(int) offsets[rows.size()]];
             float[] biases = new float[tokens.length];
             int end = 0;
             for (SamplingParams row : rows) {
-                for (Map.Entry<Integer, Float> bias : row.values.biases.entrySet()) {
+                for (Map.Entry<Integer, Float> bias : field.apply(row.values).entrySet()) {
                     tokens[end] = bias.getKey();
                     biases[end++] = bias.getValue();
                 }
             }
-            Native.batchllm_params_set_biases(column, tokens, biases, offsets);
-        }
+            Native.batchllm_params_set_biases(column, name, tokens, biases, offsets);
+        });
     }
 
     /** The texts of all rows, each followed by a zero byte, and the offset of each. */
@@ -132,7 +99,7 @@ public final class SamplingParams {
         final byte[] bytes;
         final long[] starts;
 
-        Texts(List<SamplingParams> rows, Function<Builder, List<byte[]>> field) {
+        Texts(List<SamplingParams> rows, Function<ParameterSetters, List<byte[]>> field) {
             List<byte[]> texts = new ArrayList<>();
             for (SamplingParams row : rows) texts.addAll(field.apply(row.values));
             starts = new long[texts.size()];
@@ -147,7 +114,7 @@ public final class SamplingParams {
     }
 
     /** Offsets of lists of these lengths; returns whether any list has an item. */
-    private static boolean lists(List<SamplingParams> rows, long[] offsets, ToLongFunction<Builder> length) {
+    private static boolean lists(List<SamplingParams> rows, long[] offsets, ToLongFunction<ParameterSetters> length) {
         int i = 0;
         for (SamplingParams row : rows) {
             offsets[i + 1] = offsets[i] + length.applyAsLong(row.values);
@@ -156,291 +123,19 @@ public final class SamplingParams {
         return offsets[i] > 0;
     }
 
-    /** Sets parameters. A value out of range fails only the rows that have it. */
-    public static final class Builder {
-        private int maxTokens = 128;
-        private float temperature;
-        private float topP = 1;
-        private float minP;
-        private int topK;
-        private float repetitionPenalty = 1;
-        private float presencePenalty;
-        private float frequencyPenalty;
-        private int samples = 1;
-        private long seed;
-        private boolean ignoreEos;
-        private int logprobs = -1;
-        private int minTokens;
-        private int promptLogprobs = -1;
-        private boolean parseSpecial = true;
-        private boolean addSpecial = true;
-        private int[] stopTokens = {};
-        private List<byte[]> stopStrings = List.of();
-        private List<byte[]> badWords = List.of();
-        private Map<Integer, Float> biases = Map.of();
+    /**
+     * Sets parameters. A value out of range fails only the rows that have it. With a task other than {@link
+     * Task#GENERATE}, only {@link #addSpecial}, {@link #parseSpecial} and, for vectors, {@link #pooling}, {@link
+     * #normalize} and {@link #dimensions} apply.
+     */
+    public static final class Builder extends ParameterSetters {
         private Constraint constraint;
-        private Task task = Task.GENERATE;
-        private Pooling pooling = Pooling.MODEL;
-        private Boolean normalize;
-        private int dimensions;
 
         private Builder() {}
 
         private Builder(Builder from) {
-            maxTokens = from.maxTokens;
-            temperature = from.temperature;
-            topP = from.topP;
-            minP = from.minP;
-            topK = from.topK;
-            repetitionPenalty = from.repetitionPenalty;
-            presencePenalty = from.presencePenalty;
-            frequencyPenalty = from.frequencyPenalty;
-            samples = from.samples;
-            seed = from.seed;
-            ignoreEos = from.ignoreEos;
-            logprobs = from.logprobs;
-            minTokens = from.minTokens;
-            promptLogprobs = from.promptLogprobs;
-            parseSpecial = from.parseSpecial;
-            addSpecial = from.addSpecial;
-            stopTokens = from.stopTokens;
-            stopStrings = from.stopStrings;
-            badWords = from.badWords;
-            biases = from.biases;
+            copy(from);
             constraint = from.constraint;
-            task = from.task;
-            pooling = from.pooling;
-            normalize = from.normalize;
-            dimensions = from.dimensions;
-        }
-
-        /**
-         * Maximum tokens generated.
-         *
-         * @param value at least 1; default 128
-         * @return this
-         */
-        public Builder maxTokens(int value) {
-            maxTokens = value;
-            return this;
-        }
-
-        /**
-         * What logits are divided by.
-         *
-         * @param value 0, the default: always the likeliest token
-         * @return this
-         */
-        public Builder temperature(double value) {
-            temperature = (float) value;
-            return this;
-        }
-
-        /**
-         * Samples from the likeliest tokens that together have this probability.
-         *
-         * @param value in (0, 1]; default 1: off
-         * @return this
-         */
-        public Builder topP(double value) {
-            topP = (float) value;
-            return this;
-        }
-
-        /**
-         * Samples only from tokens with at least this share of the likeliest token's probability.
-         *
-         * @param value in [0, 1); default 0: off
-         * @return this
-         */
-        public Builder minP(double value) {
-            minP = (float) value;
-            return this;
-        }
-
-        /**
-         * Samples from this many of the likeliest tokens.
-         *
-         * @param value at least 1; default 0: off, as is -1
-         * @return this
-         */
-        public Builder topK(int value) {
-            topK = value;
-            return this;
-        }
-
-        /**
-         * Makes tokens less likely that are already in the prompt or the output, as in CTRL.
-         *
-         * @param value above 0; default 1: off
-         * @return this
-         */
-        public Builder repetitionPenalty(double value) {
-            repetitionPenalty = (float) value;
-            return this;
-        }
-
-        /**
-         * Subtracted from the logit of each token that is already in the output.
-         *
-         * @param value in [-2, 2]; default 0
-         * @return this
-         */
-        public Builder presencePenalty(double value) {
-            presencePenalty = (float) value;
-            return this;
-        }
-
-        /**
-         * Subtracted from a token's logit once for each time it is in the output.
-         *
-         * @param value in [-2, 2]; default 0
-         * @return this
-         */
-        public Builder frequencyPenalty(double value) {
-            frequencyPenalty = (float) value;
-            return this;
-        }
-
-        /**
-         * Number of results for the row.
-         *
-         * @param value at least 1; default 1
-         * @return this
-         */
-        public Builder samples(int value) {
-            samples = value;
-            return this;
-        }
-
-        /**
-         * Determines the random numbers, together with the engine's seed, the row's tag and the position.
-         *
-         * @param value 64 bits
-         * @return this
-         */
-        public Builder seed(long value) {
-            seed = value;
-            return this;
-        }
-
-        /**
-         * Whether the row continues after the model's EOS ids.
-         *
-         * @param value default false
-         * @return this
-         */
-        public Builder ignoreEos(boolean value) {
-            ignoreEos = value;
-            return this;
-        }
-
-        /**
-         * Log-probabilities of the chosen tokens, and of this many of the likeliest.
-         *
-         * @param value 0 to 20; default -1: none at all
-         * @return this
-         */
-        public Builder logprobs(int value) {
-            logprobs = value;
-            return this;
-        }
-
-        /**
-         * Whether special tokens spelled out in the text are parsed as special tokens.
-         *
-         * @param value default true; false for text that you do not trust
-         * @return this
-         */
-        public Builder parseSpecial(boolean value) {
-            parseSpecial = value;
-            return this;
-        }
-
-        /**
-         * Whether BOS and the like are added, as the tokenizer says.
-         *
-         * @param value default true
-         * @return this
-         */
-        public Builder addSpecial(boolean value) {
-            addSpecial = value;
-            return this;
-        }
-
-        /**
-         * Token ids that end the row, in addition to the model's EOS ids.
-         *
-         * @param values copied
-         * @return this
-         */
-        public Builder stopTokens(int... values) {
-            stopTokens = values.clone();
-            return this;
-        }
-
-        /**
-         * The row ends where the first of these appears, and its text is cut before it.
-         *
-         * @param values not empty, without zero characters
-         * @return this
-         */
-        public Builder stopStrings(String... values) {
-            stopStrings = terminable(values);
-            return this;
-        }
-
-        /**
-         * Texts that are never generated. Each is tokenized with and without a space before it; another spelling, or
-         * the same text as other tokens, is not covered.
-         *
-         * @param values not empty, without zero characters
-         * @return this
-         */
-        public Builder badWords(String... values) {
-            badWords = terminable(values);
-            return this;
-        }
-
-        private static List<byte[]> terminable(String[] values) {
-            List<byte[]> texts = new ArrayList<>();
-            for (String value : values) texts.add(Utf8.terminable(value));
-            return List.copyOf(texts);
-        }
-
-        /**
-         * The row does not end before this many tokens: EOS ids and stop tokens are excluded until then, and stop
-         * strings apply only after them.
-         *
-         * @param value from 0, the default, to maxTokens
-         * @return this
-         */
-        public Builder minTokens(int value) {
-            minTokens = value;
-            return this;
-        }
-
-        /**
-         * Log-probabilities of the prompt's tokens, from the second on, and of this many of the likeliest tokens at
-         * each position. Such a row shares no prefix: its whole prompt is computed for this row alone.
-         *
-         * @param value 0 to 20; default -1: none at all
-         * @return this
-         */
-        public Builder promptLogprobs(int value) {
-            promptLogprobs = value;
-            return this;
-        }
-
-        /**
-         * Numbers added to tokens' logits.
-         *
-         * @param values by token id; copied
-         * @return this
-         */
-        public Builder biases(Map<Integer, Float> values) {
-            biases = Map.copyOf(values);
-            return this;
         }
 
         /**
@@ -451,51 +146,6 @@ public final class SamplingParams {
          */
         public Builder constraint(Constraint value) {
             constraint = value;
-            return this;
-        }
-
-        /**
-         * The kind of result. With a task other than {@link Task#GENERATE} only {@link #addSpecial} and {@link
-         * #parseSpecial} of the parameters above apply.
-         *
-         * @param value default {@link Task#GENERATE}
-         * @return this
-         */
-        public Builder task(Task value) {
-            task = Objects.requireNonNull(value);
-            return this;
-        }
-
-        /**
-         * How a vector is made.
-         *
-         * @param value default {@link Pooling#MODEL}
-         * @return this
-         */
-        public Builder pooling(Pooling value) {
-            pooling = Objects.requireNonNull(value);
-            return this;
-        }
-
-        /**
-         * Whether a vector is scaled to length 1.
-         *
-         * @param value default: as in the model's modules.json, or false if there is no such file
-         * @return this
-         */
-        public Builder normalize(boolean value) {
-            normalize = value;
-            return this;
-        }
-
-        /**
-         * Keeps only this many elements of a vector, the first ones, before it is scaled.
-         *
-         * @param value default 0: all
-         * @return this
-         */
-        public Builder dimensions(int value) {
-            dimensions = value;
             return this;
         }
 

@@ -25,15 +25,18 @@ public final class Status {
     /** A cell that the row's prompt needs is null. */
     public static final int ROW_NULL = Native.BATCHLLM_ERROR_ROW_NULL;
 
+    private static final String COMMON = "BATCHLLM_ERROR_";
+
     private Status() {}
 
     /**
-     * A status number's name in the C header.
+     * A status number's name in the C header, without BATCHLLM_ERROR_: as errors of rows begin everywhere.
      *
      * @param status a number
-     * @return "BATCHLLM_ERROR_IO" for 3, and so on
+     * @return "IO" for 3, and so on
      */
     public static String name(int status) {
-        return Native.batchllm_status_name(status);
+        String name = Native.batchllm_status_name(status);
+        return name.startsWith(COMMON) ? name.substring(COMMON.length()) : name;
     }
 }

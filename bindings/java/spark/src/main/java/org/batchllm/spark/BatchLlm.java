@@ -1,9 +1,15 @@
 package org.batchllm.spark;
 
 import static org.apache.spark.sql.functions.col;
+import static org.apache.spark.sql.functions.concat;
+import static org.apache.spark.sql.functions.from_json;
+import static org.apache.spark.sql.functions.instr;
+import static org.apache.spark.sql.functions.length;
+import static org.apache.spark.sql.functions.lit;
 import static org.apache.spark.sql.functions.monotonically_increasing_id;
 import static org.apache.spark.sql.functions.octet_length;
 import static org.apache.spark.sql.functions.udf;
+import static org.apache.spark.sql.functions.when;
 import static org.apache.spark.sql.functions.xxhash64;
 
 import java.io.IOException;
@@ -24,6 +30,7 @@ import org.apache.spark.sql.api.java.UDF1;
 import org.apache.spark.sql.api.java.UDF2;
 import org.apache.spark.sql.expressions.UserDefinedFunction;
 import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.hash.Murmur3_x86_32;
 import org.batchllm.PrefixRanges;
 
@@ -83,14 +90,14 @@ public final class BatchLlm {
         int partitions = partitions(sample.rows(), options, context);
         PrefixRanges ranges = sample.ranges(partitions, outputTokens(options));
         if (ranges.blind()) {
-            LOG.warning("most sampled prompts are equal in their first " + sample.headBytes()
-                    + " bytes, so rows are not put together by what follows: set headBytes higher");
+            LOG.warning("most sampled prompts are equal in their first " + sample.startBytes()
+                    + " bytes, so rows are not put together by what follows: set startBytes higher");
         }
 
         UDF2<Object, Long, Integer> place = place(context.broadcast(ranges), columns);
         UserDefinedFunction placing = udf(place, DataTypes.IntegerType);
         Dataset<Row> placed =
-                keyed.withColumn(PLACE, placing.apply(columns.head(sample.headBytes()), columns.identity()))
+                keyed.withColumn(PLACE, placing.apply(columns.head(sample.startBytes()), columns.identity()))
                         .repartition(ranges.partitions(), col(PLACE))
                         .drop(PLACE)
                         .sortWithinPartitions(columns.prompt(), columns.key());
@@ -104,7 +111,22 @@ public final class BatchLlm {
         Dataset<Row> answers =
                 placed.mapPartitions(compute, Encoders.row(columns.result())).filter(columns.promptTokens().geq(0));
         if (options.template != null) answers = answers.drop(Columns.PROMPT);
+        if (options.parsed) answers = withParsed(answers, options);
         return options.ordered ? inOrder(answers, columns, keys.keyCuts(ranges.partitions())) : answers;
+    }
+
+    /** The answers with a column of their values, by the JSON schema. */
+    private static Dataset<Row> withParsed(Dataset<Row> answers, BatchLlmOptions options) {
+        Column text = col(Columns.quoted(options.resultPrefix + "text"));
+        if (!options.startAfter.isEmpty()) {
+            Column at = instr(text, options.startAfter);
+            text = when(at.gt(0), text.substr(at.plus(options.startAfter.codePointCount(0, options.startAfter.length())), length(text)));
+        }
+        // The type in a struct, since from_json takes no plain type at the top.
+        StructType type = new StructType().add("value", SchemaTypes.of(options.jsonSchema));
+        Column wrapped = from_json(concat(lit("{\"value\":"), text, lit("}")), type).getField("value");
+        Column ended = col(Columns.quoted(options.resultPrefix + "finish_reason")).equalTo("stop");
+        return answers.withColumn(options.resultPrefix + "parsed", when(ended, wrapped));
     }
 
     /** The rows with a column of prompts made from the template. */
@@ -168,11 +190,11 @@ public final class BatchLlm {
         int partitions = Math.max(options.partitions, PARTITIONS_A_SLOT * context.defaultParallelism());
         int capacity = options.sampleRows;
         if (capacity == 0) capacity = clamp(200L * partitions, 2_000, 100_000);
-        int headBytes = options.headBytes;
-        if (headBytes == 0) headBytes = clamp(SAMPLE_BYTES / capacity, 1_024, 16_384);
-        return keyed.select(columns.head(headBytes), columns.promptBytes(), columns.identity())
+        int startBytes = options.startBytes;
+        if (startBytes == 0) startBytes = clamp(SAMPLE_BYTES / capacity, 1_024, 16_384);
+        return keyed.select(columns.head(startBytes), columns.promptBytes(), columns.identity())
                 .toJavaRDD()
-                .treeAggregate(new PromptSample(capacity, headBytes), (sample, row) -> {
+                .treeAggregate(new PromptSample(capacity, startBytes), (sample, row) -> {
                     columns.requireKey(row.isNullAt(2) ? null : row.getLong(2));
                     if (!row.isNullAt(0))
                         sample.add(columns.bytes(row.get(0)), row.getInt(1), row.getLong(2));

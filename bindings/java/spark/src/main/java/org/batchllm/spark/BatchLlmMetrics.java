@@ -18,6 +18,7 @@ public final class BatchLlmMetrics implements Serializable {
     final LongAccumulator promptTokens;
     final LongAccumulator processedPromptTokens;
     final LongAccumulator completionTokens;
+    final LongAccumulator cutOffResults;
     final Warnings warnings;
 
     public BatchLlmMetrics(SparkContext context) {
@@ -26,6 +27,7 @@ public final class BatchLlmMetrics implements Serializable {
         promptTokens = context.longAccumulator("batchllm prompt tokens");
         processedPromptTokens = context.longAccumulator("batchllm processed prompt tokens");
         completionTokens = context.longAccumulator("batchllm completion tokens");
+        cutOffResults = context.longAccumulator("batchllm results cut off");
         warnings = new Warnings(context);
     }
 
@@ -56,6 +58,11 @@ public final class BatchLlmMetrics implements Serializable {
         return completionTokens.value();
     }
 
+    /** Results of rows with a constraint that maxTokens cut off: their texts are only the beginnings of valid ones. */
+    public long cutOffResults() {
+        return cutOffResults.value();
+    }
+
     /**
      * Warnings of the executors' engines, for example that prompts could share more than they do. The driver logs each
      * one when the first task that reports it ends. Warnings that differ only in numbers are kept once.
@@ -71,9 +78,10 @@ public final class BatchLlmMetrics implements Serializable {
 
     @Override
     public String toString() {
+        String cut = cutOffResults() == 0 ? "" : String.format(Locale.ROOT, " Cut off by maxTokens: %,d.", cutOffResults());
         return String.format(Locale.ROOT,
                 "%,d rows (%,d errors). Prompts: %,d tokens, %,d computed, %.1f %% saved by sharing. Generated: %,d tokens.",
                 rows(), errors(), promptTokens(), processedPromptTokens(), 100 * savingRatio(),
-                completionTokens());
+                completionTokens()) + cut;
     }
 }

@@ -1,6 +1,5 @@
 package org.batchllm.spark;
 
-import java.io.Serializable;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -11,10 +10,10 @@ import org.batchllm.Sharing;
 import org.batchllm.Task;
 
 /**
- * Options of {@link BatchLlm#transform}: columns, model, sampling, partitions. Setters change this object and return
- * it. Options that are not set have the library's defaults.
+ * Options of {@link BatchLlm#transform}: columns, model, task, constraint, partitions, and the parameters of rows.
+ * Setters change this object and return it. Options that are not set have the library's defaults.
  */
-public final class BatchLlmOptions implements Serializable, Cloneable {
+public final class BatchLlmOptions extends ParameterOptions implements Cloneable {
     private static final long serialVersionUID = 1;
     private static final long MOST_WINDOW_BYTES = 1L << 30;
 
@@ -36,6 +35,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     String grammarColumn;
     String larkGrammarColumn;
     String resultPrefix = "";
+    boolean parsed;
     // Engine.
     String model;
     String backend;
@@ -71,32 +71,12 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
     boolean anyMemberOrder;
     boolean anyNumbers;
     boolean looseSchema;
-    // Sampling.
-    int maxTokens = 128;
-    double temperature;
-    double topP = 1;
-    double minP;
-    int topK;
-    double repetitionPenalty = 1;
-    double presencePenalty;
-    double frequencyPenalty;
-    int samples = 1;
-    long seed;
-    boolean ignoreEos;
-    boolean logprobs;
-    int minTokens;
-    boolean promptLogprobs;
-    boolean parseSpecial = true;
-    boolean addSpecial = true;
-    int[] stopTokens = {};
-    String[] stopStrings = {};
-    String[] badWords = {};
     // Distribution.
     int partitions;
     boolean ordered;
     int expectedTokens;
     int sampleRows;
-    int headBytes;
+    int startBytes;
     int windowRows = 16_384;
     long windowBytes = 64L << 20;
 
@@ -226,6 +206,15 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
+    /**
+     * Adds a column {@code parsed}: the answer as a value of the type that {@link #jsonSchema} gives, a struct for an
+     * object with properties. Null for rows that failed or were cut off. Default false.
+     */
+    public BatchLlmOptions parsed(boolean value) {
+        parsed = value;
+        return this;
+    }
+
     // ---- Engine ----
 
     /** The model's directory, at the same path on every executor. */
@@ -285,7 +274,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    /** 0 (default): prefixes share heads that save more than they cost; 1: one shared prefix per row; 2: all heads. */
+    /** 0 (default): prefixes share common prefixes that save more than they cost; 1: one shared prefix per row; 2: all common prefixes. */
     public BatchLlmOptions levels(int count) {
         levels = count;
         return this;
@@ -439,119 +428,6 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         return this;
     }
 
-    // ---- Sampling: as batchllm_params in batchllm.h ----
-
-    /** Maximum tokens generated for a row. Default 128. */
-    public BatchLlmOptions maxTokens(int count) {
-        maxTokens = count;
-        return this;
-    }
-
-    /** 0 (default): greedy. */
-    public BatchLlmOptions temperature(double value) {
-        temperature = value;
-        return this;
-    }
-
-    public BatchLlmOptions topP(double value) {
-        topP = value;
-        return this;
-    }
-
-    public BatchLlmOptions minP(double value) {
-        minP = value;
-        return this;
-    }
-
-    public BatchLlmOptions topK(int value) {
-        topK = value;
-        return this;
-    }
-
-    public BatchLlmOptions repetitionPenalty(double value) {
-        repetitionPenalty = value;
-        return this;
-    }
-
-    public BatchLlmOptions presencePenalty(double value) {
-        presencePenalty = value;
-        return this;
-    }
-
-    public BatchLlmOptions frequencyPenalty(double value) {
-        frequencyPenalty = value;
-        return this;
-    }
-
-    /** Results for each row. With more than 1, each row has that many output rows, numbered in the column "sample". */
-    public BatchLlmOptions samples(int count) {
-        samples = count;
-        return this;
-    }
-
-    /** Determines a row's random numbers, together with its key. */
-    public BatchLlmOptions seed(long value) {
-        seed = value;
-        return this;
-    }
-
-    /** The model's EOS ids do not stop a row. */
-    public BatchLlmOptions ignoreEos(boolean value) {
-        ignoreEos = value;
-        return this;
-    }
-
-    /** A column "logprobs" with the natural log of each generated token's probability. */
-    public BatchLlmOptions logprobs(boolean value) {
-        logprobs = value;
-        return this;
-    }
-
-    /** A row does not end before this many tokens; at most maxTokens. */
-    public BatchLlmOptions minTokens(int count) {
-        minTokens = count;
-        return this;
-    }
-
-    /**
-     * A column "prompt_logprobs" with the natural log of the probability of each of the prompt's tokens, from the
-     * second on. Such rows share no prefix: each computes its whole prompt.
-     */
-    public BatchLlmOptions promptLogprobs(boolean value) {
-        promptLogprobs = value;
-        return this;
-    }
-
-    /** Texts that are never generated. Each is tokenized with and without a space before it. */
-    public BatchLlmOptions badWords(List<String> words) {
-        badWords = words.toArray(new String[0]);
-        return this;
-    }
-
-    /** false: special tokens spelled out in a prompt's text are plain text. */
-    public BatchLlmOptions parseSpecial(boolean value) {
-        parseSpecial = value;
-        return this;
-    }
-
-    /** false: BOS and the like are not added to a prompt's text. */
-    public BatchLlmOptions addSpecial(boolean value) {
-        addSpecial = value;
-        return this;
-    }
-
-    /** Token ids that end a row, in addition to the model's EOS ids. */
-    public BatchLlmOptions stopTokens(List<Integer> tokens) {
-        stopTokens = tokens.stream().mapToInt(Integer::intValue).toArray();
-        return this;
-    }
-
-    /** A row ends where the first of these appears, and its text is cut before it. */
-    public BatchLlmOptions stopStrings(List<String> texts) {
-        stopStrings = texts.toArray(new String[0]);
-        return this;
-    }
-
     // ---- Distribution ----
 
     /** Partitions of the result. 0 (default): four per task slot, but none with fewer than 1,000 rows. */
@@ -587,8 +463,8 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
      * treated as equal when partitions are chosen. 0 (default): 64 MiB divided by the sampled rows, from 1,024 to
      * 16,384.
      */
-    public BatchLlmOptions headBytes(int count) {
-        headBytes = count;
+    public BatchLlmOptions startBytes(int count) {
+        startBytes = count;
         return this;
     }
 
@@ -661,7 +537,7 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
         notNegative("partitions", partitions);
         notNegative("expectedTokens", expectedTokens);
         notNegative("sampleRows", sampleRows);
-        notNegative("headBytes", headBytes);
+        notNegative("startBytes", startBytes);
         if (enlarge != null) oneOf("enlarge", enlarge, Sharing.values());
         oneOf("task", task, Task.values());
         if (pooling != null) oneOf("pooling", pooling, Pooling.values());
@@ -676,6 +552,9 @@ public final class BatchLlmOptions implements Serializable, Cloneable {
             throw new IllegalArgumentException((chat ? "chat" : "messagesColumn") + ": conversations cannot be scored");
         }
         checkTemplate();
+        if (parsed && (jsonSchema == null || jsonSchemaColumn != null || !generates())) {
+            throw new IllegalArgumentException("parsed: needs a jsonSchema, the same for all rows");
+        }
         if (plan != null && planPath != null) {
             throw new IllegalArgumentException("plan and planPath: one of them");
         }

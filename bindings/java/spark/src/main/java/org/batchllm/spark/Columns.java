@@ -48,6 +48,7 @@ final class Columns implements Serializable {
     private final RowParams common;
     private final boolean tokens;
     private final DataType tokenType; // null: text
+    private final boolean parsed;
     private final boolean sampled;
     private final String sampleName;
     private final String promptTokensName;
@@ -71,6 +72,7 @@ final class Columns implements Serializable {
         task = options.task();
         constraints = new RowConstraints(input, options);
         common = new RowParams(options.maxTokens, options.temperature, options.seed, constraints.common());
+        parsed = options.parsed;
         sampled = options.samples > 1;
         sampleName = options.resultPrefix + "sample";
         promptTokensName = options.resultPrefix + "prompt_tokens";
@@ -166,6 +168,7 @@ final class Columns implements Serializable {
             requireNone(input, name, "rename it, or set resultPrefix");
             fields.add(field(name, field.dataType(), field.nullable()));
         }
+        if (parsed) requireNone(input, prefix + "parsed", "rename it, or set resultPrefix");
         return new StructType(fields.toArray(new StructField[0]));
     }
 
@@ -244,7 +247,7 @@ final class Columns implements Serializable {
         return tokens ? size(prompt()).multiply(Prompts.TOKEN_BYTES) : octet_length(prompt());
     }
 
-    private static String quoted(String name) {
+    static String quoted(String name) {
         return "`" + name.replace("`", "``") + "`";
     }
 
@@ -318,7 +321,7 @@ final class Columns implements Serializable {
     String error(Request row) {
         if (row.prompt == null) {
             return promptName.equals(PROMPT) ? "ROW_NULL: a field that the template names is null"
-                                             : "ROW_EMPTY: the prompt is null";
+                                             : "ROW_NULL: the prompt is null";
         }
         if (scored() && (row.continuations == null || row.continuations.length == 0))
             return "ROW_EMPTY: no continuations";

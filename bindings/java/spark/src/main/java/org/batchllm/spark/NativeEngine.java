@@ -6,11 +6,13 @@ import java.nio.LongBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
+import java.util.WeakHashMap;
 import java.util.function.Consumer;
 import java.util.function.LongFunction;
 import java.util.stream.Collectors;
@@ -33,13 +35,12 @@ import org.batchllm.TokenColumn;
 
 /** Requests -> columns -> the library's engine -> answers. Used by one thread. */
 final class NativeEngine implements AutoCloseable {
-    private static final int PREFIX = "BATCHLLM_ERROR_".length();
-
     private final Engine engine;
     private final List<String> labels; // of a model with a classification head
     private Plan plan; // the last one used
     private long planId; // the id of its broadcast
     private long polled; // rows
+    private final Set<Feed> checked = Collections.newSetFromMap(new WeakHashMap<>()); // feeds whose options are right
     private boolean ready; // whether there is something to poll
 
     /** warnings: may be called on any thread. */
@@ -84,6 +85,7 @@ final class NativeEngine implements AutoCloseable {
      * enforced.
      */
     List<Answer> add(Feed feed, List<Request> all) {
+        check(feed);
         List<Answer> refused = refuse(all, feed.constraint);
         if (refused.size() == all.size()) return refused;
         List<Request> requests = all;
@@ -162,29 +164,30 @@ final class NativeEngine implements AutoCloseable {
         return offsets;
     }
 
-    private static List<SamplingParams> params(BatchLlmOptions options, List<Request> requests) {
-        SamplingParams.Builder builder = SamplingParams.builder()
-                                                 .topP(options.topP)
-                                                 .minP(options.minP)
-                                                 .topK(options.topK)
-                                                 .repetitionPenalty(options.repetitionPenalty)
-                                                 .presencePenalty(options.presencePenalty)
-                                                 .frequencyPenalty(options.frequencyPenalty)
-                                                 .samples(options.samples)
-                                                 .ignoreEos(options.ignoreEos)
-                                                 .logprobs(options.logprobs ? 0 : -1)
-                                                 .minTokens(options.minTokens)
-                                                 .promptLogprobs(options.promptLogprobs ? 0 : -1)
-                                                 .badWords(options.badWords)
-                                                 .parseSpecial(options.parseSpecial)
-                                                 .addSpecial(options.addSpecial)
-                                                 .stopTokens(options.stopTokens)
-                                                 .stopStrings(options.stopStrings)
-                                                 .task(options.task())
-                                                 .dimensions(options.dimensions);
+    /** Fails the feed if no row can run with its options. Those that rows may have instead count as right. */
+    private void check(Feed feed) {
+        BatchLlmOptions options = feed.options;
+        if (!checked.add(feed)) return;
+        SamplingParams.Builder all = builder(options);
+        if (options.generates()) {
+            all.maxTokens(options.maxTokensColumn == null ? options.maxTokens : Math.max(1, options.minTokens));
+            all.temperature(options.temperatureColumn == null ? options.temperature : 0);
+        }
+        engine.check(all.build());
+    }
+
+    private static SamplingParams.Builder builder(BatchLlmOptions options) {
+        SamplingParams.Builder builder = SamplingParams.builder();
+        options.setOn(builder);
+        builder.task(options.task()).dimensions(options.dimensions);
         if (options.pooling != null)
             builder.pooling(Pooling.valueOf(options.pooling.toUpperCase(Locale.ROOT)));
         if (options.normalize != null) builder.normalize(options.normalize);
+        return builder;
+    }
+
+    private static List<SamplingParams> params(BatchLlmOptions options, List<Request> requests) {
+        SamplingParams.Builder builder = builder(options);
         Map<RowParams, SamplingParams> made = new HashMap<>();
         List<SamplingParams> params = new ArrayList<>(requests.size());
         for (Request request : requests) {
@@ -253,7 +256,7 @@ final class NativeEngine implements AutoCloseable {
         answer.promptTokens = result.promptTokens();
         answer.sharedTokens = result.sharedTokens();
         if (!result.ok()) {
-            answer.error = result.error().substring(PREFIX);
+            answer.error = result.error();
         } else if (result.finishReason() == FinishReason.SCORED) {
             answer.scores = result.scores();
         } else if (result.finishReason() == FinishReason.EMBEDDED) {

@@ -7,23 +7,23 @@ import java.util.stream.IntStream;
 import org.batchllm.PrefixRanges;
 
 /**
- * Prompts -> a uniform sample of their heads: the {@code capacity} rows whose keys have the smallest hashes. So the
+ * Prompts -> a uniform sample of their starts: the {@code capacity} rows whose keys have the smallest hashes. So the
  * sample depends on the rows alone, not on their partitions or on the order in which these are merged, and its size is
  * exact.
  */
 final class PromptSample implements Serializable {
     private static final long serialVersionUID = 1;
 
-    /** One row: its head, its whole length, and its key. The natural order is by decreasing hash. */
+    /** One row: its start, its whole length, and its key. The natural order is by decreasing hash. */
     static final class Item implements Comparable<Item>, Serializable {
         private static final long serialVersionUID = 1;
-        final byte[] head;
+        final byte[] start;
         final long length;
         private final long key;
         private final long hash;
 
-        Item(byte[] head, long length, long key, long hash) {
-            this.head = head;
+        Item(byte[] start, long length, long key, long hash) {
+            this.start = start;
             this.length = length;
             this.key = key;
             this.hash = hash;
@@ -34,14 +34,14 @@ final class PromptSample implements Serializable {
             return Long.compare(other.hash, hash);
         }
 
-        /** Its place among rows with equal heads: see {@link PromptSample#place}. */
+        /** Its place among rows with equal starts: see {@link PromptSample#place}. */
         long place() {
             return Prompts.hash(hash);
         }
     }
 
     /**
-     * The place of a row among those with the same head. This is not the hash that rows are sampled by, since the
+     * The place of a row among those with the same start. This is not the hash that rows are sampled by, since the
      * sample only has the smallest of those.
      */
     static long place(long key) {
@@ -49,23 +49,23 @@ final class PromptSample implements Serializable {
     }
 
     private final int capacity;
-    private final int headBytes;
+    private final int startBytes;
     private long rows;
     // The largest hash is on top: it is the next to be replaced.
     private final PriorityQueue<Item> items = new PriorityQueue<>();
 
-    PromptSample(int capacity, int headBytes) {
+    PromptSample(int capacity, int startBytes) {
         this.capacity = capacity;
-        this.headBytes = headBytes;
+        this.startBytes = startBytes;
     }
 
-    /** Adds a row: its prompt, or at least headBytes of it, and the whole prompt's length. */
+    /** Adds a row: its prompt, or at least startBytes of it, and the whole prompt's length. */
     void add(byte[] prompt, long length, long key) {
         rows++;
         long hash = Prompts.hash(key);
         if (wanted(hash)) {
-            byte[] head = prompt.length > headBytes ? Arrays.copyOf(prompt, headBytes) : prompt;
-            keep(new Item(head, length, key, hash));
+            byte[] start = prompt.length > startBytes ? Arrays.copyOf(prompt, startBytes) : prompt;
+            keep(new Item(start, length, key, hash));
         }
     }
 
@@ -82,14 +82,14 @@ final class PromptSample implements Serializable {
         return rows;
     }
 
-    int headBytes() {
-        return headBytes;
+    int startBytes() {
+        return startBytes;
     }
 
     /** Ranges of all rows' prompts: see {@link PrefixRanges#choose}. */
     PrefixRanges ranges(int partitions, int outputTokens) {
-        return PrefixRanges.choose(items.stream().map(item -> item.head).toArray(byte[][]::new),
-                items.stream().mapToLong(item -> item.length).toArray(), places(), headBytes, rows, partitions, outputTokens);
+        return PrefixRanges.choose(items.stream().map(item -> item.start).toArray(byte[][]::new),
+                items.stream().mapToLong(item -> item.length).toArray(), places(), startBytes, rows, partitions, outputTokens);
     }
 
     /** The places of the sampled rows, in no particular order. */

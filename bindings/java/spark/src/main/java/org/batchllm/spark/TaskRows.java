@@ -83,6 +83,7 @@ final class TaskRows implements Iterator<Row> {
         if (answer.error != null) metrics.errors.add(1);
         metrics.promptTokens.add(answer.promptTokens);
         metrics.completionTokens.add(answer.tokens == null ? 0 : answer.tokens.length);
+        if (answer.request.params.constraint() != null && "length".equals(answer.finishReason)) metrics.cutOffResults.add(1);
         return columns.row(answer);
     }
 

@@ -1,4 +1,4 @@
-#include "base/prediction_sum.h"
+#include "report/prediction_sum.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "runtime/head_cost.h"
+#include "runtime/common_prefix_cost.h"
 
 #include "backend/sim/step_cost.h"
 
@@ -10,13 +10,14 @@ constexpr double fp8_speed = 1.45;
 
 } // namespace
 
-double head_cost_on(const BackendInfo &backend, const Model &model) {
-    if (model.state_size() > 0) return 0; // what states cost at heads has not been measured
+double common_prefix_cost_on(const BackendInfo &backend, const Model &model) {
+    if (model.state_size() > 0)
+        return 0; // what states cost at common prefixes has not been measured
     const ComputeDevice &device = backend.computes_on;
     if (device.kind == DeviceKind::none) return 0;
     if (device.kind == DeviceKind::gpu && backend.reproducible) return 0;
     return (backend.products_in_fp8 ? fp8_speed : 1) *
-           head_cost(StepCost(costs_of_device(device), model));
+           common_prefix_cost(StepCost(costs_of_device(device), model));
 }
 
 } // namespace batchllm

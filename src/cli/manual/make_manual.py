@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
 """Writes the program's manual page and bash completion from its --help.
 
-    make_manual.py PROGRAM [--check]
-
-Writes src/cli/batchllm.1 and src/cli/batchllm.bash; with --check it only checks that they match PROGRAM's --help.
+    make_manual.py PROGRAM MANUAL COMPLETION
 """
 import pathlib
 import re
@@ -11,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 
-CLI = pathlib.Path(__file__).resolve().parent.parent / "src" / "cli"
 COMMANDS = {
     "run": "Runs rows through a model. Results are written as rows finish; --resume continues an interrupted job.",
     "plan": "Finds what rows share, and with --device how long they will take, without running them.",
@@ -86,7 +83,7 @@ def roff(text):
 
 def manual(program):
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
-    out = [".\\\" Made by scripts/make_manual.py from the program's --help.",
+    out = [".\\\" Made from the program's --help.",
            f'.TH BATCHLLM 1 "" "libbatchllm {version}" "User Commands"',
            ".SH NAME", "batchllm \\- runs a language model over a whole data set at once", ".SH SYNOPSIS"]
     for command, usage in (("run", "--model DIR --input FILE --output FILE"), ("plan", "--input FILE --output FILE"),
@@ -139,7 +136,7 @@ def completion(program):
             lines.append(f"        {pattern}) return ;;")
         else:
             lines.append(f"        {pattern}) mapfile -t COMPREPLY < <(compgen -W \"{words}\" -- \"$current\"); return ;;")
-    return "\n".join(["# bash completion for batchllm. Made by scripts/make_manual.py from the program's --help.", "_batchllm() {",
+    return "\n".join(["# bash completion for batchllm. Made from the program's --help.", "_batchllm() {",
                       '    local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} options=""',
                       "    if ((COMP_CWORD == 1)); then",
                       f'        mapfile -t COMPREPLY < <(compgen -W "{" ".join(COMMANDS)} --help --version" -- "$current")', "        return", "    fi",
@@ -148,17 +145,7 @@ def completion(program):
                       '        mapfile -t COMPREPLY < <(compgen -f -- "$current")', "    fi", "}", "complete -o filenames -F _batchllm batchllm"]) + "\n"
 
 
-def main(program, check=False):
-    wrong = []
-    for name, text in (("batchllm.1", manual(program)), ("batchllm.bash", completion(program))):
-        if not check:
-            (CLI / name).write_text(text)
-        elif (CLI / name).read_text() != text:
-            wrong.append(f"src/cli/{name} is not what the program's --help gives: run scripts/make_manual.py PROGRAM")
-    return "\n".join(wrong) or None
-
-
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["--check"]):
-        sys.exit(__doc__)
-    sys.exit(main(sys.argv[1], bool(sys.argv[2:])))
+    program, manual_path, completion_path = sys.argv[1:]
+    pathlib.Path(manual_path).write_text(manual(program))
+    pathlib.Path(completion_path).write_text(completion(program))
