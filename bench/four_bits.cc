@@ -157,6 +157,7 @@ class Bench {
         source.columns = s_.columns;
         source.group_columns = scale_columns(s_.form);
         source.groups = (s_.columns + source.group_columns - 1) / source.group_columns;
+        source.step = 1;
         source.run = source.stride = 8;
         for (int i = 0; i < copies_; ++i) {
             four_.push_back(require(zeroed_memory(packed_.bytes() * experts_, "W")));

@@ -19,6 +19,8 @@ struct PackSource {
     const uint8_t *scale_bytes; // mxfp4 in e8m0, nvfp4 in e4m3: [rows, groups]
     const int32_t *order;  // [columns] the packed column c is column order[c] of codes; null: c
     int32_t rows, columns; // columns a multiple of 8
+    // Row r is row r * step of codes, scales, zeros and scale_bytes: 1, or 2 where gate and up alternate.
+    int32_t step;
     int32_t groups,
         group_columns; // of packed columns; a multiple of scale_columns() unless there is one group
     // Row r becomes row first + r / run * stride + r % run: of a fused matrix run == stride; gate and up have runs
@@ -49,7 +51,7 @@ constexpr int32_t source_row(const PackSource &s, int32_t row) {
 // The place of a scale of packed column c.
 constexpr int64_t scale_index(const PackSource &s, int32_t r, int32_t c) {
     const int32_t group = (c < s.columns ? c : s.columns - 1) / s.group_columns;
-    return int64_t{r} * s.groups + group;
+    return int64_t{r} * s.step * s.groups + group;
 }
 constexpr uint32_t zero_of(const PackSource &s, int64_t index) {
     return s.zeros != nullptr ? s.zeros[index] : 8u;
@@ -59,7 +61,8 @@ constexpr uint32_t zero_of(const PackSource &s, int64_t index) {
 constexpr uint32_t code_of(PackedForm form, const PackSource &s, int32_t r, int32_t c) {
     if (c >= s.columns) return is_int4(form) ? zero_of(s, scale_index(s, r, c)) : 0u;
     const int32_t from = s.order != nullptr ? s.order[c] : c;
-    const uint32_t code = s.codes[int64_t{r} * (s.columns / 2) + from / 2] >> from % 2 * 4 & 15u;
+    const uint32_t code =
+        s.codes[int64_t{r} * s.step * (s.columns / 2) + from / 2] >> from % 2 * 4 & 15u;
     if (form != PackedForm::nvfp4) return code;
     const uint32_t scale = s.scale_bytes[scale_index(s, r, c)];
     return (scale & 0x7fu) == 0 ? 0u : code ^ (scale >> 4 & 8u);

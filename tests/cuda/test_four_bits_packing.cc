@@ -130,6 +130,28 @@ void matrices_are_fused(void **) {
         pack(&qkv, v, 112, 8);
         pack(&both, gate, 0, 16);
         pack(&both, up, 8, 16);
+        // As gpt-oss has them: rows of gate and up alternate in one matrix.
+        const FourBitWeights mixed = part(96);
+        Packed apart({form, 96, columns});
+        for (int32_t i = 0; i < 2; ++i) {
+            PackSource source = mixed.source();
+            source.rows = 48;
+            source.step = 2;
+            source.codes += i * columns / 2;
+            if (source.scales != nullptr) source.scales += i * source.groups;
+            if (source.zeros != nullptr) source.zeros += i * source.groups;
+            if (source.scale_bytes != nullptr) source.scale_bytes += i * source.groups;
+            source.first = 8 * i;
+            source.stride = 16;
+            pack_on_host(apart.target(), source);
+        }
+        const float factor = packed_factor(mixed.power());
+        for (int32_t r = 0; r < 96; ++r) {
+            for (int32_t c = 0; c < columns; ++c) {
+                const float got = apart.value(r / 16 * 16 + r % 2 * 8 + r / 2 % 8, c) * factor;
+                assert_true(got == mixed.value(r, c));
+            }
+        }
         assert_weights(qkv, q, 0, 8, 8, true);
         assert_weights(qkv, k, 88, 8, 8, true);
         assert_weights(qkv, v, 112, 8, 8, true);

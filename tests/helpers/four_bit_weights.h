@@ -73,6 +73,7 @@ struct FourBitWeights {
         s.columns = columns;
         s.groups = groups;
         s.group_columns = group_columns;
+        s.step = 1;
         s.run = s.stride = 8;
         s.power = form == PackedForm::mxfp4 ? power() : 0;
         return s;
