@@ -43,9 +43,12 @@ template <int Blocks, PackedForm Of> struct Setup {
     static constexpr PackedForm kForm = Of;
     static constexpr int kBlocks = Blocks, kGroups = kCells / Blocks;
     static constexpr int kConsumers = 128 * kGroups, kThreads = kConsumers + 128;
-    static constexpr int kRegisters = Blocks == 2 ? 224 : 112, kFeeders = 56; // a thread's
-    static constexpr int kTurns = 64 * Blocks;                                // of a tile, at most
-    static constexpr int kPanel = kTurns * 128, kX = 2 * kPanel;              // bytes
+    // Of a thread. What computing warps take more must have been allotted at launch: they would wait for it forever.
+    static constexpr int kRegisters = Blocks == 2 ? 224 : 104, kFeeders = 56;
+    static constexpr int kAtLaunch = 65536 / kThreads / 8 * 8;
+    static_assert(kRegisters * kConsumers + kFeeders * 128 <= kAtLaunch * kThreads);
+    static constexpr int kTurns = 64 * Blocks;                   // of a tile, at most
+    static constexpr int kPanel = kTurns * 128, kX = 2 * kPanel; // bytes
     static constexpr int kStage = kX + kCells * cell_bytes(Of);
     // Of a warpgroup; of f32 for half as many turns.
     static constexpr int kOutBytes = kOutTurns * (64 * Blocks * 2 + 16);
