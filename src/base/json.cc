@@ -71,13 +71,14 @@ JsonValue JsonValue::child(std::string_view key, JsonView value) const {
 
 Result<bool> JsonValue::boolean() const {
     if (const auto value = view_.boolean()) return *value;
-    const std::optional<int64_t> value = view_.integer();
+    const std::optional<int64_t> value = source_->python ? view_.integer() : std::nullopt;
     if (value != 0 && value != 1) return fail("must be true or false");
     return *value == 1;
 }
 
 Result<int64_t> JsonValue::integer(int64_t least, int64_t most) const {
-    const std::optional<int64_t> value = view_.integer();
+    std::optional<int64_t> value = view_.integer();
+    if (!source_->python && !view_.is_integer()) value.reset();
     if (!value.has_value() || *value < least || *value > most) {
         return fail("must be a whole number from " + std::to_string(least) + " to " +
                     std::to_string(most));
@@ -187,12 +188,12 @@ Status JsonValue::only_keys(std::initializer_list<std::string_view> known) const
     return {};
 }
 
-Result<JsonDocument> JsonDocument::read(std::string text, const JsonRules &rules,
-                                        const std::string &file, int32_t code) {
+Result<JsonDocument> JsonDocument::read(std::string_view text, bool python, const std::string &file,
+                                        int32_t code) {
     JsonDocument document;
-    document.contents_ = std::make_unique<Contents>(Contents{std::move(text), {}, {file, code}});
-    Contents &contents = *document.contents_;
-    const JsonFault fault = contents.parser.parse(contents.text, &document.root_, rules);
+    document.contents_ = std::make_unique<Contents>(Contents{{}, {file, code, python}});
+    const JsonFault fault =
+        document.contents_->parser.parse(text, &document.root_, {.python = python});
     if (fault.kind == JsonFault::Kind::memory) {
         return error(BATCHLLM_ERROR_OUT_OF_MEMORY, "%s: out of memory", file.c_str());
     }
@@ -204,21 +205,26 @@ Result<JsonDocument> JsonDocument::read(std::string text, const JsonRules &rules
 
 Result<JsonDocument> JsonDocument::parse(std::string_view text, const std::string &file,
                                          int32_t code) {
-    ASSIGN_OR_RETURN(JsonDocument document, read(std::string(text), {}, file, code));
+    ASSIGN_OR_RETURN(JsonDocument document, read(text, false, file, code));
     if (const auto path = find_equal_keys(document.root_)) {
         return error(code, "%s: the key \"%s\" is given twice", file.c_str(), path->c_str());
     }
     return document;
 }
 
-Result<JsonDocument> JsonDocument::parse_of_python(std::string text, const std::string &file,
+Result<JsonDocument> JsonDocument::parse_large(std::string_view text, const std::string &file,
+                                               int32_t code) {
+    return read(text, false, file, code);
+}
+
+Result<JsonDocument> JsonDocument::parse_of_python(std::string_view text, const std::string &file,
                                                    int32_t code) {
-    return read(std::move(text), {.python = true}, file, code);
+    return read(text, true, file, code);
 }
 
 Result<JsonDocument> JsonDocument::load(const std::string &path, size_t limit, int32_t code) {
-    ASSIGN_OR_RETURN(std::string text, read_file(path, limit));
-    return parse_of_python(std::move(text), path, code);
+    ASSIGN_OR_RETURN(const std::string text, read_file(path, limit));
+    return parse_of_python(text, path, code);
 }
 
 } // namespace batchllm

@@ -27,7 +27,7 @@ class JsonValue {
     bool is_string() const { return view_.is_string(); }
 
     // Each fails, naming file, key and value, if the value has another type or is outside [least,
-    // most]. 1.0 and 1e3 are integers; as in Python, 0 and 1 are false and true.
+    // most]. In a file of Python, 1.0 and 1e3 are integers, and 0 and 1 are false and true.
     Result<bool> boolean() const;
     Result<int64_t> integer(int64_t least, int64_t most) const;
     Result<double> number(double least, double most) const;
@@ -64,6 +64,7 @@ class JsonValue {
     struct Source {
         std::string file;
         int32_t code;
+        bool python;
     };
     JsonValue(JsonView view, const Source *source, std::string path)
         : view_(view), source_(source), path_(std::move(path)) {}
@@ -82,9 +83,14 @@ class JsonDocument {
     // equal keys in an object are an error even if nobody asks for them.
     static Result<JsonDocument> parse(std::string_view text, const std::string &file, int32_t code);
 
-    // The output of Python's json module, which is not valid JSON if a number is not finite: a bare
-    // Infinity, -Infinity or NaN. Two equal keys are accepted where nobody asks for them.
-    static Result<JsonDocument> parse_of_python(std::string text, const std::string &file,
+    // The same, but two equal keys are an error only where somebody asks for one of them: for a large
+    // file whose reader goes through all that matters.
+    static Result<JsonDocument> parse_large(std::string_view text, const std::string &file,
+                                            int32_t code);
+
+    // What Python's json module reads and writes, and configurations in Python are content with: also
+    // Infinity, -Infinity and NaN, and two equal keys where nobody asks for them.
+    static Result<JsonDocument> parse_of_python(std::string_view text, const std::string &file,
                                                 int32_t code);
 
     // Reads a file of at most `limit` bytes like parse_of_python.
@@ -94,13 +100,12 @@ class JsonDocument {
 
   private:
     struct Contents {
-        std::string text;
         JsonParser parser;
         JsonValue::Source source;
     };
     JsonDocument() = default;
-    static Result<JsonDocument> read(std::string text, const JsonRules &rules,
-                                     const std::string &file, int32_t code);
+    static Result<JsonDocument> read(std::string_view text, bool python, const std::string &file,
+                                     int32_t code);
 
     std::unique_ptr<Contents> contents_; // on the heap, so that values survive a move
     JsonView root_;

@@ -37,7 +37,7 @@ bool append_id(JsonView value, std::string *id) {
         append_json(id, *integer);
     } else if (const auto large = value.unsigned_integer()) {
         append_json(id, *large);
-    } else if (const auto number = value.number()) {
+    } else if (const auto number = value.number(); number && !value.is_integer()) {
         append_json(id, *number);
     } else if (const auto as_written = value.number_text()) {
         *id += *as_written;

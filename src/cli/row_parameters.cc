@@ -34,6 +34,16 @@ RowError type_error(std::string_view key, const char *wanted) {
     return format_error(in_quotes(key) + " must be " + wanted);
 }
 
+namespace {
+
+// A number, as it is written, that no type or parameter can hold.
+RowError range_error(std::string_view key, JsonView number) {
+    return parameter_error(std::string(key) + " " + printable(*number.number_text()) +
+                           " is out of range");
+}
+
+} // namespace
+
 RowError read_tokens(std::string_view key, JsonView value, std::vector<int32_t> *tokens) {
     const std::optional<JsonItems> items = value.items();
     if (!items.has_value()) return type_error(key, "a list of token ids");
@@ -41,7 +51,7 @@ RowError read_tokens(std::string_view key, JsonView value, std::vector<int32_t> 
     tokens->reserve(items->size());
     for (const JsonView item : *items) {
         const std::optional<int64_t> token = item.integer();
-        if (!token.has_value() && !item.unsigned_integer().has_value()) {
+        if (!token.has_value() && !item.is_integer()) {
             return type_error(key, "a list of whole numbers");
         }
         if (!token.has_value() || *token < INT32_MIN || *token > INT32_MAX) {
@@ -58,10 +68,9 @@ namespace {
 // The value of a key, for each kind of parameter.
 RowError read_value(kinds::Whole, std::string_view key, JsonView value, int32_t *field) {
     const std::optional<int64_t> number = value.integer();
-    if (!number.has_value()) return type_error(key, "a whole number");
-    if (*number < INT32_MIN || *number > INT32_MAX) {
-        return parameter_error(std::string(key) + " " + std::to_string(*number) +
-                               " is out of range");
+    if (!number.has_value() && !value.is_integer()) return type_error(key, "a whole number");
+    if (!number.has_value() || *number < INT32_MIN || *number > INT32_MAX) {
+        return range_error(key, value);
     }
     *field = static_cast<int32_t>(*number);
     return {};
@@ -69,7 +78,8 @@ RowError read_value(kinds::Whole, std::string_view key, JsonView value, int32_t 
 
 RowError read_value(kinds::Number, std::string_view key, JsonView value, float *field) {
     const std::optional<double> number = value.number();
-    if (!number.has_value()) return type_error(key, "a number");
+    if (!value.is_number()) return type_error(key, "a number");
+    if (!number.has_value()) return range_error(key, value);
     *field = static_cast<float>(*number); // beyond float's range: infinite, which the library
                                           // reports by name
     return {};
@@ -96,7 +106,7 @@ RowError read_value(kinds::Seed, std::string_view key, JsonView value, uint64_t 
     } else if (negative.has_value()) {
         *field = static_cast<uint64_t>(*negative);
     } else {
-        return type_error(key, "a whole number");
+        return value.is_integer() ? range_error(key, value) : type_error(key, "a whole number");
     }
     return {};
 }
@@ -163,7 +173,10 @@ RowError read_value(kinds::Biases, std::string_view name, JsonView value,
     for (const auto [key, number] : *pairs) {
         const std::optional<int32_t> token = parse_token_id(key);
         const std::optional<double> bias = number.number();
-        if (!token || !bias) return type_error(name, "an object of token ids and numbers");
+        if (!token || !number.is_number()) {
+            return type_error(name, "an object of token ids and numbers");
+        }
+        if (!bias.has_value()) return range_error(name, number);
         biases.emplace_back(*token, static_cast<float>(*bias));
         sorted.push_back(*token);
     }
@@ -250,7 +263,7 @@ RowError ParameterReader::read(std::string_view key, JsonView value, bool *known
     *known = !each_parameter([&](const auto &parameter) {
         if (usual != parameter.key) return true;
         if (!value.is_null()) {
-            using Kind = typename std::decay_t<decltype(parameter)>::Kind;
+            using Kind = KindOf<decltype(parameter)>;
             error = read_value(Kind(), key, value, &(own().*parameter.field));
         }
         return false;

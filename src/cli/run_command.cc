@@ -55,7 +55,7 @@ OptionParts option_parts(const RunOptions &options) {
     add("max-request-tokens", options.engine.max_request_tokens);
     add("seed", options.seed);
     each_parameter([&](const auto &parameter) {
-        using Kind = typename std::decay_t<decltype(parameter)>::Kind;
+        using Kind = KindOf<decltype(parameter)>;
         const auto &value = sampling.*parameter.field;
         const bool listed = parameter.state == StateLists::always || value != parameter.initial;
         if (*parameter.option == '\0' || !listed) return true;
@@ -67,7 +67,7 @@ OptionParts option_parts(const RunOptions &options) {
         }
         if constexpr (std::is_same_v<Kind, kinds::TaskName>) {
             add(name, static_cast<int32_t>(value));
-        } else if constexpr (!parameter.is_list) {
+        } else if constexpr (!is_list<decltype(parameter)>) {
             add(name, value);
         } else if constexpr (!std::is_same_v<Kind, kinds::Biases>) { // which have no option
             add_list(name, value);

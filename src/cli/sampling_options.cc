@@ -115,7 +115,7 @@ template <typename P, typename T> void add_option(kinds::Biases, CLI::App *, con
 template <typename Wanted>
 void add_parameters(CLI::App *app, SamplingOptions *sampling, Wanted wanted) {
     each_parameter([&](const auto &parameter) {
-        using Kind = typename std::decay_t<decltype(parameter)>::Kind;
+        using Kind = KindOf<decltype(parameter)>;
         if (*parameter.option != '\0' && wanted(parameter)) {
             add_option(Kind(), app, parameter, &(sampling->*parameter.field));
         }

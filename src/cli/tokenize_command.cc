@@ -91,10 +91,10 @@ class ItemReader {
         item->tokens.clear();
         for (const JsonView entry : *list) {
             const std::optional<int64_t> token = entry.integer();
-            if (!token.has_value()) return false;
+            if (!token.has_value() && !entry.is_integer()) return false;
             // No vocabulary has such a token, so the library reports -1 as unknown.
-            item->tokens.push_back(*token < 0 || *token > INT32_MAX ? -1
-                                                                    : static_cast<int32_t>(*token));
+            const bool is_id = token.has_value() && *token >= 0 && *token <= INT32_MAX;
+            item->tokens.push_back(is_id ? static_cast<int32_t>(*token) : -1);
         }
         return true;
     }

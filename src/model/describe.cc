@@ -25,21 +25,42 @@ std::string family_names() {
 struct FoundFamily {
     const Family *family;
     HeadKind head;
+    bool of_whole = false; // the class is that of the whole model around the text model
 };
+
+const Family *family_of(std::string_view model_type) {
+    const auto families = known_families();
+    const auto family = std::find_if(families.begin(), families.end(), [&](const Family &known) {
+        return model_type == known.model_type;
+    });
+    return family == families.end() ? nullptr : &*family;
+}
+
+// The config of a text model that was taken out of its whole model often keeps the whole's class.
+bool is_class_of_whole(const Family &family, const std::string &class_name) {
+    constexpr std::string_view suffix = "_text";
+    std::string_view name = family.model_type;
+    if (!name.ends_with(suffix)) return false;
+    name.remove_suffix(suffix.size());
+    const Family *const whole = family_of(name);
+    return whole != nullptr && class_name == whole->class_name;
+}
 
 Result<FoundFamily> find_family(const JsonValue &config) {
     ASSIGN_OR_RETURN(const JsonValue type, config.at("model_type"));
     ASSIGN_OR_RETURN(const std::string name, type.string());
-    const auto families = known_families();
-    const auto family = std::find_if(families.begin(), families.end(),
-                                     [&](const Family &known) { return name == known.model_type; });
-    if (family == families.end()) return type.unsupported("this version runs " + family_names());
-    FoundFamily found{&*family, HeadKind::text};
+    const Family *const family = family_of(name);
+    if (family == nullptr) return type.unsupported("this version runs " + family_names());
+    FoundFamily found{family, HeadKind::text};
     if (const auto classes = config.given("architectures")) {
         ASSIGN_OR_RETURN(const auto list, classes->elements());
         for (const JsonValue &item : list) {
             ASSIGN_OR_RETURN(const std::string class_name, item.string());
-            const auto head = head_of_class(*family, class_name);
+            auto head = head_of_class(*family, class_name);
+            if (!head.has_value() && is_class_of_whole(*family, class_name)) {
+                head = HeadKind::text;
+                found.of_whole = true;
+            }
             if (!head.has_value()) {
                 return item.unsupported("only " + class_names(*family) + " with model_type " +
                                         family->model_type);
@@ -118,6 +139,7 @@ Result<Model> describe(const JsonValue &config) {
     Model model;
     RETURN_IF_ERROR(read_quantization(config, &model));
     RETURN_IF_ERROR(found.family->describe(config, &model));
+    if (found.of_whole) pass_over_vision(&model);
     RETURN_IF_ERROR(set_head(config, *found.family, found.head, &model));
     place_keys_and_values(&model);
     return model;

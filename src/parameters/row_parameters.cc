@@ -149,7 +149,7 @@ batchllm_params default_params() {
     batchllm_params params{};
     params.struct_size = sizeof params;
     each_parameter([&](const auto &parameter) {
-        if constexpr (!parameter.is_list) {
+        if constexpr (!is_list<decltype(parameter)>) {
             auto &field = params.*parameter.c_field;
             field = static_cast<std::decay_t<decltype(field)>>(parameter.initial);
         }
@@ -162,7 +162,7 @@ Result<RowParameters> read_parameters(const batchllm_params &params, int32_t voc
     RowParameters out;
     Status status;
     each_parameter([&](const auto &parameter) {
-        if constexpr (parameter.is_list) {
+        if constexpr (is_list<decltype(parameter)>) {
             status = read_list(parameter, params, vocabulary, &out);
         } else {
             status = read_value(parameter, params, &out);
@@ -178,7 +178,7 @@ batchllm_params view_parameters(const RowParameters &row, ParameterViews *views)
     batchllm_params params = default_params();
     each_parameter([&](const auto &parameter) {
         const auto &value = row.*parameter.field;
-        if constexpr (parameter.is_list) {
+        if constexpr (is_list<decltype(parameter)>) {
             params.*parameter.items = view_items(value, &(views->*parameter.view), &params);
             params.*parameter.count = static_cast<int64_t>(value.size());
         } else {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -105,20 +106,20 @@ struct ParameterFacts {
     StateLists state;
     const char *key, *option, *help;
 };
-template <typename KindOf, typename C> struct Parameter : ParameterFacts {
-    using Kind = KindOf;
+template <typename K, typename C> struct Parameter : ParameterFacts {
+    using Kind = K;
     using Type = typename Kind::Type;
-    static constexpr bool is_list = false;
+    static constexpr bool list = false;
     Type RowParameters::*field;
     C batchllm_params::*c_field;
     Type initial;
     bool (*valid)(const Type &value);
     const char *range;
 };
-template <typename KindOf, typename C> struct ListParameter : ParameterFacts {
-    using Kind = KindOf;
+template <typename K, typename C> struct ListParameter : ParameterFacts {
+    using Kind = K;
     using Type = typename Kind::Type;
-    static constexpr bool is_list = true;
+    static constexpr bool list = true;
     Type RowParameters::*field;
     typename Kind::View ParameterViews::*view;
     C batchllm_params::*items;
@@ -126,6 +127,10 @@ template <typename KindOf, typename C> struct ListParameter : ParameterFacts {
     const char *items_name, *count_name;
     Type initial = {};
 };
+
+// Of what each_parameter() passes.
+template <typename P> using KindOf = typename std::remove_cvref_t<P>::Kind;
+template <typename P> inline constexpr bool is_list = std::remove_cvref_t<P>::list;
 
 // Calls f(parameter) for each row of the table, in its order, until f returns false. Returns whether
 // it never did.

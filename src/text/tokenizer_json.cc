@@ -322,21 +322,21 @@ Status read_root(const JsonValue &root, TokenizerSpec *spec) {
 
 } // namespace
 
-Result<TokenizerSpec> parse_tokenizer_json(const std::string &name, std::string bytes) {
+Result<TokenizerSpec> parse_tokenizer_json(const std::string &name, const std::string &bytes) {
     constexpr int32_t code = BATCHLLM_ERROR_TOKENIZER_FORMAT;
     if (bytes.size() > kMostFileBytes) {
         return error(code, "%s: %zu bytes, more than the %zu allowed", name.c_str(), bytes.size(),
                      kMostFileBytes);
     }
-    ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse_of_python(std::move(bytes), name, code));
+    ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse_large(bytes, name, code));
     TokenizerSpec spec;
     RETURN_IF_ERROR(read_root(document.root(), &spec));
     return spec;
 }
 
 Result<TokenizerSpec> read_tokenizer_json(const std::string &path) {
-    ASSIGN_OR_RETURN(std::string bytes, read_file(path, kMostFileBytes));
-    return parse_tokenizer_json(path, std::move(bytes));
+    ASSIGN_OR_RETURN(const std::string bytes, read_file(path, kMostFileBytes));
+    return parse_tokenizer_json(path, bytes);
 }
 
 } // namespace batchllm

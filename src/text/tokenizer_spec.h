@@ -37,7 +37,7 @@ struct TokenizerSpec {
 Result<TokenizerSpec> read_tokenizer_json(const std::string &path);
 
 // The same from the file's bytes; name: its name in errors.
-Result<TokenizerSpec> parse_tokenizer_json(const std::string &name, std::string bytes);
+Result<TokenizerSpec> parse_tokenizer_json(const std::string &name, const std::string &bytes);
 
 // A hash of everything that affects how text becomes tokens; not 0.
 uint64_t tokenizer_fingerprint(const TokenizerSpec &spec);

@@ -104,7 +104,7 @@ AT_LEAST(batchllm_constraint_options, 64);
 AT_LEAST(batchllm_ranges_options, 40);
 AT_LEAST(batchllm_ranges, 40);
 AT_LEAST(batchllm_journal_options, 72);
-AT_LEAST(batchllm_journal_info, 104);
+AT_LEAST(batchllm_journal_info, 96);
 
 int batchllm_header_values(void);
 int batchllm_header_values(void) { return BATCHLLM_OK; }

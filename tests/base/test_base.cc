@@ -126,7 +126,7 @@ void printable_text_drives_no_terminal(void **) {
 }
 
 void optional_members_and_unknown_keys_are_told_apart(void **) {
-    const auto parsed = JsonDocument::parse(R"({"a":{"on":true,"no":null,"x\n":1}})", "FILE",
+    const auto parsed = JsonDocument::parse(R"({"a":{"on":true,"no":null,"x\n":2}})", "FILE",
                                             BATCHLLM_ERROR_MODEL_FORMAT);
     assert_true(parsed.ok());
     const JsonValue a = parsed->root().at("a").value();
@@ -143,7 +143,7 @@ void optional_members_and_unknown_keys_are_told_apart(void **) {
     assert_true(a.only_keys({"on", "no", "x\n"}).ok());
     const Status unknown = a.only_keys({"on", "no"});
     assert_int_equal(unknown.code(), BATCHLLM_ERROR_UNSUPPORTED);
-    assert_string_equal(unknown.message().c_str(), "FILE: \"a.x?\" is 1: the key is not known");
+    assert_string_equal(unknown.message().c_str(), "FILE: \"a.x?\" is 2: the key is not known");
     assert_false(a.at("on")->only_keys({}).ok());
 }
 
@@ -185,6 +185,43 @@ void numbers_that_are_not_finite_are_read_as_python_writes_them(void **) {
     assert_false(JsonDocument::parse("[NaN]", "FILE", BATCHLLM_ERROR_MODEL_FORMAT).ok());
 }
 
+void a_key_that_is_given_twice_is_an_error_for_whoever_asks_for_it(void **) {
+    constexpr const char *text = R"({"a": {"b": 1, "b": 2, "c": 3}, "d": null, "e": 1, "e": 1})";
+    const auto parsed = JsonDocument::parse_of_python(text, "FILE", BATCHLLM_ERROR_MODEL_FORMAT);
+    assert_true(parsed.ok());
+    const JsonValue root = parsed->root();
+    const JsonValue a = root.at("a").value();
+    assert_int_equal(a.at("c")->integer(0, 9).value(), 3);
+    constexpr const char *twice = "FILE: the key \"a.b\" is given twice";
+    assert_string_equal(a.at("b").status().message().c_str(), twice);
+    assert_string_equal(a.members().status().message().c_str(), twice);
+    // It is of no type, so that whoever looks at its type first fails all the same.
+    const JsonValue b = a.find("b").value();
+    assert_true(a.given("b").has_value());
+    assert_false(b.is_null() || b.is_array() || b.is_object() || b.is_string());
+    assert_string_equal(b.integer(0, 9).status().message().c_str(), twice);
+    assert_string_equal(b.boolean().status().message().c_str(), twice);
+    assert_string_equal(b.number(-9, 9).status().message().c_str(), twice);
+    assert_string_equal(b.elements().status().message().c_str(), twice);
+    assert_string_equal(b.unsupported("x").message().c_str(), twice);
+    assert_false(root.boolean_or("e", true).ok());
+    // Files of other programs have no equal keys.
+    assert_false(JsonDocument::parse(text, "FILE", BATCHLLM_ERROR_MODEL_FORMAT).ok());
+}
+
+void python_takes_numbers_for_each_other(void **) {
+    const auto parsed = JsonDocument::parse_of_python("[0, 1, 1.0, 2, -1, null]", "FILE", 1);
+    const auto list = parsed->root().elements().value();
+    assert_false(list[0].boolean().value());
+    assert_true(list[1].boolean().value() && list[2].boolean().value());
+    for (size_t i = 3; i < list.size(); ++i) assert_false(list[i].boolean().ok());
+    assert_int_equal(list[2].integer(0, 1).value(), 1);
+    // Elsewhere a number is neither, and only what is written as one is an integer.
+    const auto strict = JsonDocument::parse("[1, 1.0]", "FILE", 1);
+    const auto numbers = strict->root().elements().value();
+    assert_false(numbers[0].boolean().ok() || numbers[1].integer(0, 1).ok());
+}
+
 void a_number_of_any_size_is_a_number_until_its_value_is_asked_for(void **) {
     const auto parsed = JsonDocument::parse(
         R"({"limit": 1000000000000000019884624838656, "huge": -1e400, "tiny": 0.1e-9999,
@@ -200,7 +237,7 @@ void a_number_of_any_size_is_a_number_until_its_value_is_asked_for(void **) {
                         "FILE: \"huge\" is -1e400: must be a number from -1e+300 to 1");
     assert_true(root.at("tiny")->number(0, 1).value() == 0);
     assert_int_equal(root.at("zero")->integer(0, 0).value(), 0);
-    assert_false(root.at("one")->integer(0, 1).ok());
+    assert_true(root.at("one")->view().integer() == 1);
     assert_true(root.at("most")->view().unsigned_integer() == UINT64_MAX);
     assert_false(root.at("most")->view().integer().has_value());
 }
@@ -213,6 +250,8 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(optional_members_and_unknown_keys_are_told_apart),
         cmocka_unit_test(numbers_that_are_not_finite_are_read_as_python_writes_them),
+        cmocka_unit_test(a_key_that_is_given_twice_is_an_error_for_whoever_asks_for_it),
+        cmocka_unit_test(python_takes_numbers_for_each_other),
         cmocka_unit_test(a_number_of_any_size_is_a_number_until_its_value_is_asked_for),
         cmocka_unit_test(a_file_is_replaced_whole_and_nothing_is_left_beside_it),
         cmocka_unit_test(threads_that_write_one_path_leave_one_of_their_texts),

@@ -19,6 +19,7 @@
 #include "base/json_tree.h"
 #include "constraint/json_schema/document.h"
 #include "json_numbers.h"
+#include "model/model.h"
 #include "model/safetensors.h"
 #include "seed.h"
 #include "text/chat_template.h"
@@ -63,13 +64,18 @@ std::vector<Reader> readers() {
     return {
         {"a document", [=](const auto &n) { return JsonDocument::parse(n, "f", code).status(); }},
         {"a file of Python",
-         [=](const auto &n) { return JsonDocument::parse_of_python(member(n), "f", code).status(); }},
+         [=](const auto &n) {
+             return JsonDocument::parse_of_python(member(n), "f", code).status();
+         }},
         {"a tree", [=](const auto &n) { return parse_json_tree(member(n), "f", 4096).status(); }},
-        {"a tree of one number", [](const auto &n) { return parse_json_tree(n, "f", 4096).status(); }},
+        {"a tree of one number",
+         [](const auto &n) { return parse_json_tree(n, "f", 4096).status(); }},
         {"config.json",
          [](const auto &n) { return describe_config("{\"a\":" + n + "}", "f").status(); }},
         {"tokenizer.json",
-         [](const auto &n) { return parse_tokenizer_json("f", "{\"version\":" + n + "\n}").status(); }},
+         [](const auto &n) {
+             return parse_tokenizer_json("f", "{\"version\":" + n + "\n}").status();
+         }},
         {"a header of weights",
          [](const auto &n) { return read_safetensors("{\"a\":{\"dtype\":" + n + "}}"); }},
         {"an annotation of a schema",
@@ -130,8 +136,7 @@ bool value_is_right(const std::string &text) {
     if (view.number_text() != text || view.text() != text) return false;
     const double real = std::strtod(text.c_str(), nullptr);
     const std::optional<double> got = view.number();
-    if (std::isinf(real) ? got.has_value()
-                         : !got || std::memcmp(&real, &*got, sizeof real) != 0) {
+    if (std::isinf(real) ? got.has_value() : !got || std::memcmp(&real, &*got, sizeof real) != 0) {
         return false;
     }
     const std::optional<int64_t> integer = view.integer();
@@ -144,8 +149,10 @@ bool value_is_right(const std::string &text) {
                natural.has_value() == fits_natural && (!fits_natural || *natural == *value);
     }
     const bool whole = std::fabs(real) <= 0x1p53 && real == std::floor(real);
-    return !view.is_integer() && integer.has_value() == whole && (!whole || *integer == real) &&
-           natural.has_value() == (whole && real >= 0) && (!natural || *natural == real);
+    return !view.is_integer() && integer.has_value() == whole &&
+           (!whole || static_cast<double>(*integer) == real) &&
+           natural.has_value() == (whole && real >= 0) &&
+           (!natural || static_cast<double>(*natural) == real);
 }
 
 int check_values() {
@@ -156,13 +163,34 @@ int check_values() {
         ++failures;
         print_message("%s\n", text.c_str());
     };
-    for (const char *text :
-         {"0", "-0", "0.0", "-0.0", "1.0", "1e3", "-1e0", "10e-1", "1e400", "-1e400", "0.1e-9999",
-          "-0.1e-9999", "0e9999", "0.0e-9999", "1e99999999999999999999", "1e-99999999999999999999",
-          "5e-324", "2e-324", "1.7976931348623157e308", "1.7976931348623159e308",
-          "9007199254740992.0", "9007199254740994.0", "-9223372036854775808", "9223372036854775808",
-          "-9223372036854775809", "18446744073709551615", "18446744073709551616",
-          "1000000000000000019884624838656"}) {
+    for (const char *text : {"0",
+                             "-0",
+                             "0.0",
+                             "-0.0",
+                             "1.0",
+                             "1e3",
+                             "-1e0",
+                             "10e-1",
+                             "1e400",
+                             "-1e400",
+                             "0.1e-9999",
+                             "-0.1e-9999",
+                             "0e9999",
+                             "0.0e-9999",
+                             "1e99999999999999999999",
+                             "1e-99999999999999999999",
+                             "5e-324",
+                             "2e-324",
+                             "1.7976931348623157e308",
+                             "1.7976931348623159e308",
+                             "9007199254740992.0",
+                             "9007199254740994.0",
+                             "-9223372036854775808",
+                             "9223372036854775808",
+                             "-9223372036854775809",
+                             "18446744073709551615",
+                             "18446744073709551616",
+                             "1000000000000000019884624838656"}) {
         check(text);
     }
     check("1" + std::string(400, '0') + "e-400");
@@ -195,14 +223,58 @@ int check_places() {
           "[\"\\\"\", \"\\\\\"]", "{\"a\\\"b\":\"c\"}", "{\"\":\"\"}", "{\"a\":1,\"a\":2}"}) {
         check(text, true);
     }
-    for (const char *text :
-         {"", " ", "1 2", "1,2", "1],[2", "1]", "[1", "[1,", "[1,]", "[,1]", "[1 2]", "[1:2]",
-          "[\"a\":1]", "[\"a\" \"b\"]", "[1}", "{1}", "{\"a\"}", "{\"a\":}", "{\"a\" 1}",
-          "{\"a\":1,}", "{\"a\":1 \"b\":2}", "{,}", "{a:1}", "{1:2}", "tru", "truex", "nulll",
-          "[true false]", "\"a", "\"\\x\"", "\"\\u12\"", "\"\\ud800\"", "\"\\udc00\"",
-          "\"\\ud800\\u0041\"", "\"\x01\"", "\"a\"b", "\"a\"1", "1\"a\"", "[1\"a\"]", "NaN",
-          "[Infinity]", "-Infinity", "[-]", "[+]", "[.]", "{\"a\":1}}", "[1]]", "\xEF\xBB", "'a'",
-          "[1]\xEF\xBB\xBF", "\xEF\xBB\xBF\xEF\xBB\xBF" "1"}) {
+    for (const char *text : {"",
+                             " ",
+                             "1 2",
+                             "1,2",
+                             "1],[2",
+                             "1]",
+                             "[1",
+                             "[1,",
+                             "[1,]",
+                             "[,1]",
+                             "[1 2]",
+                             "[1:2]",
+                             "[\"a\":1]",
+                             "[\"a\" \"b\"]",
+                             "[1}",
+                             "{1}",
+                             "{\"a\"}",
+                             "{\"a\":}",
+                             "{\"a\" 1}",
+                             "{\"a\":1,}",
+                             "{\"a\":1 \"b\":2}",
+                             "{,}",
+                             "{a:1}",
+                             "{1:2}",
+                             "tru",
+                             "truex",
+                             "nulll",
+                             "[true false]",
+                             "\"a",
+                             "\"\\x\"",
+                             "\"\\u12\"",
+                             "\"\\ud800\"",
+                             "\"\\udc00\"",
+                             "\"\\ud800\\u0041\"",
+                             "\"\x01\"",
+                             "\"a\"b",
+                             "\"a\"1",
+                             "1\"a\"",
+                             "[1\"a\"]",
+                             "NaN",
+                             "[Infinity]",
+                             "-Infinity",
+                             "[-]",
+                             "[+]",
+                             "[.]",
+                             "{\"a\":1}}",
+                             "[1]]",
+                             "\xEF\xBB",
+                             "'a'",
+                             "[1]\xEF\xBB\xBF",
+                             "\xEF\xBB\xBF\xEF\xBB\xBF"
+                             "1"}) {
         check(text, false);
     }
     check("[[[[[[[[1]]]]]]]]", true);

@@ -52,12 +52,20 @@ class BadRows(ProgramTest):
         (b'not json at all', "ROW_JSON", "not JSON", None),
         (b'\xff\xfe', "ROW_INVALID_UTF8", "UTF-8", None),
         (b'{"id": "\\ud800", "tokens": [1]}', "ROW_JSON", "not JSON", None),
-        (b'{"id": 28, "tokens": [100000000000000000000]}', "ROW_JSON", "too large", 28),
-        (b'{"tokens": [1], "metadata": {"x": -1e999}, "id": "a\\n29"}', "ROW_JSON", "too large",
+        (b'{"id": 28, "tokens": [100000000000000000000]}', "ROW_UNKNOWN_TOKEN", "vocabulary", 28),
+        (b'{"tokens": [1], "metadata": {"x": -1.e999}, "id": "a\\n29"}', "ROW_JSON", "malformed number at byte 34",
          "a\n29"),
-        (b'{"id": 100000000000000000000030 , "tokens": [1e999]}', "ROW_JSON", "too large",
+        (b'{"id": 100000000000000000000030 , "tokens": [1e999]}', "ROW_FORMAT", '"tokens"',
          100000000000000000000030),
-        (b'{"id": {}, "tokens": [1e999]}', "ROW_JSON", "too large", None),
+        (b'{"id": {}, "tokens": [1e999]}', "ROW_FORMAT", '"id"', None),
+        (b'{"id": 40, "tokens": [1], "max_tokens": 1000000000000000000000}', "ROW_INVALID_PARAMETER",
+         "max_tokens 1000000000000000000000 is out of range", 40),
+        (b'{"id": 41, "tokens": [1], "temperature": 1e400}', "ROW_INVALID_PARAMETER", "temperature 1e400 is out of range", 41),
+        (b'{"id": 42, "tokens": [1], "seed": 18446744073709551616}', "ROW_INVALID_PARAMETER", "seed", 42),
+        (b'{"id": 43, "tokens": [1], "logit_bias": {"1": -1e400}}', "ROW_INVALID_PARAMETER", "logit_bias", 43),
+        (b'{"id": 44, "tokens": [1], "top_p": .5}', "ROW_JSON", "malformed number", 44),
+        (b'{"id": 45, "tokens": [1], "top_k": +1, "custom": 1e}', "ROW_JSON", "malformed number", 45),
+        (b'{"id": 46, "tokens": [1], "stop": [{"a": 1, "a": 2}]}', "ROW_FORMAT", '"stop[0].a" is given twice', 46),
         (b'{"id": 32, "tokens": [1], "choices": []}', "ROW_FORMAT", "choices", 32),
         (b'{"id": 33, "tokens": [1], "regex": "a", "choices": ["a"]}', "ROW_FORMAT", "both say", 33),
         (b'{"id": 34, "tokens": [1], "json_schema": 5}', "ROW_FORMAT", "json_schema", 34),
@@ -164,9 +172,15 @@ class Lines(ProgramTest):
         results = self.run_rows([{"id": i, "tokens": [1]} for i in ids])
         self.assertEqual(sorted(map(repr, (r["id"] for r in results))), sorted(map(repr, ids)))
 
+    def test_what_nobody_asks_for_may_be_any_json(self):
+        values = [b"1e999", b"-1" + b"0" * 500, b"0.1e-9999", b"-0", b'{"a": 1, "a": [2, {"b": 1e400, "b": 2}]}']
+        rows = [b'{"id": %d, "tokens": [1, 2], "metadata": %s, "_own": %s}' % (i, v, v) for i, v in enumerate(values)]
+        rows.append(b'{"id": 5, "tokens": [1.0, 2e0], "max_tokens": 3.0, "seed": 1e2}')  # whole numbers
+        self.assertEqual(set(by_id(self.run_rows(rows))), set(range(6)))
+
     def test_ids_that_no_type_can_hold_come_back_as_they_were_written(self):
         ids = [b"88888888888888888888888888888888", b"-18446744073709551616", b"1e400", b"-1.50e+999"]
-        bad = [b', "tokens": []}', b', "tokens": [1], "metadata": 1e999}', b', "tokens": [01]}',
+        bad = [b', "tokens": []}', b', "tokens": [1], "max_tokens": 1e999}', b', "tokens": [01]}',
                b', "tokens": [1], "top_k": "x"}', b', "tokens": [1], "no such key": {"a": [true, null, -0.5e1, "b"]}}']
         rows = [b'{"id": %s, "tokens": [1, 2]}' % i for i in ids]
         rows += [b'{"id" : %s' % i + b for i in ids for b in bad]
@@ -383,7 +397,7 @@ class OpenAiBatch(ProgramTest):
         codes = {r["custom_id"]: r["error"]["code"] for r in results}
         self.assertEqual(codes["chat"], "ROW_INVALID_PARAMETER")  # sim has no tokenizer
         self.assertEqual(codes["token"], "ROW_UNKNOWN_TOKEN")
-        self.assertEqual(codes["number"], "ROW_JSON")
+        self.assertEqual(codes["number"], "ROW_INVALID_PARAMETER")
 
 
 if __name__ == "__main__":

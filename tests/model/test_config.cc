@@ -353,7 +353,7 @@ void an_lfm2_whose_keys_do_not_fit_is_refused_by_name(void **) {
         const std::string types = R"("layer_types": ["conv", "full_attention", "conv"], )";
         fails(type, types + R"("conv_L_cache": 1)", format, "conv_L_cache");
         fails(type, types + R"("conv_L_cache": 65)", format, "conv_L_cache");
-        fails(type, types + R"("conv_bias": 1)", format, "conv_bias");
+        fails(type, types + R"("conv_bias": 2)", format, "conv_bias");
         fails(type, types + R"("use_pos_enc": false)", unsupported, "use_pos_enc");
         fails(type, types + R"("block_use_swiglu": false)", unsupported, "block_use_swiglu");
         fails(type, types + R"("block_norm_eps": 1e-6)", format, "block_norm_eps");
@@ -481,6 +481,12 @@ void defaults_of_hybrids_are_those_of_transformers(void **) {
     assert_int_equal(next.layers[5].experts()->router.chosen, 10);
     assert_true(next.layers[5].experts()->router.normalised && bool(next.layers[5].shared()->gate));
     assert_int_equal(next.layers[5].experts()->each[0].width, 512);
+    // A text model that was taken out of its whole model and kept the whole's class.
+    must_load(R"({"model_type": "qwen3_5_moe_text",
+                  "architectures": ["Qwen3_5MoeForConditionalGeneration"]})");
+    must_fail(R"({"model_type": "qwen3_5_moe_text",
+                  "architectures": ["Qwen3_5ForConditionalGeneration"]})",
+              BATCHLLM_ERROR_UNSUPPORTED, {"architectures[0]"});
     const Model sparse = must_load(R"({"model_type": "qwen3_5_moe_text"})");
     assert_true(sparse.layers.size() == 40 && sparse.layers[0].experts()->each.size() == 256);
     assert_true(attention(sparse, 3).kv_heads == 2 &&
@@ -1424,12 +1430,13 @@ void values_out_of_range_are_refused_with_key_and_value(void **) {
         {"vocab_size", "0"},
         {"vocab_size", "-1"},
         {"vocab_size", "16777217"},
-        {"vocab_size", "100.0"},
+        {"vocab_size", "100.5"},
         {"vocab_size", "\"100\""},
         {"vocab_size", "9223372036854775807"},
         {"vocab_size", "18446744073709551615"},
+        {"vocab_size", "1e400"},
         {"hidden_size", "0"},
-        {"hidden_size", "1000.0"},
+        {"hidden_size", "1000.5"},
         {"hidden_size", "2147483648"},
         {"hidden_size", "63"},
         {"intermediate_size", "-5"},
@@ -1447,7 +1454,7 @@ void values_out_of_range_are_refused_with_key_and_value(void **) {
         {"rms_norm_eps", "-0.5"},
         {"rms_norm_eps", "2"},
         {"rms_norm_eps", "\"1e-6\""},
-        {"tie_word_embeddings", "1"},
+        {"tie_word_embeddings", "2"},
         {"attention_bias", "\"no\""},
         {"bos_token_id", "100"},
     };
@@ -1477,12 +1484,23 @@ void broken_json_is_refused(void **) {
     must_fail(std::string(5000, '['), code, {});
 }
 
-void a_key_that_stands_twice_is_refused_at_any_depth(void **) {
+void a_key_that_stands_twice_is_refused_where_it_is_asked_for(void **) {
     const int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
     must_fail(llama(R"("head_dim": 16, "head_dim": 32)"), code, {"\"head_dim\"", "twice"});
-    must_fail(llama(R"("a": [{"b": {"c": 1, "d": 2, "c": 3}}])"), code, {"a[0].b.c", "twice"});
+    // Of no use to anyone.
+    must_load(llama(R"("a": [{"b": {"c": 1, "d": 2, "c": 3}}], "e": 1, "e": 1)"));
     // The same key once it is unescaped.
-    must_fail(llama("\"x\": {\"c\": 1, \"\\u0063\": 3}"), code, {"x.c", "twice"});
+    must_fail(llama("\"head_dim\": 16, \"\\u0068ead_dim\": 16"), code, {"head_dim", "twice"});
+    must_fail(llama(R"("rope_scaling": {"rope_type": "linear", "factor": 2, "factor": 4})"), code,
+              {"rope_scaling.factor", "twice"});
+}
+
+void numbers_are_read_as_python_reads_them(void **) {
+    const Model model = must_load(llama(
+        R"("head_dim": 16.0, "tie_word_embeddings": 1, "limit": 1e400, "most": 123456789012345678901234)"));
+    assert_true(attention(model).head_dim == 16 && model.tied);
+    must_fail(llama(R"("head_dim": 123456789012345678901234)"), BATCHLLM_ERROR_MODEL_FORMAT,
+              {"\"head_dim\" is 123456789012345678901234: must be a whole number"});
 }
 
 void text_of_the_file_cannot_break_out_of_an_error(void **) {
@@ -1606,7 +1624,8 @@ int main() {
         cmocka_unit_test(models_that_are_not_computed_are_refused_by_name),
         cmocka_unit_test(values_out_of_range_are_refused_with_key_and_value),
         cmocka_unit_test(broken_json_is_refused),
-        cmocka_unit_test(a_key_that_stands_twice_is_refused_at_any_depth),
+        cmocka_unit_test(a_key_that_stands_twice_is_refused_where_it_is_asked_for),
+        cmocka_unit_test(numbers_are_read_as_python_reads_them),
         cmocka_unit_test(text_of_the_file_cannot_break_out_of_an_error),
         cmocka_unit_test(a_missing_file_is_named),
         cmocka_unit_test(rope_frequencies_equal_those_of_transformers),

@@ -19,9 +19,13 @@ import java.util.Arrays;
 public final class PrefixRanges implements Serializable {
     private static final long serialVersionUID = 1;
 
+    /** The boundaries' starts of prompts, ascending. */
     private final byte[][] starts;
+    /** The boundaries' places among rows with equal starts. */
     private final long[] places;
+    /** How many bytes of a prompt are compared. */
     private final int startBytes;
+    /** Whether most sampled prompts are equal in these bytes. */
     private final boolean blind;
 
     private PrefixRanges(byte[][] starts, long[] places, int startBytes, boolean blind) {

@@ -149,19 +149,19 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
         return this;
     }
 
-    /** A column of integers: maxTokens for each row; {@link #maxTokens} where it is null. */
+    /** A column of integers: maxTokens for each row; {@code maxTokens} where it is null. */
     public BatchLlmOptions maxTokensColumn(String name) {
         maxTokensColumn = name;
         return this;
     }
 
-    /** A column of numbers: temperature for each row; {@link #temperature} where it is null. */
+    /** A column of numbers: temperature for each row; {@code temperature} where it is null. */
     public BatchLlmOptions temperatureColumn(String name) {
         temperatureColumn = name;
         return this;
     }
 
-    /** A column of integers: seed for each row; {@link #seed} where it is null. */
+    /** A column of integers: seed for each row; {@code seed} where it is null. */
     public BatchLlmOptions seedColumn(String name) {
         seedColumn = name;
         return this;
