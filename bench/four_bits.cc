@@ -5,7 +5,6 @@
 //     four_bits                            all shapes, 16 to 16,384 rows
 //     four_bits --shapes gpt-oss --rows 256 --seconds 0.2
 //     four_bits --splits 4                 not as many as four_bit_splits() says
-//     four_bits --turns 64                 kernels of experts as for so many turns each
 //     four_bits --alone                    the four-bit products alone
 #include <algorithm>
 #include <cstdio>
@@ -30,7 +29,7 @@ struct Options {
     std::string shapes;
     std::vector<int32_t> rows = {16, 64, 128, 256, 512, 1024, 4096, 16384};
     double seconds = 0.04; // for each time
-    int32_t splits = 0, turns = 0;
+    int32_t splits = 0;
     bool alone = false;
     bool sm80 = false;
     int sms = 1;
@@ -191,7 +190,6 @@ class Bench {
             a.row_of = s_.gated ? row_of_.as<int32_t>() : nullptr;
             a.tiles = tiles_.as<ExpertTile>();
             a.tile_count = tile_count_.as<int32_t>();
-            a.turns_each = o_.turns > 0 ? o_.turns : rows * s_.chosen / s_.experts;
         } else if (!o_.sm80) {
             a.splits = o_.splits > 0 ? o_.splits : four_bit_splits(packed_, rows, o_.sms);
         }
@@ -346,8 +344,6 @@ bool read(int count, char **values, Options *o) {
             o->rows = {std::atoi(value.c_str())};
         } else if (name == "--splits" && std::atoi(value.c_str()) > 0) {
             o->splits = std::atoi(value.c_str());
-        } else if (name == "--turns" && std::atoi(value.c_str()) > 0) {
-            o->turns = std::atoi(value.c_str());
         } else if (name == "--seconds" && std::atof(value.c_str()) > 0) {
             o->seconds = std::atof(value.c_str());
         } else {

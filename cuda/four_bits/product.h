@@ -42,7 +42,6 @@ struct FourBitArguments {
     const int32_t *row_of; // [turns] the row of x; null: the turn's number
     const ExpertTile *tiles;
     const int32_t *tile_count;
-    int32_t turns_each; // about so many of an expert: chooses between kernels of the same bits
 };
 
 // Whether there are such products; null pointers do not count.
@@ -50,23 +49,18 @@ bool takes_four_bits(const FourBitArguments &arguments);
 
 inline constexpr int32_t kFourBitTile = 256; // rows of W
 
-// Whether tiles have up to 64 turns, not 128: more threads widen weights then.
-inline bool takes_few(const FourBitArguments &a) {
-    return a.tiles != nullptr ? a.turns_each <= 48 : a.tokens <= 64;
-}
-
-// The fastest number of splits for a dense product, by count of the stages that a CTA goes through. Clusters fill the
-// device less well than single CTAs: some of its parts have 16 SMs.
+// The fastest number of splits for a dense product, by count of the stages that a CTA goes through. Clusters of more than
+// two CTAs lie within a part of the device that has 16 or 18 SMs.
 inline int32_t four_bit_splits(const PackedShape &w, int32_t tokens, int32_t sms) {
-    const int32_t most = tokens <= 64 ? 64 : kTileRows;
-    const int64_t tiles =
-        int64_t{(w.rows + kFourBitTile - 1) / kFourBitTile} * ((tokens + most - 1) / most);
+    const int64_t tiles = int64_t{(w.rows + kFourBitTile - 1) / kFourBitTile} *
+                          ((tokens + kTileRows - 1) / kTileRows);
     int32_t best = 1;
     double least = 0;
     for (int32_t splits = 1; splits <= std::min(8, w.cell_columns()); ++splits) {
-        const int64_t at_once = splits == 1 ? sms : (sms - (splits > 2 ? sms / 16 : 0)) / splits;
+        const int64_t at_once = splits <= 2 ? sms / splits : sms / 18 * (16 / splits);
+        if (at_once == 0) break;
         const int64_t rounds = (tiles + at_once - 1) / at_once;
-        const double adding = splits == 1 ? 0 : 2 + std::min(tokens, most) / 32.0;
+        const double adding = splits == 1 ? 0 : 2 + std::min(tokens, kTileRows) / 16.0; // in stages
         const double stages =
             static_cast<double>(rounds) * ((w.cell_columns() + splits - 1) / splits + adding);
         if (splits == 1 || stages < 0.97 * least) {

@@ -38,22 +38,22 @@ constexpr int kCells = kFourBitTile / kCellRows;
 constexpr int kTogether = 16;
 constexpr int kOutTurns = 32; // results on their way out at a time
 
-// Wide: two warpgroups compute, two blocks of 64 rows each. Narrow: four, a block each, for tiles of few turns.
-template <int Blocks, PackedForm Of> struct Setup {
+// The kernels of a form.
+template <PackedForm Of> struct Setup {
     static constexpr PackedForm kForm = Of;
-    static constexpr int kBlocks = Blocks, kGroups = kCells / Blocks;
+    static constexpr int kBlocks = 2,
+                         kGroups = kCells / kBlocks; // blocks of 64 rows of a warpgroup
     static constexpr int kConsumers = 128 * kGroups, kThreads = kConsumers + 128;
     // Of a thread. What computing warps take more must have been allotted at launch: they would wait for it forever.
-    static constexpr int kRegisters = Blocks == 2 ? 224 : 104, kFeeders = 56;
+    static constexpr int kRegisters = 224, kFeeders = 56;
     static constexpr int kAtLaunch = 65536 / kThreads / 8 * 8;
     static_assert(kRegisters * kConsumers + kFeeders * 128 <= kAtLaunch * kThreads);
-    static constexpr int kTurns = 64 * Blocks;                   // of a tile, at most
-    static constexpr int kPanel = kTurns * 128, kX = 2 * kPanel; // bytes
+    static constexpr int kPanel = kTileRows * 128, kX = 2 * kPanel; // bytes
     static constexpr int kStage = kX + kCells * cell_bytes(Of);
     // Of a warpgroup; of f32 for half as many turns.
-    static constexpr int kOutBytes = kOutTurns * (64 * Blocks * 2 + 16);
-    static_assert(kOutTurns / 2 * (64 * Blocks * 4 + 16) <= kOutBytes);
-    static constexpr int kStages = std::min(6, (kMostShared - kGroups * kOutBytes - 128) / kStage);
+    static constexpr int kOutBytes = kOutTurns * (64 * kBlocks * 2 + 16);
+    static_assert(kOutTurns / 2 * (64 * kBlocks * 4 + 16) <= kOutBytes);
+    static constexpr int kStages = 4;
     static constexpr int kOut = kStages * kStage, kBarriers = kOut + kGroups * kOutBytes;
     static constexpr int kShared = kBarriers + 2 * kStages * 8;
     static_assert(kShared <= kMostShared && kStage % 1024 == 0);
@@ -82,7 +82,6 @@ __host__ __device__ constexpr int32_t whole_turns(int32_t turns) {
 struct Plan {
     FourBitArguments a;
     int32_t across;          // tiles of W's rows
-    int32_t most;            // turns of a tile
     int32_t of_tokens, size; // dense: tiles of tokens, tokens of each but the last
 };
 
@@ -90,9 +89,9 @@ __host__ __device__ inline int32_t parts_of(int32_t whole, int32_t part) {
     return (whole + part - 1) / part;
 }
 
-inline Plan plan_of(const FourBitArguments &a, int32_t most) {
-    Plan plan{a, parts_of(a.w_shape.rows, kFourBitTile), most, parts_of(a.tokens, most), 0};
-    plan.size = std::min(most, whole_turns(a.tokens));
+inline Plan plan_of(const FourBitArguments &a) {
+    Plan plan{a, parts_of(a.w_shape.rows, kFourBitTile), parts_of(a.tokens, kTileRows), 0};
+    plan.size = std::min(kTileRows, whole_turns(a.tokens));
     return plan;
 }
 
@@ -100,15 +99,12 @@ inline Plan plan_of(const FourBitArguments &a, int32_t most) {
 // are next to each other. All tiles but the last of the tokens, or of an expert's turns, are full: this way the fewest turns
 // are computed in vain.
 __device__ __forceinline__ int32_t total_of(const Plan &p) {
-    return (p.a.tiles != nullptr ? __ldg(p.a.tile_count) * (kTileRows / p.most) : p.of_tokens) *
-           p.across;
+    return (p.a.tiles != nullptr ? __ldg(p.a.tile_count) : p.of_tokens) * p.across;
 }
 __device__ __forceinline__ int4 load_tile(const Plan &p, int32_t number, int32_t total) {
     if (p.a.tiles == nullptr || number >= total) return {};
-    const int32_t of_tile = p.across * (kTileRows / p.most);
-    return __ldg(reinterpret_cast<const int4 *>(p.a.tiles + number / of_tile));
+    return __ldg(reinterpret_cast<const int4 *>(p.a.tiles + number / p.across));
 }
-// Of experts some tiles have no turns: where a list's tile has room for two, but not turns.
 __device__ __forceinline__ GroupedWork work_at(const Plan &p, int32_t number, const int4 &t) {
     if (p.a.tiles == nullptr) {
         const int32_t of_group = kTogether * p.across;
@@ -117,11 +113,10 @@ __device__ __forceinline__ GroupedWork work_at(const Plan &p, int32_t number, co
         const int32_t begin = (group * kTogether + place % many) * p.size;
         return {0, begin, min(p.size, p.a.tokens - begin), place / many * kFourBitTile};
     }
-    const int32_t of_expert = parts_of(t.z - t.y, p.most);
-    const int32_t place = number - t.w * p.across * (kTileRows / p.most);
-    if (place >= of_expert * p.across) return {};
-    const int32_t row = t.y + place % of_expert * p.most;
-    return {t.x, row, min(p.most, t.z - row), place / of_expert * kFourBitTile};
+    const int32_t of_expert = parts_of(t.z - t.y, kTileRows);
+    const int32_t place = number - t.w * p.across;
+    const int32_t row = t.y + place % of_expert * kTileRows;
+    return {t.x, row, min(kTileRows, t.z - row), place / of_expert * kFourBitTile};
 }
 
 // Calls act with each tile of this CTA; the next one's description is on its way meanwhile.
@@ -132,15 +127,15 @@ __device__ __forceinline__ void for_each_tile(const Plan &p, const Act &act) {
     for (int number = blockIdx.x; number < total; number += gridDim.x) {
         const GroupedWork work = work_at(p, number, tile);
         tile = load_tile(p, number + gridDim.x, total);
-        if (work.count > 0) act(work);
+        act(work);
     }
 }
 
 // Calls act with the tile's turns, rounded up, as a constant.
-template <int Most, int Turns = kStep, typename Act>
+template <int Turns = kStep, typename Act>
 __device__ __forceinline__ void with_turns(int count, const Act &act) {
-    if constexpr (Turns < Most) {
-        if (count > Turns) return with_turns<Most, next_turns(Turns)>(count, act);
+    if constexpr (Turns < kTileRows) {
+        if (count > Turns) return with_turns<next_turns(Turns)>(count, act);
     }
     act(std::integral_constant<int, Turns>());
 }
@@ -189,7 +184,7 @@ feed_gathered(const FourBitArguments &a, const GroupedWork &work, typename S::Ri
     const int chunk = thread % 8, row = thread / 8; // and every 16th row after it
     const uint32_t to = row * 128 + (chunk ^ row % 8) * 16;
     const int columns = a.w_shape.columns, cells = a.w_shape.cell_columns();
-    with_turns<S::kTurns>(__shfl_sync(~0u, work.count, 0), [&](auto turns) {
+    with_turns(__shfl_sync(~0u, work.count, 0), [&](auto turns) {
         constexpr int kEach = decltype(turns)::value / kStep;
         uint32_t from[kEach]; // in chunks
 #pragma unroll
@@ -518,7 +513,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         registers_more<S::kRegisters>();
         for_each_tile(
             plan, [&](const GroupedWork &work) __attribute__((always_inline)) {
-                with_turns<S::kTurns>(
+                with_turns(
                     __shfl_sync(~0u, work.count, 0), [&](auto turns) __attribute__((
                                                          always_inline)) {
                         constexpr int Turns = decltype(turns)::value;
@@ -592,7 +587,7 @@ template <typename T, typename S, bool Split> __global__ void __launch_bounds__(
         __syncwarp();
     } else {
         registers_more<S::kRegisters>();
-        with_turns<S::kTurns>(__shfl_sync(~0u, work.count, 0), [&](auto turns) {
+        with_turns(__shfl_sync(~0u, work.count, 0), [&](auto turns) {
             constexpr int Turns = decltype(turns)::value;
             float sums[S::kBlocks][Turns / 2] = {};
             multiply<T, S, Split, Turns>(a.w_shape, range, &place, sums);
@@ -671,7 +666,7 @@ cudaError_t launch_whole(const Plan &plan, const CUtensorMap &x, int sms, cudaSt
 
 template <typename T, typename S, bool Split>
 cudaError_t launch_setup(const FourBitArguments &a, int sms, cudaStream_t stream) {
-    const Plan plan = plan_of(a, S::kTurns);
+    const Plan plan = plan_of(a);
     CUtensorMap x{};
     if (a.tiles == nullptr) {
         const cudaError_t status =
@@ -701,8 +696,7 @@ cudaError_t launch_setup(const FourBitArguments &a, int sms, cudaStream_t stream
 
 template <typename T, PackedForm Form, bool Split>
 cudaError_t launch_product(const FourBitArguments &a, int sms, cudaStream_t stream) {
-    return takes_few(a) ? launch_setup<T, Setup<1, Form>, Split>(a, sms, stream)
-                        : launch_setup<T, Setup<2, Form>, Split>(a, sms, stream);
+    return launch_setup<T, Setup<Form>, Split>(a, sms, stream);
 }
 
 } // namespace
