@@ -48,8 +48,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     if (row.is_text) check(is_utf8(row.text));
     for (const int32_t token : row.tokens) check(token >= -1);
-    TextPointers pointers;
-    const batchllm_params params = view_params(*row.params, &pointers);
+    ParameterViews views;
+    const batchllm_params params = view_params(*row.params, &views);
     check(params.struct_size == sizeof params);
     check(static_cast<size_t>(params.stop_string_count) == row.params->stop_strings.size());
     check(static_cast<size_t>(params.bad_word_count) == row.params->bad_words.size());
