@@ -161,11 +161,11 @@ class JournalInFolder {
 void results_that_memory_fails_for_can_be_appended_again(void **) {
     for (const int32_t kind : {BATCHLLM_JOURNAL_LINES, BATCHLLM_JOURNAL_BLOCKS}) {
         // With a short write, the error's text needs memory after part of the results is written.
-        for (const unsigned kinds : {FAULT_ALLOC, FAULT_ALLOC | FAULT_SHORT}) {
+        for (const int kinds : {int{FAULT_ALLOC}, FAULT_ALLOC | FAULT_SHORT}) {
             bool failed = true;
             for (long k = 1; failed; ++k) {
                 JournalInFolder journal(kind);
-                faults_begin(kinds, k, kinds != FAULT_ALLOC);
+                faults_begin(static_cast<unsigned>(kinds), k, kinds != FAULT_ALLOC);
                 const int32_t status = journal.append(0);
                 faults_end();
                 failed = status != BATCHLLM_OK;
