@@ -239,7 +239,9 @@ void an_output_that_could_not_be_finished_can_be_finished_again(void **) {
         JournalInFolder journal(BATCHLLM_JOURNAL_BLOCKS);
         assert_int_equal(journal.append(0), BATCHLLM_OK);
         const std::string made = journal.output() + ".made";
-        std::fclose(std::fopen(made.c_str(), "w"));
+        FILE *file = std::fopen(made.c_str(), "w");
+        std::fputs("made of all blocks", file);
+        std::fclose(file);
         faults_begin(kinds, failures + 1, 0);
         failed = batchllm_journal_finish(journal.get(), made.c_str()) != BATCHLLM_OK;
         faults_end();
