@@ -104,8 +104,9 @@ extern "C" {
 /* Backends. */
 #define BATCHLLM_ERROR_BACKEND_UNAVAILABLE 40 /* no such backend here: no driver, no device */
 #define BATCHLLM_ERROR_DEVICE 41              /* the device failed; the engine stays failed */
-/* One row. These come in batchllm_results.statuses and never fail a call. */
-#define BATCHLLM_ERROR_ROW_EMPTY 60
+/* One row. These come in batchllm_results.statuses. Of all calls, only batchllm_engine_check_params
+ * fails with one. */
+#define BATCHLLM_ERROR_ROW_EMPTY 60    /* its prompt has no token */
 #define BATCHLLM_ERROR_ROW_TOO_LONG 61 /* prompt plus one token exceeds the longest request */
 #define BATCHLLM_ERROR_ROW_INVALID_UTF8 62
 #define BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN 63     /* a token id outside the vocabulary */
@@ -347,17 +348,15 @@ BATCHLLM_API int32_t batchllm_engine_check_params(batchllm_engine *engine,
  * one. Stop tokens and stop strings apply as well, and may cut a text short.
  *
  * - The row ends as soon as nothing can follow its text, without an EOS id. It also ends at an EOS
- * id,
- *   regardless of ignore_eos.
+ *   id, regardless of ignore_eos.
  * - Log-probabilities, of the chosen token and of the likeliest, are those of the model's
- * distribution
- *   over the tokens that the constraint allows at that position: these probabilities add up to 1.
- * - Temperature, top-k, penalties and biases apply to the allowed tokens. A bias of -infinity on
- * all of
- *   them gives the row ROW_NOT_A_NUMBER.
+ *   distribution over the tokens that the constraint allows at that position: these probabilities
+ *   add up to 1.
+ * - Temperature, top-k, penalties and biases apply to the allowed tokens. A bias of -infinity on all
+ *   of them gives the row ROW_NOT_A_NUMBER.
  * - If only one text can come next, its tokens are not sampled but taken from the tokenizer, unless
- * the
- *   row asks for log-probabilities, biases or stop tokens.
+ *   the row asks for log-probabilities (its own or the prompt's), biases, stop tokens, min_tokens or
+ *   bad words.
  * - Special tokens are never used to spell text; EOS ids are allowed only where the text may end.
  */
 
@@ -456,7 +455,7 @@ BATCHLLM_API int32_t batchllm_add_chat(batchllm_engine *engine, int64_t n,
                                        const uint64_t *tags, const batchllm_params *params,
                                        int64_t params_count);
 
-/* One row of text. bytes < 0: `text` is zero-terminated. */
+/* One row of text. bytes < 0: `text` is zero-terminated. params NULL: defaults. */
 BATCHLLM_API int32_t batchllm_add_prompt(batchllm_engine *engine, const char *text, int64_t bytes,
                                          uint64_t tag, const batchllm_params *params);
 
@@ -503,9 +502,10 @@ typedef struct batchllm_progress {
     double seconds;      /* since the engine's first step */
 } batchllm_progress;
 
-/* Runs one iteration: takes one batch's outputs from a device while all devices work. progress
- * may be NULL. Returns OK with rows_waiting + rows_running = 0 if nothing is left to do. A failure
- * concerns the whole engine; finished results can still be polled. */
+/* Runs one iteration: waits for the outputs of the batch that is ready first, while all devices work.
+ * progress may be NULL. Returns OK with rows_waiting + rows_running = 0 if nothing is left to do. A
+ * failure concerns the whole engine, which stays failed: poll what has finished, destroy the engine
+ * and create another for the rows that are left. */
 BATCHLLM_API int32_t batchllm_step(batchllm_engine *engine, batchllm_progress *progress);
 
 /* Called after each step. Nonzero: stop. It may call any function on the engine except

@@ -15,7 +15,8 @@
 
 /* Rejects None, which would be dereferenced. (The library checks an engine, a plan and a tokenizer,
  * and parameters may be None.) */
-%typemap(check) const batchllm_results *, batchllm_progress *, const batchllm_column *,
+%typemap(check) const batchllm_results *, const batchllm_journal *, const batchllm_ranges *,
+                batchllm_progress *, const batchllm_column *,
                 const batchllm_plan_groups *, const batchllm_frame *, batchllm_frame *,
                 const batchllm_table *, batchllm_params_column *column, const char *field,
                 batchllm_engine_options *options {

@@ -21,6 +21,12 @@ namespace batchllm::cuda {
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));       \
     }
 #define WGMMA_RS_ALL(TYPE, CPP)                                                                    \
+    WGMMA_RS(wgmma_rs, "1", TYPE, CPP, 80, LIST40, 40, 41, 42, 43, 44, 45, R32(d, 0), R8(d, 32))   \
+    WGMMA_RS(wgmma_rs, "1", TYPE, CPP, 96, LIST48, 48, 49, 50, 51, 52, 53, R32(d, 0), R8(d, 32),   \
+             R8(d, 40))                                                                            \
+    WGMMA_RS(wgmma_rs, "1", TYPE, CPP, 112, LIST56, 56, 57, 58, 59, 60, 61, R32(d, 0), R8(d, 32),  \
+             R8(d, 40), R8(d, 48))                                                                 \
+    WGMMA_RS(wgmma_rs, "1", TYPE, CPP, 128, LIST64, 64, 65, 66, 67, 68, 69, R32(d, 0), R32(d, 32)) \
     WGMMA_RS(wgmma_rs, "1", TYPE, CPP, 16, LIST8, 8, 9, 10, 11, 12, 13, R8(d, 0))                  \
     WGMMA_RS(wgmma_rs, "1", TYPE, CPP, 32, LIST16, 16, 17, 18, 19, 20, 21, R8(d, 0), R8(d, 8))     \
     WGMMA_RS(wgmma_rs, "1", TYPE, CPP, 48, LIST24, 24, 25, 26, 27, 28, 29, R8(d, 0), R8(d, 8),     \

@@ -1,7 +1,6 @@
 """Answers that keep to a dataclass's fields. The schema is compiled once, for however many rows; one that cannot be
 enforced is an error before any row runs. Usage: structured.py MODEL_DIRECTORY"""
 
-import json
 import sys
 from dataclasses import dataclass
 from typing import Literal
@@ -20,5 +19,5 @@ PROMPTS = [f"{what} As JSON: " for what in ("It purrs.", "It barks.", "It swims.
 
 with batchllm.Engine(sys.argv[1] if len(sys.argv) > 1 else ".") as engine:
     params = batchllm.SamplingParams(json_schema=Animal)
-    for prompt, result in zip(PROMPTS, engine.generate(PROMPTS, params, on_error="raise")):
-        print(prompt, Animal(**json.loads(result.text)))
+    for prompt, value in zip(PROMPTS, engine.generate(PROMPTS, params, on_error="raise").parsed):
+        print(prompt, Animal(**value))

@@ -212,6 +212,11 @@ Result<JsonDocument> JsonDocument::parse(std::string_view text, const std::strin
     return document;
 }
 
+Result<JsonDocument> JsonDocument::parse_large(std::string_view text, const std::string &file,
+                                               int32_t code) {
+    return read(text, false, file, code);
+}
+
 Result<JsonDocument> JsonDocument::parse_of_python(std::string_view text, const std::string &file,
                                                    int32_t code) {
     return read(text, true, file, code);

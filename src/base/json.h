@@ -83,6 +83,11 @@ class JsonDocument {
     // equal keys in an object are an error even if nobody asks for them.
     static Result<JsonDocument> parse(std::string_view text, const std::string &file, int32_t code);
 
+    // The same, but two equal keys are an error only where somebody asks for one of them: for a large
+    // file whose reader goes through all that matters.
+    static Result<JsonDocument> parse_large(std::string_view text, const std::string &file,
+                                            int32_t code);
+
     // What Python's json module reads and writes, and configurations in Python are content with: also
     // Infinity, -Infinity and NaN, and two equal keys where nobody asks for them.
     static Result<JsonDocument> parse_of_python(std::string_view text, const std::string &file,

@@ -29,6 +29,7 @@ bool holds_values(JsonView value) { return value.is_array() || value.is_object()
 // thus the recursion.
 std::optional<std::string> path_to_equal_keys(JsonView value) {
     if (const auto items = value.items()) {
+        if (items->are_flat()) return std::nullopt; // such as thousands of tokens
         size_t index = 0;
         for (const JsonView item : *items) {
             if (holds_values(item)) {
@@ -145,6 +146,25 @@ bool is_number(std::string_view text) {
     return at == text.size();
 }
 
+// Up to 8 digits, of which there may be none, and their value. Reads 8 bytes and does not branch,
+// because the lengths of tokens' numbers cannot be predicted.
+int32_t first_digits(const char *at, int64_t *value) {
+    static_assert(std::endian::native == std::endian::little);
+    constexpr uint64_t each = 0x0101010101010101;
+    uint64_t text;
+    std::memcpy(&text, at, 8);
+    // The high half of a digit is 3, also after 6 is added to the low half. Carries of other
+    // characters spoil only what follows them.
+    const uint64_t others = ((text ^ each * '0') | ((text + each * 6) ^ each * '0')) & each * 0xF0;
+    const int32_t count = std::countr_zero(others) / 8;
+    // The digits at the end, zeros before them.
+    text = count == 0 ? 0 : (text & each * 0xF) << 8 * (8 - count);
+    text = (text * 10 + (text >> 8)) & 0x00FF00FF00FF00FF;
+    text = (text * 100 + (text >> 16)) & 0x0000FFFF0000FFFF;
+    *value = static_cast<int64_t>((text * 10000 + (text >> 32)) & 0xFFFFFFFF);
+    return count;
+}
+
 // Visits all of a text and makes nodes of it.
 class Reader {
   public:
@@ -232,9 +252,11 @@ class Reader {
     const char *short_integer(const char *const from) {
         const bool minus = *from == '-';
         const char *const digits = from + (minus ? 1 : 0);
-        const char *at = digits;
         int64_t value = 0;
-        for (; is_digit(*at) && at < digits + 18; ++at) value = value * 10 + (*at - '0');
+        const char *at = digits + first_digits(digits, &value);
+        if (at == digits + 8) {
+            for (; is_digit(*at) && at < digits + 18; ++at) value = value * 10 + (*at - '0');
+        }
         if (at == digits || (*digits == '0' && at > digits + 1)) return nullptr;
         const auto size = static_cast<size_t>(at - from);
         while (is_space(*at)) ++at;

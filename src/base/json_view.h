@@ -109,6 +109,8 @@ class JsonItems {
     Iterator end() const { return Iterator(array_->next()); }
     bool empty() const { return array_->size == 0; }
     size_t size() const { return array_->size; }
+    // Whether none of them is an array or object that has items of its own.
+    bool are_flat() const { return array_->nodes == array_->size + 1; }
     std::optional<JsonView> first() const;
 
   private:

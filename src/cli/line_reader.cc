@@ -12,7 +12,6 @@
 namespace batchllm::cli {
 namespace {
 
-constexpr size_t padding = 64;
 constexpr size_t read_bytes = size_t{1} << 20;
 constexpr int poll_milliseconds = 100;
 
@@ -100,8 +99,7 @@ LineReader::~LineReader() {
 // Makes room for at least `capacity` bytes, moving the unread ones to the front.
 void LineReader::reserve(size_t capacity) {
     if (capacity != capacity_) {
-        std::unique_ptr<char[]> larger(new char[capacity + padding]);
-        std::memset(larger.get() + capacity, 0, padding);
+        std::unique_ptr<char[]> larger(new char[capacity]);
         if (end_ > begin_) std::memcpy(larger.get(), buffer_.get() + begin_, end_ - begin_);
         buffer_ = std::move(larger);
         capacity_ = capacity;

@@ -17,8 +17,7 @@ namespace batchllm::cli {
 
 struct Line {
     int64_t number = 0;
-    // Without its line end. Valid until the next call. At least 64 more bytes after it are
-    // readable, as the JSON parser requires.
+    // Without its line end. Valid until the next call.
     std::string_view text;
     bool too_long = false; // text is then empty
     bool blank() const;    // nothing but spaces and tabs
@@ -63,7 +62,7 @@ class LineReader {
     size_t max_line_bytes_ = 0;
     const std::atomic<bool> *stop_ = nullptr;
 
-    std::unique_ptr<char[]> buffer_; // [capacity_ + padding]; unread bytes are [begin_, end_)
+    std::unique_ptr<char[]> buffer_; // [capacity_]; unread bytes are [begin_, end_)
     size_t capacity_ = 0;
     size_t begin_ = 0;
     size_t end_ = 0;

@@ -85,8 +85,8 @@ class InputRowReader {
     explicit InputRowReader(RowReaderOptions options);
     ~InputRowReader();
 
-    // Reads a line; the 64 bytes after it must be readable. Even on an error (code not empty), sets
-    // row->line and as much of row->record as is known.
+    // Reads a line. Even on an error (code not empty), sets row->line and as much of row->record as
+    // is known.
     RowError read(int64_t line, std::string_view text, InputRow *row);
 
   private:

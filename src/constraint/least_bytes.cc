@@ -23,12 +23,12 @@ class ShortestText {
   public:
     explicit ShortestText(const Grammar &grammar)
         : grammar_(grammar), length_(at(grammar.size()), unknown), used_by_(at(grammar.size())),
-          open_(at(grammar.size())) {}
+          open_(at(grammar.size())), wanting_(at(grammar.size())), offered_(at(grammar.size())) {}
 
     int64_t find() {
         for (NodeId id = 0; id < grammar_.size(); ++id) {
             collect_parts(id);
-            if (open_[at(id)] == 0) offer(id);
+            if (open_[at(id)] == 0 && wanting_[at(id)] == 0) offer(id);
         }
         while (!queue_.empty()) {
             const auto [length, id] = queue_.top();
@@ -37,8 +37,14 @@ class ShortestText {
             length_[at(id)] = length;
             if (id == grammar_.root()) return length;
             for (const auto &[user, needed] : used_by_[at(id)]) {
-                open_[at(user)] -= needed ? 1 : 0;
-                if (open_[at(user)] == 0 && length_[at(user)] == unknown) offer(user);
+                if (needed) {
+                    --open_[at(user)];
+                } else if (wanting_[at(user)] > 0) {
+                    wanting_[at(user)] = is_rest(id, user) ? 0 : wanting_[at(user)] - 1;
+                }
+                if (open_[at(user)] == 0 && wanting_[at(user)] == 0 && !offered_[at(user)]) {
+                    offer(user);
+                }
             }
         }
         return 0;
@@ -63,8 +69,12 @@ class ShortestText {
             use(id, node.separator, node.least > 1);
         } else if (node.kind == Kind::members) {
             const Members &members = grammar_.members_of(node);
-            for (const Members::Element &element : members.elements)
+            int64_t wanting = members.least;
+            for (const Members::Element &element : members.elements) {
                 use(id, element.node, element.required);
+                wanting -= element.required ? 1 : 0;
+            }
+            wanting_[at(id)] = std::max<int64_t>(wanting, 0);
             use(id, members.rest, false);
             use(id, members.separator, false);
         } else {
@@ -72,10 +82,19 @@ class ShortestText {
         }
     }
 
-    // Puts a node into the queue with the length that its settled parts give it, if they do.
+    // Whether the members of `user` beyond those named are of this kind.
+    bool is_rest(NodeId part, NodeId user) const {
+        const Grammar::Node &node = grammar_.node(user);
+        return node.kind == Kind::members && grammar_.members_of(node).rest == part;
+    }
+
+    // Puts a node into the queue with the length that its settled parts give it, if they do. Parts that
+    // are settled later are no shorter, so a node's first length is its least.
     void offer(NodeId id) {
         const int64_t length = length_of(id);
-        if (length != unknown) queue_.emplace(std::min(length, most), id);
+        if (length == unknown) return;
+        offered_[at(id)] = true;
+        queue_.emplace(std::min(length, most), id);
     }
 
     int64_t length_of(NodeId id) const {
@@ -154,6 +173,8 @@ class ShortestText {
     std::vector<int64_t> length_;           // [nodes] settled, or unknown
     std::vector<std::vector<Use>> used_by_; // [nodes]
     std::vector<int64_t> open_;             // [nodes] parts that it needs and that are not settled
+    std::vector<int64_t> wanting_; // [nodes] members: how many more of its optional parts it needs
+    std::vector<bool> offered_;    // [nodes] has been in the queue
     using Offer = std::pair<int64_t, NodeId>;
     std::priority_queue<Offer, std::vector<Offer>, std::greater<>> queue_;
 };

@@ -38,12 +38,12 @@ void ResultRecord::append_to(std::string *out) const {
     append_word(out, hash);
 }
 
-ResultRecord ResultRecord::read(std::string_view bytes) {
-    const uint64_t word = read_word(bytes.data());
+ResultRecord ResultRecord::read(std::string_view stored) {
+    const uint64_t word = read_word(stored.data());
     ResultRecord record;
     record.failed = (word & 1) != 0;
     record.row = static_cast<int64_t>(word >> 1) - 1;
-    record.hash = read_word(bytes.data() + 8);
+    record.hash = read_word(stored.data() + 8);
     if (word == 0 && record.hash == 0) {
         record.kind = Kind::lost;
     } else if (word == complete_word) {

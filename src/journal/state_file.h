@@ -31,7 +31,7 @@ struct ResultRecord {
     uint64_t hash = 0; // of the result
 
     void append_to(std::string *out) const;
-    static ResultRecord read(std::string_view bytes); // 16 of them
+    static ResultRecord read(std::string_view stored); // 16 of them
 };
 
 class StateFile {

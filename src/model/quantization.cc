@@ -207,7 +207,9 @@ Result<Quantization::Group> Quantization::read_group(std::string_view name, cons
     ASSIGN_OR_RETURN(group.targets,
                      ModuleNames::read(targets, ModuleNames::Kind::compressed, budget));
     const auto weights = value.given("weights");
-    if (!weights) return value.unsupported("weights that are not quantised are no group's");
+    if (!weights)
+        return value.unsupported("a group without \"weights\" is not supported; modules that are "
+                                 "not quantised stand under \"ignore\"");
     ASSIGN_OR_RETURN(group.scheme, read_weights(*weights));
     RETURN_IF_ERROR(check_format(value, &group.scheme));
     if (const auto inputs = value.given("input_activations")) {

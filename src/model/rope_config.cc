@@ -237,7 +237,7 @@ class RopeReader {
 Result<std::optional<JsonValue>> rope_object(const JsonValue &config) {
     auto object = config.given("rope_parameters");
     if (auto scaling = config.given("rope_scaling")) {
-        if (object) return scaling->fail("rope_parameters is there too: which of them counts?");
+        if (object) return scaling->fail("rope_parameters is given too: remove one of the two");
         object = std::move(scaling);
     }
     return object;

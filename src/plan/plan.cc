@@ -15,10 +15,11 @@ Status check_arguments(std::span<const TokenRow> rows, std::span<const int32_t> 
                        const PlanOptions &options) {
     constexpr int32_t bad = BATCHLLM_ERROR_INVALID_ARGUMENT;
     if (options.enlarge < BATCHLLM_ENLARGE_NONE || options.enlarge > BATCHLLM_ENLARGE_PAPER) {
-        return error(bad, "enlarge: %d is none of BATCHLLM_ENLARGE_", options.enlarge);
+        return error(bad, "enlarge is %d: it must be 0 to 2 (NONE, OPTIMAL, PAPER)",
+                     options.enlarge);
     }
     if (options.order < BATCHLLM_ORDER_DECODE_FIRST || options.order > BATCHLLM_ORDER_ARRIVAL) {
-        return error(bad, "order: %d is none of BATCHLLM_ORDER_", options.order);
+        return error(bad, "order is %d: it must be 0 or 1 (DECODE_FIRST, ARRIVAL)", options.order);
     }
     if (options.levels < levels_auto || options.levels > max_plan_levels) {
         return error(bad, "levels: %d is not in [0, %d]", options.levels, max_plan_levels);

@@ -243,6 +243,7 @@ Status Engine::go_on_without(Lane *lost, Status why) {
     intake_.set_devices(placement_.device_pages());
     intake_.unplan_all();
     agenda_.clear();
+    placement_.begin_plan(); // also if no row is left to plan
     // A plan from use_plan is for rows that have not been added yet.
     return plan_rows(false);
 }

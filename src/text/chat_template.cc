@@ -193,10 +193,13 @@ Status ChatTemplate::read_special_tokens(const JsonValue &config) {
         }
     }
     for (const auto &[key, member] : named) {
-        const std::optional<JsonValue> content =
-            member.is_object() ? member.find("content") : std::optional<JsonValue>(member);
-        if (!content.has_value() || !content->is_string()) continue;
-        ASSIGN_OR_RETURN(std::string text, content->string());
+        JsonValue content = member;
+        if (member.is_object()) {
+            if (!member.find("content").has_value()) continue;
+            ASSIGN_OR_RETURN(content, member.at("content"));
+        }
+        if (!content.is_string()) continue;
+        ASSIGN_OR_RETURN(std::string text, content.string());
         std::erase_if(special_tokens_,
                       [&name = key](const auto &known) { return known.first == name; });
         special_tokens_.emplace_back(key, std::move(text));

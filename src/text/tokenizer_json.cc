@@ -328,7 +328,7 @@ Result<TokenizerSpec> parse_tokenizer_json(const std::string &name, const std::s
         return error(code, "%s: %zu bytes, more than the %zu allowed", name.c_str(), bytes.size(),
                      kMostFileBytes);
     }
-    ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse(bytes, name, code));
+    ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse_large(bytes, name, code));
     TokenizerSpec spec;
     RETURN_IF_ERROR(read_root(document.root(), &spec));
     return spec;

@@ -250,7 +250,7 @@ static void shorter_structs_take_defaults_for_the_rest(void **state) {
 
     batchllm_params params[2];
     memset(params, 0xab, sizeof params);
-    const uint32_t params_size = (uint32_t)offsetof(batchllm_params, temperature);
+    const uint32_t params_size = (uint32_t)offsetof(batchllm_params, seed);
     char packed[2 * sizeof(batchllm_params)];
     for (int i = 0; i < 2; ++i) {
         batchllm_params_init(&params[i], params_size);

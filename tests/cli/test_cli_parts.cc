@@ -17,9 +17,12 @@
 #include "cli/line_reader.h"
 #include "cli/output_file.h"
 #include "cli/progress.h"
+#include "cli/row.h"
 #include "cli/row_keys.h"
 #include "cli/size_text.h"
 #include "cli/table_rows.h"
+#include "json_numbers.h"
+#include "seed.h"
 
 // Last: it defines fail() as a macro, which C++ headers use as a name.
 extern "C" {
@@ -211,12 +214,60 @@ void rows_left_by_an_earlier_run_lack_a_cell_and_no_column(void **) {
     assert_string_equal(errors[0].code.c_str(), "ROW_NULL");
 }
 
+// ---- Rows ----
+
+// A row with this number in each kind of place: whether it is JSON, and what the number becomes.
+bool row_is_right(InputRowReader *reader, const std::string &number) {
+    const bool good = testing::NumberTexts::is_number(number);
+    InputRow row;
+    RowError error = reader->read(
+        1, "{\"tokens\": [1], \"metadata\": [" + number + "], \"_own\":" + number + "}", &row);
+    if (error.code != (good ? "" : "ROW_JSON")) return false;
+    error =
+        reader->read(1, "{\"max_tokens\": " + number + ", \"tokens\": [1], \"id\": \"x\"}", &row);
+    // The id is known even if a number is malformed, unlike other things that are not JSON.
+    const bool like_number = std::string("0123456789-+.").find(number[0]) != std::string::npos;
+    if (row.record.id != (like_number ? "\"x\"" : "null")) return false;
+    const double value = std::strtod(number.c_str(), nullptr);
+    const bool fits =
+        good && value == std::floor(value) && value >= INT32_MIN && value <= INT32_MAX;
+    if (error.code.empty() != fits || (error.code == "ROW_JSON") == good) return false;
+    if (fits && row.params->max_tokens != value) return false;
+    // Whatever the id, it comes back as a number of the same value.
+    error = reader->read(1, "{\"id\":" + number + ",\"tokens\":[1]}", &row);
+    if (!good) return error.code == "ROW_JSON" && row.record.id == (like_number ? "1" : "null");
+    const bool plain = number.find_first_of(".eE") == std::string::npos;
+    return error.code.empty() && testing::NumberTexts::is_number(row.record.id) &&
+           (plain && number != "-0" ? row.record.id == number
+                                    : std::strtod(row.record.id.c_str(), nullptr) == value);
+}
+
+int check_numbers_in_rows() {
+    testing::NumberTexts texts(seed_of_run());
+    RowReaderOptions options;
+    options.defaults = std::make_shared<SamplingOptions>();
+    InputRowReader reader(std::move(options));
+    int failures = 0;
+    for (int32_t i = 0; i < cases(10000, 1000); ++i) {
+        const std::string text = texts.next();
+        if (row_is_right(&reader, text)) continue;
+        ++failures;
+        print_message("%s\n", text.c_str());
+    }
+    return failures;
+}
+
+void a_number_in_a_row_is_exact_or_refused(void **) {
+    assert_int_equal(check_numbers_in_rows(), 0);
+}
+
 } // namespace
 } // namespace batchllm::cli
 
 int main() {
     using namespace batchllm::cli;
     const CMUnitTest tests[] = {
+        cmocka_unit_test(a_number_in_a_row_is_exact_or_refused),
         cmocka_unit_test(lines_end_with_lf_or_crlf_or_the_file),
         cmocka_unit_test(a_line_over_the_limit_is_passed_over_whatever_its_length),
         cmocka_unit_test(numbers_read_back_as_they_were),

@@ -541,12 +541,12 @@ class Tokenize(ProgramTest):
 
     def test_a_bad_line_has_an_error_in_its_place(self):
         rows = [{"text": "a"}, b"bad", {"text": 5}, b'{"text": "\xff"}', {"text": "a"},
-                b'{"id": 1, "id": 2, "text": "a"}', b'{"id": 3, "text": 1e999}']
+                b'{"id": 1, "id": 2, "text": "a"}', b'{"id": 3, "text": 1e999}', b'{"id": 4, "text": 01}']
         found = self.tokenize(rows, expect=3)
         self.assertEqual([row.get("error", {}).get("code") for row in found],
                          [None, "ROW_JSON", "ROW_FORMAT", "ROW_INVALID_UTF8", None,
-                          "ROW_FORMAT", "ROW_JSON"])
-        self.assertEqual(found[6]["id"], 3)
+                          "ROW_FORMAT", "ROW_FORMAT", "ROW_JSON"])
+        self.assertEqual([row["id"] for row in found[6:]], [3, 4])
         self.assertEqual(found[0], found[4])
         found = self.tokenize([{"tokens": [1 << 40]}, {"tokens": [-1]}], "--decode", expect=3)
         self.assertEqual([row["error"]["code"] for row in found], ["ROW_UNKNOWN_TOKEN"] * 2)

@@ -27,11 +27,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     options.defaults = std::make_shared<SamplingOptions>();
     options.ignore_unknown_keys = (data[0] & 1) != 0;
     InputRowReader reader(std::move(options));
-    std::string line(reinterpret_cast<const char *>(data) + 1, size - 1);
-    const size_t length = line.size();
-    line.append(64, '\0');
+    const std::string_view line(reinterpret_cast<const char *>(data) + 1, size - 1);
     InputRow row;
-    const RowError error = reader.read(7, std::string_view(line).substr(0, length), &row);
+    const RowError error = reader.read(7, line, &row);
     check(row.line == 7);
     check(is_json(row.record.id));
     if (!error.code.empty()) {
@@ -50,8 +48,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     if (row.is_text) check(is_utf8(row.text));
     for (const int32_t token : row.tokens) check(token >= -1);
-    TextPointers pointers;
-    const batchllm_params params = view_params(*row.params, &pointers);
+    ParameterViews views;
+    const batchllm_params params = view_params(*row.params, &views);
     check(params.struct_size == sizeof params);
     check(static_cast<size_t>(params.stop_string_count) == row.params->stop_strings.size());
     check(static_cast<size_t>(params.bad_word_count) == row.params->bad_words.size());

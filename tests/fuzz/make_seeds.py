@@ -29,6 +29,7 @@ SCHEMAS = [
     {"type": "object", "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 9}, "tags": {
         "type": "array", "items": {"enum": ["a", "b", 3]}, "uniqueItems": True}}, "required": ["name"], "additionalProperties": False},
     {"$defs": {"n": {"type": ["object", "null"], "properties": {"next": {"$ref": "#/$defs/n"}}}}, "$ref": "#/$defs/n"},
+    {"type": "integer", "minimum": -10 ** 30, "maximum": 10 ** 30, "default": 10 ** 400},
     {"type": "number", "minimum": -2.5, "exclusiveMaximum": 1e3, "multipleOf": 0.25},
     {"anyOf": [{"type": "string", "pattern": "^[a-z]+$", "format": "email"}, {"const": {"a": [1, None]}}], "not": {"const": "b@c.de"}},
     {"patternProperties": {"^x-": {"type": "integer"}}, "propertyNames": {"maxLength": 4}, "minProperties": 1, "maxProperties": 3},
@@ -74,6 +75,8 @@ def rows():
            "body": {"model": "m", "messages": CONVERSATIONS[0], "max_completion_tokens": 3, "logprobs": True, "top_logprobs": 2,
                     "response_format": {"type": "text"}, "tools": None, "logit_bias": {"5": -1}}}
     yield '{"id": 1e999, "prompt": "\\ud800", "prompt": 2}'
+    yield '{"id": 7, "tokens": [1, 2.0, 3e0], "seed": 1e400, "metadata": {"a": -1e400, "a": 0.1e-9999}}'
+    yield '{"id": 7, "tokens": [01], "top_p": .5}'
     yield '{"id": 88888888888888888888888, "88888888888888888888888": 7, "stop": ["a"], "prompt": "x"}'
 
 
@@ -98,6 +101,13 @@ def seeds():
         if own.exists():
             parts.append(own.read_bytes())
         yield "model_files", path.parent.name, b"\0".join(parts)
+    # Numbers of any size where nobody asks for them, and a key twice.
+    unasked = b', "own": [1e400, -1e-9999, 1' + b"0" * 30 + b', -0], "own": 1.0}'
+    yield "model_files", "numbers", b"\0".join(
+        [configs[0].read_bytes().rstrip()[:-1] + unasked, b'{"eos_token_id": 1.0' + unasked, b'{"model_max_length": 1' + b"0" * 30 + unasked])
+    yield "safetensors", "numbers", struct.pack("<Q", 64) + b'{"a":{"dtype":"U8","shape":[1e400],"data_offsets":[0,1]}}'.ljust(64)
+    yield "chat_template", "numbers", b"{{ messages[0].n }}{{ messages[0].n | tojson }}\0" + \
+        b'[{"role": "user", "content": "x", "n": [1e400, 0.1e-9999, -1' + b"0" * 30 + b', -0, 1.0]}]'
     for i, row in enumerate(rows()):
         yield "rows", f"{i}", b"\0" + (row if isinstance(row, str) else json.dumps(row)).encode()
     lines = b'{"id":1,"text":"a"}\n{"id":2}\n'

@@ -12,8 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include <cuda_fp16.h>
-
 #include "base/dtype.h"
 #include "base/narrow_floats.h"
 #include "device/device.h"
@@ -49,9 +47,6 @@ template <typename T> std::vector<T> download(const DeviceMemory &memory, size_t
     check(cudaMemcpy(values.data(), memory.data(), count * sizeof(T), cudaMemcpyDeviceToHost));
     return values;
 }
-
-// Rounds to nearest, ties to even.
-inline uint16_t float_to_float16(float x) { return __half_raw(__float2half_rn(x)).x; }
 
 // x rounded to an element type.
 inline float rounded(float x, DType type) {

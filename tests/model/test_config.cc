@@ -1454,7 +1454,7 @@ void values_out_of_range_are_refused_with_key_and_value(void **) {
         {"rms_norm_eps", "-0.5"},
         {"rms_norm_eps", "2"},
         {"rms_norm_eps", "\"1e-6\""},
-        {"tie_word_embeddings", "1"},
+        {"tie_word_embeddings", "2"},
         {"attention_bias", "\"no\""},
         {"bos_token_id", "100"},
     };

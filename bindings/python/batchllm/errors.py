@@ -196,7 +196,7 @@ def status_name(status: int) -> str:
 def no_column(name: str, columns: Sequence[str], where: str = "the table") -> InvalidArgumentError:
     """The error for a template's field that is no column."""
     field, mark, _ = name.partition(":" if ":" in name else "!")
-    hint = f"; {where} has {', '.join(map(repr, columns))}"
+    hint = f"; it has {', '.join(map(repr, columns))}"
     if mark and field in columns:
         hint = f"; {{{field}{name[len(field):]}}} asks for a format, which templates do not have: format the column {field!r} first"
     return InvalidArgumentError(f"template: {where} has no column {name!r}{hint}", native.BATCHLLM_ERROR_INVALID_ARGUMENT)

@@ -144,8 +144,7 @@ class Constraints(unittest.TestCase):
                 engine.generate(["a"], SamplingParams(json_schema=schema))
             with self.assertLogs("batchllm", "WARNING") as logs:
                 engine.generate(["a", "b"], SamplingParams(json_schema=schema, loose_schema=True))
-        self.assertEqual(len(logs.output), 1)
-        self.assertIn("#/uniqueItems:", logs.output[0])
+        self.assertEqual(sum("#/uniqueItems:" in line for line in logs.output), 1)
 
     def test_fields_without_a_default_are_required(self):
         schema = json.loads(schema_of(Toy))
@@ -169,6 +168,14 @@ class CutOff(unittest.TestCase):
             self.assertIn("30 of 30 rows with a constraint were cut off by max_tokens", line)
             self.assertIn("ended after 2 tokens; the shortest text that its constraint allows has 16 bytes", line)
             self.assertEqual((stats.constrained_results, stats.cut_off_results), (30, 30))
+            # The next job is warned of too, if it is not small.
+            params = SamplingParams(max_tokens=3, json_schema=self.SCHEMA)
+            with self.assertLogs("batchllm", "WARNING") as logs:
+                engine.generate([f"other {i}" for i in range(16)], params)
+            self.assertIn("16 of 16 rows", logs.output[-1])
+            with self.assertNoLogs("batchllm", "WARNING"):
+                engine.generate(["one more"], params)
+            self.assertEqual(engine.stats().cut_off_results, 47)
 
     def test_few_rows_are_only_counted(self):
         params = [SamplingParams(max_tokens=2 if i == 0 else 50, json_schema=self.SCHEMA) for i in range(30)]

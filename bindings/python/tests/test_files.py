@@ -370,7 +370,8 @@ class Formats(Files):
         for how, words in (
             ({"prompt_column": "numbers"}, r"prompt_column: .*in.parquet: column 'numbers' is int64: .*template=\"\{numbers\}\""),
             ({"prompt_column": "floats"}, "'floats' is double"),
-            ({"prompt_column": "days"}, r"'days' is date32\[day\]: prompts are texts, lists of token ids or lists of chat messages$"),
+            ({"prompt_column": "days"}, r"'days' is date32\[day\]: prompts are texts.*template=\"\{days\}\""),
+            ({"prompt_column": "spans"}, r"'spans' is duration\[s\]: prompts are texts, lists of token ids or lists of chat messages$"),
             ({"prompt_column": "words"}, r"'words' is list<"),
             ({"prompt_column": "nested"}, r"'nested' is list<"),
             ({"prompt_column": "struct"}, r"'struct' is struct<"),

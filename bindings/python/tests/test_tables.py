@@ -139,7 +139,7 @@ class Frames(unittest.TestCase):
 
         table = batchllm.Table(pd.DataFrame([["x", 1], ["y", 2]]), "{0}: {1}")
         self.assertEqual([table[0], table[1]], ["x: 1", "y: 2"])
-        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no column '2'; the table has '0', '1'"):
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no column '2'; it has '0', '1'"):
             batchllm.Table(pd.DataFrame([["x", 1]]), "{2}")
         with self.assertRaisesRegex(ValueError, "two columns '0'"):
             batchllm.Table(pd.DataFrame([["x", 1]], columns=[0, "0"]), "{0}")
@@ -208,7 +208,7 @@ class Frames(unittest.TestCase):
         for frame in frames:
             with self.assertRaisesRegex(batchllm.InvalidArgumentError, "{price:.2f} asks for a format, which templates do not have"):
                 batchllm.Table(frame, "{price:.2f}")
-            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "has no column 'prise:.2f'; the table has 'price'"):
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "has no column 'prise:.2f'; it has 'price'"):
                 batchllm.Table(frame, "{prise:.2f}")
 
     @unittest.skipUnless(have("duckdb"), "needs DuckDB")

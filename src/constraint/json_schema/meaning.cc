@@ -225,7 +225,8 @@ Result<ValueSet> SchemaMeaning::of_parts(SchemaId id, bool negated, bool track) 
     if (negated && (properties_left || items_left)) {
         const Keyword which =
             properties_left ? Keyword::unevaluatedProperties : Keyword::unevaluatedItems;
-        RETURN_IF_ERROR(refuse({id, which}, "not in what must not hold"));
+        RETURN_IF_ERROR(
+            refuse({id, which}, "not supported inside a negated schema (such as \"not\")"));
         return ValueSet::all();
     }
     ValueSet set = negated ? ValueSet() : ValueSet::all();

@@ -28,7 +28,9 @@ Status refuse_unsupported(const JsonValue &config) {
     if (const auto value = config.given("use_bidirectional_attention")) {
         ASSIGN_OR_RETURN(const std::string kind, value->string());
         // "vision": only affects the tokens of an image.
-        if (kind != "vision") return value->unsupported("text attends to what stands before it");
+        if (kind != "vision")
+            return value->unsupported(
+                "attention of text in both directions is not supported, only \"vision\"");
     }
     return {};
 }

@@ -42,7 +42,8 @@ Status check_other_keys(const JsonValue &config, double epsilon) {
     if (!other) return {};
     ASSIGN_OR_RETURN(const double value, other->number(0, 1));
     if (value == epsilon) return {};
-    return other->fail("norm_eps, or its default of 1e-5, differs: which of them counts?");
+    return other->fail(
+        "differs from norm_eps (1e-5 if absent): make them equal, or remove this key");
 }
 
 // The width of feed-forwards as config.json states it, or as the first implementation derived it

@@ -53,9 +53,9 @@ bool Value::truth() const {
         return text_.size != 0;
     case Kind::sequence:
         return sequence_->read_once() || !sequence_->items.empty();
-    case Kind::large_integer:
     case Kind::dict:
         return !dict_->items.empty();
+    case Kind::large_integer: // beyond 64 bits, so not 0
     case Kind::name_space:
     case Kind::loop:
     case Kind::callable:

@@ -545,9 +545,9 @@ public final class LocalTest {
                     row.toString());
         }
         check(metrics.cutOffResults() == 0, metrics.toString());
-        Dataset<Row> cut = BatchLlm.transform(texts(6), options.maxTokens(2).resultPrefix("m_"), metrics);
-        check(cut.filter("m_parsed is null and m_finish_reason = 'length'").count() == 6, "what is cut off has no value");
-        check(metrics.cutOffResults() == 6 && metrics.toString().contains("Cut off by maxTokens: 6"), metrics.toString());
+        Dataset<Row> cut = BatchLlm.transform(texts(600), options.maxTokens(2).resultPrefix("m_"), metrics);
+        check(cut.filter("m_parsed is null and m_finish_reason = 'length'").count() == 600, "what is cut off has no value");
+        check(metrics.cutOffResults() == 600 && metrics.toString().contains("Cut off by maxTokens: 600"), metrics.toString());
         check(metrics.warnings().stream().anyMatch(one -> one.contains("were cut off by max_tokens")),
                 metrics.warnings().toString());
         fails(() -> BatchLlm.transform(texts(1), text().parsed(true)), "parsed: needs a jsonSchema");
