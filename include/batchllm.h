@@ -1239,7 +1239,8 @@ BATCHLLM_API void batchllm_journal_options_init(batchllm_journal_options *option
 
 /* Opens a journal. A regular file is locked against other journals, in this process and others,
  * until the journal is destroyed. Nothing that exists is changed before the first call that appends
- * or syncs; a journal that is destroyed before leaves nothing behind.
+ * or syncs, except that RESUME removes blocks that were left behind when the job was complete. A
+ * journal that is destroyed before leaves nothing behind.
  * Errors: STATE if another run is writing to the output. JOURNAL_EXISTS with REFUSE, if there is an
  * output that is not empty. With RESUME: JOURNAL_MISMATCH for another job; JOURNAL_FORMAT if lines
  * of the output have been changed, or if there is an output and no state. INVALID_ARGUMENT if the
@@ -1303,7 +1304,8 @@ BATCHLLM_API int32_t batchllm_journal_sync(batchllm_journal *journal);
 /* For blocks, when the output has been made from all of them. path: where it is, in the folder of
  * output_path: it is synced and renamed to output_path. NULL: the output is in its place and
  * synced. The blocks are removed, and nothing more can be appended. The state says from now on that
- * the job is complete. */
+ * the job is complete. A call that failed can be repeated with the same path, even if the output
+ * has its name already. */
 BATCHLLM_API int32_t batchllm_journal_finish(batchllm_journal *journal, const char *path);
 
 #ifdef __cplusplus

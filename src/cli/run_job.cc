@@ -284,12 +284,14 @@ Status RunJob::save_plan(const Window &window) {
 
 Status RunJob::write_batch() {
     if (batch_.empty()) return {};
-    // Cleared even on an error, so that no line is written twice.
-    struct Clear {
-        OutputBatch *batch;
-        ~Clear() { batch->clear(); }
-    } const clear{&batch_};
-    return output_.append(batch_);
+    const int64_t before = output_.info().rows_written;
+    Status status = status_of([&] { return output_.append(batch_); });
+    // If memory ran out before anything was written, the lines wait for another try. On other
+    // errors they are dropped, so that no line is written twice.
+    const bool retry =
+        status.code() == BATCHLLM_ERROR_OUT_OF_MEMORY && output_.info().rows_written == before;
+    if (!retry) batch_.clear();
+    return status;
 }
 
 Status RunJob::write_failed(const Window &window) {

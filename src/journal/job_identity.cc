@@ -101,6 +101,11 @@ Result<std::vector<std::string>> weights_files(const std::string &directory) {
     return names;
 }
 
+// Parts that states of earlier versions lack, whether the model has these files or not.
+bool may_be_missing(std::string_view part) {
+    return part == "model modules.json" || part == "model 1_Pooling/config.json";
+}
+
 } // namespace
 
 Status add_model_parts(JobIdentity *identity, const std::string &model_dir) {
@@ -202,6 +207,7 @@ std::string JobIdentity::differences(const JobIdentity &earlier) const {
     std::string text;
     const auto compare = [&](const std::string &name) {
         const std::string was = find(earlier, name), now = find(*this, name);
+        if (was == "unset" && may_be_missing(name)) return;
         if (was != now) {
             text += (text.empty() ? "" : ", ") + name + " (was " + was + ", now " + now + ")";
         }

@@ -361,11 +361,12 @@ Status Journal::append_lines(std::span<const int64_t> rows, const uint8_t *faile
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "line %zu: a line has one LF, at its end, and no zero byte", i);
         }
+        if (!keep_state_) continue;
         ResultRecord record;
         record.row = rows[i];
         record.failed = failed != nullptr && failed[i] != 0;
         record.hash = hash_of(line);
-        if (keep_state_) record.append_to(&records);
+        record.append_to(&records);
     }
     text.remove_prefix(static_cast<size_t>(offsets.front()));
     std::vector<int64_t> ends(offsets.begin() + 1, offsets.end());
@@ -392,10 +393,26 @@ Status Journal::append_block(std::span<const int64_t> rows, const uint8_t *faile
         record.append_to(&records);
     }
     const int64_t ends[] = {static_cast<int64_t>(whole.size())};
-    blocks_.push_back({bytes_, rows_done_ + rows_written_});
-    Status status = append(rows, failed, whole, ends, records);
-    if (!status.ok()) blocks_.pop_back();
-    return status;
+    // Once the block is written, nothing may fail.
+    if (blocks_.size() == blocks_.capacity()) blocks_.reserve(2 * blocks_.size() + 64);
+    const BlockPlace place{bytes_, rows_done_ + rows_written_};
+    RETURN_IF_ERROR(append(rows, failed, whole, ends, records));
+    blocks_.push_back(place);
+    return {};
+}
+
+// Cuts off what a failed write has left behind the whole entries and records. Until this succeeds,
+// nothing may be appended: it would continue a torn line.
+Status Journal::cut_torn() {
+    if (!torn_) return {};
+    if (!results_->regular()) {
+        return error(BATCHLLM_ERROR_IO, "%s: an earlier write has left part of a line",
+                     results_->path().c_str());
+    }
+    RETURN_IF_ERROR(results_->cut(bytes_));
+    if (state_.has_value()) RETURN_IF_ERROR(state_->cut());
+    torn_ = false;
+    return {};
 }
 
 // Appends entries of equally many rows; ends: where each ends in bytes.
@@ -403,36 +420,41 @@ Status Journal::append(std::span<const int64_t> rows, const uint8_t *failed, std
                        std::span<const int64_t> ends, const std::string &records) {
     RETURN_IF_ERROR(begin());
     if (rows.empty()) return {};
+    RETURN_IF_ERROR(cut_torn());
     if (state_.has_value()) RETURN_IF_ERROR(take_rows(rows));
-    size_t kept = 0; // rows
-    Status status = state_.has_value() ? state_->append(records) : Status();
-    if (status.ok()) {
-        size_t written = 0;
-        const int failure = write_all(results_->fd(), bytes, &written);
-        size_t entries = ends.size();
-        if (failure != 0) {
-            entries = static_cast<size_t>(
-                std::upper_bound(ends.begin(), ends.end(), static_cast<int64_t>(written)) -
-                ends.begin());
+    struct Untake { // rows that turn out not to be written, even if memory runs out
+        RowSet *written;
+        std::span<const int64_t> rows;
+        ~Untake() {
+            for (const int64_t row : rows) written->erase(row);
         }
-        kept = rows.size() / ends.size() * entries;
-        if (entries > 0) bytes_ += ends[entries - 1];
-        if (state_.has_value()) state_->keep(state_->kept() + static_cast<int64_t>(kept));
-        rows_written_ += static_cast<int64_t>(kept);
-        for (size_t i = 0; failed != nullptr && i < kept; ++i) {
-            failed_written_ += failed[i] != 0 ? 1 : 0;
-        }
-        if (failure != 0) {
-            // Keeps whole entries only. If this fails too, resuming does the same.
-            const bool cut = results_->regular() && ::ftruncate(results_->fd(), bytes_) == 0;
-            if (cut && state_.has_value()) status = state_->cut();
-            if (status.ok()) status = io_error(results_->path(), "cannot write", failure);
-        }
+    } untake{&written_, state_.has_value() ? rows : std::span<const int64_t>()};
+    torn_ = results_->regular();
+    if (state_.has_value()) RETURN_IF_ERROR(state_->append(records));
+    size_t written = 0;
+    const int failure = write_all(results_->fd(), bytes, &written);
+    size_t entries = ends.size();
+    if (failure != 0) {
+        entries = static_cast<size_t>(
+            std::upper_bound(ends.begin(), ends.end(), static_cast<int64_t>(written)) -
+            ends.begin());
     }
+    const size_t kept = rows.size() / ends.size() * entries;
+    const int64_t whole = entries > 0 ? ends[entries - 1] : 0;
+    bytes_ += whole;
     if (state_.has_value()) {
-        for (const int64_t row : rows.subspan(kept)) written_.erase(row);
+        state_->keep(state_->kept() + static_cast<int64_t>(kept));
+        untake.rows = rows.subspan(kept);
     }
-    return status;
+    rows_written_ += static_cast<int64_t>(kept);
+    for (size_t i = 0; failed != nullptr && i < kept; ++i) {
+        failed_written_ += failed[i] != 0 ? 1 : 0;
+    }
+    torn_ = failure != 0 && (results_->regular() || static_cast<int64_t>(written) > whole);
+    if (failure == 0) return {};
+    // If this fails too, the next append tries it again, and so does resuming.
+    if (results_->regular()) (void)cut_torn();
+    return io_error(results_->path(), "cannot write", failure);
 }
 
 Result<std::pair<Journal::BlockPlace, Journal::BlockPlace>> Journal::place_of(int64_t block) const {
@@ -484,21 +506,26 @@ Status Journal::finish(const std::string &path) {
         return error(BATCHLLM_ERROR_STATE, "the journal has lines: they are the output");
     }
     RETURN_IF_ERROR(sync());
-    if (!path.empty()) {
+    RETURN_IF_ERROR(cut_torn());
+    // An earlier call may have failed after it renamed the output.
+    ASSIGN_OR_RETURN(const bool to_rename, renamed_ ? file_exists(path) : Result<bool>(true));
+    if (!path.empty() && to_rename) {
         const FileDescriptor made(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
         if (made.get() < 0) return io_error(path, "cannot open");
         if (::fsync(made.get()) != 0) return io_error(path, "cannot sync");
         if (::rename(path.c_str(), output_.c_str()) != 0) {
             return io_error(output_, "cannot rename over");
         }
-        RETURN_IF_ERROR(sync_directory_of(output_));
+        renamed_ = true;
     }
+    if (!path.empty()) RETURN_IF_ERROR(sync_directory_of(output_));
     ASSIGN_OR_RETURN(const bool there, file_exists(output_));
     if (!there) return error(BATCHLLM_ERROR_STATE, "%s: there is no output", output_.c_str());
     ResultRecord complete;
     complete.kind = ResultRecord::Kind::complete;
     std::string record;
     complete.append_to(&record);
+    torn_ = true; // until the record is there, whole and alone
     RETURN_IF_ERROR(state_->append(record));
     RETURN_IF_ERROR(state_->sync());
     complete_ = true;

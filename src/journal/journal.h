@@ -105,6 +105,7 @@ class Journal {
     Status begin();
     Status start();
     Status take_rows(std::span<const int64_t> rows);
+    Status cut_torn();
     Status append(std::span<const int64_t> rows, const uint8_t *failed, std::string_view bytes,
                   std::span<const int64_t> ends, const std::string &records);
 
@@ -120,7 +121,9 @@ class Journal {
     bool started_ = false;
     bool ready_ = false; // start() has succeeded
     bool complete_ = false;
-    int64_t bytes_ = 0; // of the whole entries
+    bool torn_ = false;    // part of a write that failed may follow the whole entries or records
+    bool renamed_ = false; // finish() has given the output its name
+    int64_t bytes_ = 0;    // of the whole entries
     std::vector<BlockPlace> blocks_;
     std::string read_;
     std::vector<int64_t> read_rows_;

@@ -310,6 +310,33 @@ static void another_job_is_refused_by_name(void **unused) {
     batchllm_journal_destroy(journal);
 }
 
+/* States of earlier versions lack them. */
+static void files_of_a_pooling_model_are_compared_if_the_state_has_them(void **unused) {
+    (void)unused;
+    const char *const names[] = {"model modules.json", "model 1_Pooling/config.json"};
+    const char *const values[] = {"one", "two"}, *const others[] = {"one", "three"};
+    const int64_t rows[] = {0};
+    for (int64_t count = 0; count <= 2; ++count) {
+        empty_folder(NULL);
+        batchllm_journal_options options = job(BATCHLLM_JOURNAL_LINES, BATCHLLM_JOURNAL_RESUME);
+        options.part_names = names;
+        options.part_values = values;
+        options.part_count = count;
+        batchllm_journal *journal = NULL;
+        assert_ok(batchllm_journal_open(&options, &journal));
+        assert_ok(add_lines(journal, 1, rows));
+        batchllm_journal_destroy(journal);
+        options.part_count = 2;
+        assert_ok(batchllm_journal_open(&options, &journal));
+        assert_int_equal(info_of(journal).rows_done, 1);
+        batchllm_journal_destroy(journal);
+        if (count < 2) continue;
+        options.part_values = others;
+        assert_error(batchllm_journal_open(&options, &journal), BATCHLLM_ERROR_JOURNAL_MISMATCH,
+                     "model 1_Pooling/config.json (was two, now three)");
+    }
+}
+
 static void an_input_is_known_by_its_content(void **unused) {
     (void)unused;
     const int64_t rows[] = {0};
@@ -546,6 +573,7 @@ int main(void) {
         TEST(an_output_is_finished_once),
         TEST(an_output_that_was_begun_again_is_not_complete),
         TEST(another_job_is_refused_by_name),
+        TEST(files_of_a_pooling_model_are_compared_if_the_state_has_them),
         TEST(an_input_is_known_by_its_content),
         TEST(changed_lines_and_a_missing_state_are_refused),
         TEST(one_journal_at_a_time_has_the_output),

@@ -122,6 +122,27 @@ class OnOneOutput(ProgramTest):
                 self.assertFalse(self.output.exists() and self.output.stat().st_size)
         self.assertGreater(finished, 0)
 
+    def test_finished_rows_are_written_although_memory_failed_once(self):
+        """The allocations just before the first records are written are for them."""
+        self.input.write_bytes(lines([{**row, "max_tokens": 1} for row in token_rows(6)]))
+        state = pathlib.Path(f"{self.output}.state")
+
+        def has_records_if_killed_at(call):
+            self.start("--force", fault=f"alloc+write:{call}:kill").wait(60)
+            return state.exists() and len(state.read_bytes().partition(b"\n")[2]) > 0
+        low, high = 1, 1
+        while not has_records_if_killed_at(high):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if has_records_if_killed_at(middle) else (middle, high)
+        for call in (low - 1, low - 2):
+            child = self.start("--force", fault=f"alloc+write:{call}:once")
+            text = child.communicate(timeout=60)[1].decode()
+            self.assertEqual(child.returncode, 1, text)
+            self.assertIn("out of memory", text)
+            self.assertEqual(len(by_id(self.read_output())), 6, text)
+
 
 class NotTheRowsFault(ProgramTest):
     """A single failure while rows are read, tokenized or handed out does not appear in any line of the output."""
