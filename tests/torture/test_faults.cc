@@ -161,11 +161,11 @@ class JournalInFolder {
 void results_that_memory_fails_for_can_be_appended_again(void **) {
     for (const int32_t kind : {BATCHLLM_JOURNAL_LINES, BATCHLLM_JOURNAL_BLOCKS}) {
         // With a short write, the error's text needs memory after part of the results is written.
-        for (const unsigned kinds : {FAULT_ALLOC, FAULT_ALLOC | FAULT_SHORT}) {
+        for (const int kinds : {int{FAULT_ALLOC}, FAULT_ALLOC | FAULT_SHORT}) {
             bool failed = true;
             for (long k = 1; failed; ++k) {
                 JournalInFolder journal(kind);
-                faults_begin(kinds, k, kinds != FAULT_ALLOC);
+                faults_begin(static_cast<unsigned>(kinds), k, kinds != FAULT_ALLOC);
                 const int32_t status = journal.append(0);
                 faults_end();
                 failed = status != BATCHLLM_OK;
@@ -239,7 +239,9 @@ void an_output_that_could_not_be_finished_can_be_finished_again(void **) {
         JournalInFolder journal(BATCHLLM_JOURNAL_BLOCKS);
         assert_int_equal(journal.append(0), BATCHLLM_OK);
         const std::string made = journal.output() + ".made";
-        std::fclose(std::fopen(made.c_str(), "w"));
+        FILE *file = std::fopen(made.c_str(), "w");
+        std::fputs("made of all blocks", file);
+        std::fclose(file);
         faults_begin(kinds, failures + 1, 0);
         failed = batchllm_journal_finish(journal.get(), made.c_str()) != BATCHLLM_OK;
         faults_end();
