@@ -309,6 +309,9 @@ typedef struct batchllm_params {
      * is not affected. */
     const char *const *bad_words;
     int64_t bad_word_count;
+
+    int32_t skip_special; /* nonzero (default): the text has no special tokens; 0: it has them. Stop
+                             strings are looked for in the text */
 } batchllm_params;
 
 BATCHLLM_API void batchllm_params_init(batchllm_params *params, size_t struct_size);

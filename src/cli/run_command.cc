@@ -59,9 +59,9 @@ OptionParts option_parts(const RunOptions &options) {
         const auto &value = sampling.*parameter.field;
         const bool listed = parameter.state == StateLists::always || value != parameter.initial;
         if (*parameter.option == '\0' || !listed) return true;
-        // The option's name; of one that switches a flag off, the flag's.
+        // The option's name; of a flag, which may be switched off by its option, the flag's.
         std::string name = parameter.option + 2;
-        if (name.starts_with("no-")) {
+        if constexpr (std::is_same_v<Kind, kinds::Flag>) {
             name = parameter.name;
             std::replace(name.begin(), name.end(), '_', '-');
         }

@@ -77,8 +77,10 @@ void make_sampled_sequences(const Row &row, const RunLimits &limits, RowRun *run
                 limits.tokenizer != nullptr;
         }
         if (params.stops != nullptr && limits.tokenizer != nullptr) {
-            sequence.stop.reset(new StopFinder{
-                StreamDecoder(*limits.tokenizer, true), StopScanner(*params.stops), {}});
+            sequence.stop.reset(
+                new StopFinder{StreamDecoder(*limits.tokenizer, params.skip_special),
+                               StopScanner(*params.stops),
+                               {}});
         }
     }
 }
@@ -100,7 +102,7 @@ std::string text_of(const Sequence &sequence, const PreparedParams &params,
     }
     const size_t count = sequence.text_tokens < 0 ? sequence.output.size()
                                                   : static_cast<size_t>(sequence.text_tokens);
-    StreamDecoder decoder(*tokenizer, true);
+    StreamDecoder decoder(*tokenizer, params.skip_special);
     const size_t passed = std::min(count, static_cast<size_t>(params.min_tokens));
     std::string text;
     for (size_t i = 0; i < passed; ++i) text += decoder.push(sequence.output[i]);

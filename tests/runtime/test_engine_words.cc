@@ -44,6 +44,34 @@ std::unique_ptr<ResultBatch> run(Engine *engine) {
     return engine->poll(0);
 }
 
+// ---- Special tokens in the text ----
+
+void special_tokens_are_in_the_text_of_rows_that_want_them(void **) {
+    const int32_t special[] = {261}; // of the model's tokenizer: <unused-261>
+    const float always[] = {1000};
+    const char *const stops[] = {"261><"};
+    for (const Shape &shape : shapes()) {
+        const auto engine = make_engine(shape);
+        for (uint64_t row = 0; row < 4; ++row) {
+            batchllm_params params = params_of(3);
+            params.bias_tokens = special;
+            params.bias_values = always;
+            params.bias_count = 1;
+            params.skip_special = row % 2 == 0 ? 1 : 0;
+            params.stop_strings = stops;
+            params.stop_string_count = row < 2 ? 0 : 1;
+            add(engine.get(), prompt_of(0), row, params, nullptr);
+        }
+        const AnswersByRow answers = answers_of(*run(engine.get()));
+        assert_string_equal(answers.at({0, 0}).text.c_str(), "");
+        assert_string_equal(answers.at({1, 0}).text.c_str(),
+                            "<unused-261><unused-261><unused-261>");
+        assert_int_equal(answers.at({2, 0}).tokens.size(), 3);
+        assert_string_equal(answers.at({3, 0}).text.c_str(), "<unused-");
+        assert_int_equal(answers.at({3, 0}).tokens.size(), 2);
+    }
+}
+
 // ---- Log-probabilities of the prompt ----
 
 struct PromptLogprobs {
@@ -401,6 +429,7 @@ void all_rows_can_be_cancelled(void **) {
 int main() {
     using namespace batchllm;
     const CMUnitTest tests[] = {
+        cmocka_unit_test(special_tokens_are_in_the_text_of_rows_that_want_them),
         cmocka_unit_test(prompts_have_the_log_probabilities_that_scoring_gives),
         cmocka_unit_test(a_rows_first_sample_has_them_and_the_others_share_its_prompt),
         cmocka_unit_test(equal_rows_are_computed_once_and_each_has_its_own),
