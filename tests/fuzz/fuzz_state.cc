@@ -77,6 +77,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             state += rest;
         }
     }
+    folder.remove(blocks ? "out" : "out.blocks"); // of an input before
     folder.write(blocks ? "out.blocks" : "out", results);
     folder.write("out.state", state);
     JournalOptions options;
