@@ -45,7 +45,8 @@ struct JournalOptions {
 class Journal {
   public:
     // A regular file is locked against other runs until the journal is destroyed. Existing files
-    // are not changed before the first append() or sync().
+    // are not changed before the first append() or sync(), except that resuming a complete job
+    // removes blocks that were left behind.
     static Result<std::unique_ptr<Journal>> open(const JournalOptions &options);
 
     // Appends a line for each row, with its LF; offsets: [rows + 1]. On an error (a full disk), as

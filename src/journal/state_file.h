@@ -51,7 +51,7 @@ class StateFile {
     // `count` records from number `begin` on, which must be there.
     Result<std::string> read(int64_t begin, int64_t count) const;
 
-    // Of the records, how many have their result. Others are cut off by cut() or by the next append().
+    // Of the records, how many have their result. Others are cut off by cut().
     int64_t kept() const { return kept_; }
     void keep(int64_t records) { kept_ = records; }
     Status cut();
