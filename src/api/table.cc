@@ -193,7 +193,7 @@ int32_t batchllm_template_order(const char *template_text, int64_t template_byte
         }
         std::vector<CellColumn> columns;
         for (const FieldLine &line : movable.lines) { // in the order in which fields first appear
-            const size_t at = columns.size();
+            const size_t at = n > 0 ? columns.size() : 0; // without rows the arrays may be null
             const size_t line_bytes = line.before.size() + line.after.size() + 1; // and the LF
             columns.push_back(numbered_cells(cells + at, cell_bytes + at, n, movable.lines.size(),
                                              static_cast<int64_t>(line_bytes)));
