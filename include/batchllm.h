@@ -1070,12 +1070,13 @@ typedef struct batchllm_prediction {
     int64_t kv_pages_peak;
     int64_t kv_pages_total;
     int64_t kv_page_bytes;
-    double saving_ratio;      /* 1 - processed / logical */
-    double seconds;           /* in steps, on the busiest device */
-    double linear_seconds;    /* on all devices: the products of the layers, */
-    double attention_seconds; /* attention, */
-    double other_seconds;     /* norms, activations, logits, sampling, launches */
-    char device[96];          /* for display: UTF-8, zero-terminated, truncated if longer */
+    double saving_ratio;       /* 1 - processed / logical */
+    double common_prefix_cost; /* on the device, for batchllm_plan_options; 0: not known */
+    double seconds;            /* in steps, on the busiest device */
+    double linear_seconds;     /* on all devices: the products of the layers, */
+    double attention_seconds;  /* attention, */
+    double other_seconds;      /* norms, activations, logits, sampling, launches */
+    char device[96];           /* for display: UTF-8, zero-terminated, truncated if longer */
 } batchllm_prediction;
 
 /* Predicts the run of a plan's rows.

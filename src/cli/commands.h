@@ -60,7 +60,6 @@ struct RunOptions {
     std::string output;
     bool resume = false;
     bool force = false;
-    int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
     uint64_t seed = 0;
     int64_t window_tokens = int64_t{32} << 20;
     int64_t window_rows = int64_t{256} << 10;
@@ -86,13 +85,8 @@ struct PlanCommandOptions {
 
 struct InspectOptions {
     std::string path;
-    EngineChoice engine;
-    PredictionChoice prediction;
-    int32_t max_tokens = 128; // per row, for the prediction
     bool json = false;
     int64_t groups = 10; // how many are listed, largest first
-    std::string report;
-    std::string model; // directory or tokenizer.json, for the words in the report; empty: none
 };
 
 struct TokenizeOptions {

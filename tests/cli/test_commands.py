@@ -423,8 +423,6 @@ class Usage(ProgramTest):
         template.write_text("{id}")
         done = self.run_program("plan", "-i", self.input, "--model", model, "--template-file", template, "-o", template)
         self.assertIn(b"is the file of --template-file too", done.stderr)
-        done = self.run_program("inspect", self.input, "--model", model, "--report", model / "tokenizer.json")
-        self.assertIn(b"is a file of the model", done.stderr)
         self.assertFalse(self.output.exists() or state.exists())
         self.assertEqual((model / "config.json").read_text(), config)
         # Other files in the same folder are not touched; /dev/null cannot have a state, and needs none.

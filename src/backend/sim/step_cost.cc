@@ -103,7 +103,7 @@ void StepCost::add_attention(const AttentionLayers &one) {
 }
 
 void StepCost::add_layer(const Layer &layer, double hidden) {
-    const bool on_gpu = costs_.on_gpu();
+    const bool on_gpu = costs_.gpu;
     std::visit(Visitor{[](const NoMixer &) {},
                        [&](const Attention &a) {
                            const int64_t padded = on_gpu ? padded_head_dim(a.head_dim) : a.head_dim;
@@ -186,7 +186,7 @@ double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayer
             ++parts;
         }
         // On a GPU, a prompt's tokens read two nodes in one pass; all others read each separately.
-        const bool in_pairs = costs_.on_gpu() && count > streamed_queries;
+        const bool in_pairs = costs_.gpu && count > streamed_queries;
         merged += count * std::max(0, (in_pairs ? (parts + 1) / 2 : parts) - 1);
     }
     double flops = 0, bytes = 0, widened = 0; // widened is in bytes too
