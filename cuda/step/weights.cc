@@ -1,7 +1,5 @@
 #include "step/weights.h"
 
-#include <algorithm>
-
 #include "backend/gpu/step_buffers.h"
 #include "base/visit.h"
 #include "elementwise/elementwise.h"

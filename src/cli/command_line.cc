@@ -1,7 +1,5 @@
 #include "cli/command_line.h"
 
-#include <cmath>
-#include <cstdio>
 #include <map>
 #include <optional>
 #include <utility>

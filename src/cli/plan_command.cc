@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <numeric>
 #include <set>
 #include <span>
 #include <tuple>

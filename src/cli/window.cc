@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <iterator>
-#include <system_error>
 
 #include "base/file.h"
 #include "cli/plan_text.h"

@@ -1,10 +1,8 @@
 #include "runtime/device_probe.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <mutex>
-#include <numeric>
 
 #include "backend/sim/device_memory.h"
 #include "backend/sim/step_cost.h"

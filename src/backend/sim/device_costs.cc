@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdio>
-#include <functional>
 
 #include "backend/gpu/gated_product.h"
 #include "backend/gpu/step_buffers.h"
