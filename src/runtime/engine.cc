@@ -34,7 +34,6 @@ PlanOptions planning_of(const EngineOptions &options, const RowReader &reader,
 SchedulerOptions scheduling_of(const EngineOptions &options) {
     SchedulerOptions scheduling;
     scheduling.max_requests = options.max_requests;
-    scheduling.order = options.order;
     return scheduling;
 }
 
