@@ -307,7 +307,7 @@ __device__ __forceinline__ void multiply(const PackedShape &shape, Range range,
 // Factors and biases of a thread's rows.
 template <typename S, int Turns> __device__ __forceinline__ void
 finish(const FourBitArguments &a, const GroupedWork &work, float (&sums)[S::kBlocks][Turns / 2]) {
-    if (a.factors == nullptr && a.bias == nullptr) return;
+    if (a.factors == nullptr && a.bias == nullptr && a.scale == 1) return;
     const Place own;
     const int rows = a.w_shape.rows;
     const int64_t of_expert = int64_t{work.expert} * rows;
@@ -319,7 +319,8 @@ finish(const FourBitArguments &a, const GroupedWork &work, float (&sums)[S::kBlo
             const int row = work.column + own.group * 64 * S::kBlocks + b * 64 + own.warp() * 16 +
                             own.lane() / 4 + i * 8;
             const bool there = row < rows;
-            factor[i] = there && a.factors != nullptr ? __ldg(a.factors + of_expert + row) : 1.0f;
+            factor[i] = a.scale;
+            if (there && a.factors != nullptr) factor[i] *= __ldg(a.factors + of_expert + row);
             bias[i] = there && a.bias != nullptr ? __ldg(a.bias + of_expert + row) : 0.0f;
         }
 #pragma unroll
@@ -556,7 +557,8 @@ __device__ __forceinline__ void add_parts(const FourBitArguments &a, uint32_t pa
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-        const float factor = a.factors != nullptr ? __ldg(a.factors + row + i) : 1.0f;
+        const float factor =
+            a.factors != nullptr ? a.scale * __ldg(a.factors + row + i) : a.scale;
         v[i] = fmaf(v[i], factor, a.bias != nullptr ? __ldg(a.bias + row + i) : 0.0f);
     }
 }

@@ -55,6 +55,11 @@ cudaError_t skew_routing(float *bias, int64_t hidden, const Router &router, int6
 }
 
 int64_t ExpertForm::bytes(const ExpertMatrix &matrix) const {
+    if (packing) {
+        const PackedShape one{packing->form, static_cast<int32_t>(matrix.rows),
+                              static_cast<int32_t>(matrix.columns)};
+        return static_cast<int64_t>(matrix.experts.size()) * one.bytes();
+    }
     return static_cast<int64_t>(matrix.experts.size()) * matrix.rows *
            padded_columns(matrix.columns, element) * dtype_bytes(element);
 }
@@ -84,6 +89,7 @@ Status ExpertSender::place(const ExpertMatrix &matrix, size_t expert, DType type
 Status ExpertSender::send(const ExpertMatrix &matrix, const ExpertForm &form, std::byte *to,
                           float *scales, cudaStream_t stream) {
     const int64_t bytes = form.bytes(matrix);
+    if (form.packing) return pack(matrix, form.packing->form, to, stream);
     if (form.scaling != Scaling::none && !form.own) return quantize(matrix, to, scales, stream);
     if (random_) return make_random(to, form.element, bytes / dtype_bytes(form.element), stream);
     if (form.own) {
@@ -96,6 +102,26 @@ Status ExpertSender::send(const ExpertMatrix &matrix, const ExpertForm &form, st
     for (int64_t e = 0; e < count; ++e) {
         RETURN_IF_ERROR(
             place(matrix, static_cast<size_t>(e), form.element, placing, to + e * (bytes / count)));
+    }
+    return {};
+}
+
+Status ExpertSender::pack(const ExpertMatrix &matrix, PackedForm form, std::byte *to,
+                          cudaStream_t stream) {
+    const PackedShape shape{form, static_cast<int32_t>(matrix.rows),
+                            static_cast<int32_t>(matrix.columns)};
+    PackTarget target{shape, compute_, to};
+    for (const auto &[first, second] : matrix.experts) {
+        Sender::PackedPlace place;
+        if (second != nullptr) place = {0, kGateRows, 2 * kGateRows};
+        for (const Tensor *part : {first, second}) {
+            if (part == nullptr) continue;
+            RETURN_IF_ERROR(random_ ? sender_->make_packed(part->rows, part->columns, target, place,
+                                                           stream)
+                                    : sender_->send_packed(*part, target, place));
+            place.first = kGateRows;
+        }
+        target.data += shape.bytes();
     }
     return {};
 }

@@ -138,6 +138,18 @@ bool is_stored_quantised(const MatrixSource &source) {
     return has_part_in(source, {DType::e4m3, DType::u4});
 }
 
+PackedFit packed_fit(const Model &model, const MatrixSource &source, DType element) {
+    std::vector<const Tensor *> parts;
+    for (const MatrixPart &part : source.parts) parts.push_back(part.first);
+    const PackedFit fit = packed_fit(model, parts, element);
+    const Placing &placing = source.placing;
+    if (!fit.packing) return fit;
+    if (placing.column_group != placing.column_group_out) {
+        return {std::nullopt, "their columns are heads that are padded"};
+    }
+    return source.rows % 8 == 0 ? fit : PackedFit{std::nullopt, "their rows are no multiple of 8"};
+}
+
 Scaling own_scaling(const MatrixSource &source) {
     bool any = false, rows = true, blocks = !source.placing.moves();
     for (const auto &[tensor, first] : source.parts) {
@@ -212,6 +224,18 @@ ExpertMatrices::ExpertMatrices(const Experts &experts, int64_t hidden) {
         down_bias.emplace_back(&expert.down.bias, e * hidden);
         down.experts.push_back({&expert.down.values, nullptr});
     }
+}
+
+PackedFit packed_fit(const Model &model, const ExpertMatrix &matrix, DType element) {
+    std::vector<const Tensor *> parts;
+    for (const ExpertMatrix::Parts &expert : matrix.experts) {
+        parts.push_back(expert.first);
+        if (expert.second != nullptr) parts.push_back(expert.second);
+    }
+    const PackedFit fit = packed_fit(model, parts, element);
+    const int64_t step = matrix.experts[0].second != nullptr ? 2 * kGateRows : 8;
+    if (!fit.packing || matrix.rows % step == 0) return fit;
+    return {std::nullopt, "their rows are no multiple of 8"};
 }
 
 Scaling own_scaling(const ExpertMatrix &matrix) {

@@ -152,7 +152,11 @@ class Finder {
                          groups.file, printable(name).c_str(), static_cast<long long>(c), group,
                          static_cast<long long>(found_.groups));
         }
-        found_.group_of = groups.data;
+        for (int64_t c = 0; c < found_.columns; ++c) { // in order, after all: nothing to look up
+            if (word_at(groups.data, c) == c / found_.group_columns) continue;
+            found_.group_of = groups.data;
+            break;
+        }
         return {};
     }
 
@@ -247,7 +251,7 @@ class Finder {
             shape.back() = found_.columns / 2;
         }
         ASSIGN_OR_RETURN(const StoredPart blocks, part(name, "U8", shape));
-        found_.floats = true;
+        found_.kind = FourBitKind::mxfp4;
         found_.row_bytes = found_.columns / 2;
         found_.codes = blocks.data;
         found_.scales = scales.data;
@@ -256,6 +260,14 @@ class Finder {
             const auto exponent = std::to_integer<uint8_t>(scales.data[i]);
             if (exponent <= 252) continue;
             return refuse_scale(scales, i, e8m0_to_float(exponent), "at most 2^125");
+        }
+        for (int64_t r = 0; r < tensor_.rows; ++r) { // its own alone, of a stack
+            const std::byte *row =
+                scales.data + (tensor_.first_row + r * tensor_.row_step) * found_.groups;
+            for (int64_t g = 0; g < found_.groups; ++g) {
+                found_.largest_power =
+                    std::max(found_.largest_power, std::to_integer<uint8_t>(row[g]));
+            }
         }
         return {};
     }
