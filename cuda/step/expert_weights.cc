@@ -65,6 +65,11 @@ int64_t ExpertForm::bytes(const ExpertMatrix &matrix) const {
 }
 
 int64_t ExpertForm::scale_count(const ExpertMatrix &matrix) const {
+    if (packing) {
+        return packing->form == PackedForm::nvfp4
+                   ? static_cast<int64_t>(matrix.experts.size()) * matrix.rows
+                   : 0;
+    }
     return expert_scale_count(matrix, scaling);
 }
 
@@ -89,7 +94,7 @@ Status ExpertSender::place(const ExpertMatrix &matrix, size_t expert, DType type
 Status ExpertSender::send(const ExpertMatrix &matrix, const ExpertForm &form, std::byte *to,
                           float *scales, cudaStream_t stream) {
     const int64_t bytes = form.bytes(matrix);
-    if (form.packing) return pack(matrix, form.packing->form, to, stream);
+    if (form.packing) return pack(matrix, *form.packing, to, scales, stream);
     if (form.scaling != Scaling::none && !form.own) return quantize(matrix, to, scales, stream);
     if (random_) return make_random(to, form.element, bytes / dtype_bytes(form.element), stream);
     if (form.own) {
@@ -106,23 +111,27 @@ Status ExpertSender::send(const ExpertMatrix &matrix, const ExpertForm &form, st
     return {};
 }
 
-Status ExpertSender::pack(const ExpertMatrix &matrix, PackedForm form, std::byte *to,
-                          cudaStream_t stream) {
-    const PackedShape shape{form, static_cast<int32_t>(matrix.rows),
+Status ExpertSender::pack(const ExpertMatrix &matrix, const Packing &packing, std::byte *to,
+                          float *factors, cudaStream_t stream) {
+    const PackedShape shape{packing.form, static_cast<int32_t>(matrix.rows),
                             static_cast<int32_t>(matrix.columns)};
     PackTarget target{shape, compute_, to};
-    for (const auto &[first, second] : matrix.experts) {
-        Sender::PackedPlace place;
-        if (second != nullptr) place = {0, kGateRows, 2 * kGateRows};
-        for (const Tensor *part : {first, second}) {
-            if (part == nullptr) continue;
-            RETURN_IF_ERROR(random_ ? sender_->make_packed(part->rows, part->columns, target, place,
-                                                           stream)
-                                    : sender_->send_packed(*part, target, place));
-            place.first = kGateRows;
+    std::vector<float> all;
+    for (size_t e = 0; e < matrix.experts.size(); ++e, target.data += shape.bytes()) {
+        const MatrixSource source = matrix.source(e);
+        for (const MatrixPart &part : source.parts) {
+            const PackedPlace place = packed_place(source, part, packing.turns);
+            RETURN_IF_ERROR(random_ ? sender_->make_packed(part.first->rows, matrix.columns, target,
+                                                           place, stream)
+                                    : sender_->send_packed(*part.first, target, place));
         }
-        target.data += shape.bytes();
+        if (packing.form != PackedForm::nvfp4) continue;
+        const std::vector<float> own = packed_factors(source, packing.turns);
+        all.insert(all.end(), own.begin(), own.end());
     }
+    if (all.empty()) return {};
+    RETURN_IF_CUDA(cudaMemcpyAsync(factors, all.data(), all.size() * sizeof(float),
+                                   cudaMemcpyHostToDevice, stream));
     return {};
 }
 

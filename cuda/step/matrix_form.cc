@@ -6,6 +6,8 @@
 #include "backend/gpu/step_buffers.h"
 #include "base/visit.h"
 #include "experts/tile.h"
+#include "four_bits/layout.h"
+#include "model/four_bits.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -136,6 +138,26 @@ std::vector<MatrixPart> bias_parts(const LinearAttention &delta) {
 bool is_stored_in_e4m3(const MatrixSource &source) { return has_part_in(source, {DType::e4m3}); }
 bool is_stored_quantised(const MatrixSource &source) {
     return has_part_in(source, {DType::e4m3, DType::u4});
+}
+
+PackedPlace packed_place(const MatrixSource &source, const MatrixPart &part, bool turns) {
+    if (turns) return {part.second == 0 ? 0 : kGateRows, kGateRows, 2 * kGateRows};
+    return {part.second, source.placing.row_group, source.placing.row_group_out};
+}
+
+std::vector<float> packed_factors(const MatrixSource &source, bool turns) {
+    constexpr float of_random = 0.007F; // of weights that are made up (Sender)
+    std::vector<float> all(static_cast<size_t>(source.rows), 1);
+    for (const MatrixPart &part : source.parts) {
+        const Tensor &tensor = *part.first;
+        if (!tensor) continue;
+        const PackedPlace place = packed_place(source, part, turns);
+        const float own = tensor.four_bits != nullptr ? tensor.four_bits->factor : of_random;
+        for (int64_t r = 0; r < tensor.rows; ++r) {
+            all[static_cast<size_t>(place.row(r))] = own * packed_factor(kNvfp4Power);
+        }
+    }
+    return all;
 }
 
 PackedFit packed_fit(const Model &model, const MatrixSource &source, DType element) {

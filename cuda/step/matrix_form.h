@@ -87,6 +87,17 @@ struct MatrixForm {
     std::optional<Packing> packing = {};
 };
 
+// Where a part's rows go in a packed matrix: r to first + r / run * stride + r % run (PackSource).
+struct PackedPlace {
+    int64_t first = 0, run = 1, stride = 1;
+
+    int64_t row(int64_t r) const { return first + r / run * stride + r % run; }
+};
+// turns: of gate and up, eight rows each.
+PackedPlace packed_place(const MatrixSource &source, const MatrixPart &part, bool turns);
+// nvfp4: Packing::factors.
+std::vector<float> packed_factors(const MatrixSource &source, bool turns);
+
 // packed_fit(), and where the parts go. Rows of the packed matrix are a multiple of 8.
 PackedFit packed_fit(const Model &model, const MatrixSource &source, DType element);
 

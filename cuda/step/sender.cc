@@ -96,7 +96,7 @@ struct PackedRows {
 };
 
 PackSource source_of(const PackedRows &at, PackedForm form, const std::byte *raw, int64_t columns,
-                     int64_t group_columns, const Sender::PackedPlace &place, int64_t row,
+                     int64_t group_columns, const PackedPlace &place, int64_t row,
                      int64_t rows) {
     const auto *bytes = reinterpret_cast<const uint8_t *>(raw);
     const bool int4 = is_int4(form);

@@ -23,11 +23,7 @@ class Sender {
     Status send(const Tensor &tensor, std::byte *to, DType type, int64_t stride,
                 const Placing &placing);
 
-    // The same, packed with four bits. Rows are placed as first, run and stride say (PackSource); the stream packs the
-    // parts of a matrix one after another. shape, element: PackTarget's.
-    struct PackedPlace {
-        int64_t first = 0, run = 1, stride = 1;
-    };
+    // The same, packed with four bits.
     Status send_packed(const Tensor &tensor, const PackTarget &target, const PackedPlace &place);
     // Instead, made up: codes at random, of scales with which weights deviate by some 0.02.
     Status make_packed(int64_t rows, int64_t columns, const PackTarget &target,

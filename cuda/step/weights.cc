@@ -323,7 +323,8 @@ class Loader {
             of_gate_up = of_down = {element_};
         }
         const bool ending = !from.each[0].gate || has_packed_ending(from.each[0].activation);
-        if (const auto packing = packing_of(each.gate_up, all, ending)) {
+        if (auto packing = packing_of(each.gate_up, all, ending)) {
+            packing->turns = bool(from.each[0].gate);
             of_gate_up = {element_, Scaling::none, false, packing};
         }
         if (const auto packing = packing_of(each.down, all)) {
@@ -333,9 +334,15 @@ class Loader {
         RETURN_IF_ERROR(matrix(each.down, of_down, &to->down, &to->down_scales, all));
         to->gate_up_scaling = of_gate_up.scaling;
         to->down_scaling = of_down.scaling;
-        to->gate_up_packing = of_gate_up.packing;
-        to->down_packing = of_down.packing;
+        to->gate_up_packing = packing_with(of_gate_up, to->gate_up_scales);
+        to->down_packing = packing_with(of_down, to->down_scales);
         return {};
+    }
+
+    static std::optional<Packing> packing_with(const ExpertForm &form, const float *factors) {
+        std::optional<Packing> packing = form.packing;
+        if (packing && packing->form == PackedForm::nvfp4) packing->factors = factors;
+        return packing;
     }
 
     ExpertForm form_of(const ExpertMatrix &matrix) const {
@@ -396,20 +403,29 @@ class Loader {
     }
 
     // The rows of gate and up, which are the parts' order, may take turns.
-    Status packed(const MatrixSource &source, const Packing &packing, Matrix *out) {
+    Status packed(const MatrixSource &source, Packing packing, Matrix *out) {
         const PackedShape shape{packing.form, static_cast<int32_t>(source.rows),
                                 static_cast<int32_t>(source.columns)};
         const PackTarget target{shape, element_, static_cast<std::byte *>(take(shape.bytes()))};
+        float *factors = nullptr;
+        if (packing.form == PackedForm::nvfp4) {
+            factors = static_cast<float *>(take(source.rows * 4));
+            packing.factors = factors;
+        }
         *out = {target.data, source.rows, source.columns, nullptr, Scaling::none, packing};
         if (base_ == nullptr) return {};
-        for (const auto &[tensor, first] : source.parts) {
-            if (!*tensor) continue;
-            Sender::PackedPlace place{first, source.placing.row_group,
-                                      source.placing.row_group_out};
-            if (packing.turns) place = {first == 0 ? 0 : kGateRows, kGateRows, 2 * kGateRows};
-            RETURN_IF_ERROR(random_ ? sender_.make_packed(tensor->rows, source.columns, target,
+        if (factors != nullptr) {
+            const std::vector<float> own = packed_factors(source, packing.turns);
+            RETURN_IF_CUDA(cudaMemcpyAsync(factors, own.data(), own.size() * sizeof(float),
+                                           cudaMemcpyHostToDevice, stream_));
+        }
+        for (const MatrixPart &part : source.parts) {
+            const Tensor &tensor = *part.first;
+            if (!tensor) continue;
+            const PackedPlace place = packed_place(source, part, packing.turns);
+            RETURN_IF_ERROR(random_ ? sender_.make_packed(tensor.rows, source.columns, target,
                                                           place, stream_)
-                                    : sender_.send_packed(*tensor, target, place));
+                                    : sender_.send_packed(tensor, target, place));
         }
         return {};
     }

@@ -97,6 +97,9 @@ float scale_at(const FourBits &from, int64_t index) {
     if (from.kind == FourBitKind::mxfp4) {
         return e8m0_to_float(std::to_integer<uint8_t>(from.scales[index]));
     }
+    if (from.kind == FourBitKind::nvfp4) {
+        return e4m3_to_float(std::to_integer<uint8_t>(from.scales[index]));
+    }
     return stored_float(from.scales, index, from.scale_type);
 }
 
@@ -146,7 +149,9 @@ std::optional<ScaleScheme> described_scheme(const Model &model, const Tensor &te
 template <typename T> void write_run(const FourBits &from, const uint8_t *codes, int64_t count,
                                      float scale, float zero, T *out) {
     if (from.kind != FourBitKind::int4) {
-        for (int64_t c = 0; c < count; ++c) put(e2m1_floats[codes[c]] * scale, out + c);
+        for (int64_t c = 0; c < count; ++c) {
+            put(e2m1_floats[codes[c]] * scale * from.factor, out + c);
+        }
     } else {
         for (int64_t c = 0; c < count; ++c) {
             put((static_cast<float>(codes[c]) - zero) * scale, out + c);
@@ -222,8 +227,18 @@ std::optional<FourBitFacts> four_bit_facts(const Model &model, const Tensor &ten
     if (!scheme || scheme->four_bits == FourBitForm::none) return {};
     const bool experts = scheme->four_bits == FourBitForm::mxfp4_experts;
     if (experts != (tensor.stored_stack > 0)) return {};
-    const bool floats = experts || scheme->four_bits == FourBitForm::packed_mxfp4;
-    facts.kind = floats ? FourBitKind::mxfp4 : FourBitKind::int4;
+    switch (scheme->four_bits) {
+    case FourBitForm::packed_nvfp4:
+    case FourBitForm::nvfp4:
+        facts.kind = FourBitKind::nvfp4;
+        break;
+    case FourBitForm::packed_mxfp4:
+    case FourBitForm::mxfp4_experts:
+        facts.kind = FourBitKind::mxfp4;
+        break;
+    default:
+        break;
+    }
     facts.group_columns = scheme->group > 0 ? scheme->group : tensor.columns;
     facts.any_order = scheme->any_order;
     if (scheme->four_bits == FourBitForm::packed) facts.scale_type = model.dtype;

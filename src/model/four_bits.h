@@ -1,9 +1,9 @@
 // A tensor whose elements have four bits, as it is stored in the files: integers with scales and zero points
-// by group (AWQ, GPTQ, compressed-tensors), or e2m1 with powers of two (MXFP4). Nothing is copied:
+// by group (AWQ, GPTQ, compressed-tensors), or e2m1 with powers of two (MXFP4) or e4m3 (NVFP4). Nothing is copied:
 // read_rows() of model.h turns it into rows of elements; backends that keep four bits read the parts.
 //
 // The element in row r and column c is (code - zero(r, g)) * scale(r, g), where g is the group of column c;
-// in e2m1 it is value(code) * scale(r, g).
+// in e2m1 it is value(code) * scale(r, g), in NVFP4 times a factor of the whole tensor.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,8 @@ namespace batchllm {
 
 enum class FourBitKind : uint8_t {
     int4,
-    mxfp4, // e2m1 with one-byte scales that are powers of two
+    mxfp4, // e2m1 with one-byte scales that are powers of two, of 32 columns
+    nvfp4, // e2m1 with scales in e4m3, of 16 columns
 };
 
 // What decides how a backend can keep such a tensor.
@@ -66,6 +67,7 @@ struct FourBits {
     bool scales_by_group = false; // [groups, rows], else [rows, groups]
     const std::byte *scales = nullptr;
     uint8_t largest_power = 0; // mxfp4
+    float factor = 1;          // nvfp4
 
     Zeros zeros = Zeros::one;
     float zero = 8;
