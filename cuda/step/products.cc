@@ -14,8 +14,6 @@ namespace {
 
 constexpr int32_t kMostSplits = TuningCache::kCandidates - 1;
 constexpr int32_t kRepeats = 3; // of a way that is timed
-// Without tuning: from so many rows on W is expanded (docs/lab/four-bits.md).
-constexpr int64_t kExpandedRows = 2048;
 // In order splits are as for so many rows, whatever their number is.
 constexpr int32_t kRowsInOrder = 64;
 
@@ -148,7 +146,7 @@ Result<int32_t> Products::choose(const StepProduct &p, int64_t rows, cudaStream_
     if (const auto known = chosen_.find(key); known != chosen_.end()) return known->second;
     const bool tunes = linear_.scratch() != nullptr &&
                        key.m * p.w.rows * dtype_bytes(p.y_type) <= linear_.scratch_bytes();
-    int32_t choice = rows >= kExpandedRows && can_expand(p.w) ? 0 : by_count(rows);
+    int32_t choice = rows >= expanded_rows_ && can_expand(p.w) ? 0 : by_count(rows);
     if (tunes) {
         choice = linear_.known_choice(key);
         const bool possible = choice > 0 ? splits || choice == 1 : choice == 0 && can_expand(p.w);

@@ -77,7 +77,7 @@ class Products {
     Products(const ForwardOptions &options, int64_t rows, Linear linear)
         : linear_(std::move(linear)), element_(options.element), residual_(options.residual),
           kernel_(options.experts), sms_(options.attention.sms), tunes_(options.tune),
-          in_order_(options.reproducible),
+          in_order_(options.reproducible), expanded_rows_(options.expanded_rows),
           most_asked_(options.reproducible ? std::max<int64_t>(rows, 16384) : rows) {}
 
     bool can_expand(const Matrix &w) const {
@@ -95,6 +95,7 @@ class Products {
     GroupedKernel kernel_;
     int32_t sms_;
     bool tunes_, in_order_;
+    int64_t expanded_rows_; // without tuning
     int64_t most_asked_; // rows
     std::byte *expanded_ = nullptr;
     int64_t expanded_bytes_ = 0;

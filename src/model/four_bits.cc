@@ -225,6 +225,12 @@ std::optional<FourBitFacts> four_bit_facts(const Model &model, const Tensor &ten
     if (tensor.data != nullptr || tensor.columns <= 1 || model.quantization == nullptr) return {};
     const auto scheme = described_scheme(model, tensor);
     if (!scheme || scheme->four_bits == FourBitForm::none) return {};
+    if (tensor.name == model.embedding.name || tensor.name == model.layer_inputs.embedding.name) {
+        return {};
+    }
+    const bool words =
+        scheme->four_bits == FourBitForm::awq || scheme->four_bits == FourBitForm::gptq;
+    if (words && tensor.name == model.head.values.name) return {}; // seldom is, and does not say so
     const bool experts = scheme->four_bits == FourBitForm::mxfp4_experts;
     if (experts != (tensor.stored_stack > 0)) return {};
     switch (scheme->four_bits) {
