@@ -753,6 +753,38 @@ void experts_in_mxfp4_are_held_to_their_shapes_and_scales(void **) {
               unsupported, {"swiglu_limit", "5"});
 }
 
+// What a description says without the files is what the files have, where the configuration says it at all.
+void descriptions_know_what_is_in_four_bits(void **) {
+    for (const char *name : {"llama_awq", "llama_gptq_sym", "llama_ct_mxfp4", "llama_ct_nvfp4", "gpt_oss_mxfp4",
+                             "qwen3_moe_gptq", "qwen3_moe_modelopt_nvfp4", "qwen3_ct_packed_asym"}) {
+        const std::string directory = std::string("golden/") + name;
+        const auto described = describe_model(directory);
+        const auto loaded = load_model(directory);
+        assert_true(described.ok() && loaded.ok());
+        std::map<std::string, std::optional<FourBitFacts>> known;
+        for_each_tensor(*described, [&](const Tensor &tensor) {
+            known[tensor.name] = four_bit_facts(*described, tensor);
+        });
+        size_t packed = 0;
+        for_each_tensor(**loaded, [&](const Tensor &tensor) {
+            if (tensor.columns == 1) return;
+            const auto own = four_bit_facts(**loaded, tensor);
+            const auto before = known.find(tensor.name);
+            if (before == known.end()) return; // experts that are stacked in the file
+            packed += own.has_value();
+            const bool router = tensor.name.ends_with(".gate.weight");
+            if (own.has_value() != before->second.has_value() && !router) {
+                fail_msg("%s: %s: %d", name, tensor.name.c_str(), own.has_value());
+            }
+            if (!own || !before->second) return;
+            assert_true(own->kind == before->second->kind);
+            assert_true(own->scale_type == before->second->scale_type);
+            assert_int_equal(own->group_columns, before->second->group_columns);
+        });
+        assert_true(packed > 0);
+    }
+}
+
 } // namespace
 
 int main() {
@@ -773,6 +805,7 @@ int main() {
         cmocka_unit_test(what_is_not_read_is_refused_by_key_and_value),
         cmocka_unit_test(experts_are_read_out_of_a_stack_gate_and_up_by_turns),
         cmocka_unit_test(experts_in_mxfp4_are_held_to_their_shapes_and_scales),
+        cmocka_unit_test(descriptions_know_what_is_in_four_bits),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

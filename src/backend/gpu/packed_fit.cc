@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/gpu/step_buffers.h"
 #include "model/four_bits.h"
 
 namespace batchllm {
@@ -58,6 +59,27 @@ PackedFit packed_fit(const Model &model, const std::vector<const Tensor *> &part
         facts->kind == FourBitKind::mxfp4 ? PackedForm::mxfp4 : PackedForm::nvfp4;
     if (facts->largest_power > largest_power) return refused("a scale is above 2");
     return {packing, nullptr};
+}
+
+PackedLayer packed_layer(const Model &model, const Layer &layer, DType element) {
+    const auto fit = [&](const std::vector<const Tensor *> &parts) {
+        return packed_fit(model, parts, element).packing;
+    };
+    PackedLayer packed;
+    if (const Attention *a = layer.attention()) {
+        packed.first = fit({&a->q.values, &a->k.values, &a->v.values});
+        if (padded_head_dim(a->head_dim) == a->head_dim) packed.last = fit({&a->o.values});
+    }
+    if (const FeedForward *f = layer.feed_forward()) {
+        packed.gate_up = fit({&f->gate.values, &f->up.values});
+        packed.down = fit({&f->down.values});
+    }
+    if (const Experts *experts = layer.experts()) {
+        const FeedForward &one = experts->each.front();
+        packed.experts_gate_up = fit({&one.gate.values, &one.up.values});
+        packed.experts_down = fit({&one.down.values});
+    }
+    return packed;
 }
 
 } // namespace batchllm

@@ -19,4 +19,11 @@ struct PackedFit {
 // Of a matrix made of these tensors, those that the model has, multiplied with elements of this type.
 PackedFit packed_fit(const Model &model, const std::vector<const Tensor *> &parts, DType element);
 
+// The matrices of a layer that stay in four bits, as far as its description says: of its mixer, of
+// what it feeds all tokens to, and of its experts.
+struct PackedLayer {
+    std::optional<Packing> first, last, gate_up, down, experts_gate_up, experts_down;
+};
+PackedLayer packed_layer(const Model &model, const Layer &layer, DType element);
+
 } // namespace batchllm
