@@ -130,7 +130,8 @@ Status Sender::send_packed(const Tensor &tensor, const PackTarget &target,
         return error(BATCHLLM_ERROR_UNSUPPORTED, "cuda: a weight's row of %lld columns",
                      static_cast<long long>(tensor.columns));
     }
-    const int64_t at_once = std::max<int64_t>(1, kReadBytes / at.code_bytes);
+    // A multiple of what fills cache lines of the files that have several rows in a word.
+    const int64_t at_once = (kReadBytes / at.code_bytes + 127) / 128 * 128;
     for (int64_t row = 0; row < tensor.rows; row += at.rows) {
         const int64_t rows = std::min(at.rows, tensor.rows - row);
         const int side = turn_;
