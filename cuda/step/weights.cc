@@ -70,8 +70,9 @@ class Loader {
         if (!model_.head) out->head = {};
         if (model_.head && !model_.tied) {
             const MatrixSource source{head_rows, hidden, {{&model_.head.values, 0}}, {}};
-            RETURN_IF_ERROR(matrix(source, {Scaling::none, false, packing_of(source, out)},
-                                   &out->head, out));
+            const auto packing = packing_of(source, out);
+            RETURN_IF_ERROR(packing ? packed(source, *packing, &out->head)
+                                    : matrix(source, &out->head));
         }
         Placing scaled;
         scaled.scale = model_.logits_scale;
