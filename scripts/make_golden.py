@@ -374,6 +374,20 @@ MODELS = {
     "gemma4_moe_channel_fp8": ("gemma4", "bfloat16", "each", dict(
         GEMMA4_VISION, text_config=dict(
             GEMMA4_MOE, layer_types=["sliding_attention", "full_attention"])), 299, None),
+    "arcee_bf16": ("arcee", "bfloat16", "type", dict(
+        SMALL, head_dim=24, attention_bias=True, mlp_bias=True), [298, 299], None),
+    "ernie4_5_bf16": ("ernie4_5", "bfloat16", "type", dict(
+        SMALL, head_dim=24, use_bias=True, tie_word_embeddings=True), 299, None),
+    "ernie4_5_moe_bf16": ("ernie4_5_moe", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=4, moe_num_experts=6, moe_k=3, moe_intermediate_size=24,
+        moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_end_index=2), None, None),
+    "minimax_m2_bf16": ("minimax_m2", "bfloat16", "type", dict(
+        SMALL, head_dim=32, intermediate_size=40, num_local_experts=6, num_experts_per_tok=2, rotary_dim=16),
+        299, None),
+    "dots1_bf16": ("dots1", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=3, head_dim=24, n_routed_experts=8, n_group=2, topk_group=1, num_experts_per_tok=3,
+        moe_intermediate_size=32, n_shared_experts=2, first_k_dense_replace=1, norm_topk_prob=True,
+        routed_scaling_factor=1.7, sliding_window=24, max_window_layers=2), 298, None),
 }
 
 
@@ -417,6 +431,8 @@ def fill_weights(model, seed, tied):
                     values -= not model.config.model_type.startswith("gemma4")
                 if model.config.model_type.startswith(HYBRIDS) and "linear_attn" not in name:
                     values -= 1  # they add one
+            elif name.endswith("e_score_correction_bias"):
+                values *= 0.05
             elif name.endswith("A_log"):
                 values = random.uniform(-5, 2, shape)  # states that last, and some that hardly do
             elif name.endswith(".bias"):
@@ -448,7 +464,8 @@ def fill_weights(model, seed, tied):
         for name, buffer in sorted(model.named_buffers()):
             if name.endswith("layer_scalar"):
                 buffer.copy_(torch.from_numpy(random.uniform(0.6, 1.2, tuple(buffer.shape))))
-            elif name.endswith(("expert_bias", "mixer.gate.e_score_correction_bias")):
+            elif name.endswith(("expert_bias", "mixer.gate.e_score_correction_bias")) or (
+                    name.endswith("e_score_correction_bias") and model.config.model_type != "glm4_moe"):
                 buffer.copy_(torch.from_numpy(random.uniform(-0.2, 0.2, tuple(buffer.shape))))
 
 
@@ -830,7 +847,7 @@ def make_rope(output):
     print(f"rope.json: {len(cases)} cases")
 
 
-FAMILIES = ["cohere2", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "granite", "llama",
+FAMILIES = ["arcee", "cohere2", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "granite", "llama",
             "ministral3", "mistral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "seed_oss",
             "smollm3", "starcoder2"]
 

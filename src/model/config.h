@@ -166,8 +166,19 @@ Result<ExpertCounts> read_expert_counts(const JsonValue &config,
                                         int32_t chosen, const Model &model,
                                         const char *chosen_key = "num_experts_per_tok");
 // A sigmoid router with groups of experts ("n_group", "topk_group") and a scale
-// ("routed_scaling_factor"), as in several families.
-Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts);
+// ("routed_scaling_factor"), as in several families; `otherwise`: the defaults.
+Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts,
+                                   Router otherwise);
+// The experts of DeepSeek V3 and those after it: such a router with a correction, and shared experts;
+// the first layers are dense. The numbers are defaults.
+struct GroupedExperts {
+    ExpertCounts counts;
+    int32_t width = 0;
+    int32_t shared = 1; // experts
+    int32_t dense = 0;  // layers
+    Router router;
+};
+Status set_grouped_experts(const JsonValue &config, const GroupedExperts &defaults, Model *model);
 // A feed-forward with a gate: `prefix`gate_proj, up_proj, down_proj.
 FeedForward named_feed_forward(const std::string &prefix, int32_t width, int64_t hidden);
 

@@ -177,9 +177,8 @@ void absent_keys_have_the_defaults_of_transformers(void **) {
         }
         assert_true(got.eos_tokens == eos);
         assert_true(got.final_norm.epsilon == static_cast<float>(*e.at("epsilon")->number(0, 1)));
-        const std::string activation = *e.string("activation");
         assert_true(got.layers[0].feed_forward()->activation ==
-                    (activation == "silu" ? Activation::silu : Activation::gelu_tanh));
+                    *read_activation(e, "activation", Activation::clamped_swiglu));
         assert_int_equal(got.tied, *e.at("tie_word_embeddings")->boolean());
         if (type != "ministral3") check_rope_theta(got, e); // YaRN by default
         check_tensors(type, got, e);

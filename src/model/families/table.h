@@ -4,8 +4,12 @@
 
 // clang-format off
 #define BATCHLLM_FAMILIES(family)                                                                  \
+    family("arcee", "ArceeForCausalLM", describe_arcee)                                            \
     family("bamba", "BambaForCausalLM", describe_bamba)                                            \
     family("cohere2", "Cohere2ForCausalLM", describe_cohere2)                                      \
+    family("dots1", "Dots1ForCausalLM", describe_dots1)                                            \
+    family("ernie4_5", "Ernie4_5ForCausalLM", describe_ernie4_5)                                   \
+    family("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", describe_ernie4_5_moe)                       \
     family("exaone4", "Exaone4ForCausalLM", describe_exaone4)                                      \
     family("gemma2", "Gemma2ForCausalLM", describe_gemma2)                                         \
     family("gemma3", "Gemma3ForConditionalGeneration", describe_gemma3_vision)                     \
@@ -24,6 +28,7 @@
     family("lfm2_moe", "Lfm2MoeForCausalLM", describe_lfm2_moe)                                    \
     family("lfm2_vl", "Lfm2VlForConditionalGeneration", describe_lfm2_vl)                          \
     family("llama", "LlamaForCausalLM", describe_llama)                                            \
+    family("minimax_m2", "MiniMaxM2ForCausalLM", describe_minimax_m2)                              \
     family("ministral3", "Ministral3ForCausalLM", describe_ministral3)                             \
     family("mistral", "MistralForCausalLM", describe_mistral)                                      \
     family("mistral3", "Mistral3ForConditionalGeneration", describe_mistral3)                      \
