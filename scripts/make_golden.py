@@ -388,6 +388,26 @@ MODELS = {
         SMALL, num_hidden_layers=3, head_dim=24, n_routed_experts=8, n_group=2, topk_group=1, num_experts_per_tok=3,
         moe_intermediate_size=32, n_shared_experts=2, first_k_dense_replace=1, norm_topk_prob=True,
         routed_scaling_factor=1.7, sliding_window=24, max_window_layers=2), 298, None),
+    "apertus_bf16": ("apertus", "bfloat16", "new", dict(
+        SMALL, intermediate_size=80, rope_parameters=dict(
+            rope_type="llama3", rope_theta=12000000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+            original_max_position_embeddings=64)), 299, None),
+    "hunyuan_dense_bf16": ("hunyuan_v1_dense", "bfloat16", "type", dict(
+        SMALL, head_dim=32, attention_bias=True, rope_parameters=dict(
+            rope_type="dynamic", rope_theta=10000.0, alpha=1000.0, factor=1.0)), 298, None),
+    "hunyuan_moe_bf16": ("hunyuan_v1_moe", "bfloat16", "type", dict(
+        SMALL, head_dim=24, intermediate_size=40, num_experts=6, moe_topk=[2, 2], rope_parameters=dict(
+            rope_type="dynamic", rope_theta=10000.0, alpha=100.0, factor=1.0), tie_word_embeddings=True), 299, None),
+    "phimoe_bf16": ("phimoe", "bfloat16", "type", dict(
+        SMALL, num_local_experts=6, num_experts_per_tok=2, router_jitter_noise=0.4, attention_bias=True,
+        lm_head_bias=True, intermediate_size=40, rope_parameters=dict(
+            rope_type="longrope", rope_theta=10000.0, short_mscale=1.2, long_mscale=1.3,
+            original_max_position_embeddings=512, short_factor=[1.0 + 0.05 * i for i in range(8)],
+            long_factor=[1.0 + 1.5 * i for i in range(8)])), None, None),
+    "afmoe_bf16": ("afmoe", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=4, head_dim=24, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+        num_shared_experts=1, num_dense_layers=1, route_scale=1.6, global_attn_every_n_layers=2,
+        sliding_window=20, mup_enabled=True), [298, 299], None),
 }
 
 

@@ -36,13 +36,19 @@ Result<ExpertCounts> read_expert_counts(const JsonValue &config,
         ASSIGN_OR_RETURN(counts.all, read_count(config, key, all, most_experts));
         break;
     }
-    RETURN_IF_ERROR(check_all(config, keys, counts.all, model.layers.size()));
     ASSIGN_OR_RETURN(counts.chosen, read_count(config, chosen_key, chosen, most_experts));
-    if (counts.chosen <= counts.all) return counts;
+    RETURN_IF_ERROR(check_experts(config, keys, counts, model, chosen_key));
+    return counts;
+}
+
+Status check_experts(const JsonValue &config, std::initializer_list<std::string_view> keys,
+                     const ExpertCounts &counts, const Model &model, const char *chosen_key) {
+    RETURN_IF_ERROR(check_all(config, keys, counts.all, model.layers.size()));
+    if (counts.chosen <= counts.all) return {};
     const std::string all_of_them = "there are " + std::to_string(counts.all) + " experts";
     if (const auto given = config.given(chosen_key)) return given->fail(all_of_them);
     return config.fail(all_of_them + ", and " + chosen_key + ", which is not given, is " +
-                       std::to_string(chosen));
+                       std::to_string(counts.chosen));
 }
 
 void set_experts(const std::string &prefix, const ExpertsShape &shape, Router router,

@@ -4,6 +4,8 @@
 
 // clang-format off
 #define BATCHLLM_FAMILIES(family)                                                                  \
+    family("afmoe", "AfmoeForCausalLM", describe_afmoe)                                            \
+    family("apertus", "ApertusForCausalLM", describe_apertus)                                      \
     family("arcee", "ArceeForCausalLM", describe_arcee)                                            \
     family("bamba", "BambaForCausalLM", describe_bamba)                                            \
     family("cohere2", "Cohere2ForCausalLM", describe_cohere2)                                      \
@@ -24,6 +26,8 @@
     family("granitemoe", "GraniteMoeForCausalLM", describe_granite_moe)                            \
     family("granitemoehybrid", "GraniteMoeHybridForCausalLM", describe_granite_hybrid)             \
     family("granitemoeshared", "GraniteMoeSharedForCausalLM", describe_granite_moe_shared)         \
+    family("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", describe_hunyuan_dense)                \
+    family("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", describe_hunyuan_moe)                      \
     family("lfm2", "Lfm2ForCausalLM", describe_lfm2)                                               \
     family("lfm2_moe", "Lfm2MoeForCausalLM", describe_lfm2_moe)                                    \
     family("lfm2_vl", "Lfm2VlForConditionalGeneration", describe_lfm2_vl)                          \
@@ -38,6 +42,7 @@
     family("olmo3", "Olmo3ForCausalLM", describe_olmo3)                                            \
     family("olmoe", "OlmoeForCausalLM", describe_olmoe)                                            \
     family("phi3", "Phi3ForCausalLM", describe_phi3)                                               \
+    family("phimoe", "PhimoeForCausalLM", describe_phimoe)                                         \
     family("qwen2", "Qwen2ForCausalLM", describe_qwen2)                                            \
     family("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", describe_qwen2_vl)                  \
     family("qwen2_moe", "Qwen2MoeForCausalLM", describe_qwen2_moe)                                 \
