@@ -49,7 +49,7 @@ int64_t weight_bytes(const DeviceCosts &costs, const Model &model, DType element
                     model.hidden;
     }
     int64_t bytes = elements * dtype_bytes(element);
-    if (!costs.on_gpu()) return bytes;
+    if (!costs.gpu) return bytes;
     for_each_packed(model, element,
                     [&](int64_t rows, int64_t columns, const Packing &packing, int64_t matrices) {
                         bytes += matrices * (packed_bytes(packing.form, rows, columns) -

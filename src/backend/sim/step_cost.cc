@@ -83,7 +83,7 @@ StepCost::StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes)
     const DType type = model.dtype == DType::f16 ? DType::f16 : DType::bf16;
     for (const Layer &layer : model.layers) {
         const PackedLayer packed =
-            costs_.on_gpu() ? packed_layer(model, layer, type) : PackedLayer();
+            costs_.gpu ? packed_layer(model, layer, type) : PackedLayer();
         add_layer(layer, packed, model.hidden);
     }
     head_ = static_cast<double>(model.head.rows()) * static_cast<double>(model.head.columns());
