@@ -66,9 +66,11 @@ void make_sampled_sequences(const Row &row, const RunLimits &limits, RowRun *run
         if (scored) sequence.targets.assign(row.tokens + 1, row.tokens + row.length);
         sequence.max_tokens = clipped_max_tokens(params, row.length, limits.max_request_tokens);
         sequence.sample = i;
-        // Greedy samples are equal even if each is computed separately, also on `sim`.
-        const int32_t drawn = params.greedy() ? 0 : i;
-        sequence.random_key = random_key(limits.engine_seed, params.seed, row.tag, drawn);
+        // Only `sim` reads the key of a greedy row, whose answer comes from the prompt alone.
+        sequence.random_key =
+            params.greedy()
+                ? token_fingerprint({row.tokens, static_cast<size_t>(row.length)}, params.salt)
+                : random_key(limits.engine_seed, params.seed, row.tag, i);
         if (params.constraint != nullptr) {
             sequence.constrained = std::make_unique<Constrained>(params.constraint);
             sequence.constrained->takes_forced =
