@@ -43,6 +43,8 @@ def check_jars(root, build):
         for kind in ("", "-sources", "-javadoc"):
             with zipfile.ZipFile(folder / f"{pom.stem}{kind}.jar") as jar:
                 names[kind] = set(jar.namelist())
+            if "META-INF/LICENSE" not in names[kind]:
+                sys.exit(f"{pom.stem}{kind}.jar has no licence")
         # Nested classes, and those in a file with several, are in the file of that name.
         classes = {re.sub(r"(\$.*)?\.class$", ".java", name) for name in names[""] if name.endswith(".class")}
         if not classes or classes - names["-sources"] or "index.html" not in names["-javadoc"]:
