@@ -933,6 +933,17 @@ class Surroundings(ProgramTest):
         self.assertIn(b"stdout: cannot write", errors)
 
 
+class Demo(ProgramTest):
+    def test_the_job_that_is_installed_with_the_program_runs_anywhere(self):
+        environment = {**os.environ, "TMPDIR": str(self.directory)}
+        done = subprocess.run([PROGRAM, "demo", "--backend", "cpu"], capture_output=True, text=True, cwd="/", env=environment)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        right, rows = re.search(r"^(\d+) of (\d+) answers are right\.$", done.stdout, re.MULTILINE).groups()
+        self.assertGreater(int(right), 280)
+        self.assertEqual(rows, "300")
+        self.assertEqual(list(self.directory.iterdir()), [])
+
+
 class GoldenModel(ProgramTest):
     """A real, tiny model on the CPU: the program's output equals the reference."""
 
