@@ -173,6 +173,13 @@ CLI::App *add_tokenize(CLI::App *app, TokenizeOptions *options) {
     return tokenize;
 }
 
+CLI::App *add_demo(CLI::App *app, DemoOptions *options) {
+    CLI::App *demo =
+        app->add_subcommand("demo", "run a small model, installed with the program, on 300 rows");
+    demo->add_option("--backend", options->backend, "auto, cpu or cuda (auto)")->type_name("NAME");
+    return demo;
+}
+
 // Shown at the end of --help.
 void add_examples(CLI::App *app, CLI::App *run, CLI::App *plan, CLI::App *inspect,
                   CLI::App *tokenize) {
@@ -215,16 +222,18 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     PlanCommandOptions plan_options;
     InspectOptions inspect_options;
     TokenizeOptions tokenize_options;
+    DemoOptions demo_options;
     CLI::App *run = add_run(&app, &run_options);
     CLI::App *plan = add_plan(&app, &plan_options);
     CLI::App *inspect = add_inspect(&app, &inspect_options);
     CLI::App *tokenize = add_tokenize(&app, &tokenize_options);
+    CLI::App *demo = add_demo(&app, &demo_options);
     add_examples(&app, run, plan, inspect, tokenize);
     const std::string first = argc > 1 ? argv[1] : "-";
     if (first[0] != '-' && first != "run" && first != "plan" && first != "inspect" &&
-        first != "tokenize") {
+        first != "tokenize" && first != "demo") {
         return report(std::string("no command \"").append(first) +
-                      "\": there are run, plan, inspect and tokenize");
+                      "\": there are run, plan, inspect, tokenize and demo");
     }
     try {
         app.parse(argc, argv);
@@ -259,6 +268,7 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     if (app.got_subcommand(plan)) return plan_command(plan_options, interrupted);
     if (app.got_subcommand(inspect)) return inspect_command(inspect_options);
     if (app.got_subcommand(tokenize)) return tokenize_command(tokenize_options, interrupted);
+    if (app.got_subcommand(demo)) return demo_command(demo_options, interrupted);
     return exit_fatal;
 }
 

@@ -99,11 +99,16 @@ struct TokenizeOptions {
     int64_t max_line_bytes = int64_t{256} << 20;
 };
 
+struct DemoOptions {
+    std::string backend = "auto";
+};
+
 // interrupted: set by SIGINT and SIGTERM.
 int run_command(const RunOptions &options, const std::atomic<bool> &interrupted);
 int plan_command(const PlanCommandOptions &options, const std::atomic<bool> &interrupted);
 int inspect_command(const InspectOptions &options);
 int tokenize_command(const TokenizeOptions &options, const std::atomic<bool> &interrupted);
+int demo_command(const DemoOptions &options, const std::atomic<bool> &interrupted);
 
 // Prints "batchllm: message" on stderr and returns exit_fatal.
 int report(const std::string &message);

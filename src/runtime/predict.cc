@@ -26,9 +26,16 @@ EngineOptions options_on_sim(const EngineOptions &options, const Plan &plan) {
     return own;
 }
 
+std::string quantize_of(const EngineOptions &options) {
+    std::string quantize = "stored"; // the default of the CUDA backend
+    for (const auto &[key, value] : options.backend_options.extra) {
+        if (key == "quantize") quantize = value;
+    }
+    return quantize;
+}
+
 // The CUDA backend computes fp8 weights in fp8, which takes another time than a description says.
-// On other backends, and for four-bit weights everywhere, weights are widened at load and cost as
-// much as 16-bit ones. f32 takes another time too, unless the description was measured in f32 on
+// On other backends weights are widened at load and cost as much as 16-bit ones. f32 takes another time too, unless the description was measured in f32 on
 // this machine's device.
 Status refuse_types(const Model &model, const EngineOptions &options, const DeviceCosts &costs,
                     bool measured_here) {
@@ -38,10 +45,7 @@ Status refuse_types(const Model &model, const EngineOptions &options, const Devi
                      "bits take",
                      options.model_dir.c_str(), costs.name.c_str());
     }
-    std::string quantize = "stored"; // the default of the CUDA backend
-    for (const auto &[key, value] : options.backend_options.extra) {
-        if (key == "quantize") quantize = value;
-    }
+    const std::string quantize = quantize_of(options);
     const bool stored = model.quantization != nullptr && model.quantization->has_fp8();
     const bool in_fp8 = quantize == "fp8" || (stored && quantize != "none");
     if (!costs.gpu || !in_fp8) return {};
@@ -98,6 +102,7 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
                          "a device says what they take",
                          of.model_dir.c_str());
         }
+        if (quantize_of(options) == "none") model.quantization = nullptr; // all in 16 bits
         loaded.model = std::make_unique<Model>(std::move(model));
         BackendOptions backend = of.backend_options;
         if (predicting.expected_tokens > 0 && !loaded.model->eos_tokens.empty()) {

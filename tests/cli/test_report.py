@@ -114,6 +114,20 @@ class ReportTest(ProgramTest):
 
 
 class Run(ReportTest):
+    def test_a_model_with_states_has_its_slots_in_the_page(self):
+        page = self.directory / "job.html"
+        stats = self.directory / "stats.json"
+        model = pathlib.Path(__file__).resolve().parents[1] / "golden/bamba_bf16"
+        rows = [{"id": i, "tokens": [5, 6, 7, i]} for i in range(20)]
+        self.run_rows(rows, "--model", model, "--report", page, "--stats", stats,
+                      backend=["--backend", "sim", "--backend-options", "state_slots=9"])
+        states = json.loads(stats.read_text())["states"]
+        found = Page(page.read_text())
+        self.assertEqual(found.figures["state_slots_total"], 9)
+        self.assertEqual(found.figures["state_slots_peak"], states["slots_peak"])
+        self.assertEqual(found.figures["state_slot_bytes"], states["slot_bytes"])
+        self.assertIn(f"at most {states['slots_peak']} of 9 slots", "".join(found.text))
+
     def test_the_figures_are_those_of_the_statistics(self):
         self.run_rows(token_rows(600), "--report", self.report, "--stats", self.stats)
         page = self.read_report()

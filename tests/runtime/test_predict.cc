@@ -9,6 +9,7 @@
 #include "../../bench/predict_job.h"
 #include "base/cache_path.h"
 #include "base/file.h"
+#include "backend/sim/device_memory.h"
 #include "batchllm.h"
 #include "runtime/common_prefix_cost.h"
 #include "runtime/device_probe.h"
@@ -493,6 +494,42 @@ void experts_are_read_once_a_step_however_few_tokens_they_have(void **) {
     assert_true(otherwise > few && otherwise < 3 * few);
 }
 
+void weights_in_four_bits_take_less_memory_and_few_rows_less_time(void **) {
+    DeviceCosts costs = named_device_costs("h100").value();
+    costs.product_us = 0;
+    const auto beside_pages = [&](const Model &model, const char *type, bool reproducible) {
+        return bytes_beside_pages(costs, model, form_on_gpu(model, type, reproducible), 8192,
+                                  false);
+    };
+    const Model whole = bench_model("Llama-3.3-70B").value().model;
+    const Model packed = bench_model("Llama-3.3-70B-awq").value().model;
+    const int64_t elements = 80 * (int64_t{8192} * (2 * 8192 + 2 * 1024) + 3 * 28672 * 8192);
+    const int64_t saved = elements * 2 - elements * 17 / 32; // 4.25 bits each
+    const int64_t expanded = int64_t{2} * 2 * 28672 * 8192;  // a matrix, in wide steps
+    for (const char *type : {"bf16", "f16"}) {
+        assert_int_equal(beside_pages(whole, type, false) - beside_pages(packed, type, false),
+                         saved - expanded);
+        assert_int_equal(beside_pages(whole, type, true) - beside_pages(packed, type, true), saved);
+    }
+    assert_int_equal(beside_pages(whole, "f32", false), beside_pages(packed, "f32", false));
+    const auto share = [&](int32_t tokens) {
+        return decode(StepCost(costs, packed), tokens).linear /
+               decode(StepCost(costs, whole), tokens).linear;
+    };
+    assert_true(share(1) < 0.39 && share(1) == share(16));
+    assert_true(share(64) < 0.5 && share(512) > 1.2 && share(16384) < 1.04);
+    for (int32_t tokens = 16; tokens < 400; tokens += 16) {
+        assert_true(share(tokens) <= share(tokens + 16));
+    }
+    const Model sparse = bench_model("gpt-oss-120b-mxfp4").value().model;
+    assert_true(beside_pages(sparse, "bf16", false) < int64_t{70} << 30);
+    assert_true(beside_pages(sparse, "f16", false) > int64_t{200} << 30); // e2m1 is bf16's alone
+    // A processor expands them.
+    const DeviceCosts processor = costs_of_device({DeviceKind::processor, "", 0, 0});
+    assert_true(decode(StepCost(processor, packed), 16).linear ==
+                decode(StepCost(processor, whole), 16).linear);
+}
+
 // Nemotron-H without Mamba-2: attention by itself, then a feed-forward or experts.
 void layers_of_one_thing_cost_what_one_layer_of_both_does(void **) {
     BackendInfo cpu;
@@ -724,6 +761,7 @@ int main() {
         cmocka_unit_test(a_description_is_read_as_it_was_written),
         cmocka_unit_test(only_devices_that_there_are_are_measured),
         cmocka_unit_test(experts_are_read_once_a_step_however_few_tokens_they_have),
+        cmocka_unit_test(weights_in_four_bits_take_less_memory_and_few_rows_less_time),
         cmocka_unit_test(layers_of_one_thing_cost_what_one_layer_of_both_does),
         cmocka_unit_test(activations_within_products_move_no_bytes),
         cmocka_unit_test(every_norm_of_experts_moves_bytes),

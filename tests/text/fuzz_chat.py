@@ -36,9 +36,9 @@ FILTERS = ["trim", "upper", "lower", "capitalize", "title", "length", "count", "
            "reject('none')", "select('gt', 1)", "map(attribute='content', default='q')", "sort(attribute='role')",
            "sort(reverse=true)", "trim('Ab ')", "int(5)", "float(1.5)", "list | length", "list | tojson", "map('int')",
            "sum(attribute='n')", "sort(case_sensitive=true)", "unique | list", "reverse | list", "items | list", "safe",
-           "attr('a')", "attr('upper')",
-           "e", "escape",
-           "map('escape') | list", "map('unheard') | list", "map(s) | list", "select('unheard') | list",
+           "batch(2) | list", "batch(2, 'f') | list", "slice(2) | list", "slice(3, x) | list", "attr('a')", "attr('upper')", "center(9)",
+           "center(8)", "e", "escape", "forceescape", "truncate(4)", "truncate(5, true, '', 0)", "truncate(3, leeway=0)",
+           "truncate(6, end=h)", "map('escape') | list", "map('unheard') | list", "map(s) | list", "select('unheard') | list",
            "unheard", "unheard(1)"]
 TESTS = ["defined", "undefined", "none", "string", "number", "integer", "float", "boolean", "mapping", "iterable",
          "sequence", "true", "false", "odd", "even", "equalto(1)", "eq 3", "in [1, 3, 'user']", "divisibleby 3", "gt 2",

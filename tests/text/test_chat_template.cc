@@ -154,6 +154,9 @@ int check_bounds() {
     // Filters that apply filters.
     check("{{ 'a' | map('map'" + repeated(", 'map'", 20000) + ", 'upper') | map('list') | list }}",
           "");
+    check("{{ 'x' | center(100000000000) }}", "more text");
+    check("{{ [1] | batch(100000000000, 0) | list }}", "more text");
+    check("{{ [1] | slice(100000000000) | list }}", "more text");
     check("{{ ('<' * 30000000) | e }}", "more text");
     check("{{ ('[' * 30000000) | from_json }}", "more text");
     // Depth of values, which would make printing or comparing them take exponential time.

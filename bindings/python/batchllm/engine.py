@@ -158,7 +158,8 @@ class Engine:
         Arrow array; or a table with one column: docs/python.md. The result of a null row is an error.
         params: one `SamplingParams` for all rows, or a list with one for each row.
         on_error: "return": a row that fails gives a result with `error`; "raise": `RowError` is raised after the last row.
-        progress: True shows a bar if tqdm is installed; a function is called now and then with a `Progress`.
+        progress: True shows a bar if tqdm is installed and stderr is a terminal or a notebook's, and else prints a line
+        on stderr every ten seconds; a function is called now and then with a `Progress`.
         plan: a saved plan. Rows that are not in it are planned now.
         first_row: number of the first row, if these rows are part of a larger job. A row's number and the seeds
         determine its random numbers.

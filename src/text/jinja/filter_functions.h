@@ -11,14 +11,14 @@ using Filter = Result<Value>(Evaluator *evaluator, const Value &value,
                              const CallArguments &arguments);
 
 // filter_text.cc
-Filter capitalized, escape, from_json, indent, join, lower, replace_text, safe, string, title,
-    tojson, trim, upper;
+Filter capitalized, center, escape, force_escape, from_json, indent, join, lower, replace_text,
+    safe, string, title, tojson, trim, truncate, upper;
 // filter_numbers.cc
 Filter absolute, rounded, sum, to_float, to_int;
 // filter_lists.cc
 Filter attribute_of, dictsort, first, last, least, length_of, list, most, reverse, sort;
 // filter_generators.cc: filters that return a generator
-Filter items_of, map, reject, rejectattr, select, selectattr, unique;
+Filter batch, items_of, map, reject, rejectattr, select, selectattr, slices, unique;
 
 // An attribute given by path, "function.name" or "0" or 1, as in the argument `attribute` of
 // filters.

@@ -87,6 +87,63 @@ Result<Value> items_of(Evaluator *evaluator, const Value &value, const CallArgum
     });
 }
 
+Result<Value> batch(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    ASSIGN_OR_RETURN(const Parameters given,
+                     Parameters::bind("batch", arguments, {"linecount", "fill_with"}));
+    return generate(evaluator, [&](std::vector<Value> *rows) -> Status {
+        RETURN_IF_ERROR(given.required(0).status());
+        ASSIGN_OR_RETURN(const int64_t width, given.integer(0, 0));
+        const Value filling = given.get(1, Value::none());
+        ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
+        std::vector<Value> row;
+        const auto end_row = [&]() -> Status {
+            ASSIGN_OR_RETURN(const Value made,
+                             evaluator->heap().sequence(SequenceType::list, std::move(row)));
+            rows->push_back(made);
+            row.clear();
+            return {};
+        };
+        for (const Value &item : items) {
+            RETURN_IF_ERROR(evaluator->charge(1));
+            if (static_cast<int64_t>(row.size()) == width) RETURN_IF_ERROR(end_row());
+            row.push_back(item);
+        }
+        if (row.empty()) return {};
+        const auto filled = static_cast<size_t>(std::max<int64_t>(0, width));
+        if (!filling.is(Kind::none) && row.size() < filled) {
+            RETURN_IF_ERROR(evaluator->heap().room_for_items(filled));
+            row.resize(filled, filling);
+        }
+        return end_row();
+    });
+}
+
+Result<Value> slices(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    ASSIGN_OR_RETURN(const Parameters given,
+                     Parameters::bind("slice", arguments, {"slices", "fill_with"}));
+    return generate(evaluator, [&](std::vector<Value> *columns) -> Status {
+        RETURN_IF_ERROR(given.required(0).status());
+        ASSIGN_OR_RETURN(const int64_t count, given.integer(0, 0));
+        const Value filling = given.get(1, Value::none());
+        ASSIGN_OR_RETURN(const std::vector<Value> items, evaluator->iterate(value));
+        if (count == 0) return template_error("slice: no slices");
+        const auto size = static_cast<int64_t>(items.size());
+        auto next = items.begin();
+        for (int64_t i = 0; i < count; ++i) {
+            RETURN_IF_ERROR(evaluator->charge(1));
+            const bool longer = i < size % count;
+            const auto end = next + size / count + (longer ? 1 : 0);
+            std::vector<Value> column(next, end);
+            next = end;
+            if (!filling.is(Kind::none) && !longer) column.push_back(filling);
+            ASSIGN_OR_RETURN(const Value made,
+                             evaluator->heap().sequence(SequenceType::list, std::move(column)));
+            columns->push_back(made);
+        }
+        return {};
+    });
+}
+
 Result<Value> unique(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
     ASSIGN_OR_RETURN(const Parameters given,
                      Parameters::bind("unique", arguments, {"case_sensitive", "attribute"}));

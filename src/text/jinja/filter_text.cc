@@ -52,11 +52,61 @@ Result<Value> safe(Evaluator *evaluator, const Value &value, const CallArguments
 Result<Value> escape(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
     RETURN_IF_ERROR(no_arguments("escape", arguments));
     if (value.is_markup()) return value;
+    return force_escape(evaluator, value, arguments);
+}
+
+Result<Value> force_escape(Evaluator *evaluator, const Value &value,
+                           const CallArguments &arguments) {
+    RETURN_IF_ERROR(no_arguments("forceescape", arguments));
     ASSIGN_OR_RETURN(const std::string_view text, evaluator->to_text(value));
     RETURN_IF_ERROR(evaluator->charge(text.size() / 8));
     RETURN_IF_ERROR(evaluator->heap().room_for(6 * text.size()));
     ASSIGN_OR_RETURN(const Value escaped, evaluator->heap().string(escape_html(text)));
     return Value::markup(escaped.text());
+}
+
+Result<Value> center(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    ASSIGN_OR_RETURN(const Parameters given, Parameters::bind("center", arguments, {"width"}));
+    ASSIGN_OR_RETURN(const int64_t width, given.integer(0, 80));
+    ASSIGN_OR_RETURN(const std::string_view text, evaluator->to_text(value));
+    RETURN_IF_ERROR(evaluator->charge_text(text));
+    const auto size = static_cast<int64_t>(length(text));
+    if (width <= size) return value.typed(text);
+    const auto spaces = static_cast<size_t>(width - size);
+    RETURN_IF_ERROR(evaluator->heap().room_for(spaces));
+    // As in Python, the odd space goes to the left if the width is odd, and else to the right.
+    const size_t left = spaces / 2 + (spaces & static_cast<size_t>(width) & 1);
+    std::string out(left, ' ');
+    out += text;
+    out.append(spaces - left, ' ');
+    ASSIGN_OR_RETURN(const Value made, evaluator->heap().string(std::move(out)));
+    return value.typed(made);
+}
+
+Result<Value> truncate(Evaluator *evaluator, const Value &value, const CallArguments &arguments) {
+    ASSIGN_OR_RETURN(
+        const Parameters given,
+        Parameters::bind("truncate", arguments, {"length", "killwords", "end", "leeway"}));
+    ASSIGN_OR_RETURN(const int64_t most, given.integer(0, 255));
+    ASSIGN_OR_RETURN(const std::string_view end, given.text(2, "..."));
+    const bool has_leeway = given.has(3) && !given.get(3, {}).is(Kind::none);
+    ASSIGN_OR_RETURN(const int64_t leeway, has_leeway ? given.integer(3, 0) : int64_t{5});
+    ASSIGN_OR_RETURN(const int64_t size, evaluator->length(value));
+    const auto end_size = static_cast<int64_t>(length(end));
+    if (most < end_size || leeway < 0) {
+        return template_error(
+            "truncate: the length must be that of the end or more, and the leeway positive");
+    }
+    if (size <= leeway || size - leeway <= most) return value;
+    if (!value.is(Kind::string)) {
+        return template_error("not supported: truncate for a %s", value.type_name());
+    }
+    const std::string_view text = value.text();
+    std::string_view kept =
+        text.substr(0, byte_of(text, static_cast<size_t>(std::min(size, most - end_size))));
+    const size_t space = kept.rfind(' ');
+    if (!given.flag(1, false) && space != std::string_view::npos) kept = kept.substr(0, space);
+    return evaluator->binary(Operation::add, value.typed(kept), given.get(2, Value::string(end)));
 }
 
 // Not a filter of jinja2: templates written for other engines parse the arguments of a call with it. What is not text
