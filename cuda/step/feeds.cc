@@ -30,8 +30,8 @@ Status Feeds::activate(const DeviceLayer &w, const FeedForward &f, const Input &
     const Activations &buffers = parts_.activations;
     Matrix gate_up = w.gate_up;
     if (gate_up.packing && gate_up.packing->turns) {
-        const StepProduct packed{w.gate_up,       x,     buffers.activated.data(),
-                                 parts_.element(), false, 1, f.activation};
+        const StepProduct packed{
+            w.gate_up, x, buffers.activated.data(), parts_.element(), false, 1, f.activation};
         ASSIGN_OR_RETURN(const bool expands, products_.expands(packed, rows, stream));
         if (!expands) {
             RETURN_IF_ERROR(products_.run(packed, rows, stream));
@@ -51,8 +51,8 @@ Status Feeds::activate(const DeviceLayer &w, const FeedForward &f, const Input &
         RETURN_IF_CUDA(launch_gated_sm90(product, parts_.options.attention.sms, stream));
         return parts_.profile.mark(Part::gate_up, stream);
     }
-    RETURN_IF_ERROR(products_.run({gate_up, x, buffers.gate_up.data(), parts_.element(), false},
-                                  rows, stream));
+    RETURN_IF_ERROR(
+        products_.run({gate_up, x, buffers.gate_up.data(), parts_.element(), false}, rows, stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::gate_up, stream));
     const ActivationArguments activation{
         parts_.element(),           f.activation,   bool(f.gate),

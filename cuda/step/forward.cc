@@ -95,7 +95,8 @@ std::string Forward::compute_type() const {
     const DeviceWeights &weights = parts_.weights;
     std::string element = dtype_name(parts_.options.element);
     if (weights.packed > 0) {
-        element += (weights.expanded > 0 ? ", some weights in " : ", weights in ") + weights.formats;
+        element +=
+            (weights.expanded > 0 ? ", some weights in " : ", weights in ") + weights.formats;
     }
     if (!weights.scaled()) return element;
     int64_t all = 0;

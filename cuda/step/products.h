@@ -96,7 +96,7 @@ class Products {
     int32_t sms_;
     bool tunes_, in_order_;
     int64_t expanded_rows_; // without tuning
-    int64_t most_asked_; // rows
+    int64_t most_asked_;    // rows
     std::byte *expanded_ = nullptr;
     int64_t expanded_bytes_ = 0;
     std::map<TuningKey, int32_t> chosen_;

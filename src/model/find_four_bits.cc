@@ -289,8 +289,8 @@ class Finder {
         }
         ASSIGN_OR_RETURN(const StoredPart codes,
                          part(name, "U8", {found_.rows, found_.columns / 2}));
-        ASSIGN_OR_RETURN(const StoredPart scales, part(module_ + ".weight_scale", "F8_E4M3",
-                                                       {found_.rows, found_.groups}));
+        ASSIGN_OR_RETURN(const StoredPart scales,
+                         part(module_ + ".weight_scale", "F8_E4M3", {found_.rows, found_.groups}));
         const std::string whole = module_ + (packed ? ".weight_global_scale" : ".weight_scale_2");
         const auto stored = find_(whole);
         const bool scalar = stored && stored->stored->shape.empty();
@@ -329,10 +329,9 @@ std::string four_bits_name(const Tensor &tensor, const ScaleScheme &scheme) {
     const bool words =
         scheme.four_bits == FourBitForm::awq || scheme.four_bits == FourBitForm::gptq;
     const bool plain = scheme.four_bits == FourBitForm::nvfp4;
-    return tensor.name.substr(0, tensor.name.rfind(".weight")) +
-           (words   ? ".qweight"
-            : plain ? ".weight"
-                    : ".weight_packed");
+    return tensor.name.substr(0, tensor.name.rfind(".weight")) + (words   ? ".qweight"
+                                                                  : plain ? ".weight"
+                                                                          : ".weight_packed");
 }
 
 Result<std::shared_ptr<const FourBits>>

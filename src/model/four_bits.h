@@ -30,9 +30,9 @@ enum class FourBitKind : uint8_t {
 struct FourBitFacts {
     FourBitKind kind = FourBitKind::int4;
     int64_t group_columns = 0;
-    bool any_order = false;            // the columns of a group may be anywhere
-    DType scale_type = DType::f16;     // of int4
-    uint8_t largest_power = 0;         // mxfp4: of all scales, with the bias 127
+    bool any_order = false;        // the columns of a group may be anywhere
+    DType scale_type = DType::f16; // of int4
+    uint8_t largest_power = 0;     // mxfp4: of all scales, with the bias 127
     bool operator==(const FourBitFacts &) const = default;
 };
 // Of a tensor that is in four bits; empty: it is not. Before its bytes are there, as the quantization_config says.

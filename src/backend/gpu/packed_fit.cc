@@ -55,8 +55,7 @@ PackedFit packed_fit(const Model &model, const std::vector<const Tensor *> &part
     if (facts->kind == FourBitKind::int4) return int4(*facts, columns, element);
     if (element == DType::f16) return refused("products of e2m1 are in bf16 alone");
     Packing packing;
-    packing.form =
-        facts->kind == FourBitKind::mxfp4 ? PackedForm::mxfp4 : PackedForm::nvfp4;
+    packing.form = facts->kind == FourBitKind::mxfp4 ? PackedForm::mxfp4 : PackedForm::nvfp4;
     if (facts->largest_power > largest_power) return refused("a scale is above 2");
     return {packing, nullptr};
 }

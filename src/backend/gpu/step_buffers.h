@@ -85,9 +85,9 @@ enum class StepBuffer : uint8_t {
     attended_scales,
     activated_scales,
     expanded, // [StepForm::expanded]
-    angles,  // for all ropes [rows, dims / 2] cos, sin
-    logits,  // [logits_rows, head_rows()] f32
-    samples, // [rows]
+    angles,   // for all ropes [rows, dims / 2] cos, sin
+    logits,   // [logits_rows, head_rows()] f32
+    samples,  // [rows]
     // Attention.
     partial_out, // [partials * rows, heads, padded] f32
     partial_lse, // [partials * rows, heads]

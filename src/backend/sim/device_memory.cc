@@ -15,8 +15,7 @@ constexpr int64_t driver_bytes = int64_t{1151} << 20;
 constexpr int64_t cpu_bytes = int64_t{2} << 30;
 
 // Calls act(rows, columns, packing, matrices) with those that stay in four bits; matrices: experts, or 1.
-template <typename Act>
-void for_each_packed(const Model &model, DType element, const Act &act) {
+template <typename Act> void for_each_packed(const Model &model, DType element, const Act &act) {
     for (const Layer &layer : model.layers) {
         const PackedLayer packed = packed_layer(model, layer, element);
         const auto one = [&](const std::optional<Packing> &packing, int64_t rows, int64_t columns,
