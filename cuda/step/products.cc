@@ -62,12 +62,13 @@ bool Products::adds(const Matrix &w) {
 
 Status Products::run_packed(const StepProduct &p, int64_t rows, int32_t splits,
                             cudaStream_t stream) const {
+    ASSIGN_OR_RETURN(const Input x, in_order_of(p.w, p.x, rows, stream));
     FourBitArguments a{};
     a.element = element_;
     a.w_shape = shape_of(p.w);
     a.split = p.w.packing->split;
     a.w = static_cast<const std::byte *>(p.w.data);
-    a.x = p.x.data;
+    a.x = x.data;
     a.factors = p.w.packing->factors;
     a.scale = p.alpha;
     a.gated = p.w.packing->turns;
@@ -91,9 +92,19 @@ Result<Matrix> Products::expand(const Matrix &w, cudaStream_t stream) const {
     return Matrix{expanded_, w.rows, w.columns};
 }
 
+Result<Input> Products::in_order_of(const Matrix &w, const Input &x, int64_t rows,
+                                    cudaStream_t stream) const {
+    if (!w.packing || w.packing->order == nullptr) return x;
+    const TakeColumnsArguments arguments{x.data, w.packing->order, static_cast<int32_t>(rows),
+                                         static_cast<int32_t>(w.columns), taken_};
+    RETURN_IF_CUDA(launch_take_columns(arguments, stream));
+    return Input(taken_);
+}
+
 Status Products::run_expanded(const StepProduct &p, int64_t rows, cudaStream_t stream) {
     ASSIGN_OR_RETURN(const Matrix w, expand(p.w, stream));
-    return linear_.run(w, p.x, rows, p.y, p.y_type, p.accumulate, stream, p.alpha);
+    ASSIGN_OR_RETURN(const Input x, in_order_of(p.w, p.x, rows, stream));
+    return linear_.run(w, x, rows, p.y, p.y_type, p.accumulate, stream, p.alpha);
 }
 
 // Timed at the least number of rows of a range, into Linear's scratch.

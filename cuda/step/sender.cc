@@ -103,7 +103,7 @@ PackSource source_of(const PackedRows &at, PackedForm form, const std::byte *raw
             int4 ? reinterpret_cast<const float *>(raw + at.scales) : nullptr,
             int4 ? bytes + at.zeros : nullptr,
             int4 ? nullptr : bytes + at.scales,
-            nullptr,
+            place.order,
             static_cast<int32_t>(rows),
             static_cast<int32_t>(columns),
             1,

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "model/model.h"
@@ -94,6 +95,10 @@ std::string four_bits_name(const Tensor &tensor, const ScaleScheme &scheme);
 // exist.
 Result<std::shared_ptr<const FourBits>>
 find_four_bits(const Tensor &tensor, const ScaleScheme &scheme, const FindPart &find);
+
+// Its columns, those of a group side by side, where they are not so in the file. Empty: all groups but the last do not
+// have group_columns of them.
+std::vector<int32_t> column_order(const FourBits &four_bits);
 
 // Rows [begin, begin + count) of the parts. codes: [count, columns / 2], column c in bits 4 (c % 2) .. of its byte;
 // columns are a multiple of 8.
