@@ -619,6 +619,7 @@ cudaError_t launch_setup(const FourBitArguments &a, int sms, cudaStream_t stream
             return launch_whole<T, S, Split, Epilogue::clamped_swiglu>(plan, x, sms, stream);
         case Activation::gelu:
         case Activation::relu_squared:
+        case Activation::xielu:
             return cudaErrorInvalidValue;
         }
     }

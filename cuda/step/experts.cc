@@ -45,6 +45,8 @@ RoutingArguments StepExperts::routing(const Experts &experts, const DeviceExpert
     a.normalised = router.normalised;
     a.scale = router.scale;
     a.epsilon = router.epsilon;
+    a.jitter = router.jitter;
+    a.group_best = router.group_best;
     a.experts_of = experts_of_.as<int32_t>();
     a.weights = weights_.as<float>();
     a.counts = counts_.as<int32_t>();

@@ -59,7 +59,7 @@ Status Feeds::activate(const DeviceLayer &w, const FeedForward &f, const Input &
     const ActivationArguments activation{
         parts_.element(),           f.activation,   bool(f.gate),
         buffers.gate_up.data(),     w.gate_up_bias, buffers.activated.data(),
-        static_cast<int32_t>(rows), f.width};
+        static_cast<int32_t>(rows), f.width,        w.curve};
     if (w.down.scaling == Scaling::none) {
         RETURN_IF_CUDA(launch_activation(activation, stream));
     } else {

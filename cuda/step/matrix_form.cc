@@ -50,10 +50,11 @@ bool has_any(const std::vector<MatrixPart> &parts) {
                        [](const MatrixPart &part) { return bool(*part.first); });
 }
 
-SplitQueries::SplitQueries(const Tensor &tensor, const Attention &attention, int64_t padded,
-                           int64_t gates) {
-    if (!attention.gated || !tensor) {
+SplitQueries::SplitQueries(const Tensor &tensor, const Tensor &gate, const Attention &attention,
+                           int64_t padded, int64_t gates) {
+    if (!attention.gated || attention.gate || !tensor) {
         all_.push_back({tensor, 0});
+        if (gate) all_.push_back({gate, gates});
         return;
     }
     const int64_t rows = attention.head_dim;
@@ -70,34 +71,34 @@ std::vector<MatrixPart> SplitQueries::parts(std::vector<MatrixPart> others) cons
 
 MixerMatrices::MixerMatrices(const Mixer &mixer, int64_t hidden)
     : first{first_rows(mixer), hidden, {}, {}}, last{hidden, last_columns(mixer), {}, {}} {
-    std::visit(Visitor{[](const NoMixer &) {},
-                       [&](const Attention &a) {
-                           const int64_t padded = padded_head_dim(a.head_dim),
-                                         q_rows = a.heads * padded;
-                           const int64_t kv_rows = a.kv_layer < 0 ? a.kv_heads * padded : 0;
-                           queries_.emplace(a.q.values, a, padded, q_rows + 2 * kv_rows);
-                           first.parts = queries_->parts(
-                               {{&a.k.values, q_rows}, {&a.v.values, q_rows + kv_rows}});
-                           first.placing = {a.head_dim, padded, 1, 1};
-                           last.parts = {{&a.o.values, 0}};
-                           last.placing = {1, 1, a.head_dim, padded};
-                       },
-                       [&](const LinearAttention &linear) {
-                           int64_t row = 0;
-                           for (const Tensor &part : linear.input) {
-                               first.parts.emplace_back(&part, row);
-                               row += part.rows;
-                           }
-                           last.parts = {{&linear.o.values, 0}};
-                       },
-                       [&](const ShortConvolution &convolution) {
-                           const int64_t channels = convolution.channels();
-                           first.parts = {{&convolution.b.values, 0},
-                                          {&convolution.c.values, channels},
-                                          {&convolution.x.values, 2 * channels}};
-                           last.parts = {{&convolution.o.values, 0}};
-                       }},
-               mixer);
+    std::visit(
+        Visitor{[](const NoMixer &) {},
+                [&](const Attention &a) {
+                    const int64_t padded = padded_head_dim(a.head_dim), q_rows = a.heads * padded;
+                    const int64_t kv_rows = a.kv_layer < 0 ? a.kv_heads * padded : 0;
+                    queries_.emplace(a.q.values, a.gate.values, a, padded, q_rows + 2 * kv_rows);
+                    first.parts =
+                        queries_->parts({{&a.k.values, q_rows}, {&a.v.values, q_rows + kv_rows}});
+                    first.placing = {a.head_dim, padded, 1, 1};
+                    last.parts = {{&a.o.values, 0}};
+                    last.placing = {1, 1, a.head_dim, padded};
+                },
+                [&](const LinearAttention &linear) {
+                    int64_t row = 0;
+                    for (const Tensor &part : linear.input) {
+                        first.parts.emplace_back(&part, row);
+                        row += part.rows;
+                    }
+                    last.parts = {{&linear.o.values, 0}};
+                },
+                [&](const ShortConvolution &convolution) {
+                    const int64_t channels = convolution.channels();
+                    first.parts = {{&convolution.b.values, 0},
+                                   {&convolution.c.values, channels},
+                                   {&convolution.x.values, 2 * channels}};
+                    last.parts = {{&convolution.o.values, 0}};
+                }},
+        mixer);
 }
 
 TurnedFilter::TurnedFilter(const Tensor &filter, bool reads) {

@@ -40,7 +40,9 @@ struct MatrixSource {
 // query, the queries first, and the gates from row `gates` of the whole on.
 class SplitQueries {
   public:
-    SplitQueries(const Tensor &tensor, const Attention &attention, int64_t padded, int64_t gates);
+    // gate: of Attention::gate, or absent.
+    SplitQueries(const Tensor &tensor, const Tensor &gate, const Attention &attention,
+                 int64_t padded, int64_t gates);
     // And others; they lead to this object.
     std::vector<MatrixPart> parts(std::vector<MatrixPart> others) const;
 

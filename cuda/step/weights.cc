@@ -159,7 +159,7 @@ class Loader {
         const int64_t kv_rows = from.kv_layer < 0 ? from.kv_heads * padded : 0;
         const int64_t qkv_rows = first_rows(layer.mixer);
         const bool whole = from.norm_whole;
-        const SplitQueries q(from.q.bias, from, padded, q_rows + 2 * kv_rows);
+        const SplitQueries q(from.q.bias, from.gate.bias, from, padded, q_rows + 2 * kv_rows);
         RETURN_IF_ERROR(norm(from.q_norm, whole ? q_rows : padded, heads_as_rows, &own->q_norm));
         RETURN_IF_ERROR(norm(from.k_norm, whole ? kv_rows : padded, heads_as_rows, &own->k_norm));
         RETURN_IF_ERROR(norm(from.v_norm, padded, heads_as_rows, &own->v_norm));
@@ -204,6 +204,7 @@ class Loader {
         const int64_t up = from->gate ? width : 0, rows = up + width; // where it begins, and all
         RETURN_IF_ERROR(
             vector(rows, {{&from->gate.bias, 0}, {&from->up.bias, up}}, {}, 0, &to->gate_up_bias));
+        RETURN_IF_ERROR(vector(2, {{&from->rise, 0}, {&from->fall, 1}}, {}, 0, &to->curve));
         const bool ends_layer = !model_.layer_inputs;
         const bool scaled_later =
             layer.after_feed_forward || layer.shared() != nullptr || (layer.scalar && ends_layer);

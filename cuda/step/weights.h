@@ -80,6 +80,7 @@ struct DeviceLayer {
     const float *o_bias = nullptr;                      // [hidden]
     const float *gate_up_bias = nullptr;                // [gate_up.rows]
     const float *down_bias = nullptr;                   // [hidden]
+    const float *curve = nullptr;                       // [2] rise and fall of xielu
     DeviceMixer mixer;
     Matrix qkv;                    // the mixer's first: [first_rows(), hidden]
     Matrix o;                      // and its last: [hidden, last_columns()]

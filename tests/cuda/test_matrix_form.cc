@@ -290,7 +290,7 @@ void gates_of_queries_are_rows_of_their_own(void **) {
     q.columns = 10;
     q.first_row = 7;
     const Tensor k = q;
-    const SplitQueries split(q, attention, 64, 1000);
+    const SplitQueries split(q, {}, attention, 64, 1000);
     const std::vector<MatrixPart> parts = split.parts({{&k, 192}});
     assert_int_equal(parts.size(), 7);
     assert_true(parts[0].first == &k && parts[0].second == 192);
@@ -305,7 +305,7 @@ void gates_of_queries_are_rows_of_their_own(void **) {
         }
     }
     attention.gated = false;
-    const SplitQueries whole(q, attention, 64, 1000);
+    const SplitQueries whole(q, {}, attention, 64, 1000);
     const std::vector<MatrixPart> same = whole.parts({});
     assert_int_equal(same.size(), 1);
     assert_true(same[0].first->rows == q.rows && same[0].second == 0);

@@ -158,7 +158,7 @@ void prompts_merge_fewer_nodes_than_decode_tokens(void **) {
     assert_int_equal(merges(1, false), 0);
     assert_int_equal(merges(2, false), 0);
     assert_int_equal(merges(3, false), 1);
-    costs.batches_in_flight = 1;
+    costs.gpu = false;
     assert_int_equal(merges(3, true), 2);
     assert_int_equal(merges(3, false), 2);
 }
@@ -298,7 +298,7 @@ void rows_that_the_model_may_end_take_the_expected_tokens(void **) {
 void what_cannot_be_predicted_says_why(void **) {
     const TemporaryDirectory model;
     model.write("config.json", config);
-    model.write("bad.json", R"({"format": 2, "name": "x"})");
+    model.write("bad.json", R"({"format": 3, "name": "x"})");
     model.write("old.json", R"({"name": "x"})");
     const Rows rows;
     batchllm_plan *plan = rows.plan();
@@ -381,7 +381,7 @@ void fp8_and_f32_on_a_gpu_and_models_with_a_state_are_refused(void **) {
     refused("qwen3_bf16", nullptr, "in f32 on NVIDIA H200");
     const TemporaryDirectory files;
     DeviceCosts costs = named_device_costs("h200").value();
-    costs.batches_in_flight = 1; // a processor
+    costs.gpu = false; // a processor
     files.write("cpu.json", device_costs_text(costs));
     assert_int_equal(predict("qwen3_bf16", files.file("cpu.json").c_str(), nullptr).first,
                      BATCHLLM_OK);
@@ -398,6 +398,7 @@ void a_description_is_read_as_it_was_written(void **) {
     assert_int_equal(read.memory_bytes, costs.memory_bytes);
     assert_true(read.kv_fraction == 0.25);
     assert_int_equal(read.batches_in_flight, 2);
+    assert_true(read.gpu);
     assert_int_equal(read.products.size(), costs.products.size());
     assert_true(read.products.back().flops == costs.products.back().flops);
     assert_true(read.merge_ns == costs.merge_ns && read.host_token_us == costs.host_token_us);
@@ -428,9 +429,10 @@ void a_description_is_read_as_it_was_written(void **) {
             fail_msg("%s is not in: %s", words, parsed.status().message().c_str());
         }
     };
-    fails("\"format\": 2,", "", "x.json: a description of format 1");
-    fails("\"format\": 2,", "\"format\": 3, \"more\": 1,", "from a newer version");
-    fails("\"format\": 2,", "\"format\": \"2\",", "format");
+    fails("\"format\": 3,", "", "x.json: a description of format 1");
+    fails("\"format\": 3,", "\"format\": 4, \"more\": 1,", "from a newer version");
+    fails("\"format\": 3,", "\"format\": \"3\",", "format");
+    fails("\"gpu\": true", "\"gpu\": 1", "gpu");
     fails("\"step_us\"", "\"step_ms\"", "step_ms");
     fails("\"kv_fraction\": 0.25", "\"kv_fraction\": 25", "kv_fraction");
     fails("\"attention_overlap\": 0.3", "\"attention_overlap\": 1.5", "attention_overlap");
@@ -523,9 +525,9 @@ void weights_in_four_bits_take_less_memory_and_few_rows_less_time(void **) {
     assert_true(beside_pages(sparse, "bf16", false) < int64_t{70} << 30);
     assert_true(beside_pages(sparse, "f16", false) > int64_t{200} << 30); // e2m1 is bf16's alone
     // A processor expands them.
-    const DeviceCosts processor = costs_of_device({DeviceKind::processor, "", 0, 0});
-    assert_true(decode(StepCost(processor, packed), 16).linear ==
-                decode(StepCost(processor, whole), 16).linear);
+    const DeviceCosts on_processor = costs_of_device(processor);
+    assert_true(decode(StepCost(on_processor, packed), 16).linear ==
+                decode(StepCost(on_processor, whole), 16).linear);
 }
 
 // Nemotron-H without Mamba-2: attention by itself, then a feed-forward or experts.
@@ -677,7 +679,7 @@ void a_probe_finds_the_memory_of_a_processor(void **) {
     const auto probe = probe_model(true).value();
     DeviceCosts known = named_device_costs("h200").value();
     known.kv_fraction = 0.4;
-    known.batches_in_flight = 1;
+    known.gpu = false;
     Processor backend(read_sim_options(&probe->model, {}, known).value());
     const DeviceCosts found = measure_device(&backend, probe->model).value();
     assert_true(found.kv_fraction == 0.4 && found.gated_tokens == 0);
@@ -699,7 +701,7 @@ void a_probe_finds_the_memory_of_a_processor(void **) {
 // Checks that a description measured by an older library is measured again and replaced.
 void measure_again_what_is_older(const EngineOptions &options, const std::string &path) {
     std::string older = read_file(path, size_t{1} << 20).value();
-    older.erase(older.find("\"format\": 2,"), 12);
+    older.erase(older.find("\"format\": 3,"), 12);
     assert_true(keep_in_cache(path, older));
     const ProbedDevice again = probe_device(options).value();
     const DeviceCosts replaced = find_device_costs(path).value();

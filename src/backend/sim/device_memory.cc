@@ -42,13 +42,13 @@ int64_t weight_bytes(const DeviceCosts &costs, const Model &model, DType element
     for_each_tensor(model, [&](const Tensor &tensor) { elements += tensor.rows * tensor.columns; });
     for (const Layer &layer : model.layers) {
         const Attention *a = layer.attention();
-        if (!costs.on_gpu() || a == nullptr) continue;
+        if (!costs.gpu || a == nullptr) continue;
         const int64_t rows = a->q.rows() + a->k.rows() + a->v.rows(); // heads are padded
         elements += (first_rows(layer.mixer) - rows + last_columns(layer.mixer) - a->q_size()) *
                     model.hidden;
     }
     int64_t bytes = elements * dtype_bytes(element);
-    if (!costs.on_gpu()) return bytes;
+    if (!costs.gpu) return bytes;
     for_each_packed(model, element,
                     [&](int64_t rows, int64_t columns, const Packing &packing, int64_t matrices) {
                         bytes += matrices * (packed_bytes(packing.form, rows, columns) -
@@ -78,14 +78,14 @@ StepForm form_on_gpu(const Model &model, const std::string &compute_type, bool r
 int64_t step_tokens_on(const DeviceCosts &costs, const Model &model, const StepForm &form) {
     const bool sparse = model.has_experts();
     const int64_t described = costs.tokens_of_step(sparse);
-    if (sparse || !costs.on_gpu()) return described;
+    if (sparse || !costs.gpu) return described;
     return std::min(described, default_step_tokens(model, form, costs.memory_bytes));
 }
 
 int64_t bytes_beside_pages(const DeviceCosts &costs, const Model &model, const StepForm &form,
                            int64_t step_tokens, bool widens) {
     const int64_t weights = weight_bytes(costs, model, form.element);
-    if (!costs.on_gpu()) return weights + cpu_bytes;
+    if (!costs.gpu) return weights + cpu_bytes;
     int64_t widened = 0; // as on compute capability 9.0, the only one with such kernels
     for (const AttentionShape &shape : attention_shapes(model).all) {
         if (widens && shape.head_dim <= 256) widened = std::max(widened, widened_bytes(shape));

@@ -83,7 +83,7 @@ StepCost::StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes)
     const DType type = model.dtype == DType::f16 ? DType::f16 : DType::bf16;
     for (const Layer &layer : model.layers) {
         const PackedLayer packed =
-            costs_.on_gpu() ? packed_layer(model, layer, type) : PackedLayer();
+            costs_.gpu ? packed_layer(model, layer, type) : PackedLayer();
         add_layer(layer, packed, model.hidden);
     }
     head_ = static_cast<double>(model.head.rows()) * static_cast<double>(model.head.columns());
@@ -133,7 +133,7 @@ void StepCost::add_attention(const AttentionLayers &one) {
 }
 
 void StepCost::add_layer(const Layer &layer, const PackedLayer &packed, double hidden) {
-    const bool on_gpu = costs_.on_gpu();
+    const bool on_gpu = costs_.gpu;
     std::visit(Visitor{[](const NoMixer &) {},
                        [&](const Attention &a) {
                            const int64_t padded = on_gpu ? padded_head_dim(a.head_dim) : a.head_dim;
@@ -220,7 +220,7 @@ double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayer
             ++parts;
         }
         // On a GPU, a prompt's tokens read two nodes in one pass; all others read each separately.
-        const bool in_pairs = costs_.on_gpu() && count > streamed_queries;
+        const bool in_pairs = costs_.gpu && count > streamed_queries;
         merged += count * std::max(0, (in_pairs ? (parts + 1) / 2 : parts) - 1);
     }
     double flops = 0, bytes = 0, widened = 0; // widened is in bytes too
