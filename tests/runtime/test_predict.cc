@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "../../bench/predict_job.h"
+#include "backend/sim/device_memory.h"
 #include "base/cache_path.h"
 #include "base/file.h"
-#include "backend/sim/device_memory.h"
 #include "batchllm.h"
 #include "runtime/common_prefix_cost.h"
 #include "runtime/device_probe.h"
