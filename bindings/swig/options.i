@@ -15,6 +15,8 @@
     $1 = copy;
 }
 
+%ignore batchllm_engine_options::reserved;
+%ignore batchllm_engine_options::reserved2;
 %extend batchllm_engine_options {
     batchllm_engine_options() {
         batchllm_engine_options *options = calloc(1, sizeof *options);

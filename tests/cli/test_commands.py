@@ -431,8 +431,6 @@ class Usage(ProgramTest):
         template.write_text("{id}")
         done = self.run_program("plan", "-i", self.input, "--model", model, "--template-file", template, "-o", template)
         self.assertIn(b"is the file of --template-file too", done.stderr)
-        done = self.run_program("inspect", self.input, "--model", model, "--report", model / "tokenizer.json")
-        self.assertIn(b"is a file of the model", done.stderr)
         self.assertFalse(self.output.exists() or state.exists())
         self.assertEqual((model / "config.json").read_text(), config)
         # Other files in the same folder are not touched; /dev/null cannot have a state, and needs none.
@@ -933,6 +931,17 @@ class Surroundings(ProgramTest):
         errors = child.communicate(timeout=60)[1]
         self.assertEqual(child.returncode, 1)
         self.assertIn(b"stdout: cannot write", errors)
+
+
+class Demo(ProgramTest):
+    def test_the_job_that_is_installed_with_the_program_runs_anywhere(self):
+        environment = {**os.environ, "TMPDIR": str(self.directory)}
+        done = subprocess.run([PROGRAM, "demo", "--backend", "cpu"], capture_output=True, text=True, cwd="/", env=environment)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        right, rows = re.search(r"^(\d+) of (\d+) answers are right\.$", done.stdout, re.MULTILINE).groups()
+        self.assertGreater(int(right), 280)
+        self.assertEqual(rows, "300")
+        self.assertEqual(list(self.directory.iterdir()), [])
 
 
 class GoldenModel(ProgramTest):
