@@ -177,7 +177,7 @@ void add_embedded(const RowRun &run, const RowRun::Answer &to, bool cancelled,
 }
 
 // Takes the log-probabilities of the prompt if all of them are there.
-void take_prompt_logprobs(const RowRun &run, const Sequence &sequence, Outcome *outcome) {
+void take_prompt_logprobs(const Sequence &sequence, Outcome *outcome) {
     if (sequence.targets.empty()) return;
     if (sequence.prompt_logprobs.values.size() < sequence.targets.size()) return;
     outcome->prompt_logprobs = sequence.prompt_logprobs;
@@ -199,7 +199,7 @@ void add_samples(const RowRun &run, const RowRun::Answer &to, const Tokenizer *t
         outcome.tokens = sequence.output;
         outcome.text = text_of(sequence, *run.params, tokenizer);
         outcome.logprobs = sequence.logprobs;
-        if (sample == 0) take_prompt_logprobs(run, sequence, &outcome);
+        if (sample == 0) take_prompt_logprobs(sequence, &outcome);
         outcomes->push_back(std::move(outcome));
     }
 }
