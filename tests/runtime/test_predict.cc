@@ -525,9 +525,9 @@ void weights_in_four_bits_take_less_memory_and_few_rows_less_time(void **) {
     assert_true(beside_pages(sparse, "bf16", false) < int64_t{70} << 30);
     assert_true(beside_pages(sparse, "f16", false) > int64_t{200} << 30); // e2m1 is bf16's alone
     // A processor expands them.
-    const DeviceCosts processor = costs_of_device({DeviceKind::processor, "", 0, 0});
-    assert_true(decode(StepCost(processor, packed), 16).linear ==
-                decode(StepCost(processor, whole), 16).linear);
+    const DeviceCosts on_processor = costs_of_device(processor);
+    assert_true(decode(StepCost(on_processor, packed), 16).linear ==
+                decode(StepCost(on_processor, whole), 16).linear);
 }
 
 // Nemotron-H without Mamba-2: attention by itself, then a feed-forward or experts.
