@@ -16,6 +16,7 @@ from typing import Any as _Any
 from .columns import Texts, Tokens
 from .engine import Engine
 from .errors import (
+    AdapterFormatError,
     BackendUnavailableError,
     ClosedError,
     DeniedFileError,
@@ -60,6 +61,7 @@ if _TYPE_CHECKING:
 __version__ = ".".join(str(_version() >> shift & 255) for shift in (16, 8, 0))
 
 __all__ = [
+    "AdapterFormatError",
     "BackendUnavailableError",
     "ClosedError",
     "Decoded",
