@@ -461,7 +461,7 @@ void adapters_that_cannot_be_are_refused(void **) {
         {"llama_qv_r4", [](const std::string &) { return std::string("{"); }, {}, format, ""},
         {"llama_qv_r4",
          {},
-         [](const std::string &all) { return all.substr(0, all.size() - 1); },
+         [](const std::string &bytes) { return bytes.substr(0, bytes.size() - 1); },
          format,
          "cut short"},
         {"llama_qv_r4", {}, [](const std::string &) { return std::string(); }, format, ""},
@@ -473,10 +473,10 @@ void adapters_that_cannot_be_are_refused(void **) {
          "only one of the two"},
         {"llama_qv_r4",
          {},
-         [](std::string all) { // not a number
+         [](std::string bytes) { // not a number
              const uint32_t bits = 0x7FC00000;
-             std::memcpy(all.data() + all.size() - 4, &bits, 4);
-             return all;
+             std::memcpy(bytes.data() + bytes.size() - 4, &bits, 4);
+             return bytes;
          },
          format,
          "not finite"},
