@@ -18,7 +18,7 @@
 // written before any token attends, so a node's last tokens and its children's first tokens may be
 // in one batch.
 //
-// A node's tokens all go through the same adapter, or through none, as do those of its ancestors. A
+// A node's tokens all go through the same adapter, or through none, as those of its ancestors did. A
 // row's results are the same whatever adapters the batch's other nodes have.
 #pragma once
 
@@ -45,7 +45,8 @@ struct ContextNode {
     int32_t token_count;  // TokenBatch::tokens[token_begin, token_begin + token_count); may be 0
     bool shared;          // a prefix, not one request's own tokens
     int32_t state = -1;   // state slot; -1: the model has no state
-    int32_t adapter = -1; // slot of a loaded adapter (Backend::load_adapter); -1: none
+    int32_t adapter = -1; // of its tokens in this batch: the slot of a loaded adapter
+                          // (Backend::load_adapter); -1: none
 };
 
 // A node's pages in the list of a KV group. Column i has the node's tokens [i, i + 1) * page_tokens

@@ -36,7 +36,7 @@ void drop_groups(const Router &router, std::span<float> by) {
             second = std::max(second, std::min(first, x));
             first = std::max(first, x);
         }
-        sums[g] = first + second;
+        sums[g] = router.group_best == 1 ? first : first + second;
     }
     for (int32_t kept = 0; kept < router.chosen_groups; ++kept) {
         *std::max_element(sums.begin(), sums.end()) = lowest;
@@ -47,10 +47,42 @@ void drop_groups(const Router &router, std::span<float> by) {
     }
 }
 
+// The highest logit, but for `first` (-1: none), and its weight.
+int32_t mix_one(float jitter, std::span<const float> logits, int32_t first, float *weight) {
+    int32_t best = -1;
+    for (size_t e = 0; e < logits.size(); ++e) {
+        if (static_cast<int32_t>(e) == first) continue;
+        if (best < 0 || logits[e] > logits[static_cast<size_t>(best)])
+            best = static_cast<int32_t>(e);
+    }
+    const float most = logits[static_cast<size_t>(best)];
+    float sum = 0;
+    for (size_t e = 0; e < logits.size(); ++e) {
+        const float x = logits[e];
+        if (static_cast<int32_t>(e) == first) continue;
+        if ((most - x) / std::max(std::fabs(x), most) > 2 * jitter) continue;
+        sum += std::exp(x - most);
+    }
+    *weight = 1 / sum;
+    return best;
+}
+
+void mix_experts(float jitter, std::span<const float> logits, int32_t *chosen, float *weights) {
+    chosen[0] = mix_one(jitter, logits, -1, weights);
+    chosen[1] = mix_one(jitter, logits, chosen[0], weights + 1);
+    if (chosen[0] < chosen[1]) return;
+    std::swap(chosen[0], chosen[1]);
+    std::swap(weights[0], weights[1]);
+}
+
 } // namespace
 
 void choose_experts(const Router &router, const Vector &correction, const Vector &expert_scale,
                     const float *logits, int32_t experts, int32_t *chosen, float *weights) {
+    if (router.kind == RouterKind::sparse_mixer) {
+        const std::span all(logits, static_cast<size_t>(experts));
+        return mix_experts(router.jitter, all, chosen, weights);
+    }
     std::vector<float> scores(logits, logits + experts);
     score(router.kind, scores);
     std::vector<float> by = scores;
@@ -150,6 +182,17 @@ void ExpertLayers::sort_by_expert(int64_t experts, int64_t chosen, int64_t token
     begin_[0] = 0;
 }
 
+// Sets those of the tokens of turns [begin, end).
+void ExpertLayers::find_adapters(RowAdapters adapters, int64_t begin, int64_t end) {
+    if (adapters.empty()) return;
+    turn_adapters_.clear();
+    for (int64_t i = begin; i < end; ++i) {
+        turn_adapters_.push_back(
+            adapters[static_cast<size_t>(turns_[static_cast<size_t>(i)].token)]);
+    }
+    linear_->set_adapters(turn_adapters_);
+}
+
 Status ExpertLayers::run_expert(const FeedForward &expert, const PackedFeedForward &weights,
                                 const std::byte *x, int64_t begin, int64_t end, int64_t hidden,
                                 float *out) {
@@ -179,14 +222,18 @@ Status ExpertLayers::run(const Experts &experts, const PackedExperts &weights, c
                          int64_t tokens, int64_t hidden, float *out) {
     const auto count = static_cast<int64_t>(experts.each.size());
     sort_by_expert(count, experts.router.chosen, tokens);
+    const RowAdapters adapters = linear_->adapters();
+    Status status;
     for (int64_t e = 0; e < count; ++e) {
         const int64_t begin = begin_[static_cast<size_t>(e)];
         const int64_t end = begin_[static_cast<size_t>(e) + 1];
-        if (begin == end) continue;
+        if (begin == end || !status.ok()) continue;
         const auto i = static_cast<size_t>(e);
-        RETURN_IF_ERROR(run_expert(experts.each[i], weights.each[i], x, begin, end, hidden, out));
+        find_adapters(adapters, begin, end);
+        status = run_expert(experts.each[i], weights.each[i], x, begin, end, hidden, out);
     }
-    return {};
+    linear_->set_adapters(adapters);
+    return status;
 }
 
 } // namespace batchllm::cpu

@@ -13,7 +13,8 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model, const Kerne
                                                  ThreadPool *pool, int64_t step_tokens,
                                                  bool reproducible) {
     std::unique_ptr<Forward> forward(new Forward(model, kernels, pool, step_tokens, reproducible));
-    ASSIGN_OR_RETURN(forward->linear_, Linear::create(kernels.element, pool, reproducible));
+    ASSIGN_OR_RETURN(forward->linear_,
+                     Linear::create(kernels.element, pool, reproducible, &kernels));
     ASSIGN_OR_RETURN(forward->weights_, pack_weights(model, forward->linear_.get()));
     RETURN_IF_ERROR(forward->allocate());
     return forward;
@@ -29,7 +30,7 @@ Status Forward::allocate() {
         const int64_t mixed = std::visit(
             Visitor{[](const NoMixer &) { return int64_t{0}; },
                     [&](const Attention &a) {
-                        qkv = std::max(qkv, a.q.rows() + 2 * a.kv_size());
+                        qkv = std::max(qkv, a.q.rows() + 2 * a.kv_size() + a.gate.rows());
                         queries = std::max(queries, a.heads * int64_t{padded_head_dim(a.head_dim)});
                         head_dim = std::max<int64_t>(head_dim, a.head_dim);
                         return a.q_size();
@@ -107,6 +108,28 @@ Status Forward::take_pages(KvPages pages) {
     return {};
 }
 
+void Forward::set_adapter(int32_t slot, std::shared_ptr<const CpuAdapter> adapter) {
+    const auto size = static_cast<size_t>(slot) + 1;
+    if (adapters_.size() < size) adapters_.resize(size);
+    adapters_[size - 1] = std::move(adapter);
+}
+
+// The tokens' adapters, which the products of all rows have from now on.
+void Forward::find_adapters(const TokenBatch &batch, const std::vector<int32_t> &wanted) {
+    adapter_of_.clear();
+    wanted_adapter_.clear();
+    for (const ContextNode &node : batch.nodes) {
+        if (node.adapter < 0 || node.token_count == 0) continue;
+        adapter_of_.resize(batch.tokens.size(), nullptr);
+        std::fill_n(adapter_of_.begin() + node.token_begin, node.token_count,
+                    adapters_[static_cast<size_t>(node.adapter)].get());
+    }
+    if (!adapter_of_.empty()) {
+        for (const int32_t token : wanted) wanted_adapter_.push_back(adapter_of_[token]);
+    }
+    linear_->set_adapters(adapter_of_);
+}
+
 void Forward::prepare(const TokenBatch &batch, const std::vector<int32_t> &wanted) {
     const int64_t tokens = static_cast<int64_t>(batch.tokens.size());
     node_of_.resize(static_cast<size_t>(tokens));
@@ -123,6 +146,7 @@ void Forward::prepare(const TokenBatch &batch, const std::vector<int32_t> &wante
                        &work.list);
     }
     if (model_.state_size() > 0) state_work_.prepare(batch);
+    find_adapters(batch, wanted);
     pool_->parallel_for(task_count(tokens), [&](int64_t task, int32_t) {
         const int64_t last = std::min(tokens, (task + 1) * kTokensOfTask);
         for (int64_t t = task * kTokensOfTask; t < last; ++t) embed(batch, t);
@@ -168,10 +192,15 @@ void Forward::write_token(const TokenBatch &batch, const Attention &attention,
     }
     float *head = qkv_.floats() + token * weights.qkv.rows;
 
-    const int32_t stride = attention.gated ? 2 * head_dim : head_dim; // between queries
-    norm_heads(weights.q_norm, attention.norm_whole, head, attention.heads, head_dim, stride);
+    // Between queries.
+    const int32_t stride = attention.gated && !attention.gate ? 2 * head_dim : head_dim;
+    const bool turned = attention.norm_turned;
+    if (!turned) {
+        norm_heads(weights.q_norm, attention.norm_whole, head, attention.heads, head_dim, stride);
+    }
     for (int64_t h = 0; h < attention.heads; ++h, head += stride) {
         turn(attention, token, head);
+        if (turned) norm_in_place(weights.q_norm, head, head_dim);
         const int64_t row = (h / ratio * tokens + token) * ratio + h % ratio;
         kernels_.store_elements(head, query_scale, head_dim, padded,
                                 queries_.data() + row * padded * element);
@@ -184,9 +213,13 @@ void Forward::write_token(const TokenBatch &batch, const Attention &attention,
         batch.pages[attention.kv_group].page(node_of_[token], place / pages_.page_tokens());
     const int32_t group = place % pages_.page_tokens() / kGroupTokens;
     const int32_t slot = place % kGroupTokens;
-    norm_heads(weights.k_norm, attention.norm_whole, head, attention.kv_heads, head_dim, head_dim);
+    if (!turned) {
+        norm_heads(weights.k_norm, attention.norm_whole, head, attention.kv_heads, head_dim,
+                   head_dim);
+    }
     for (int32_t h = 0; h < attention.kv_heads; ++h, head += head_dim) {
         turn(attention, token, head);
+        if (turned) norm_in_place(weights.k_norm, head, head_dim);
         kernels_.store_key(head, head_dim, padded, slot, pages_.keys(attention, page, h, group));
     }
     norm_heads(weights.v_norm, false, head, attention.kv_heads, head_dim, head_dim);
@@ -344,6 +377,7 @@ Status Forward::run_layer(const TokenBatch &batch, size_t index,
     }
     if (rows == 0) return {};
     if (last) gather(wanted, layer.parallel);
+    if (last) linear_->set_adapters(wanted_adapter_);
     laps = Laps();
     if (layer.mixes()) {
         RETURN_IF_ERROR(add_product(weights.o, attended_.data(), rows, weights.o_bias,
@@ -399,6 +433,9 @@ Status Forward::logits(int64_t first, int64_t count, float *out) {
     Laps laps;
     const std::byte *x = input_.data() + first * model_.hidden * dtype_bytes(kernels_.element);
     const bool plain = model_.logits_scale == 1 && model_.logits_softcap == 0;
+    if (!wanted_adapter_.empty()) {
+        linear_->set_adapters(RowAdapters(wanted_adapter_).subspan(static_cast<size_t>(first)));
+    }
     RETURN_IF_ERROR(linear_->run(weights_.head, x, count, [&](const Linear::Tile &tile) {
         const auto width = static_cast<int32_t>(tile.width);
         for (int64_t r = 0; r < tile.rows; ++r) {
