@@ -7,6 +7,7 @@
 %ignore batchllm_log_function;
 %ignore batchllm_plan_options_init;
 %ignore batchllm_plan_options::struct_size;
+%ignore batchllm_plan_options::salts;
 
 /* A text field owns its text. */
 %typemap(memberin) const char * {

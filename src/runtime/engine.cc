@@ -203,7 +203,7 @@ Status Engine::fail_without_adapter(Lane *lane) {
         placement_.drop(run);
         answers_.fail(run, placement_.why_no_adapter(*run));
     }
-    if (!runs.empty()) end_runs(answers_.take_ended());
+    for (RowRun *run : answers_.take_ended()) end_run(run);
     return {};
 }
 

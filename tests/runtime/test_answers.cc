@@ -134,9 +134,10 @@ void scores_come_in_any_number_of_batches(void **) {
     const std::vector<int32_t> prompt = {1, 2}, continuation = {3, 4, 5};
     const std::vector<int64_t> offsets = {0, 2}, ends = {0, 3}, of_row = {0, 1};
     const Column<int32_t> column{1, continuation.data(), ends.data()};
-    assert_true(
-        rows.intake.add_scores({1, prompt.data(), offsets.data()}, {column, of_row.data()}, nullptr)
-            .ok());
+    assert_true(rows.intake
+                    .add_scores({1, prompt.data(), offsets.data()}, {column, of_row.data()},
+                                nullptr, default_params())
+                    .ok());
     RowRun *run = rows.start({0});
     for (const int32_t count : {1, 2}) {
         BatchRecord record;
