@@ -100,7 +100,7 @@ void equal_greedy_rows_are_started_together(void **) {
 
 // Four groups of two rows: all begin with 30 tokens, and two and two with 60.
 void a_common_prefix_is_needed_until_its_last_group_has_passed(void **) {
-    Planned rows(8);
+    Planned rows(2);
     std::vector<std::vector<int32_t>> prompts;
     for (int32_t row = 0; row < 8; ++row) {
         std::vector<int32_t> prompt = prompt_of(1, 30, 0, 30);
