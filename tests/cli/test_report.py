@@ -123,9 +123,9 @@ class Run(ReportTest):
                       backend=["--backend", "sim", "--backend-options", "state_slots=9"])
         states = json.loads(stats.read_text())["states"]
         found = Page(page.read_text())
-        self.assertEqual(found.figures["state_slots_total"], 9)
-        self.assertEqual(found.figures["state_slots_peak"], states["slots_peak"])
-        self.assertEqual(found.figures["state_slot_bytes"], states["slot_bytes"])
+        self.assertEqual(states["slots_total"], 9)
+        for name in ("slots_peak", "slots_total", "slot_bytes"):
+            self.assertEqual(found.figures[name], states[name])
         self.assertIn(f"at most {states['slots_peak']} of 9 slots", "".join(found.text))
 
     def test_the_figures_are_those_of_the_statistics(self):

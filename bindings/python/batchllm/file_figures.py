@@ -81,8 +81,12 @@ class Figures:
             found["states"] = {"slots_total": stats.state_slots_total, "slots_peak": peak,
                                "slot_bytes": stats.state_slot_bytes, "peak_bytes": peak * stats.state_slot_bytes}  # fmt: skip
         found["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(json.dumps(found) + "\n")
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(json.dumps(found) + "\n")
+        except OSError as fault:
+            fault.filename = path  # a failed write does not name its file
+            raise
 
     def write_report(self, page: Report, path: str, source: str, target: str, kept: int, interrupted: bool) -> None:
         """The page of the run, with the program's facts."""
