@@ -117,7 +117,6 @@ def _parser() -> _Parser:
     sharing.add_argument("--enlarge", choices=tuple(ENLARGE), default="optimal", help="how shared prefixes are chosen (%(default)s)")
     sharing.add_argument("--no-sharing", action="store_const", dest="enlarge", const="none", help="compute every prompt separately")
     engine.add_argument("--levels", choices=("1", "2", "auto"), default="auto", help="levels of shared prefixes (%(default)s)")
-    engine.add_argument("--order", choices=("decode-first", "arrival"), default="decode-first", help="of groups (%(default)s)")
     engine.add_argument("--quantize", choices=("none", "stored", "fp8"), help="fp8: compute all layers in fp8 (cuda)")
     engine.add_argument("--kv-type", choices=("auto", "fp8"), help="fp8: keys and values in fp8 (cuda)")
     engine.add_argument("--plan", metavar="FILE", help="a plan whose groups rows take")
@@ -236,7 +235,6 @@ def _run(given: argparse.Namespace) -> int:
         max_requests=given.max_requests,
         enlarge=given.enlarge,
         levels=given.levels if given.levels == "auto" else int(given.levels),
-        order=given.order.replace("-", "_"),
         timeline=given.timeline,
         reproducible=given.reproducible,
         seed=given.engine_seed,

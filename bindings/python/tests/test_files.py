@@ -705,7 +705,7 @@ class AsTheProgram(Files):
         for options, texts in (
             (["--grammar", self.path("g.gbnf")], "yes|no"), (["--grammar", self.path("g.lark")], "maybe"),
             (["--json-schema", self.path("loose.json"), "--loose-schema", "--flexible-whitespace", "--any-numbers", "--any-member-order"], r"\[[^]]*\]"),
-            (["--choices", "a", "--no-sharing", "--levels", "1", "--order", "arrival", "--timeline", self.path("steps.csv"),
+            (["--choices", "a", "--no-sharing", "--levels", "1", "--timeline", self.path("steps.csv"),
               "--stats", self.path("stats.json"), "--report", self.path("job.html")], "a"),
         ):
             done = program(*job, *options)
