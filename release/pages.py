@@ -30,7 +30,7 @@ def comment_text(comment, names):
     lines = [re.sub(r"^\s*(/\*|\*/|\*|//)? ?", "", line).rstrip() for line in comment.rstrip().removesuffix("*/").splitlines()]
     if any(line.startswith("  ") or re.search(r"\S {2,}\S", line) for line in lines):
         return "```text\n" + "\n".join(lines).strip("\n") + "\n```\n"
-    text = re.sub(r"([*_<>`\[\]])", r"\\\1", "\n".join(lines))
+    text = escape("\n".join(lines))
 
     def link(match):
         name = match[0].replace("\\", "")
@@ -69,22 +69,25 @@ def comment_text_of_opening(text):
     lines = [line[3:] if line.startswith(" * ") else "" for line in text.splitlines()]
     out, code = [], False
     for line in lines:
-        inside = line.startswith("    ") or (code and not line)
-        if inside != code:
-            out.append("```" if code else "```c")
-            code = inside
         rule = re.match(r"([A-Z][\w]*)\.\s+(.*)", line)
+        if line.startswith("    #include") and not code:
+            out.append("```c")
+            code = True
         if code:
             out.append(line[4:])
+            if line == "    }":
+                out.append("```")
+                code = False
         elif rule:
             out += ["", f"**{rule[1]}.** {escape(rule[2])}"]
         else:
             out.append(escape(line.strip()))
-    return "\n".join(out + ["```"] * code) + "\n"
+    return "\n".join(out) + "\n"
 
 
 def escape(text):
-    return re.sub(r"([*_<>`\[\]])", r"\\\1", text)
+    """What is between backticks stays code."""
+    return "".join(part if number % 2 else re.sub(r"([*_<>\[\]])", r"\\\1", part) for number, part in enumerate(re.split(r"(`[^`]*`)", text)))
 
 
 def declarations(body):

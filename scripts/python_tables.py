@@ -54,7 +54,8 @@ def main():
             if point < 0x80:
                 continue
             text = change(chr(point))
-            if text == chr(point):
+            # The title case of all others is their upper case.
+            if text == (chr(point).upper() if name == "title" else chr(point)):
                 continue
             if len(text) == 1:
                 single.append((point, ord(text)))
@@ -64,10 +65,10 @@ def main():
                     [(hex(a), hex(b), str(step), str(d)) for a, b, step, d in mapped_runs(single)])
         print_table("Expansion", name + "_expansions",
                     [[hex(point)] + [hex(c) for c in points + [0] * (3 - len(points))] for point, points in several])
-    # For a sigma at the end of a word.
-    cased = [p for p in EVERY if p >= 0x80 and (chr(p).lower() != chr(p) or chr(p).upper() != chr(p)
-                                              or chr(p).islower() or chr(p).isupper() or chr(p).istitle())]
-    print_table("Range", "cased", [(hex(a), hex(b)) for a, b in ranges(cased)])
+    # For a sigma at the end of a word: characters with case that are not letters of categories Lu, Ll and Lt.
+    cased = [p for p in EVERY if p >= 0x80 and (chr(p).islower() or chr(p).isupper())
+             and unicodedata.category(chr(p)) not in ("Lu", "Ll", "Lt")]
+    print_table("Range", "other_cased", [(hex(a), hex(b)) for a, b in ranges(cased)])
 
 
 main()

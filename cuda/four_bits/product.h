@@ -29,7 +29,7 @@ struct FourBitArguments {
     const float *factors; // [experts, rows]; null: 1
     const float *bias;    // [experts, rows]; null: none
 
-    float scale = 1;      // of all sums, beside the factors
+    float scale = 1; // of all sums, beside the factors
     bool gated;
     Activation activation; // gated: of the gate; has_packed_ending()
     bool squared;          // not gated: y is max(., 0)^2

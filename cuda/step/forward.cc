@@ -41,6 +41,7 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
     const DeviceMemory &gate_up = parts.activations.gate_up, &logits = parts.activations.logits;
     forward->products_.set_scratch(gate_up.bytes() > logits.bytes() ? gate_up : logits);
     forward->products_.set_expanded(parts.activations.expanded);
+    forward->products_.set_taken(parts.activations.taken);
     if (options.reproducible) RETURN_IF_ERROR(prepare_in_order(parts, &forward->products_));
     return forward;
 }
@@ -95,7 +96,8 @@ std::string Forward::compute_type() const {
     const DeviceWeights &weights = parts_.weights;
     std::string element = dtype_name(parts_.options.element);
     if (weights.packed > 0) {
-        element += (weights.expanded > 0 ? ", some weights in " : ", weights in ") + weights.formats;
+        element +=
+            (weights.expanded > 0 ? ", some weights in " : ", weights in ") + weights.formats;
     }
     if (!weights.scaled()) return element;
     int64_t all = 0;

@@ -60,10 +60,11 @@ StepForm loaded_form(const StepParts &parts, Products *products) {
         take(layer.gate_up, &form.normed_scales);
         take(layer.o, &form.attended_scales);
         take(layer.down, &form.activated_scales);
-        if (!parts.options.reproducible) {
-            for (const Matrix *w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
-                if (w->packing) form.expanded = std::max(form.expanded, w->rows * w->columns);
-            }
+        for (const Matrix *w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+            if (!w->packing) continue;
+            if (w->packing->ordered) form.taken = std::max(form.taken, w->columns);
+            if (parts.options.reproducible) continue;
+            form.expanded = std::max(form.expanded, w->rows * w->columns);
         }
         form.deltas = form.deltas || (!layer.after_attention && !products->adds(layer.o)) ||
                       (!layer.after_feed_forward && !products->adds(layer.down));

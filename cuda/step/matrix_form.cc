@@ -256,6 +256,9 @@ PackedFit packed_fit(const Model &model, const ExpertMatrix &matrix, DType eleme
         if (expert.second != nullptr) parts.push_back(expert.second);
     }
     const PackedFit fit = packed_fit(model, parts, element);
+    if (fit.packing && fit.packing->ordered) {
+        return {std::nullopt, "the columns of experts' groups are in any order (g_idx)"};
+    }
     const int64_t step = matrix.experts[0].second != nullptr ? 2 * kGateRows : 8;
     if (!fit.packing || matrix.rows % step == 0) return fit;
     return {std::nullopt, "their rows are no multiple of 8"};

@@ -92,6 +92,7 @@ struct MatrixForm {
 // Where a part's rows go in a packed matrix: r to first + r / run * stride + r % run (PackSource).
 struct PackedPlace {
     int64_t first = 0, run = 1, stride = 1;
+    const int32_t *order = nullptr; // of columns: Packing::order
 
     int64_t row(int64_t r) const { return first + r / run * stride + r % run; }
 };

@@ -25,8 +25,12 @@ TuningKey key_of(const StepProduct &p, int64_t rows, DType element) {
     const Packing &packing = *p.w.packing;
     const int32_t kind = 64 | static_cast<int32_t>(packing.form) << 3 | (packing.split ? 4 : 0) |
                          (packing.turns ? 2 : 0) | (element == DType::f16 ? 1 : 0);
-    return {coarse_rows(padded_rows(rows)), p.w.rows, p.w.columns, kind,
-            static_cast<int32_t>(p.y_type), p.accumulate ? 1 : 0};
+    return {coarse_rows(padded_rows(rows)),
+            p.w.rows,
+            p.w.columns,
+            kind,
+            static_cast<int32_t>(p.y_type),
+            p.accumulate ? 1 : 0};
 }
 
 } // namespace
@@ -58,12 +62,13 @@ bool Products::adds(const Matrix &w) {
 
 Status Products::run_packed(const StepProduct &p, int64_t rows, int32_t splits,
                             cudaStream_t stream) const {
+    ASSIGN_OR_RETURN(const Input x, in_order_of(p.w, p.x, rows, stream));
     FourBitArguments a{};
     a.element = element_;
     a.w_shape = shape_of(p.w);
     a.split = p.w.packing->split;
     a.w = static_cast<const std::byte *>(p.w.data);
-    a.x = p.x.data;
+    a.x = x.data;
     a.factors = p.w.packing->factors;
     a.scale = p.alpha;
     a.gated = p.w.packing->turns;
@@ -79,22 +84,27 @@ Status Products::run_packed(const StepProduct &p, int64_t rows, int32_t splits,
 }
 
 Result<Matrix> Products::expand(const Matrix &w, cudaStream_t stream) const {
-    const ExpandArguments arguments{shape_of(w),
-                                    element_,
-                                    static_cast<const std::byte *>(w.data),
-                                    1,
-                                    w.packing->factors,
-                                    element_,
-                                    false,
-                                    w.packing->turns,
-                                    expanded_};
+    const ExpandArguments arguments{
+        shape_of(w), element_,           static_cast<const std::byte *>(w.data),
+        1,           w.packing->factors, element_,
+        false,       w.packing->turns,   expanded_};
     RETURN_IF_CUDA(launch_expand(arguments, stream));
     return Matrix{expanded_, w.rows, w.columns};
 }
 
+Result<Input> Products::in_order_of(const Matrix &w, const Input &x, int64_t rows,
+                                    cudaStream_t stream) const {
+    if (!w.packing || w.packing->order == nullptr) return x;
+    const TakeColumnsArguments arguments{x.data, w.packing->order, static_cast<int32_t>(rows),
+                                         static_cast<int32_t>(w.columns), taken_};
+    RETURN_IF_CUDA(launch_take_columns(arguments, stream));
+    return Input(taken_);
+}
+
 Status Products::run_expanded(const StepProduct &p, int64_t rows, cudaStream_t stream) {
     ASSIGN_OR_RETURN(const Matrix w, expand(p.w, stream));
-    return linear_.run(w, p.x, rows, p.y, p.y_type, p.accumulate, stream, p.alpha);
+    ASSIGN_OR_RETURN(const Input x, in_order_of(p.w, p.x, rows, stream));
+    return linear_.run(w, x, rows, p.y, p.y_type, p.accumulate, stream, p.alpha);
 }
 
 // Timed at the least number of rows of a range, into Linear's scratch.
@@ -104,8 +114,8 @@ Result<int32_t> Products::fastest(const StepProduct &p, int64_t rows, cudaStream
     StepProduct own = p;
     own.y = linear_.scratch();
     const PackedShape shape = shape_of(p.w);
-    const int64_t tiles = (p.w.rows + kFourBitTile - 1) / kFourBitTile *
-                          ((rows + kTileRows - 1) / kTileRows);
+    const int64_t tiles =
+        (p.w.rows + kFourBitTile - 1) / kFourBitTile * ((rows + kTileRows - 1) / kTileRows);
     float shortest = 0;
     int32_t best = 1;
     for (int32_t splits = 1; splits <= kMostSplits + 1; ++splits) {

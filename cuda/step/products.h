@@ -52,6 +52,9 @@ class Products {
     // Of packed matrices: whether run() expands W for so many rows; and W expanded, until the next such product.
     Result<bool> expands(const StepProduct &product, int64_t rows, cudaStream_t stream);
     Result<Matrix> expand(const Matrix &w, cudaStream_t stream) const;
+    // x with its columns in the order of W's, until the next such product; where that is their own, x.
+    Result<Input> in_order_of(const Matrix &w, const Input &x, int64_t rows,
+                              cudaStream_t stream) const;
 
     // A product as reproducible steps need it, of up to most_rows rows. They are prepared all at once, before the first.
     struct InOrder {
@@ -72,6 +75,8 @@ class Products {
         expanded_ = memory.data();
         expanded_bytes_ = memory.bytes();
     }
+    // Where rows are put in another order.
+    void set_taken(const DeviceMemory &memory) { taken_ = memory.data(); }
 
   private:
     Products(const ForwardOptions &options, int64_t rows, Linear linear)
@@ -96,9 +101,10 @@ class Products {
     int32_t sms_;
     bool tunes_, in_order_;
     int64_t expanded_rows_; // without tuning
-    int64_t most_asked_; // rows
+    int64_t most_asked_;    // rows
     std::byte *expanded_ = nullptr;
     int64_t expanded_bytes_ = 0;
+    std::byte *taken_ = nullptr;
     std::map<TuningKey, int32_t> chosen_;
 };
 

@@ -1,6 +1,7 @@
 #include "step/weights.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "backend/gpu/step_buffers.h"
@@ -8,6 +9,7 @@
 #include "elementwise/elementwise.h"
 #include "experts/grouped.h"
 #include "four_bits/product.h"
+#include "model/four_bits.h"
 #include "recurrent/delta.h"
 #include "step/expert_weights.h"
 #include "step/matrix_form.h"
@@ -247,9 +249,8 @@ class Loader {
     }
 
     // How a matrix stays in four bits; what does not is counted.
-    template <typename Source>
-    std::optional<Packing> packing_of(const Source &source, DeviceWeights *all,
-                                      bool has_ending = true) const {
+    template <typename Source> std::optional<Packing>
+    packing_of(const Source &source, DeviceWeights *all, bool has_ending = true) const {
         if (options_.quantize != Quantize::stored) return std::nullopt;
         PackedFit fit = packed_fit(model_, source, element_);
         if (fit.packing && !has_ending) {
@@ -404,6 +405,20 @@ class Loader {
         return base_ == nullptr ? Status() : fill(source, to, element_);
     }
 
+    // That of all parts; made up ones are in order.
+    Status send_order(const MatrixSource &source, int32_t *to) {
+        std::vector<int32_t> order(static_cast<size_t>(source.columns));
+        std::iota(order.begin(), order.end(), 0);
+        for (const MatrixPart &part : source.parts) {
+            if (random_ || part.first->four_bits == nullptr) continue;
+            order = column_order(*part.first->four_bits);
+            break;
+        }
+        return check_cuda(cudaMemcpyAsync(to, order.data(), order.size() * sizeof(int32_t),
+                                          cudaMemcpyHostToDevice, stream_),
+                          "the order of columns");
+    }
+
     // The rows of gate and up, which are the parts' order, may take turns.
     Status packed(const MatrixSource &source, Packing packing, Matrix *out) {
         const PackedShape shape{packing.form, static_cast<int32_t>(source.rows),
@@ -414,6 +429,11 @@ class Loader {
             factors = static_cast<float *>(take(source.rows * 4));
             packing.factors = factors;
         }
+        int32_t *order = nullptr;
+        if (packing.ordered) {
+            order = static_cast<int32_t *>(take(source.columns * 4));
+            packing.order = order;
+        }
         *out = {target.data, source.rows, source.columns, nullptr, Scaling::none, packing};
         if (base_ == nullptr) return {};
         if (factors != nullptr) {
@@ -421,13 +441,15 @@ class Loader {
             RETURN_IF_CUDA(cudaMemcpyAsync(factors, own.data(), own.size() * sizeof(float),
                                            cudaMemcpyHostToDevice, stream_));
         }
+        if (order != nullptr) RETURN_IF_ERROR(send_order(source, order));
         for (const MatrixPart &part : source.parts) {
             const Tensor &tensor = *part.first;
             if (!tensor) continue;
-            const PackedPlace place = packed_place(source, part, packing.turns);
-            RETURN_IF_ERROR(random_ ? sender_.make_packed(tensor.rows, source.columns, target,
-                                                          place, stream_)
-                                    : sender_.send_packed(tensor, target, place));
+            PackedPlace place = packed_place(source, part, packing.turns);
+            place.order = order;
+            RETURN_IF_ERROR(
+                random_ ? sender_.make_packed(tensor.rows, source.columns, target, place, stream_)
+                        : sender_.send_packed(tensor, target, place));
         }
         return {};
     }

@@ -10,6 +10,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 4
 # Names in a page's Markdown that mean something else to Sphinx, and languages that it has no lexer for.
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
+smartquotes = False
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

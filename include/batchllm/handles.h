@@ -50,6 +50,7 @@ inline void check(int32_t status) {
 }
 
 struct Closer {
+    void operator()(batchllm_adapter *adapter) const { batchllm_adapter_destroy(adapter); }
     void operator()(batchllm_column *column) const { batchllm_column_free(column); }
     void operator()(batchllm_constraint *constraint) const {
         batchllm_constraint_destroy(constraint);
@@ -65,6 +66,7 @@ struct Closer {
 };
 
 template <class Handle> using Owner = std::unique_ptr<Handle, Closer>;
+using Adapter = Owner<batchllm_adapter>;
 using Column = Owner<batchllm_column>;
 using Constraint = Owner<batchllm_constraint>;
 using Engine = Owner<batchllm_engine>;

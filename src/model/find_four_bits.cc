@@ -1,4 +1,5 @@
 // Finds and checks the stored tensors that together make up one four-bit tensor.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -19,6 +20,14 @@ uint32_t word_at(const std::byte *words, int64_t index) {
     uint32_t word;
     std::memcpy(&word, words + index * 4, sizeof word);
     return word;
+}
+
+uint8_t largest_byte(const std::byte *bytes, int64_t count) {
+    uint8_t largest = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        largest = std::max(largest, std::to_integer<uint8_t>(bytes[i]));
+    }
+    return largest;
 }
 
 // A described tensor, its scheme, and the result.
@@ -260,18 +269,18 @@ class Finder {
         found_.codes = blocks.data;
         found_.scales = scales.data;
         // The largest number in e2m1 is 6; multiplied by 2^126, it overflows a float.
-        for (int64_t i = 0; scales.is_new && i < found_.rows * found_.groups; ++i) {
+        const int64_t count = found_.rows * found_.groups;
+        const bool good = !scales.is_new || largest_byte(scales.data, count) <= 252;
+        for (int64_t i = 0; !good && i < count; ++i) {
             const auto exponent = std::to_integer<uint8_t>(scales.data[i]);
             if (exponent <= 252) continue;
             return refuse_scale(scales, i, e8m0_to_float(exponent), "at most 2^125");
         }
         for (int64_t r = 0; r < tensor_.rows; ++r) { // its own alone, of a stack
-            const std::byte *row =
-                scales.data + (tensor_.first_row + r * tensor_.row_step) * found_.groups;
-            for (int64_t g = 0; g < found_.groups; ++g) {
-                found_.largest_power =
-                    std::max(found_.largest_power, std::to_integer<uint8_t>(row[g]));
-            }
+            const int64_t row = tensor_.first_row + r * tensor_.row_step;
+            found_.largest_power =
+                std::max(found_.largest_power,
+                         largest_byte(scales.data + row * found_.groups, found_.groups));
         }
         return {};
     }
@@ -289,8 +298,8 @@ class Finder {
         }
         ASSIGN_OR_RETURN(const StoredPart codes,
                          part(name, "U8", {found_.rows, found_.columns / 2}));
-        ASSIGN_OR_RETURN(const StoredPart scales, part(module_ + ".weight_scale", "F8_E4M3",
-                                                       {found_.rows, found_.groups}));
+        ASSIGN_OR_RETURN(const StoredPart scales,
+                         part(module_ + ".weight_scale", "F8_E4M3", {found_.rows, found_.groups}));
         const std::string whole = module_ + (packed ? ".weight_global_scale" : ".weight_scale_2");
         const auto stored = find_(whole);
         const bool scalar = stored && stored->stored->shape.empty();
@@ -329,10 +338,9 @@ std::string four_bits_name(const Tensor &tensor, const ScaleScheme &scheme) {
     const bool words =
         scheme.four_bits == FourBitForm::awq || scheme.four_bits == FourBitForm::gptq;
     const bool plain = scheme.four_bits == FourBitForm::nvfp4;
-    return tensor.name.substr(0, tensor.name.rfind(".weight")) +
-           (words   ? ".qweight"
-            : plain ? ".weight"
-                    : ".weight_packed");
+    return tensor.name.substr(0, tensor.name.rfind(".weight")) + (words   ? ".qweight"
+                                                                  : plain ? ".weight"
+                                                                          : ".weight_packed");
 }
 
 Result<std::shared_ptr<const FourBits>>

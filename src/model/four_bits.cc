@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "base/narrow_floats.h"
@@ -249,6 +250,18 @@ std::optional<FourBitFacts> four_bit_facts(const Model &model, const Tensor &ten
     facts.any_order = scheme->any_order;
     if (scheme->four_bits == FourBitForm::packed) facts.scale_type = model.dtype;
     return facts;
+}
+
+std::vector<int32_t> column_order(const FourBits &four_bits) {
+    std::vector<int32_t> order(static_cast<size_t>(four_bits.columns));
+    std::iota(order.begin(), order.end(), 0);
+    const auto group = [&](int64_t column) { return int64_t{word_at(four_bits.group_of, column)}; };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int32_t a, int32_t b) { return group(a) < group(b); });
+    for (int64_t c = 0; c < four_bits.columns; ++c) {
+        if (group(order[static_cast<size_t>(c)]) != c / four_bits.group_columns) return {};
+    }
+    return order;
 }
 
 void read_codes(const Tensor &tensor, int64_t begin, int64_t count, uint8_t *codes) {

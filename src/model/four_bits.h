@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "model/model.h"
@@ -30,9 +31,9 @@ enum class FourBitKind : uint8_t {
 struct FourBitFacts {
     FourBitKind kind = FourBitKind::int4;
     int64_t group_columns = 0;
-    bool any_order = false;            // the columns of a group may be anywhere
-    DType scale_type = DType::f16;     // of int4
-    uint8_t largest_power = 0;         // mxfp4: of all scales, with the bias 127
+    bool any_order = false;        // the columns of a group may be anywhere
+    DType scale_type = DType::f16; // of int4
+    uint8_t largest_power = 0;     // mxfp4: of all scales, with the bias 127
     bool operator==(const FourBitFacts &) const = default;
 };
 // Of a tensor that is in four bits; empty: it is not. Before its bytes are there, as the quantization_config says.
@@ -94,6 +95,10 @@ std::string four_bits_name(const Tensor &tensor, const ScaleScheme &scheme);
 // exist.
 Result<std::shared_ptr<const FourBits>>
 find_four_bits(const Tensor &tensor, const ScaleScheme &scheme, const FindPart &find);
+
+// Its columns, those of a group side by side, where they are not so in the file. Empty: all groups but the last do not
+// have group_columns of them.
+std::vector<int32_t> column_order(const FourBits &four_bits);
 
 // Rows [begin, begin + count) of the parts. codes: [count, columns / 2], column c in bits 4 (c % 2) .. of its byte;
 // columns are a multiple of 8.

@@ -28,11 +28,14 @@ constexpr int64_t batchllm_stats::*summed_counts[] = {
     &batchllm_stats::groups,
     &batchllm_stats::constrained_results,
     &batchllm_stats::cut_off_results,
+    &batchllm_stats::adapters,
+    &batchllm_stats::adapter_loads,
+    &batchllm_stats::adapter_load_bytes,
 };
 constexpr double batchllm_stats::*summed_seconds[] = {
     &batchllm_stats::tokenize_seconds, &batchllm_stats::plan_seconds,
     &batchllm_stats::schedule_seconds, &batchllm_stats::backend_seconds,
-    &batchllm_stats::run_seconds,
+    &batchllm_stats::run_seconds,      &batchllm_stats::adapter_wait_seconds,
 };
 
 // The name of a row's status: "ROW_TOO_LONG".

@@ -149,6 +149,7 @@ Status Engine::run_step() {
             failed_ = place_run_answer();
         }
         if (failed_.ok()) warn_of_cut_off();
+        if (failed_.ok() && all_done()) warn_of_adapter_loads();
         if (failed_.ok() && all_done()) observers_->all_done();
     } catch (const std::bad_alloc &) {
         // Short enough for a std::string not to allocate.
@@ -251,6 +252,23 @@ void Engine::warn_of_cut_off() {
     try {
         const std::string warning = answers_.take_warning(all_done());
         if (!warning.empty()) observers_->warn(warning);
+    } catch (const std::bad_alloc &) {}
+}
+
+// If memory runs out, the warning is left out.
+void Engine::warn_of_adapter_loads() {
+    batchllm_stats stats{};
+    placement_.add_to(&stats);
+    constexpr int64_t many = 4; // loads of an adapter on a device
+    const auto devices = static_cast<int64_t>(placement_.devices().size());
+    if (warned_of_loads_ || stats.adapter_loads <= many * devices * stats.adapters) return;
+    warned_of_loads_ = true;
+    try {
+        observers_->warn(std::to_string(stats.adapters) + " adapters were loaded " +
+                         std::to_string(stats.adapter_loads) + " times, " +
+                         std::to_string(stats.adapter_load_bytes >> 20) +
+                         " MiB in all: with more adapter_memory_bytes (--adapter-memory), or more "
+                         "rows added at a time, they would be loaded less often");
     } catch (const std::bad_alloc &) {}
 }
 

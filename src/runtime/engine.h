@@ -85,6 +85,7 @@ class Engine {
     Status run_step();
     Status place_run_answer();
     void warn_of_cut_off();
+    void warn_of_adapter_loads();
     Status run_ahead(Lane *lane);
     Status fail_without_adapter(Lane *lane);
     Status sample(Lane *lane);
@@ -104,6 +105,7 @@ class Engine {
     AdapterLibrary adapters_; // the lanes read from it
     Placement placement_;
     Status failed_;
+    bool warned_of_loads_ = false;
     bool running_ = false; // prevents step and run from being called from run's own callback
     std::atomic<bool> interrupted_{false};
 };

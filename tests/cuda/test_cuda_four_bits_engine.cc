@@ -34,9 +34,9 @@ void scores_are_as_good_as_those_of_expanded_weights(void **) {
         const double expanded = error_of_scores(golden, {"expanded", "none"});
         // A rounding may change a token's experts.
         const double most = has_experts(golden) ? 2.5 * expanded + 0.1 : 1.3 * expanded + 0.01;
-        for (const Way &way : {Way{"packed"}, Way{"sm80", "stored", "tuning=0,attention=sm80"},
-                               Way{"tuned", "stored", "tuning=1"},
-                               Way{"steps of 64", "stored", "tuning=0", 64}}) {
+        for (const Way &way :
+             {Way{"packed"}, Way{"sm80", "stored", "tuning=0,attention=sm80"},
+              Way{"tuned", "stored", "tuning=1"}, Way{"steps of 64", "stored", "tuning=0", 64}}) {
             good &= error_of_scores(golden, way) < most;
         }
     }
@@ -46,8 +46,8 @@ void scores_are_as_good_as_those_of_expanded_weights(void **) {
 // In bf16, a choice between tokens that are nearly as likely may fall otherwise.
 void tokens_are_those_of_expanded_weights_but_for_near_choices(void **) {
     Compared all, reproducible;
-    const Way exact{"reproducible", "stored", "tuning=0", 0, BATCHLLM_ENLARGE_OPTIMAL, 1, 0, false,
-                    false, 1};
+    const Way exact{"reproducible", "stored", "tuning=0", 0, BATCHLLM_ENLARGE_OPTIMAL, 1, 0,
+                    false,          false,    1};
     Way narrow = exact;
     narrow.step_tokens = 64;
     narrow.backwards = true;

@@ -121,6 +121,7 @@ void steps_are_those_of_expanded_weights(void **) {
         {"phi3_awq", "some weights in int4", true, 0.02},
         {"phi3_gptq_v2", "some weights in int4", false, 0.02},
         {"llama_gptq_sym", "some weights in int4", true, 0.02},
+        {"llama_ct_packed", "some weights in int4", false, 0.02}, // down: columns in another order
         {"llama_ct_mxfp4", "some weights in mxfp4", false, 0.02},
         {"llama_ct_nvfp4", "weights in nvfp4", false, 0.02},
         {"qwen3_moe_gptq", "weights in int4", true, 0.1},
@@ -161,9 +162,9 @@ void steps_are_those_of_expanded_weights(void **) {
 
 // What cannot stay in four bits says why.
 void what_is_expanded_is_said(void **) {
-    for (const auto &[golden, why] : {std::pair("qwen2_gptq_act_order", "g_idx"),
-                                      std::pair("llama_ct_packed", "g_idx"),
-                                      std::pair("llama_awq", "padded")}) {
+    for (const auto &[golden, why] :
+         {std::pair("qwen2_gptq_act_order", "multiples of 32"),
+          std::pair("llama_ct_packed", "g_idx"), std::pair("llama_awq", "padded")}) {
         auto model = load_model(std::string("golden/") + golden);
         check(model.status());
         const Ran ran = run_steps(**model, DType::bf16, {"packed"});
@@ -175,9 +176,10 @@ void what_is_expanded_is_said(void **) {
 
 // Made up weights, as for measuring: packed where the configuration says so.
 void random_weights_are_packed_as_the_configuration_says(void **) {
-    for (const auto &[golden, type] : {std::pair("llama_ct_nvfp4", "bf16, weights in nvfp4"),
-                                       std::pair("qwen3_moe_gptq", "bf16, weights in int4"),
-                                       std::pair("llama_ct_mxfp4", "bf16, some weights in mxfp4")}) {
+    for (const auto &[golden, type] :
+         {std::pair("llama_ct_nvfp4", "bf16, weights in nvfp4"),
+          std::pair("qwen3_moe_gptq", "bf16, weights in int4"),
+          std::pair("llama_ct_mxfp4", "bf16, some weights in mxfp4")}) {
         auto described = describe_model(std::string("golden/") + golden);
         check(described.status());
         ForwardOptions options;

@@ -220,8 +220,22 @@ void a_matrix_stays_in_four_bits_if_all_parts_can(void **) {
     other.group_columns = 48;
     refused(other, DType::bf16, "multiples of 32");
     other = facts;
-    const int32_t order[256] = {};
-    other.group_of = reinterpret_cast<const std::byte *>(order);
+    other.columns = 256;
+    std::vector<int32_t> groups(256);
+    for (int32_t c = 0; c < 256; ++c) groups[static_cast<size_t>(c)] = c % 2;
+    other.group_of = reinterpret_cast<const std::byte *>(groups.data());
+    assert_true(fit(other, DType::bf16).packing->ordered);
+    const std::vector<int32_t> order = column_order(other);
+    assert_true(order[0] == 0 && order[1] == 2 && order[127] == 254 && order[128] == 1);
+    const Tensor *ordered = tensor(other);
+    assert_false(packed_fit(model, ExpertMatrix{64, 256, {{ordered, ordered}}}, DType::bf16)
+                     .packing.has_value());
+    std::vector<int32_t> otherwise(groups.rbegin(), groups.rend());
+    FourBits reverse = other;
+    reverse.group_of = reinterpret_cast<const std::byte *>(otherwise.data());
+    const MatrixSource apart{64, 256, {{ordered, 0}, {tensor(reverse), 32}}, {}};
+    assert_non_null(std::strstr(packed_fit(model, apart, DType::bf16).refusal, "g_idx"));
+    groups[1] = 0; // 129 and 127 columns
     refused(other, DType::bf16, "g_idx");
     other = facts;
     other.scale_type = DType::f32;

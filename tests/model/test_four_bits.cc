@@ -290,7 +290,8 @@ void check_parts(const Tensor &tensor) {
         bytes(size(from.groups));
     read_rows(tensor, 0, tensor.rows, DType::f32, whole.data());
     const int64_t cut = tensor.rows / 3; // rows in two parts
-    for (const auto &[begin, count] : {std::pair(int64_t{0}, cut), std::pair(cut, tensor.rows - cut)}) {
+    for (const auto &[begin, count] :
+         {std::pair(int64_t{0}, cut), std::pair(cut, tensor.rows - cut)}) {
         read_codes(tensor, begin, count, codes.data() + begin * tensor.columns / 2);
         if (from.kind == FourBitKind::int4) {
             read_scales_and_zeros(tensor, begin, count, scales.data() + begin * from.groups,
@@ -307,10 +308,9 @@ void check_parts(const Tensor &tensor) {
             const int code = codes[i / 2] >> (c % 2 * 4) & 15;
             const float number = code < 8 ? sizes[code] : -sizes[code - 8];
             const float made =
-                from.kind == FourBitKind::int4 ? static_cast<float>(code - zeros[g]) * scales[g]
-                : from.kind == FourBitKind::mxfp4
-                    ? std::ldexp(number, bytes[g] - 127)
-                    : number * e4m3_to_float(bytes[g]) * from.factor;
+                from.kind == FourBitKind::int4    ? static_cast<float>(code - zeros[g]) * scales[g]
+                : from.kind == FourBitKind::mxfp4 ? std::ldexp(number, bytes[g] - 127)
+                                                  : number * e4m3_to_float(bytes[g]) * from.factor;
             assert_true(made == whole[i]);
             if (from.kind == FourBitKind::mxfp4) assert_true(bytes[g] <= facts->largest_power);
         }
@@ -346,8 +346,8 @@ std::vector<Checkpoint4> all_forms() {
         all.push_back(make_checkpoint(form,
                                       form == Form::mxfp4   ? mx
                                       : form == Form::nvfp4 ? nv
-                                      : compressed        ? odd
-                                                          : even,
+                                      : compressed          ? odd
+                                                            : even,
                                       false));
         if (form == Form::awq || form >= Form::mxfp4) continue;
         all.push_back(make_checkpoint(form, compressed ? odd : even, true));
@@ -430,13 +430,12 @@ void every_tensor_of_a_matrix_must_be_there_of_its_type_and_shape(void **) {
                            "model.safetensors"});
             }
             from = whole;
-            from.entries[name].type = entry.type == "F32"   ? "I32"
-                                      : entry.type == "I32" ? "F32"
-                                      : entry.type == "I64" ? "F64"
-                                      : entry.type == "U8"  ? "I8"
-                                      : entry.type == "F8_E4M3"
-                                          ? "I8"
-                                          : "I16";
+            from.entries[name].type = entry.type == "F32"       ? "I32"
+                                      : entry.type == "I32"     ? "F32"
+                                      : entry.type == "I64"     ? "F64"
+                                      : entry.type == "U8"      ? "I8"
+                                      : entry.type == "F8_E4M3" ? "I8"
+                                                                : "I16";
             must_fail(load(from).status(), unsupported, {name, "type", from.entries[name].type});
             for (const bool flat : {true, false}) {
                 from = whole;
@@ -755,8 +754,9 @@ void experts_in_mxfp4_are_held_to_their_shapes_and_scales(void **) {
 
 // What a description says without the files is what the files have, where the configuration says it at all.
 void descriptions_know_what_is_in_four_bits(void **) {
-    for (const char *name : {"llama_awq", "llama_gptq_sym", "llama_ct_mxfp4", "llama_ct_nvfp4", "gpt_oss_mxfp4",
-                             "qwen3_moe_gptq", "qwen3_moe_modelopt_nvfp4", "qwen3_ct_packed_asym"}) {
+    for (const char *name :
+         {"llama_awq", "llama_gptq_sym", "llama_ct_mxfp4", "llama_ct_nvfp4", "gpt_oss_mxfp4",
+          "qwen3_moe_gptq", "qwen3_moe_modelopt_nvfp4", "qwen3_ct_packed_asym"}) {
         const std::string directory = std::string("golden/") + name;
         const auto described = describe_model(directory);
         const auto loaded = load_model(directory);

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "../../bench/predict_job.h"
+#include "backend/sim/device_memory.h"
 #include "base/cache_path.h"
 #include "base/file.h"
-#include "backend/sim/device_memory.h"
 #include "batchllm.h"
 #include "runtime/common_prefix_cost.h"
 #include "runtime/device_probe.h"
@@ -309,7 +309,7 @@ void what_cannot_be_predicted_says_why(void **) {
     const std::string bad = model.file("bad.json");
     assert_int_equal(predict_rows(rows, plan, model.path(), bad.c_str(), 0, &out),
                      BATCHLLM_ERROR_INVALID_ARGUMENT);
-    assert_non_null(std::strstr(batchllm_last_error(), "memory_bytes"));
+    assert_non_null(std::strstr(batchllm_last_error(), "gpu"));
     const std::string old = model.file("old.json");
     assert_int_equal(predict_rows(rows, plan, model.path(), old.c_str(), 0, &out),
                      BATCHLLM_ERROR_INVALID_ARGUMENT);

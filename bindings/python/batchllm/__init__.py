@@ -17,6 +17,7 @@ from .columns import Texts, Tokens
 from .demo import demo_model
 from .engine import Engine
 from .errors import (
+    AdapterFormatError,
     BackendUnavailableError,
     ClosedError,
     DeniedFileError,
@@ -61,6 +62,7 @@ if _TYPE_CHECKING:
 __version__ = ".".join(str(_version() >> shift & 255) for shift in (16, 8, 0))
 
 __all__ = [
+    "AdapterFormatError",
     "BackendUnavailableError",
     "ClosedError",
     "Decoded",

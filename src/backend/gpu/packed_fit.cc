@@ -14,7 +14,6 @@ PackedFit refused(const char *why) { return {std::nullopt, why}; }
 
 PackedFit int4(const FourBitFacts &facts, int64_t columns, DType element) {
     Packing packing;
-    if (facts.any_order) return refused("columns of a group are not next to each other (g_idx)");
     const bool one = facts.group_columns >= columns;
     if (!one && facts.group_columns % 32 != 0) {
         return refused("their groups of columns are not multiples of 32");
@@ -26,7 +25,20 @@ PackedFit int4(const FourBitFacts &facts, int64_t columns, DType element) {
         return refused("their scales in bf16 do not fit f16");
     }
     packing.split = element != facts.scale_type;
+    packing.ordered = facts.any_order;
     return {packing, nullptr};
+}
+
+// Whether the columns of all parts have one order, in which groups follow one another.
+bool same_order(const std::vector<const Tensor *> &parts) {
+    std::vector<int32_t> first;
+    for (const Tensor *part : parts) {
+        if (part->four_bits == nullptr) continue; // not loaded, or not there
+        const std::vector<int32_t> own = column_order(*part->four_bits);
+        if (first.empty()) first = own;
+        if (own.empty() || own != first) return false;
+    }
+    return true;
 }
 
 } // namespace
@@ -52,11 +64,14 @@ PackedFit packed_fit(const Model &model, const std::vector<const Tensor *> &part
     if (!facts || element == DType::f32) return {};
     if (others) return refused("other parts of their matrices are not in four bits");
     if (columns % 8 != 0) return refused("their columns are no multiple of 8");
+    if (facts->any_order && !same_order(parts)) {
+        return refused(
+            "the columns of a group are in different orders in parts of a matrix (g_idx)");
+    }
     if (facts->kind == FourBitKind::int4) return int4(*facts, columns, element);
     if (element == DType::f16) return refused("products of e2m1 are in bf16 alone");
     Packing packing;
-    packing.form =
-        facts->kind == FourBitKind::mxfp4 ? PackedForm::mxfp4 : PackedForm::nvfp4;
+    packing.form = facts->kind == FourBitKind::mxfp4 ? PackedForm::mxfp4 : PackedForm::nvfp4;
     if (facts->largest_power > largest_power) return refused("a scale is above 2");
     return {packing, nullptr};
 }

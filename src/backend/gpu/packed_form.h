@@ -28,7 +28,10 @@ struct Packing {
     bool split = false; // int4: its scales have more bits than an element
     // Rows of gate and of up take turns, eight each.
     bool turns = false;
-    const float *factors = nullptr; // on the device: [rows], or of experts [experts, rows]; null: 1
+    bool ordered = false; // packed columns are columns of W in another order
+    // On the device: [rows], or of experts [experts, rows], null: 1; and [columns], where ordered, the columns of W.
+    const float *factors = nullptr;
+    const int32_t *order = nullptr;
 };
 
 } // namespace batchllm

@@ -65,6 +65,7 @@ void add_activations(const Model &model, const StepForm &form, int64_t rows, Ste
     of[attended_scales] = rows * form.attended_scales * number;
     of[activated_scales] = rows * form.activated_scales * number;
     of[expanded] = form.expanded * dtype_bytes(form.element);
+    of[taken] = element * form.taken;
     for (const Rope &rope : model.ropes) {
         of[angles] += rows * static_cast<int64_t>(rope.frequencies.size()) * 2 * number;
     }

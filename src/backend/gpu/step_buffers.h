@@ -63,6 +63,8 @@ struct StepForm {
     bool experts_in_e4m3 = false;
     // Elements of the largest of the layers' matrices that are in four bits, which wide steps expand.
     int64_t expanded = 0;
+    // Columns of the widest of those whose columns are packed in another order: so wide are rows in that order.
+    int64_t taken = 0;
 };
 // bf16 has the range of f32. f16 does not, and residual streams outgrow it.
 constexpr DType residual_type(DType element) {
@@ -85,9 +87,10 @@ enum class StepBuffer : uint8_t {
     attended_scales,
     activated_scales,
     expanded, // [StepForm::expanded]
-    angles,  // for all ropes [rows, dims / 2] cos, sin
-    logits,  // [logits_rows, head_rows()] f32
-    samples, // [rows]
+    taken,    // [rows, StepForm::taken]
+    angles,   // for all ropes [rows, dims / 2] cos, sin
+    logits,   // [logits_rows, head_rows()] f32
+    samples,  // [rows]
     // Attention.
     partial_out, // [partials * rows, heads, padded] f32
     partial_lse, // [partials * rows, heads]

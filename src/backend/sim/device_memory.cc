@@ -15,8 +15,7 @@ constexpr int64_t driver_bytes = int64_t{1151} << 20;
 constexpr int64_t cpu_bytes = int64_t{2} << 30;
 
 // Calls act(rows, columns, packing, matrices) with those that stay in four bits; matrices: experts, or 1.
-template <typename Act>
-void for_each_packed(const Model &model, DType element, const Act &act) {
+template <typename Act> void for_each_packed(const Model &model, DType element, const Act &act) {
     for (const Layer &layer : model.layers) {
         const PackedLayer packed = packed_layer(model, layer, element);
         const auto one = [&](const std::optional<Packing> &packing, int64_t rows, int64_t columns,
@@ -66,15 +65,13 @@ StepForm form_on_gpu(const Model &model, const std::string &compute_type, bool r
     if (compute_type == "f32") form.element = DType::f32;
     if (compute_type == "f16" || (any && model.dtype == DType::f16)) form.element = DType::f16;
     form.residual = residual_type(form.element);
-    if (reproducible) {
-        form.partials = most_partials(model.max_positions);
-    } else {
-        for_each_packed(model, form.element,
-                        [&](int64_t rows, int64_t columns, const Packing &, int64_t matrices) {
-                            if (matrices > 1) return;
-                            form.expanded = std::max(form.expanded, rows * columns);
-                        });
-    }
+    if (reproducible) form.partials = most_partials(model.max_positions);
+    for_each_packed(model, form.element,
+                    [&](int64_t rows, int64_t columns, const Packing &packing, int64_t matrices) {
+                        if (matrices > 1) return;
+                        if (packing.ordered) form.taken = std::max(form.taken, columns);
+                        if (!reproducible) form.expanded = std::max(form.expanded, rows * columns);
+                    });
     return form;
 }
 

@@ -43,7 +43,7 @@ double element_seconds(const std::vector<DeviceCosts::Product> &known, double ro
 struct PackedShare {
     double rows, share;
 };
-constexpr PackedShare packed_products[] = {{16, 0.38},  {64, 0.44},   {128, 0.6},   {256, 1.02},
+constexpr PackedShare packed_products[] = {{16, 0.38},  {64, 0.44},   {128, 0.6},  {256, 1.02},
                                            {512, 1.25}, {1024, 1.22}, {4096, 1.1}, {16384, 1.03}};
 constexpr PackedShare packed_experts[] = {{8, 0.34},  {32, 0.38}, {64, 0.46},
                                           {128, 0.7}, {512, 1},   {2048, 1.06}};
