@@ -14,11 +14,9 @@ using namespace batchllm;
 namespace {
 
 struct Job {
-    Job(int32_t slots, int64_t bytes, std::vector<int64_t> sizes)
-        : slots(slots, bytes), count(slots), room(bytes), sizes(std::move(sizes)) {
-        for (size_t i = 0; i < this->sizes.size(); ++i) {
-            this->slots.add(static_cast<int32_t>(i), this->sizes[i]);
-        }
+    Job(int32_t slot_count, int64_t bytes, std::vector<int64_t> sizes_of)
+        : slots(slot_count, bytes), count(slot_count), room(bytes), sizes(std::move(sizes_of)) {
+        for (size_t i = 0; i < sizes.size(); ++i) slots.add(static_cast<int32_t>(i), sizes[i]);
     }
 
     // Carries out the changes as a device would.
