@@ -74,6 +74,22 @@ void add_activations(const Model &model, const StepForm &form, int64_t rows, Ste
     of[samples] = rows * sample_bytes;
 }
 
+void add_latents(const Model &model, const StepForm &form, int64_t rows, StepBuffers *out) {
+    StepBuffers &of = *out;
+    const int64_t element = rows * dtype_bytes(form.element);
+    const auto raise = [&](StepBuffer buffer, int64_t columns) {
+        of[buffer] = std::max(of[buffer], element * columns);
+    };
+    for (const Layer &layer : model.layers) {
+        const Attention *a = layer.attention();
+        if (a == nullptr || !a->latent) continue;
+        raise(latent_normed, a->latent.q_down.rows());
+        raise(latent_of_down, a->latent.q_down ? a->q.rows() : 0);
+        raise(latent_queries, int64_t{a->heads} * padded_key_dim(*a));
+        raise(latent_made, int64_t{a->heads} * padded_value_dim(*a));
+    }
+}
+
 // In f32, attention has no partials and no worklist.
 void add_attention(const Model &model, const StepForm &form, int64_t rows, StepBuffers *out) {
     if (form.element == DType::f32) return;
@@ -148,6 +164,11 @@ int64_t first_rows(const Mixer &mixer) {
     return std::visit(
         Visitor{[](const NoMixer &) { return int64_t{0}; },
                 [](const Attention &a) {
+                    const Latent &latent = a.latent;
+                    if (latent) {
+                        const Weight &q = latent.q_down ? latent.q_down : a.q;
+                        return rounded_up(q.rows() + latent.down.rows(), 16);
+                    }
                     const int64_t heads = (a.gated ? 2 : 1) * int64_t{a.heads};
                     return (heads + (a.kv_layer < 0 ? 2 * a.kv_heads : 0)) *
                            padded_head_dim(a.head_dim);
@@ -162,7 +183,10 @@ int64_t first_rows(const Mixer &mixer) {
 int64_t last_columns(const Mixer &mixer) {
     return std::visit(
         Visitor{[](const NoMixer &) { return int64_t{0}; },
-                [](const Attention &a) { return int64_t{a.heads} * padded_head_dim(a.head_dim); },
+                [](const Attention &a) {
+                    return a.latent ? a.result_size()
+                                    : int64_t{a.heads} * padded_head_dim(a.head_dim);
+                },
                 [](const LinearAttention &linear) { return linear.values_size(); },
                 [](const ShortConvolution &convolution) { return convolution.channels(); }},
         mixer);
@@ -178,11 +202,16 @@ AttentionShapes attention_shapes(const Model &model) {
             shapes.of_layer.push_back(SIZE_MAX);
             continue;
         }
-        const AttentionShape shape{a->window, a->heads, a->kv_heads, padded_head_dim(a->head_dim),
+        const AttentionShape shape{a->window,
+                                   a->heads,
+                                   a->kv_heads,
+                                   padded_key_dim(*a),
+                                   padded_value_dim(*a),
                                    static_cast<size_t>(a->kv_group)};
         const auto same = [&](const AttentionShape &s) {
             return s.window == shape.window && s.heads == shape.heads &&
-                   s.kv_heads == shape.kv_heads && s.head_dim == shape.head_dim;
+                   s.kv_heads == shape.kv_heads && s.head_dim == shape.head_dim &&
+                   s.value_dim == shape.value_dim;
         };
         const auto found = std::find_if(shapes.all.begin(), shapes.all.end(), same);
         shapes.of_layer.push_back(static_cast<size_t>(found - shapes.all.begin()));
@@ -214,6 +243,7 @@ int64_t staging_bytes(int64_t step_tokens) {
 StepBuffers step_buffers(const Model &model, const StepForm &form, int64_t rows) {
     StepBuffers of;
     add_activations(model, form, rows, &of);
+    add_latents(model, form, rows, &of);
     add_attention(model, form, rows, &of);
     add_states(model, form, rows, &of);
     add_experts(model, form, rows, &of);
