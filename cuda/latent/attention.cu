@@ -17,8 +17,8 @@ constexpr int kChunks = kMatrixRows / kRows; // blocks of rows that an item may 
 // Blocks: of 64 elements of a value; a key has one more.
 template <int Blocks> struct Layout {
     static constexpr int kKeyDim = (Blocks + 1) * 64, kValueDim = Blocks * 64;
-    static constexpr int kKeys = kRows * kKeyDim * 2;        // after the queries
-    static constexpr int kWeights = 2 * kKeys;               // [64 rows][64 keys]
+    static constexpr int kKeys = kRows * kKeyDim * 2;         // after the queries
+    static constexpr int kWeights = 2 * kKeys;                // [64 rows][64 keys]
     static constexpr int kMaxima = kWeights + kRows * 64 * 2; // [2][64] f32
     static constexpr int kSums = kMaxima + 2 * kRows * 4;
     static constexpr int kBytes = kSums + 2 * kRows * 4;
@@ -36,8 +36,7 @@ template <typename T, int Blocks> class Tile {
   public:
     __device__ Tile(const AttentionArguments &a, const AttentionItem &item, int first, char *shared)
         : a_(a), item_(item), first_(first), count_(item.row_count * a.heads - first),
-          shared_(shared_address(shared)),
-          maxima_(reinterpret_cast<float *>(shared + L::kMaxima)),
+          shared_(shared_address(shared)), maxima_(reinterpret_cast<float *>(shared + L::kMaxima)),
           sums_(reinterpret_cast<float *>(shared + L::kSums)) {}
 
     __device__ void run() {
@@ -97,8 +96,8 @@ template <typename T, int Blocks> class Tile {
         for (int k = 0; k < L::kKeyDim / 16; ++k) {
             const uint32_t block = static_cast<uint32_t>(k / 4 * (kRows * 128));
             uint32_t q[4];
-            load_matrix(q, chunk_at(shared_ + block, group() * 16 + lane() % 16,
-                                    k % 4 * 2 + lane() / 16));
+            load_matrix(
+                q, chunk_at(shared_ + block, group() * 16 + lane() % 16, k % 4 * 2 + lane() / 16));
 #pragma unroll
             for (int n = 0; n < 2; ++n) {
                 uint32_t b[4];
@@ -140,8 +139,7 @@ template <typename T, int Blocks> class Tile {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int row = group() * 16 + lane() / 4 + i * 8;
-            const float next =
-                fmaxf(maximum_[i], fmaxf(maxima_[row], maxima_[kRows + row]));
+            const float next = fmaxf(maximum_[i], fmaxf(maxima_[row], maxima_[kRows + row]));
             const float base = next == -INFINITY ? 0.0f : next * c;
             const float factor = exp2_approximate(maximum_[i] * c - base);
             maximum_[i] = next;

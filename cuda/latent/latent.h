@@ -37,7 +37,8 @@ cudaError_t launch_head_products(const HeadProductArguments &arguments, cudaStre
 // The first product's results: queries' latents, normed, and keys to their pages.
 struct LatentKeyArguments {
     DType element;
-    const void *x;     // [tokens, stride]: a query's [q_rank], or something else, then from `at` on the key's latent and turned part
+    const void *
+        x; // [tokens, stride]: a query's [q_rank], or something else, then from `at` on the key's latent and turned part
     const float *bias; // [stride] or null
     int32_t stride, at;
     int32_t q_rank; // 0: queries have no latent

@@ -61,8 +61,8 @@ template <typename T> __global__ void __launch_bounds__(kProductThreads)
 #pragma unroll
             for (int n = 0; n < kTile / 16; ++n) {
                 uint32_t right[4];
-                load_matrix(right, chunk_at(of_w, n * 16 + lane / 16 * 8 + lane % 8,
-                                            2 * k + lane / 8 % 2));
+                load_matrix(
+                    right, chunk_at(of_w, n * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
                 mma_sync(sum[2 * n], left, right[0], right[1], T());
                 mma_sync(sum[2 * n + 1], left, right[2], right[3], T());
             }
@@ -89,8 +89,7 @@ __global__ void head_products_f32(const __grid_constant__ HeadProductArguments a
     if (row >= a.rows) return;
     const int64_t token = blockIdx.x;
     const float *x = static_cast<const float *>(a.x) + token * a.x_stride + head * a.x_head;
-    const float *w =
-        static_cast<const float *>(a.w) + (int64_t{head} * a.rows + row) * a.columns;
+    const float *w = static_cast<const float *>(a.w) + (int64_t{head} * a.rows + row) * a.columns;
     float sum = 0;
     for (int k = 0; k < a.columns; ++k) sum += x[k] * w[k];
     static_cast<float *>(a.y)[token * a.y_stride + head * a.y_head + row] = sum;

@@ -45,6 +45,10 @@ void add_activations(const Model &model, const StepForm &form, int64_t rows, Ste
     for (const Layer &layer : model.layers) {
         most_first = std::max(most_first, first_rows(layer.mixer));
         most_last = std::max(most_last, last_columns(layer.mixer));
+        // Which then also holds what of the last product's input is gathered.
+        if (layer.attention() != nullptr && layer.attention()->latent) {
+            most_first = std::max(most_first, last_columns(layer.mixer));
+        }
         const FeedForward *feed = layer.feed_forward();
         if (feed == nullptr) continue;
         most_gate_up = std::max(most_gate_up, (feed->gate ? 2 : 1) * int64_t{feed->width});
