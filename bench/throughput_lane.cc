@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <memory>
-#include <vector>
 
+#include "../tests/helpers/whole_plan.h"
 #include "clock.h"
 #include "runtime/lane.h"
 
@@ -34,7 +34,6 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
     const BackendInfo &info = backend->info();
     SchedulerOptions scheduling;
     scheduling.max_requests = static_cast<int64_t>(arguments.cap);
-    scheduling.order = arguments.arrival ? BATCHLLM_ORDER_ARRIVAL : BATCHLLM_ORDER_DECODE_FIRST;
     Lane lane(0, std::make_unique<Borrowed>(backend), scheduling);
     const JobRequests requests(rows, job);
 
@@ -43,11 +42,12 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
     m.attention = AttentionFloor(model, static_cast<int32_t>(key_bytes));
     m.host = -backend->host_seconds();
     const auto start = Clock::now();
-    RETURN_IF_ERROR(lane.scheduler().add(plan, requests.held));
+    RETURN_IF_ERROR(add_plan(lane.scheduler(), plan, requests.held));
     while (true) {
         auto lap = Clock::now();
         while (lane.takes_another() && (probe == nullptr || !probe->done())) {
-            const TokenBatch &batch = lane.next_batch();
+            ASSIGN_OR_RETURN(const TokenBatch *next, lane.next_batch());
+            const TokenBatch &batch = *next;
             m.scheduler += seconds_since(lap);
             if (batch.tokens.empty()) break;
             RETURN_IF_ERROR(lane.forward(batch));

@@ -101,6 +101,7 @@ extern "C" {
 #define BATCHLLM_ERROR_JOURNAL_MISMATCH                                                            \
     25                                   /* another job's journal; the text names the difference */
 #define BATCHLLM_ERROR_JOURNAL_EXISTS 26 /* an output that is to be neither resumed nor replaced */
+#define BATCHLLM_ERROR_ADAPTER_FORMAT 27 /* adapter_config.json, adapter_model.safetensors */
 /* Backends. */
 #define BATCHLLM_ERROR_BACKEND_UNAVAILABLE 40 /* no such backend here: no driver, no device */
 #define BATCHLLM_ERROR_DEVICE 41              /* the device failed; the engine stays failed */
@@ -116,6 +117,7 @@ extern "C" {
 #define BATCHLLM_ERROR_ROW_NOT_A_NUMBER 67 /* one of its logits or hidden states is not finite */
 #define BATCHLLM_ERROR_ROW_CONSTRAINT 68   /* the row's constraint failed; the text says why */
 #define BATCHLLM_ERROR_ROW_NULL 69         /* a cell that the row's prompt needs is null */
+#define BATCHLLM_ERROR_ROW_ADAPTER 70      /* its adapter cannot be read again, or has changed */
 
 /* (major << 16) | (minor << 8) | patch of the library that runs. Any thread. */
 BATCHLLM_API uint32_t batchllm_version(void);
@@ -152,7 +154,7 @@ typedef void (*batchllm_log_function)(void *user, int32_t level, const char *mes
 
 typedef struct batchllm_engine_options {
     uint32_t struct_size;
-    int32_t threads; /* CPU threads; 0: every core this process may use */
+    int32_t reserved; /* 0, else INVALID_ARGUMENT */
 
     /* What runs, and on what. */
     const char *model_dir; /* Hugging Face directory. NULL is allowed with backend "sim" */
@@ -191,6 +193,8 @@ typedef struct batchllm_engine_options {
     int64_t step_tokens;        /* maximum tokens computed in a step; 0: chosen by the backend */
     int64_t max_request_tokens; /* longest prompt plus output; 0: what the model states */
     int64_t max_requests;       /* maximum requests running at once; 0: limited only by memory */
+    int32_t threads;            /* CPU threads; 0: every core this process may use */
+    int32_t reserved2;          /* 0, else INVALID_ARGUMENT */
 
     /* Sharing and order. */
     int32_t enlarge;           /* BATCHLLM_ENLARGE_ */
@@ -217,6 +221,11 @@ typedef struct batchllm_engine_options {
     /* A CSV file with one line per batch, replaced if it exists; NULL: none. Its columns: step,
      * milliseconds, decode_tokens, own_tokens, prefix_tokens, requests, pages_used, device. */
     const char *timeline_path;
+
+    /* Most memory on each device for the adapters of running rows; rows whose adapters do not fit
+     * wait. 0: 1/16 of the memory that is free after loading on a CPU, at most 2 GiB; on a GPU at
+     * most 2 GiB, taken when the first adapter is loaded. */
+    int64_t adapter_memory_bytes;
 } batchllm_engine_options;
 
 /* Fills in the defaults. struct_size: sizeof(batchllm_engine_options) as the caller compiled it. */
@@ -244,6 +253,9 @@ BATCHLLM_API void batchllm_engine_options_init(batchllm_engine_options *options,
 
 /* A constraint on the output of a row: see batchllm_constraint_create. */
 typedef struct batchllm_constraint batchllm_constraint;
+
+/* A change to the model for the rows that name it: see batchllm_adapter_load. */
+typedef struct batchllm_adapter batchllm_adapter;
 
 typedef struct batchllm_params {
     uint32_t struct_size;
@@ -312,6 +324,9 @@ typedef struct batchllm_params {
 
     int32_t skip_special; /* nonzero (default): the text has no special tokens; 0: it has them. Stop
                              strings are looked for in the text */
+
+    /* Any task. Of the same engine; NULL (default): none, the model as it is. */
+    const batchllm_adapter *adapter;
 } batchllm_params;
 
 BATCHLLM_API void batchllm_params_init(batchllm_params *params, size_t struct_size);
@@ -361,7 +376,9 @@ BATCHLLM_API int32_t batchllm_engine_check_params(batchllm_engine *engine,
  */
 
 #define BATCHLLM_CONSTRAINT_CHOICES 1     /* one of `choices` */
-#define BATCHLLM_CONSTRAINT_REGEX 2       /* the whole output matches: Python's `re` dialect */
+/* The whole output matches: Python's `re` with re.ASCII, so \w, \d, \s and \b know ASCII alone;
+ * \p{L} is any letter. */
+#define BATCHLLM_CONSTRAINT_REGEX 2
 #define BATCHLLM_CONSTRAINT_JSON_SCHEMA 3 /* draft 4, 6, 7, 2019-09 or 2020-12 */
 #define BATCHLLM_CONSTRAINT_GBNF 4        /* a grammar in llama.cpp's GBNF */
 #define BATCHLLM_CONSTRAINT_LARK 5        /* a grammar in Lark's language */
@@ -406,8 +423,9 @@ BATCHLLM_API void batchllm_constraint_options_init(batchllm_constraint_options *
  * thread, even while another one uses the engine, but not during batchllm_engine_destroy. Bounded
  * in time and memory. Errors: INVALID_ARGUMENT for an invalid text, with the place in it, and for a
  * schema that no value satisfies; UNSUPPORTED for requirements that cannot be enforced exactly, by
- * keyword and path, for a constraint that is too large, and for a tokenizer that constraints cannot
- * work with; STATE if the engine has no tokenizer. */
+ * keyword and path, for a constraint that is too large (if an engine is given many such, each may
+ * take less), and for a tokenizer that constraints cannot work with; STATE if the engine has no
+ * tokenizer. */
 BATCHLLM_API int32_t batchllm_constraint_create(batchllm_engine *engine,
                                                 const batchllm_constraint_options *options,
                                                 batchllm_constraint **out);
@@ -418,6 +436,51 @@ BATCHLLM_API void batchllm_constraint_destroy(batchllm_constraint *constraint);
 /* The requirements of a loose schema that are not enforced: UTF-8, one line each, without a line
  * feed after the last; "" if there are none. Valid until the constraint is destroyed. Any thread. */
 BATCHLLM_API const char *batchllm_constraint_warnings(const batchllm_constraint *constraint);
+
+/* ---- Adapters --------------------------------------------------------------------------------
+ *
+ * An adapter (LoRA) is a small change to the model: with it, a matrix W of the model counts as
+ * W + scale * B A. Each row may name one, for any task, and rows with different adapters and none
+ * run together. Rows share prefixes, and equal rows are computed once, only if their adapters have
+ * the same content. The engine runs the rows of an adapter one after another where it can, and
+ * loads an adapter when its rows are about to start, so any number of adapters needs memory only
+ * for those of running rows (batchllm_engine_options.adapter_memory_bytes).
+ */
+
+/* Reads an adapter for rows of this engine: a directory as PEFT writes it, with adapter_config.json
+ * and adapter_model.safetensors. It is checked against the model and read once. It is read again
+ * whenever rows need it, so it must stay as it is until they have finished: rows whose adapter has
+ * changed get ROW_ADAPTER.
+ *   name   how errors and reports call it: UTF-8, zero-terminated, not empty; need not be unique
+ *   path   the directory
+ * Any thread, even while another one uses the engine, but not during batchllm_engine_destroy.
+ * Errors name the file and the key or tensor: ADAPTER_FORMAT for files that are damaged, do not fit
+ * the model or change nothing of it; UNSUPPORTED for kinds of adapters and for matrices that
+ * are not supported, by this library or by the engine's backend; OUT_OF_MEMORY if
+ * the adapter alone takes more than adapter_memory_bytes; STATE if the engine has no model. */
+BATCHLLM_API int32_t batchllm_adapter_load(batchllm_engine *engine, const char *name,
+                                           const char *path, batchllm_adapter **out);
+/* May be called before the rows that name the adapter finish, and before or after the engine is
+ * destroyed: rows keep what they need. Any thread. */
+BATCHLLM_API void batchllm_adapter_destroy(batchllm_adapter *adapter);
+
+typedef struct batchllm_adapter_info {
+    uint32_t struct_size;
+    int32_t matrices;     /* of the model that it changes, each expert's counted */
+    int64_t largest_rank; /* of a matrix */
+    int64_t file_bytes;
+    int64_t memory_bytes; /* that it takes on a device while its rows run */
+    uint64_t salt;        /* for batchllm_plan_options.salts; never 0 */
+    char identity[40];    /* 32 hexadecimal digits: a hash of its files' content; zero-terminated */
+} batchllm_adapter_info;
+
+/* The caller sets info->struct_size. Any thread. */
+BATCHLLM_API int32_t batchllm_adapter_get_info(const batchllm_adapter *adapter,
+                                               batchllm_adapter_info *info);
+
+/* The same for an adapter's directory, without an engine: file_bytes, salt and identity; the other
+ * fields are 0. Nothing but the presence of the files is checked. Any thread. */
+BATCHLLM_API int32_t batchllm_adapter_identify(const char *path, batchllm_adapter_info *info);
 
 /* ---- Rows in --------------------------------------------------------------------------------- */
 
@@ -472,12 +535,22 @@ BATCHLLM_API int32_t batchllm_add_scores(batchllm_engine *engine, int64_t n, con
                                          const int64_t *continuation_rows, const uint64_t *tags);
 
 /* The same from text. A continuation is tokenized by itself, without special tokens, and appended.
- * params: NULL, or one struct for all rows; its add_special and parse_special apply to prompts. */
+ * params: NULL, or one struct for all rows; its add_special and parse_special apply to prompts, and
+ * its adapter to all. */
 BATCHLLM_API int32_t batchllm_add_score_text(batchllm_engine *engine, int64_t n, const char *text,
                                              const int64_t *offsets, const char *continuations,
                                              const int64_t *continuation_offsets,
                                              const int64_t *continuation_rows, const uint64_t *tags,
                                              const batchllm_params *params);
+
+/* batchllm_add_scores with parameters: NULL, or one struct for all rows, of which only the adapter
+ * has an effect. */
+BATCHLLM_API int32_t batchllm_add_score_tokens(batchllm_engine *engine, int64_t n,
+                                               const int32_t *tokens, const int64_t *offsets,
+                                               const int32_t *continuations,
+                                               const int64_t *continuation_offsets,
+                                               const int64_t *continuation_rows,
+                                               const uint64_t *tags, const batchllm_params *params);
 
 /* ---- Groups, steps --------------------------------------------------------------------------- */
 
@@ -550,35 +623,26 @@ typedef struct batchllm_results {
     uint32_t struct_size;
     int32_t reserved;
     int64_t count;
-    const uint64_t *tags;           /* [count] */
-    const int32_t *statuses;        /* [count] BATCHLLM_OK or BATCHLLM_ERROR_ROW_... */
-    const int32_t *finish_reasons;  /* [count] BATCHLLM_FINISH_ */
-    const int32_t *samples;         /* [count] which of the row's samples, from 0 */
-    const int64_t *prompt_tokens;   /* [count] tokens of the prompt */
-    const int64_t *shared_tokens;   /* [count] how many of them were not computed for it alone */
-    const int64_t *token_offsets;   /* [count + 1] */
-    const int32_t *tokens;          /* [token_offsets[count]] generated */
-    const int64_t *text_offsets;    /* [count + 1] bytes */
-    const char *text;               /* UTF-8; empty when the engine has no tokenizer */
-    const int64_t *error_offsets;   /* [count + 1] bytes */
-    const char *errors;             /* UTF-8 text of each row's error */
-    const int64_t *logprob_offsets; /* [count + 1]: tokens of rows that asked for them */
+    const uint64_t *tags;          /* [count] */
+    const int32_t *samples;        /* [count] which of the row's samples, from 0 */
+    const int32_t *statuses;       /* [count] BATCHLLM_OK or BATCHLLM_ERROR_ROW_... */
+    const int64_t *error_offsets;  /* [count + 1] bytes */
+    const char *errors;            /* UTF-8 text of each row's error */
+    const int32_t *finish_reasons; /* [count] BATCHLLM_FINISH_ */
+    const int64_t *text_offsets;   /* [count + 1] bytes */
+    const char *text;              /* UTF-8; empty when the engine has no tokenizer */
+    const int64_t *token_offsets;  /* [count + 1] */
+    const int32_t *tokens;         /* [token_offsets[count]] generated */
+    const int64_t *prompt_tokens;  /* [count] tokens of the prompt */
+    const int64_t *shared_tokens;  /* [count] how many of them were not computed for it alone */
+
+    /* For rows that asked for logprobs. */
+    const int64_t *logprob_offsets; /* [count + 1] generated tokens */
     const float *logprobs;          /* [logprob_offsets[count]] natural log, of the chosen token */
     const int64_t *top_offsets;     /* [logprob_offsets[count] + 1] per such token */
     const int32_t *top_tokens;      /* [top_offsets[logprob_offsets[count]]] likeliest first */
     const float *top_logprobs;      /* the same shape */
-    const int64_t *score_offsets;   /* [count + 1]: continuations of scored rows */
-    const double *scores;           /* [score_offsets[count]] sum of a continuation's log-probs */
-    const int64_t *score_token_offsets; /* [score_offsets[count] + 1] */
-    const float *score_logprobs;        /* log-prob of each token of each continuation */
-    const int64_t *embedding_offsets;   /* [count + 1]: dimensions of embedded rows */
-    const float *embeddings;            /* [embedding_offsets[count]]: [count, dimensions] where all
-                                           rows are embedded with the same dimensions */
-    const int64_t *label_offsets;       /* [count + 1]: labels of classified rows */
-    const float *label_logits;          /* [label_offsets[count]] in the order of the labels */
-    const float *label_probabilities;   /* the same shape. By the model's problem_type: softmax over
-                                           the labels; sigmoid of each, also for a single label;
-                                           regression: the logits */
+
     /* For rows that asked for prompt_logprobs, in their sample 0: the tokens of the prompt from the
      * second on, since nothing comes before the first. */
     const int64_t *prompt_logprob_offsets; /* [count + 1] */
@@ -586,6 +650,24 @@ typedef struct batchllm_results {
     const int64_t *prompt_top_offsets;     /* [prompt_logprob_offsets[count] + 1] per such token */
     const int32_t *prompt_top_tokens;      /* likeliest first */
     const float *prompt_top_logprobs;      /* the same shape */
+
+    /* For scored rows. */
+    const int64_t *score_offsets; /* [count + 1]: continuations */
+    const double *scores;         /* [score_offsets[count]] sum of a continuation's log-probs */
+    const int64_t *score_token_offsets; /* [score_offsets[count] + 1] */
+    const float *score_logprobs;        /* log-prob of each token of each continuation */
+
+    /* For embedded rows. */
+    const int64_t *embedding_offsets; /* [count + 1]: dimensions */
+    const float *embeddings;          /* [embedding_offsets[count]]: [count, dimensions] where all
+                                         rows are embedded with the same dimensions */
+
+    /* For classified rows. */
+    const int64_t *label_offsets;     /* [count + 1]: labels */
+    const float *label_logits;        /* [label_offsets[count]] in the order of the labels */
+    const float *label_probabilities; /* the same shape. By the model's problem_type: softmax over
+                                         the labels; sigmoid of each, also for a single label;
+                                         regression: the logits */
 } batchllm_results;
 
 /* Removes and returns up to max_results finished results (0: all), in the order in which they
@@ -619,7 +701,9 @@ typedef struct batchllm_info {
     int64_t max_request_tokens; /* maximum tokens of a row: prompt and output */
     int64_t state_slots;        /* of this device; 0: no layer has a state (docs/scheduling.md) */
     int64_t state_slot_bytes;
-    double common_prefix_cost; /* for batchllm_plan_options; 0: not known */
+    double common_prefix_cost;    /* for batchllm_plan_options; 0: not known */
+    int64_t adapter_memory_bytes; /* most memory for adapters, on this device; 0: it has none */
+    int64_t adapter_slots;        /* most adapters at the same time, on this device */
 } batchllm_info;
 
 /* device: in [0, device_count), the index in batchllm_engine_options.devices; 0 always exists. The
@@ -630,23 +714,40 @@ BATCHLLM_API int32_t batchllm_engine_info(const batchllm_engine *engine, int32_t
 typedef struct batchllm_stats {
     uint32_t struct_size;
     int32_t reserved;
+    /* Rows. */
     int64_t rows; /* added */
     int64_t rows_done;
-    int64_t rows_failed;             /* of those done, with an error status */
-    int64_t rows_deduplicated;       /* answered by an equal greedy row */
+    int64_t rows_failed;         /* of those done, with an error status */
+    int64_t rows_deduplicated;   /* answered by an equal greedy row */
+    int64_t constrained_results; /* of rows with a constraint, that ended by STOP or LENGTH */
+    int64_t cut_off_results; /* of these, by LENGTH: their texts are only beginnings of valid ones.
+                                If many are, the log has a warning */
+    /* Tokens. */
     int64_t logical_prompt_tokens;   /* of rows that have started, cancelled or not, counting n
                                         samples as n rows */
     int64_t processed_prompt_tokens; /* computed, once on each device, without recomputation */
     int64_t shared_prompt_tokens;    /* logical - processed */
+    double saving_ratio;             /* 1 - processed / logical, BatchLLM Eq. 2 */
     int64_t recomputed_tokens;       /* computed again after preemption */
     int64_t completion_tokens;
+    /* Scheduling. */
+    int64_t groups;
     int64_t steps; /* batches */
     int64_t preemptions;
-    int64_t groups;
+    /* Memory. */
     int64_t kv_pages_total; /* of all devices */
     int64_t kv_pages_peak;  /* sum of each device's peak */
     int64_t kv_page_bytes;
-    double saving_ratio; /* 1 - processed / logical, BatchLLM Eq. 2 */
+    int64_t state_slots_total; /* of all devices; 0: no layer has a state */
+    int64_t state_slots_peak;  /* sum of each device's peak */
+    int64_t state_slot_bytes;
+    /* Adapters. */
+    int64_t adapters;            /* different ones that rows have started with */
+    int64_t adapter_loads;       /* onto devices, repeated ones included */
+    int64_t adapter_load_bytes;  /* loaded in all */
+    int64_t adapter_bytes_peak;  /* on devices at the same time: sum of each device's peak */
+    double adapter_wait_seconds; /* that steps waited for adapters to be read */
+    /* Time. */
     double load_seconds; /* create */
     double tokenize_seconds;
     double plan_seconds;
@@ -654,12 +755,6 @@ typedef struct batchllm_stats {
     double backend_seconds; /* in the model, on the busiest device; with backend "sim" the modelled
                                time */
     double run_seconds;     /* in step */
-    int64_t state_slots_total; /* of all devices; 0: no layer has a state */
-    int64_t state_slots_peak;  /* sum of each device's peak */
-    int64_t state_slot_bytes;
-    int64_t constrained_results; /* of rows with a constraint, that ended by STOP or LENGTH */
-    int64_t cut_off_results; /* of these, by LENGTH: their texts are only beginnings of valid ones.
-                                If many are, the log has a warning */
 } batchllm_stats;
 
 /* The caller sets stats->struct_size. */
@@ -680,6 +775,10 @@ typedef struct batchllm_plan_options {
     int32_t order;                  /* BATCHLLM_ORDER_ of the groups */
     int32_t self_contained;         /* nonzero: the plan keeps the rows' tokens */
     uint64_t tokenizer_fingerprint; /* batchllm_tokenizer_fingerprint; 0: unknown, never compared */
+    /* [n] batchllm_adapter_info.salt of each row's adapter; 0: the row has none. Rows with different
+     * salts share nothing, and with DECODE_FIRST the groups of each salt but 0 run one after
+     * another. NULL (default): no row has an adapter. */
+    const uint64_t *salts;
 } batchllm_plan_options;
 
 BATCHLLM_API void batchllm_plan_options_init(batchllm_plan_options *options, size_t struct_size);
@@ -1054,12 +1153,13 @@ typedef struct batchllm_prediction {
     int64_t kv_pages_peak;
     int64_t kv_pages_total;
     int64_t kv_page_bytes;
-    double saving_ratio;      /* 1 - processed / logical */
-    double seconds;           /* in steps, on the busiest device */
-    double linear_seconds;    /* on all devices: the products of the layers, */
-    double attention_seconds; /* attention, */
-    double other_seconds;     /* norms, activations, logits, sampling, launches */
-    char device[96];          /* for display: UTF-8, zero-terminated, truncated if longer */
+    double saving_ratio;       /* 1 - processed / logical */
+    double common_prefix_cost; /* on the device, for batchllm_plan_options; 0: not known */
+    double seconds;            /* in steps, on the busiest device */
+    double linear_seconds;     /* on all devices: the products of the layers, */
+    double attention_seconds;  /* attention, */
+    double other_seconds;      /* norms, activations, logits, sampling, launches */
+    char device[96];           /* for display: UTF-8, zero-terminated, truncated if longer */
 } batchllm_prediction;
 
 /* Predicts the run of a plan's rows.
@@ -1067,7 +1167,7 @@ typedef struct batchllm_prediction {
  *                     engine options
  *   tokens, offsets   as for batchllm_report_add_plan. NULL for both: those in a self-contained plan;
  *                     STATE if it has none
- *   params            as for batchllm_add_tokens. Constraints are not modelled
+ *   params            as for batchllm_add_tokens. Constraints and adapters are not modelled
  *   engine_options    those of the engine that would run the rows. model_dir is required: its
  *                     config.json is read, but no weights. backend selects the device of this machine
  *                     that is measured if options name none. NULL devices: one

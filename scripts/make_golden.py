@@ -376,6 +376,15 @@ MODELS = {
     "gemma4_moe_channel_fp8": ("gemma4", "bfloat16", "each", dict(
         GEMMA4_VISION, text_config=dict(
             GEMMA4_MOE, layer_types=["sliding_attention", "full_attention"])), 299, None),
+    # Quantised by golden_four_bits.py.
+    "llama_ct_nvfp4": ("llama", "bfloat16", "new", dict(
+        SMALL, hidden_size=128, intermediate_size=192, num_attention_heads=2, num_key_value_heads=1, head_dim=64), 299, None),
+    "qwen3_moe_modelopt_nvfp4": ("qwen3_moe", "bfloat16", "type", dict(
+        SMALL, hidden_size=128, num_attention_heads=2, num_key_value_heads=1, head_dim=64, num_experts=6,
+        num_experts_per_tok=3, moe_intermediate_size=80, norm_topk_prob=True), 299, None),
+    "qwen3_moe_gptq": ("qwen3_moe", "bfloat16", "type", dict(
+        SMALL, hidden_size=128, num_attention_heads=2, num_key_value_heads=1, head_dim=64, num_experts=6,
+        num_experts_per_tok=3, moe_intermediate_size=128, norm_topk_prob=True), [298, 299], None),
     "arcee_bf16": ("arcee", "bfloat16", "type", dict(
         SMALL, head_dim=24, attention_bias=True, mlp_bias=True), [298, 299], None),
     "ernie4_5_bf16": ("ernie4_5", "bfloat16", "type", dict(

@@ -28,20 +28,33 @@ bool Feeds::in_one_product(const DeviceLayer &w, const FeedForward &f, int64_t r
 Status Feeds::activate(const DeviceLayer &w, const FeedForward &f, const Input &x, int64_t rows,
                        cudaStream_t stream) {
     const Activations &buffers = parts_.activations;
-    if (in_one_product(w, f, rows)) {
+    Matrix gate_up = w.gate_up;
+    Input rows_of_x = x;
+    if (gate_up.packing && gate_up.packing->turns) {
+        const StepProduct packed{
+            w.gate_up, x, buffers.activated.data(), parts_.element(), false, 1, f.activation};
+        ASSIGN_OR_RETURN(const bool expands, products_.expands(packed, rows, stream));
+        if (!expands) {
+            RETURN_IF_ERROR(products_.run(packed, rows, stream));
+            return parts_.profile.mark(Part::gate_up, stream);
+        }
+        ASSIGN_OR_RETURN(gate_up, products_.expand(w.gate_up, stream));
+        ASSIGN_OR_RETURN(rows_of_x, products_.in_order_of(w.gate_up, x, rows, stream));
+    }
+    if (!gate_up.packing && in_one_product(w, f, rows)) {
         const GatedArguments product{parts_.element(),
                                      f.activation,
-                                     x.data,
-                                     w.gate_up.data,
+                                     rows_of_x.data,
+                                     gate_up.data,
                                      buffers.activated.data(),
                                      static_cast<int32_t>(rows),
-                                     static_cast<int32_t>(w.gate_up.columns),
+                                     static_cast<int32_t>(gate_up.columns),
                                      f.width};
         RETURN_IF_CUDA(launch_gated_sm90(product, parts_.options.attention.sms, stream));
         return parts_.profile.mark(Part::gate_up, stream);
     }
-    RETURN_IF_ERROR(products_.run({w.gate_up, x, buffers.gate_up.data(), parts_.element(), false},
-                                  rows, stream));
+    RETURN_IF_ERROR(products_.run(
+        {gate_up, rows_of_x, buffers.gate_up.data(), parts_.element(), false}, rows, stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::gate_up, stream));
     const ActivationArguments activation{
         parts_.element(),           f.activation,   bool(f.gate),

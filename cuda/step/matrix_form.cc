@@ -6,6 +6,8 @@
 #include "backend/gpu/step_buffers.h"
 #include "base/visit.h"
 #include "experts/tile.h"
+#include "four_bits/layout.h"
+#include "model/four_bits.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -145,6 +147,38 @@ bool is_stored_quantised(const MatrixSource &source) {
     return has_part_in(source, {DType::e4m3, DType::u4});
 }
 
+PackedPlace packed_place(const MatrixSource &source, const MatrixPart &part, bool turns) {
+    if (turns) return {part.second == 0 ? 0 : kGateRows, kGateRows, 2 * kGateRows};
+    return {part.second, source.placing.row_group, source.placing.row_group_out};
+}
+
+std::vector<float> packed_factors(const MatrixSource &source, bool turns) {
+    constexpr float of_random = 0.007F; // of weights that are made up (Sender)
+    std::vector<float> all(static_cast<size_t>(source.rows), 1);
+    for (const MatrixPart &part : source.parts) {
+        const Tensor &tensor = *part.first;
+        if (!tensor) continue;
+        const PackedPlace place = packed_place(source, part, turns);
+        const float own = tensor.four_bits != nullptr ? tensor.four_bits->factor : of_random;
+        for (int64_t r = 0; r < tensor.rows; ++r) {
+            all[static_cast<size_t>(place.row(r))] = own * packed_factor(kNvfp4Power);
+        }
+    }
+    return all;
+}
+
+PackedFit packed_fit(const Model &model, const MatrixSource &source, DType element) {
+    std::vector<const Tensor *> parts;
+    for (const MatrixPart &part : source.parts) parts.push_back(part.first);
+    const PackedFit fit = packed_fit(model, parts, element);
+    const Placing &placing = source.placing;
+    if (!fit.packing) return fit;
+    if (placing.column_group != placing.column_group_out) {
+        return {std::nullopt, "their columns are heads that are padded"};
+    }
+    return source.rows % 8 == 0 ? fit : PackedFit{std::nullopt, "their rows are no multiple of 8"};
+}
+
 Scaling own_scaling(const MatrixSource &source) {
     bool any = false, rows = true, blocks = !source.placing.moves();
     for (const auto &[tensor, first] : source.parts) {
@@ -219,6 +253,21 @@ ExpertMatrices::ExpertMatrices(const Experts &experts, int64_t hidden) {
         down_bias.emplace_back(&expert.down.bias, e * hidden);
         down.experts.push_back({&expert.down.values, nullptr});
     }
+}
+
+PackedFit packed_fit(const Model &model, const ExpertMatrix &matrix, DType element) {
+    std::vector<const Tensor *> parts;
+    for (const ExpertMatrix::Parts &expert : matrix.experts) {
+        parts.push_back(expert.first);
+        if (expert.second != nullptr) parts.push_back(expert.second);
+    }
+    const PackedFit fit = packed_fit(model, parts, element);
+    if (fit.packing && fit.packing->ordered) {
+        return {std::nullopt, "the columns of experts' groups are in any order (g_idx)"};
+    }
+    const int64_t step = matrix.experts[0].second != nullptr ? 2 * kGateRows : 8;
+    if (!fit.packing || matrix.rows % step == 0) return fit;
+    return {std::nullopt, "their rows are no multiple of 8"};
 }
 
 Scaling own_scaling(const ExpertMatrix &matrix) {

@@ -17,6 +17,9 @@
 // to itself, within the layer's sliding window. The keys and values of all tokens of a batch are
 // written before any token attends, so a node's last tokens and its children's first tokens may be
 // in one batch.
+//
+// A node's tokens all go through the same adapter, or through none, as those of its ancestors did. A
+// row's results are the same whatever adapters the batch's other nodes have.
 #pragma once
 
 #include <cstdint>
@@ -28,19 +31,22 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "model/adapter.h"
 #include "model/model.h"
 #include "sample/sampling.h"
 
 namespace batchllm {
 
 struct ContextNode {
-    int32_t parent;      // index into TokenBatch::nodes, smaller than this node's own; or -1
-    int32_t start;       // position of the node's first token: parent's start + length, or 0
-    int32_t length;      // tokens whose keys and values are stored once this batch has run
-    int32_t token_begin; // the last token_count of them are computed in this batch, and are in
-    int32_t token_count; // TokenBatch::tokens[token_begin, token_begin + token_count); may be 0
-    bool shared;         // a prefix, not one request's own tokens
-    int32_t state = -1;  // state slot; -1: the model has no state
+    int32_t parent;       // index into TokenBatch::nodes, smaller than this node's own; or -1
+    int32_t start;        // position of the node's first token: parent's start + length, or 0
+    int32_t length;       // tokens whose keys and values are stored once this batch has run
+    int32_t token_begin;  // the last token_count of them are computed in this batch, and are in
+    int32_t token_count;  // TokenBatch::tokens[token_begin, token_begin + token_count); may be 0
+    bool shared;          // a prefix, not one request's own tokens
+    int32_t state = -1;   // state slot; -1: the model has no state
+    int32_t adapter = -1; // of its tokens in this batch: the slot of a loaded adapter
+                          // (Backend::load_adapter); -1: none
 };
 
 // A node's pages in the list of a KV group. Column i has the node's tokens [i, i + 1) * page_tokens
@@ -110,7 +116,8 @@ struct BackendOptions {
     int32_t threads = 0;
     int64_t kv_memory_bytes = 0; // 0: use the fraction
     double kv_memory_fraction = 0;
-    int64_t step_tokens = 0; // 0: the backend's choice
+    int64_t step_tokens = 0;          // 0: the backend's choice
+    int64_t adapter_memory_bytes = 0; // for loaded adapters; 0: the backend's choice
     uint64_t seed = 0;
     bool reproducible = false;
 };
@@ -146,7 +153,11 @@ struct BackendInfo {
     int64_t state_slots = 0;               // 0: the model has no state
     int64_t state_bytes = 0;               // per slot
     int64_t step_tokens = 0;               // maximum tokens per batch
-    int32_t eos_token = -1;                // sim without a model: the id that ends a row; -1: none
+    // How many adapters can be loaded at the same time, and how many bytes all of them may take
+    // (Backend::adapter_bytes); 0: this backend has no adapters.
+    int32_t adapter_slots = 0;
+    int64_t adapter_bytes = 0;
+    int32_t eos_token = -1;        // sim without a model: the id that ends a row; -1: none
     bool reproducible = false;     // a row's results are the same bits whatever batches compute it
     int32_t batches_in_flight = 1; // maximum number of batches that have gone forward but are not
                                    // collected
@@ -154,6 +165,11 @@ struct BackendInfo {
     // gate and up, where a layer allows it; 0: no steps do.
     int64_t gated_tokens = 0;
     std::string warning; // to be logged once; "": none
+};
+
+// An adapter in the form that a backend loads.
+struct PackedAdapter {
+    virtual ~PackedAdapter() = default;
 };
 
 // A batch takes three calls: forward, sample, collect. Between forward and sample the caller may
@@ -184,6 +200,26 @@ class Backend {
     // Whether the sample of such a row can be a fed_token() of the next batch. Never true if only
     // one batch can be in flight.
     virtual bool feeds(const SampleInput &) const { return false; }
+
+    // How many of info().adapter_bytes the adapter takes while it is loaded. UNSUPPORTED if it
+    // changes a matrix for which this backend has no adapters. Any thread, at any time.
+    virtual Result<int64_t> adapter_bytes(const Adapter &) const {
+        return error(BATCHLLM_ERROR_UNSUPPORTED, "the %s backend has no adapters",
+                     info().name.c_str());
+    }
+    // What takes time on the host before an adapter can be loaded. Called by a thread of its own
+    // while the backend computes; calls do not overlap.
+    virtual Result<std::shared_ptr<const PackedAdapter>>
+    pack_adapter(std::shared_ptr<const Adapter> adapter) const {
+        return adapter_bytes(*adapter).status();
+    }
+    // Puts an adapter that this backend has packed into a free slot, from 0 to info().adapter_slots
+    // - 1, for the batches that go forward afterwards. May return before the adapter is on the
+    // device, and does not wait for batches in flight; the backend keeps `packed` as long as it needs
+    // it. The caller sees to it that all loaded adapters take no more than info().adapter_bytes.
+    virtual Status load_adapter(int32_t, std::shared_ptr<const PackedAdapter>) { return {}; }
+    // Frees a slot. No batch in flight uses it.
+    virtual void unload_adapter(int32_t) {}
 
     // Seconds of the batch collected last, by the backend's own clock: simulated time for sim.
     virtual double last_run_seconds() const = 0;

@@ -1,7 +1,5 @@
 #include "cli/command_line.h"
 
-#include <cmath>
-#include <cstdio>
 #include <map>
 #include <optional>
 #include <utility>
@@ -25,8 +23,6 @@ const std::map<std::string, int32_t> enlarge_names = {{"none", BATCHLLM_ENLARGE_
                                                       {"optimal", BATCHLLM_ENLARGE_OPTIMAL},
                                                       {"paper", BATCHLLM_ENLARGE_PAPER}};
 const std::map<std::string, int32_t> level_names = {{"auto", 0}, {"1", 1}, {"2", 2}};
-const std::map<std::string, int32_t> order_names = {{"decode-first", BATCHLLM_ORDER_DECODE_FIRST},
-                                                    {"arrival", BATCHLLM_ORDER_ARRIVAL}};
 const std::map<std::string, int32_t> fields_names = {{"given", BATCHLLM_FIELDS_GIVEN},
                                                      {"reorder", BATCHLLM_FIELDS_REORDER}};
 const std::map<std::string, int32_t> log_names = {{"error", BATCHLLM_LOG_ERROR},
@@ -60,6 +56,30 @@ void add_template(CLI::App *app, TemplateOptions *prompt, std::vector<NamedPath>
         ->type_name("TEXT");
 }
 
+void add_adapters(CLI::App *app, AdapterOptions *options) {
+    CLI::App *group = app->add_option_group("Adapters", "LoRAs that rows name");
+    group
+        ->add_option_function<std::vector<std::string>>(
+            "--adapter",
+            [options](const std::vector<std::string> &given) {
+                for (const std::string &text : given) {
+                    const size_t equals = text.find('=');
+                    if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
+                        throw CLI::ValidationError("--adapter", "\"" + text + "\" is not NAME=DIR");
+                    }
+                    options->named.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+                }
+            },
+            "rows may name this adapter, a directory as PEFT writes it; may be given several times")
+        ->type_name("NAME=DIR");
+    group
+        ->add_option("--adapters", options->directory,
+                     "rows may name each directory in this one that holds an adapter")
+        ->type_name("DIR");
+    group->add_option("--use-adapter", options->used, "the adapter of rows that name none")
+        ->type_name("NAME");
+}
+
 // An empty name is usually an unset shell variable.
 CLI::Option *named_file(CLI::Option *option) {
     return option->type_name("FILE")->check([](const std::string &path) {
@@ -85,6 +105,7 @@ void add_input(CLI::App *app, InputOptions *options) {
     add_named(app, "--levels", &options->levels, level_names,
               "1: each shared prefix stands alone; 2: prefixes share common prefixes of their own; "
               "auto: where that pays (auto)");
+    add_adapters(app, &options->adapters);
     add_template(app, &options->prompt, &options->files);
 }
 
@@ -106,7 +127,6 @@ CLI::App *add_run(CLI::App *app, RunOptions *options) {
     run->add_flag("--force", options->force, "overwrite an existing output")->excludes(resume);
     add_engine(run, &options->engine);
     add_prediction(run, &options->prediction);
-    add_named(run, "--order", &options->order, order_names, "order of groups (decode-first)");
     run->add_option("--seed", options->seed, "mixed into every row's random numbers (0)");
     add_size(run, "--window-tokens", &options->window_tokens, 1,
              "prompt tokens read, planned and kept in memory at a time (32M)");
@@ -156,15 +176,6 @@ CLI::App *add_inspect(CLI::App *app, InspectOptions *options) {
     inspect->add_option("--groups", options->groups, "how many groups to list (10)")
         ->check(CLI::Range(int64_t{0}, INT64_MAX).description(""))
         ->type_name("N");
-    add_report(inspect, &options->report);
-    add_prediction(inspect, &options->prediction);
-    add_whole(inspect, "--max-tokens", &options->max_tokens, 1,
-              "tokens that each row is predicted to generate (128)");
-    inspect
-        ->add_option("--model,-m", options->model,
-                     "model directory or tokenizer.json: the report shows words if the plan "
-                     "holds the rows' tokens")
-        ->type_name("DIR");
     return inspect;
 }
 
@@ -187,6 +198,13 @@ CLI::App *add_tokenize(CLI::App *app, TokenizeOptions *options) {
     return tokenize;
 }
 
+CLI::App *add_demo(CLI::App *app, DemoOptions *options) {
+    CLI::App *demo =
+        app->add_subcommand("demo", "run a small model, installed with the program, on 300 rows");
+    demo->add_option("--backend", options->backend, "auto, cpu or cuda (auto)")->type_name("NAME");
+    return demo;
+}
+
 // Shown at the end of --help.
 void add_examples(CLI::App *app, CLI::App *run, CLI::App *plan, CLI::App *inspect,
                   CLI::App *tokenize) {
@@ -204,7 +222,7 @@ void add_examples(CLI::App *app, CLI::App *run, CLI::App *plan, CLI::App *inspec
     plan->footer("Examples:\n" + plans + "\n" + plans + " --device h200 --max-tokens 100\n" +
                  plans + " --previous old.plan");
     inspect->footer("Examples:\n  batchllm inspect rows.plan\n"
-                    "  batchllm inspect rows.plan --report plan.html --model ./model");
+                    "  batchllm inspect rows.plan --json --groups 100");
     tokenize->footer(
         "Examples:\n  echo '{\"text\": \"a text\"}' | batchllm tokenize --model ./model\n"
         "  echo '{\"tokens\": [1, 2]}' | batchllm tokenize --model ./model --decode");
@@ -229,16 +247,18 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     PlanCommandOptions plan_options;
     InspectOptions inspect_options;
     TokenizeOptions tokenize_options;
+    DemoOptions demo_options;
     CLI::App *run = add_run(&app, &run_options);
     CLI::App *plan = add_plan(&app, &plan_options);
     CLI::App *inspect = add_inspect(&app, &inspect_options);
     CLI::App *tokenize = add_tokenize(&app, &tokenize_options);
+    CLI::App *demo = add_demo(&app, &demo_options);
     add_examples(&app, run, plan, inspect, tokenize);
     const std::string first = argc > 1 ? argv[1] : "-";
     if (first[0] != '-' && first != "run" && first != "plan" && first != "inspect" &&
-        first != "tokenize") {
+        first != "tokenize" && first != "demo") {
         return report(std::string("no command \"").append(first) +
-                      "\": there are run, plan, inspect and tokenize");
+                      "\": there are run, plan, inspect, tokenize and demo");
     }
     try {
         app.parse(argc, argv);
@@ -273,6 +293,7 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     if (app.got_subcommand(plan)) return plan_command(plan_options, interrupted);
     if (app.got_subcommand(inspect)) return inspect_command(inspect_options);
     if (app.got_subcommand(tokenize)) return tokenize_command(tokenize_options, interrupted);
+    if (app.got_subcommand(demo)) return demo_command(demo_options, interrupted);
     return exit_fatal;
 }
 

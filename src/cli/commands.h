@@ -23,6 +23,7 @@ struct InputOptions {
     std::string input;
     std::string model; // directory; empty: none
     SamplingOptions sampling;
+    AdapterOptions adapters;
     TemplateOptions prompt;
     std::vector<NamedPath> files; // whose text is the value of an option: a template, a schema
     bool ignore_unknown_keys = false;
@@ -44,6 +45,7 @@ struct EngineChoice {
     int64_t step_tokens = 0;
     int64_t max_request_tokens = 0;
     int64_t max_requests = 0;
+    int64_t adapter_memory_bytes = 0;
     bool reproducible = false;
 };
 
@@ -60,7 +62,6 @@ struct RunOptions {
     std::string output;
     bool resume = false;
     bool force = false;
-    int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
     uint64_t seed = 0;
     int64_t window_tokens = int64_t{32} << 20;
     int64_t window_rows = int64_t{256} << 10;
@@ -86,13 +87,8 @@ struct PlanCommandOptions {
 
 struct InspectOptions {
     std::string path;
-    EngineChoice engine;
-    PredictionChoice prediction;
-    int32_t max_tokens = 128; // per row, for the prediction
     bool json = false;
     int64_t groups = 10; // how many are listed, largest first
-    std::string report;
-    std::string model; // directory or tokenizer.json, for the words in the report; empty: none
 };
 
 struct TokenizeOptions {
@@ -105,11 +101,16 @@ struct TokenizeOptions {
     int64_t max_line_bytes = int64_t{256} << 20;
 };
 
+struct DemoOptions {
+    std::string backend = "auto";
+};
+
 // interrupted: set by SIGINT and SIGTERM.
 int run_command(const RunOptions &options, const std::atomic<bool> &interrupted);
 int plan_command(const PlanCommandOptions &options, const std::atomic<bool> &interrupted);
 int inspect_command(const InspectOptions &options);
 int tokenize_command(const TokenizeOptions &options, const std::atomic<bool> &interrupted);
+int demo_command(const DemoOptions &options, const std::atomic<bool> &interrupted);
 
 // Prints "batchllm: message" on stderr and returns exit_fatal.
 int report(const std::string &message);

@@ -35,8 +35,9 @@ void add_engine(CLI::App *app, EngineChoice *choice) {
     app->add_option("--devices", choice->devices, "device numbers, such as 0,1 (0)");
     app->add_option("--compute-type", choice->compute_type, "auto, bf16, f16 or f32 (auto)");
     app->add_option("--quantize", choice->quantize,
-                    "fp8: compute all layers in fp8 (cuda); stored: those that the checkpoint "
-                    "has in fp8; none: none of them (stored)")
+                    "stored: weights as the checkpoint has them, in fp8 or four bits, where the "
+                    "device has such products; fp8: compute all layers in fp8 (cuda); none: all "
+                    "in the compute type (stored)")
         ->check(CLI::IsMember({"none", "stored", "fp8"}).description(""))
         ->type_name("none|stored|fp8");
     app->add_option("--kv-type", choice->kv_type,
@@ -51,6 +52,8 @@ void add_engine(CLI::App *app, EngineChoice *choice) {
              "maximum length of prompt plus output");
     add_size(app, "--max-requests", &choice->max_requests, 0,
              "maximum number of rows running at once (0: as memory allows)");
+    add_size(app, "--adapter-memory", &choice->adapter_memory_bytes, 1,
+             "memory for the adapters of running rows, on each device (2GiB at most)");
     app->add_flag("--reproducible", choice->reproducible,
                   "a row's results are the same bits whatever rows run with it");
 }

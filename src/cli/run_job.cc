@@ -55,7 +55,6 @@ Status RunJob::create_engine() {
         tokenizer_.reset(tokenizer);
     }
     batchllm_engine_options options = engine_options_of(options_.in, options_.engine);
-    options.order = options_.order;
     options.log_level = options_.log_level;
     options.log = log_to_stderr;
     options.log_user = &bar_;
@@ -68,6 +67,7 @@ Status RunJob::create_engine() {
         output_options_.labels.emplace_back(batchllm_engine_label(engine, i));
     }
     constraints_.emplace(engine);
+    adapters_.emplace(options_.in.adapters, engine);
     ASSIGN_OR_RETURN(report_, ReportFile::open(options_.report));
     return call_status(batchllm_engine_set_report(engine, report_.handle()));
 }
@@ -97,17 +97,22 @@ Status RunJob::run(LineReader input) {
                       " output lines were not in the state file; their rows are run again");
     }
     // A device must be measured before the engine takes its memory.
-    RETURN_IF_ERROR(check_prediction(options_.in, options_.engine, options_.prediction));
+    RETURN_IF_ERROR(check_prediction(options_.in, options_.engine, options_.prediction).status());
     RETURN_IF_ERROR(create_engine());
     if (!options_.plan.empty()) {
         RETURN_IF_ERROR(load_previous_plan(options_.plan, tokenizer_.get()).status());
     }
     const auto defaults = std::make_shared<SamplingOptions>(options_.in.sampling);
     RETURN_IF_ERROR(make_default_constraint(defaults.get()));
+    RETURN_IF_ERROR(adapters_->load_named());
+    if (!options_.in.adapters.used.empty()) {
+        ASSIGN_OR_RETURN(defaults->adapter, adapters_->get(options_.in.adapters.used));
+    }
     RETURN_IF_ERROR(check_options(engine_.get(), *defaults));
     RowReaderOptions row_options;
     row_options.defaults = defaults;
     row_options.constraints = &*constraints_;
+    row_options.adapters = &*adapters_;
     row_options.ignore_unknown_keys = options_.in.ignore_unknown_keys;
     if (options_.in.prompt.used()) {
         row_options.table = std::make_shared<TableRenderer>(options_.in.prompt);
@@ -116,7 +121,6 @@ Status RunJob::run(LineReader input) {
     windows.tokens = options_.window_tokens;
     windows.rows = options_.window_rows;
     windows.threads = options_.in.threads;
-    windows.order = options_.order;
     windows.enlarge = options_.in.enlarge;
     windows.levels = options_.in.levels;
     batchllm_info info = {};
@@ -247,12 +251,24 @@ Status RunJob::add_generated(const Window &window) {
 }
 
 Status RunJob::add_scored(const Window &window) {
-    const int64_t count = window.rows() - window.generated;
-    if (count == 0) return {};
-    return call_status(batchllm_add_scores(
-        engine_.get(), count, window.tokens.data(), window.offsets.data() + window.generated,
-        window.continuations.data(), window.continuation_offsets.data(),
-        window.continuation_rows.data(), window.lines.data() + window.generated));
+    // Rows with the same adapter at a time.
+    for (int64_t begin = window.generated; begin < window.rows();) {
+        const SharedAdapter &adapter = window.params[static_cast<size_t>(begin)]->adapter;
+        int64_t end = begin + 1;
+        while (end < window.rows() && window.params[static_cast<size_t>(end)]->adapter == adapter) {
+            ++end;
+        }
+        batchllm_params params;
+        batchllm_params_init(&params, sizeof params);
+        if (adapter != nullptr) params.adapter = adapter->handle.get();
+        RETURN_IF_ERROR(call_status(batchllm_add_score_tokens(
+            engine_.get(), end - begin, window.tokens.data(), window.offsets.data() + begin,
+            window.continuations.data(), window.continuation_offsets.data(),
+            window.continuation_rows.data() + (begin - window.generated),
+            window.lines.data() + begin, &params)));
+        begin = end;
+    }
+    return {};
 }
 
 void RunJob::note_no_plan(const std::string &why) {

@@ -94,6 +94,16 @@ Status RunJob::write_stats(double seconds) const {
             .field("peak_bytes", stats.state_slots_peak * stats.state_slot_bytes);
         states.close();
     }
+    if (stats.adapters > 0) {
+        object.key("adapters");
+        JsonObject adapters(&out);
+        adapters.field("used", stats.adapters)
+            .field("loads", stats.adapter_loads)
+            .field("load_bytes", stats.adapter_load_bytes)
+            .field("peak_bytes", stats.adapter_bytes_peak)
+            .field("wait_seconds", stats.adapter_wait_seconds);
+        adapters.close();
+    }
     if (predicted_.rows > 0) append_prediction(&object, &out, predicted_);
     object.field("peak_memory_bytes", peak_resident_bytes());
     object.close();

@@ -11,7 +11,7 @@ using Visit = std::function<void(Tensor *)>;
 
 void visit_norm(Norm *norm, const Visit &visit) {
     visit(&norm->weight);
-    visit(&norm->bias);
+    if (norm->kind == NormKind::layer) visit(&norm->bias);
 }
 
 void visit_weight(Weight *weight, const Visit &visit) {

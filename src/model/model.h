@@ -89,7 +89,7 @@ struct Weight {
 struct Norm {
     NormKind kind = NormKind::none;
     Tensor weight; // [length], or absent: ones
-    Tensor bias;   // [length], or absent
+    Tensor bias;   // [length], or absent; only of NormKind::layer
     float offset = 0;
     float epsilon = 1e-6F;
 

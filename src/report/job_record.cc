@@ -1,8 +1,6 @@
 #include "report/job_record.h"
 
 #include <algorithm>
-#include <cinttypes>
-#include <cstdio>
 
 #include "base/printable.h"
 #include "report/prediction_sum.h"
@@ -30,11 +28,14 @@ constexpr int64_t batchllm_stats::*summed_counts[] = {
     &batchllm_stats::groups,
     &batchllm_stats::constrained_results,
     &batchllm_stats::cut_off_results,
+    &batchllm_stats::adapters,
+    &batchllm_stats::adapter_loads,
+    &batchllm_stats::adapter_load_bytes,
 };
 constexpr double batchllm_stats::*summed_seconds[] = {
     &batchllm_stats::tokenize_seconds, &batchllm_stats::plan_seconds,
     &batchllm_stats::schedule_seconds, &batchllm_stats::backend_seconds,
-    &batchllm_stats::run_seconds,
+    &batchllm_stats::run_seconds,      &batchllm_stats::adapter_wait_seconds,
 };
 
 // The name of a row's status: "ROW_TOO_LONG".
@@ -184,7 +185,7 @@ std::shared_ptr<GroupRun> JobRecord::start_group(std::span<const int32_t> row, i
     return kept;
 }
 
-void JobRecord::end_job(GroupRun *run, int64_t generated, int64_t longest, double now) noexcept {
+void JobRecord::end_run(GroupRun *run, int64_t generated, int64_t longest, double now) noexcept {
     run->generated += generated;
     run->longest_output = std::max(run->longest_output, longest);
     if (--run->unfinished > 0) return;

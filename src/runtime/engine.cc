@@ -34,7 +34,6 @@ PlanOptions planning_of(const EngineOptions &options, const RowReader &reader,
 SchedulerOptions scheduling_of(const EngineOptions &options) {
     SchedulerOptions scheduling;
     scheduling.max_requests = options.max_requests;
-    scheduling.order = options.order;
     return scheduling;
 }
 
@@ -75,6 +74,10 @@ Engine::Engine(const EngineOptions &options, std::unique_ptr<Observers> observer
       placement_(options.devices, std::move(loaded.backends), scheduling_of(options),
                  limits_of(options, *reader_), reader_.get(), intake_.rows(), observers_.get()) {
     intake_.set_devices(placement_.device_pages());
+    std::vector<const Backend *> backends;
+    for (const auto &lane : placement_.lanes()) backends.push_back(lane->backend());
+    adapters_.open(reader_->model(), std::move(backends));
+    reader_->take_adapters(&adapters_);
 }
 
 // ---- Rows ----
@@ -95,6 +98,11 @@ Result<SpecifiedConstraint> Engine::make_constraint(const ConstraintSpecificatio
         observers_->warn("a constraint is looser than its schema: " + warning);
     }
     return made;
+}
+
+Result<std::shared_ptr<const AdapterSource>> Engine::load_adapter(const std::string &name,
+                                                                  const std::string &path) {
+    return adapters_.load(name, path);
 }
 
 Status Engine::build_groups() {
@@ -141,6 +149,7 @@ Status Engine::run_step() {
             failed_ = place_run_answer();
         }
         if (failed_.ok()) warn_of_cut_off();
+        if (failed_.ok() && all_done()) warn_of_adapter_loads();
         if (failed_.ok() && all_done()) observers_->all_done();
     } catch (const std::bad_alloc &) {
         // Short enough for a std::string not to allocate.
@@ -170,7 +179,13 @@ Status Engine::place_run_answer() {
 // Puts in flight as many batches as the lane takes.
 Status Engine::run_ahead(Lane *lane) {
     while (lane->takes_another()) {
+        RETURN_IF_ERROR(fail_without_adapter(lane));
         ASSIGN_OR_RETURN(const TokenBatch *batch, placement_.next_batch(lane, &agenda_));
+        if (batch->tokens.empty() && lane->in_flight() == 0 && lane->waits_for_adapter()) {
+            observers_->watch().begin("reading an adapter for device", lane->device());
+            lane->adapters().wait();
+            continue;
+        }
         if (batch->tokens.empty()) break;
         RETURN_IF_ERROR(placement_.submit(lane, *batch));
         // If the masks depend on the previous batch, this one is sampled once that one has been
@@ -182,6 +197,17 @@ Status Engine::run_ahead(Lane *lane) {
     return {};
 }
 
+// Answers the rows whose adapters could not be read.
+Status Engine::fail_without_adapter(Lane *lane) {
+    ASSIGN_OR_RETURN(const std::vector<RowRun *> runs, placement_.runs_without_adapter(lane));
+    for (RowRun *run : runs) {
+        placement_.drop(run);
+        answers_.fail(run, placement_.why_no_adapter(*run));
+    }
+    for (RowRun *run : answers_.take_ended()) end_run(run);
+    return {};
+}
+
 Status Engine::sample(Lane *lane) {
     RETURN_IF_ERROR(placement_.sample(lane));
     for (Sequence *sequence : placement_.forced()) {
@@ -189,7 +215,7 @@ Status Engine::sample(Lane *lane) {
         lane->will_generate(-answers_.accept_forced(sequence));
         if (sequence->done) lane->scheduler().drop(sequence);
     }
-    end_runs(answers_.take_ended());
+    for (RowRun *run : answers_.take_ended()) end_run(run);
     return {};
 }
 
@@ -198,17 +224,15 @@ Status Engine::answer_batch(Lane *lane) {
     const auto hidden = static_cast<size_t>(lane->info().hidden);
     lane->will_generate(-answers_.accept(lane->record(), lane->output(), hidden));
     placement_.finish_batch(lane);
-    end_runs(answers_.take_ended());
+    for (RowRun *run : answers_.take_ended()) end_run(run);
     return lane->unsampled() ? sample(lane) : Status();
 }
 
-// Nothing is left to compute for the runs, and the scheduler has released them.
-void Engine::end_runs(const std::vector<RowRun *> &runs) {
-    for (RowRun *run : runs) {
-        answers_.answer(run);
-        observers_->ended(*run);
-        placement_.remove_run(run);
-    }
+// Nothing is left to compute for the run, and the scheduler has released it.
+void Engine::end_run(RowRun *run) {
+    answers_.answer(run);
+    observers_->ended(*run);
+    placement_.remove_run(run);
 }
 
 void Engine::apply_cancels() {
@@ -218,7 +242,7 @@ void Engine::apply_cancels() {
         answers_.cancel(run, *cancels);
         if (run->any_answer_left()) continue;
         placement_.drop(run);
-        end_runs({run});
+        end_run(run);
     }
     agenda_.cancel(*cancels, [this](const Row &row) { answers_.cancel(row); });
 }
@@ -231,11 +255,29 @@ void Engine::warn_of_cut_off() {
     } catch (const std::bad_alloc &) {}
 }
 
+// If memory runs out, the warning is left out.
+void Engine::warn_of_adapter_loads() {
+    batchllm_stats stats{};
+    placement_.add_to(&stats);
+    constexpr int64_t many = 4; // loads of an adapter on a device
+    const auto devices = static_cast<int64_t>(placement_.devices().size());
+    if (warned_of_loads_ || stats.adapter_loads <= many * devices * stats.adapters) return;
+    warned_of_loads_ = true;
+    try {
+        observers_->warn(std::to_string(stats.adapters) + " adapters were loaded " +
+                         std::to_string(stats.adapter_loads) + " times, " +
+                         std::to_string(stats.adapter_load_bytes >> 20) +
+                         " MiB in all: with more adapter_memory_bytes (--adapter-memory), or more "
+                         "rows added at a time, they would be loaded less often");
+    } catch (const std::bad_alloc &) {}
+}
+
 // The other devices compute what the lost one had.
 Status Engine::go_on_without(Lane *lost, Status why) {
     const std::string device = "device " + std::to_string(lost->device());
     if (placement_.devices().size() > 1) why = std::move(why).within(device);
     if (placement_.lanes().size() == 1) return why;
+    adapters_.forget(lost->backend());
     const Placement::Lost had = placement_.remove_lane(lost);
     answers_.lose_tokens(had.generated);
     observers_->warn(why.message() + "; the job goes on without it, and " +
@@ -342,6 +384,8 @@ Result<batchllm_info> Engine::info(int32_t device) const {
     info.max_request_tokens = reader_->max_request_tokens();
     info.state_slots = of.state_slots;
     info.state_slot_bytes = of.state_bytes;
+    info.adapter_memory_bytes = of.adapter_bytes;
+    info.adapter_slots = of.adapter_slots;
     return info;
 }
 

@@ -24,6 +24,7 @@
 #include "constraint/specification.h"
 #include "plan/plan.h"
 #include "report/job_record.h"
+#include "runtime/adapter_library.h"
 #include "runtime/agenda.h"
 #include "runtime/answers.h"
 #include "runtime/backend_choice.h"
@@ -48,6 +49,9 @@ class Engine {
     Result<Intake *> intake();
     // A constraint for this engine's rows. Any thread.
     Result<SpecifiedConstraint> make_constraint(const ConstraintSpecification &specification);
+    // An adapter for this engine's rows. Any thread.
+    Result<std::shared_ptr<const AdapterSource>> load_adapter(const std::string &name,
+                                                              const std::string &path);
     // Fails if no row can run with these parameters.
     Status check_params(const batchllm_params &params);
 
@@ -81,10 +85,12 @@ class Engine {
     Status run_step();
     Status place_run_answer();
     void warn_of_cut_off();
+    void warn_of_adapter_loads();
     Status run_ahead(Lane *lane);
+    Status fail_without_adapter(Lane *lane);
     Status sample(Lane *lane);
     Status answer_batch(Lane *lane);
-    void end_runs(const std::vector<RowRun *> &runs);
+    void end_run(RowRun *run);
     void apply_cancels();
     Status go_on_without(Lane *lost, Status why);
     bool all_done() const { return answers_.rows_done() == intake_.added(); }
@@ -96,8 +102,10 @@ class Engine {
     Answers answers_;
     Intake intake_;
     Agenda agenda_;
+    AdapterLibrary adapters_; // the lanes read from it
     Placement placement_;
     Status failed_;
+    bool warned_of_loads_ = false;
     bool running_ = false; // prevents step and run from being called from run's own callback
     std::atomic<bool> interrupted_{false};
 };

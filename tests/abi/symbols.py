@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The public functions are the same everywhere: declared in the header, listed in the version script and in
 symbols.txt (committed: a symbol is never removed), exported by the library, which exports nothing else, and called by a
-test. Usage: symbols.py HEADER VERSION_SCRIPT SYMBOLS_TXT LIBRARY TEST_SOURCE.."""
+test. handles.h closes every handle. Usage: symbols.py HEADER VERSION_SCRIPT SYMBOLS_TXT LIBRARY TEST_SOURCE.."""
 import pathlib
 import re
 import subprocess
@@ -26,6 +26,11 @@ def main():
         "called by a test": {name for name in listed if re.search(rf"\b{name}\(", tests)},
     }
     failed = False
+    handles = (pathlib.Path(header).parent / "batchllm/handles.h").read_text()
+    for name in sorted(listed):
+        if name.endswith(("_destroy", "_free")) and f"{name}(" not in handles:
+            print(f"{name}: not called by handles.h")
+            failed = True
     for where, names in others.items():
         for name in sorted(listed - names):
             print(f"{name}: in symbols.txt, but not {where}")

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import resource
 import shutil
 import subprocess
 import sys
@@ -171,6 +172,29 @@ class NotTheRowsFault(ProgramTest):
             for row in self.read_output() if self.output.exists() else []:
                 self.assertNotEqual(row["finish_reason"], "error", f"alloc {k}: {row}")
         self.assertGreater(failed, 10)
+
+
+class AddressSpace(ProgramTest):
+    """`ulimit -v`: the heap may have room where nothing more can be mapped, such as oneDNN's code."""
+
+    def test_however_little_there_is_the_program_says_so(self):
+        model = os.environ.get("BATCHLLM_TEXT_MODEL")
+        if not model:
+            self.skipTest("no model with text")
+        rows = [{"id": i, "prompt": "hello " * (1 + i % 40), "max_tokens": 4} for i in range(40)]
+        self.input.write_bytes(lines(rows))
+        command = [FAULTY, "run", "--model", model, "--backend", "cpu", "--threads", "2", "--kv-memory", "8MiB", "-i", str(self.input),
+                   "-o", str(self.output), "--force", "--progress", "none"]
+        short = 0
+        for limit in range(48 << 20, 1 << 30, 3 << 20):
+            done = subprocess.run(command, capture_output=True, timeout=120, check=False,
+                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+            if done.returncode == 0:
+                break
+            self.assertIn(done.returncode, (1, 127), (limit, done.stderr))  # 127: the libraries do not fit
+            short += done.returncode == 1
+        self.assertEqual(done.returncode, 0)
+        self.assertGreater(short, 3)
 
 
 class Arguments(ProgramTest):

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from .columns import Texts, Tokens
+from .demo import demo_model
 from .engine import Engine
 from .errors import (
+    AdapterFormatError,
     BackendUnavailableError,
     ClosedError,
     DeniedFileError,
@@ -60,6 +62,7 @@ if _TYPE_CHECKING:
 __version__ = ".".join(str(_version() >> shift & 255) for shift in (16, 8, 0))
 
 __all__ = [
+    "AdapterFormatError",
     "BackendUnavailableError",
     "ClosedError",
     "Decoded",
@@ -105,6 +108,7 @@ __all__ = [
     "Tokens",
     "UnsupportedError",
     "__version__",
+    "demo_model",
     "run_files",
     "spark_jars",
 ]

@@ -20,6 +20,7 @@ from typing import Any, AsyncIterator, Iterator, Literal, Mapping, Optional, Seq
 from . import native
 from .calls import Call, Calls, TAGS_OF_A_CALL
 from .columns import Chats, Column, Rows, Sparse, Texts, columns
+from .adapters import Adapters, Directory, load_all
 from .constraints import Constraints
 from .continuations import add_scored_part, continuation_columns
 from .embeddings import Pooling, embedding_array, embedding_params, label_params, share_of_first, warn_of_other_words
@@ -31,7 +32,7 @@ from .mistakes import mistake_of
 from .options import hinted
 from .params import Params, SamplingParams, params_column
 from .parsed import parser_of
-from .plan import Enlarge, Levels, Order, Plan
+from .plan import Enlarge, Levels, Plan
 from .progress import Progress, ProgressOption, Reporter, reporter
 from .report import Report
 from .results import Result, Results, RowError
@@ -72,7 +73,6 @@ class Engine:
     enlarge: which prefixes are shared: "optimal", "paper" (BatchLLM's Algorithm 1) or "none".
     levels: 1: each row shares one prefix; 2: prefixes may also share their beginnings (heads); "auto": those heads that
         save more than they cost with this model.
-    order: order of groups: "decode_first" (groups that generate much for their prompt length go first) or "arrival".
     min_prefix_tokens: prefixes shorter than this are not shared; 0: 16.
     reproducible: a row's results are the same bits whatever rows are computed with it, shared or not, for any
         step_tokens, memory and number of threads. On "cuda" in 16 bits this holds if the row shares the same prefixes:
@@ -80,6 +80,8 @@ class Engine:
     seed: mixed into each row's own seed.
     timeline: a CSV file to which a line is written for each batch: docs/scheduling.md.
     logger: where log messages go; None: `logging.getLogger("batchllm")`.
+    adapters: LoRAs that rows may name, by name: directories as PEFT writes them (docs/adapters.md).
+    adapter_memory_bytes: maximum memory for the adapters of running rows, on each device; 0: at most 2 GiB.
     """
 
     @hinted
@@ -99,12 +101,13 @@ class Engine:
         max_requests: int = 0,
         enlarge: Enlarge = "optimal",
         levels: Levels = "auto",
-        order: Order = "decode_first",
         min_prefix_tokens: int = 0,
         reproducible: bool = False,
         seed: int = 0,
         timeline: Union[str, os.PathLike[str], None] = None,
         logger: Optional[logging.Logger] = None,
+        adapters: Optional[Mapping[str, Directory]] = None,
+        adapter_memory_bytes: int = 0,
     ) -> None:
         options = native_options(
             model_dir=model,
@@ -120,18 +123,20 @@ class Engine:
             max_requests=max_requests,
             enlarge=enlarge,
             levels=levels,
-            order=order,
             min_prefix_tokens=min_prefix_tokens,
             reproducible=reproducible,
             seed=seed,
             timeline_path=timeline,
+            adapter_memory_bytes=adapter_memory_bytes,
         )
         self.model_dir: Optional[str] = None if model is None else os.fspath(model)
         self.seed = seed
         self._log = Log(options, logger or logging.getLogger("batchllm"))
         self._lock = threading.RLock()
         self._constraints = Constraints()
+        self._adapters = Adapters()
         self._native: Optional[native.batchllm_engine] = native.batchllm_engine_create_from(options)
+        load_all(self._adapters, self._native, adapters)
         self._log.check()
         self._forked = False
         self._busy = 0  # calls of the progress function, during which close() must not free the engine
@@ -161,7 +166,8 @@ class Engine:
         Arrow array; or a table with one column: docs/python.md. The result of a null row is an error.
         params: one `SamplingParams` for all rows, or a list with one for each row.
         on_error: "return": a row that fails gives a result with `error`; "raise": `RowError` is raised after the last row.
-        progress: True shows a bar if tqdm is installed; a function is called now and then with a `Progress`.
+        progress: True shows a bar if tqdm is installed and stderr is a terminal or a notebook's, and else prints a line
+        on stderr every ten seconds; a function is called now and then with a `Progress`.
         plan: a saved plan. Rows that are not in it are planned now.
         first_row: number of the first row, if these rows are part of a larger job. A row's number and the seeds
         determine its random numbers.
@@ -245,6 +251,7 @@ class Engine:
         *,
         add_special: bool = True,
         parse_special: bool = True,
+        adapter: Optional[str] = None,
         on_error: OnError = "return",
         progress: ProgressOption = False,
     ) -> Results:
@@ -255,12 +262,14 @@ class Engine:
         text, and a list of token ids if rows are.
         add_special: whether BOS and the like are added to the prompts, as the tokenizer says.
         parse_special: whether special tokens spelled out in the prompts are parsed as special tokens.
+        adapter: the name of an adapter, for all rows.
         on_error, progress: as in `generate`.
         """
         _check_on_error(on_error)
         special = None
         if not (add_special and parse_special):
             special = params_column(SamplingParams(add_special=add_special, parse_special=parse_special), 1)
+        special = self._adapters.of_all(special, adapter)
         with _Active(self) as job:
             left = 0
             for column in columns(rows):
@@ -308,6 +317,7 @@ class Engine:
         dimensions: int = 0,
         add_special: bool = True,
         parse_special: bool = True,
+        adapter: Optional[str] = None,
         on_error: OnError = "raise",
         progress: ProgressOption = False,
     ) -> Any:
@@ -317,11 +327,12 @@ class Engine:
         pooling: "last", "mean" or "first"; None: as in the model's modules.json, or "last" if there is no such file.
         normalize: whether vectors are scaled to length 1; None: as in modules.json, or False if there is no such file.
         dimensions: keeps only this many elements of each vector, the first ones, before it is normalised; 0: all.
-        add_special, parse_special: as in `score`.
+        add_special, parse_special, adapter: as in `score`.
         on_error: "raise": `RowError` is raised after the last row; "return": the vector of a row that failed is NaN.
         """
         _check_on_error(on_error)
         params = embedding_params(pooling, normalize, dimensions, add_special, parse_special)
+        self._adapters.of_all(params, adapter)
         return embedding_array(_checked(self._run_task(rows, params, progress), on_error))
 
     @hinted
@@ -331,13 +342,16 @@ class Engine:
         *,
         add_special: bool = True,
         parse_special: bool = True,
+        adapter: Optional[str] = None,
         on_error: OnError = "return",
         progress: ProgressOption = False,
     ) -> Results:
         """Classifies each row with a model that has a classification head: the results' columns `label_logits` and
         `label_probabilities`, in the order of `labels`."""
         _check_on_error(on_error)
-        return _checked(self._run_task(rows, label_params(add_special, parse_special), progress), on_error)
+        params = label_params(add_special, parse_special)
+        self._adapters.of_all(params, adapter)
+        return _checked(self._run_task(rows, params, progress), on_error)
 
     @hinted
     def rerank(
@@ -348,6 +362,7 @@ class Engine:
         *,
         add_special: bool = True,
         parse_special: bool = True,
+        adapter: Optional[str] = None,
         on_error: OnError = "raise",
         progress: ProgressOption = False,
     ) -> list[float]:
@@ -365,6 +380,7 @@ class Engine:
             [positive, negative],
             add_special=add_special,
             parse_special=parse_special,
+            adapter=adapter,
             on_error=on_error,
             progress=progress,
         )
@@ -581,6 +597,26 @@ class Engine:
         self._stop = True
         native.batchllm_interrupt(engine)
 
+    # ---- Adapters ----
+
+    def load_adapter(self, name: str, path: Directory) -> None:
+        """Rows added from now on may name this adapter: a directory as PEFT writes it, with adapter_config.json and
+        adapter_model.safetensors. It must stay as it is until the rows that name it have finished. A name that is used
+        again means the new adapter."""
+        with self._lock:
+            self._adapters.load(self._enter(), name, path)
+
+    def remove_adapter(self, name: str) -> None:
+        """Rows added from now on cannot name the adapter. Those that do already keep it."""
+        with self._lock:
+            self._adapters.remove(name)
+
+    @property
+    def adapters(self) -> list[str]:
+        """The names of the adapters that rows may name."""
+        with self._lock:
+            return list(self._adapters.names())
+
     # ---- Plans, figures ----
 
     def use_plan(self, plan: Plan) -> None:
@@ -713,8 +749,9 @@ class Engine:
             with self._lock:
                 engine = self._enter()
                 used = self._constraints.set(engine, shared, None if ready else params)
+                adapters = self._adapters.set(shared, None if ready else params)
                 native.batchllm_check_params(engine, shared)
-                del used
+                del used, adapters
         found: Iterator[Union[Column, Table]] = iter([rows]) if isinstance(rows, Table) else iter(rows) if isinstance(rows, TableSlices) else columns(rows)
         if tags is not None:
             everything = list(found)
@@ -735,9 +772,11 @@ class Engine:
                 for part, places in parts_of(column):
                     own = picked(some, places) if per_row else ()
                     native_params = params_column(own, len(part)) if per_row else shared
-                    used = self._constraints.set(engine, native_params, None if ready else own if per_row else params)
+                    asked = None if ready else own if per_row else params
+                    used = self._constraints.set(engine, native_params, asked)
+                    adapters = self._adapters.set(native_params, asked)
                     add_part(engine, part, picked(named_tags, places), native_params)
-                    del used  # rows that were added keep alive what they need
+                    del used, adapters  # rows that were added keep alive what they need
                 self._log.check()
                 job.rows += n
                 if not per_row:

@@ -115,6 +115,10 @@ class JournalExistsError(InvalidArgumentError):
     """There is an output already, which is to be neither resumed nor replaced."""
 
 
+class AdapterFormatError(FormatError):
+    """An adapter's files are damaged, or do not fit the model."""
+
+
 class BackendUnavailableError(Error, RuntimeError):
     """The backend is not available on this machine: no driver, or no device."""
 
@@ -138,6 +142,7 @@ _KINDS: dict[int, Type[Error]] = {
     24: JournalFormatError,
     25: JournalMismatchError,
     26: JournalExistsError,
+    27: AdapterFormatError,
     40: BackendUnavailableError,
     41: DeviceError,
 }

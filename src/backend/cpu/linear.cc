@@ -8,6 +8,7 @@
 #include <new>
 #include <random>
 #include <span>
+#include <sys/mman.h>
 
 #include "base/narrow_floats.h"
 
@@ -49,6 +50,17 @@ void need_memory(size_t bytes) {
 
 constexpr size_t kExecuteBytes = size_t{32} << 10; // for a call with a primitive that exists
 constexpr size_t kCreateBytes = size_t{1} << 20;   // for creating one
+// For its code, of which oneDNN maps 256 KiB for each kernel, in several threads at once.
+constexpr size_t kCodeBytes = size_t{16} << 20;
+
+// Before a primitive is created. The heap may have room that the address space does not have.
+void need_memory_to_create() {
+    need_memory(kCreateBytes);
+    void *probe = ::mmap(nullptr, kCodeBytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (probe == MAP_FAILED) throw std::bad_alloc();
+    ::munmap(probe, kCodeBytes);
+}
 
 // How many threads a matrix is divided for if their actual number must not matter.
 constexpr int32_t kThreadsOfAny = 16;
@@ -101,6 +113,7 @@ struct Linear::Impl {
     std::vector<Buffer> tiles;         // [threads] kBlockRows * the widest slice, floats
     std::vector<Buffer> scratchpads;   // [threads]
     std::map<std::tuple<int64_t, int64_t, int64_t>, Primitive> primitives; // by M, N, K
+    LowRankProducts low_rank;
     std::map<std::tuple<int64_t, int64_t>, Sizes> sizes; // by N, K, for shapes that may not use all
                                                          // sizes
 
@@ -109,7 +122,7 @@ struct Linear::Impl {
         const auto key = std::make_tuple(m, n, k);
         const auto found = primitives.find(key);
         if (found != primitives.end()) return found->second;
-        need_memory(kCreateBytes);
+        need_memory_to_create();
         using Desc = dnnl::memory::desc;
         using Tag = dnnl::memory::format_tag;
         // The weights have the layout that oneDNN prefers for blocks of 64 rows, whatever the
@@ -200,13 +213,15 @@ struct Linear::Impl {
 Linear::Linear(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Linear::~Linear() = default;
 
-Result<std::unique_ptr<Linear>> Linear::create(DType compute, ThreadPool *pool, bool reproducible) {
+Result<std::unique_ptr<Linear>> Linear::create(DType compute, ThreadPool *pool, bool reproducible,
+                                               const Kernels *kernels) {
     try {
-        need_memory(kCreateBytes);
+        need_memory_to_create();
         auto impl = std::make_unique<Impl>();
         impl->compute = compute;
         impl->pool = pool;
         impl->reproducible = reproducible;
+        impl->low_rank.use(kernels, pool);
         for (int32_t t = 0; t < pool->size(); ++t) impl->streams.emplace_back(impl->engine);
         impl->tiles.resize(static_cast<size_t>(pool->size()));
         impl->scratchpads.resize(static_cast<size_t>(pool->size()));
@@ -220,13 +235,14 @@ int64_t Linear::rounded_rows(int64_t rows) {
     return rows + kBlockRows - 1; // the last block starts before `rows`
 }
 
-Result<PackedMatrix> Linear::pack(std::span<const Tensor> tensors, bool interleaved) {
+Result<PackedMatrix> Linear::pack(std::span<const Tensor *const> tensors, bool interleaved) {
     Impl &impl = *impl_;
     const OneThread one_thread;
     PackedMatrix matrix;
     matrix.interleaved = interleaved;
-    matrix.columns = tensors[0].columns;
-    for (const Tensor &tensor : tensors) matrix.rows += tensor.rows;
+    matrix.columns = tensors[0]->columns;
+    for (const Tensor *tensor : tensors) matrix.rows += tensor->rows;
+    matrix.tensors.assign(tensors.begin(), tensors.end());
 
     // Wide enough that each thread gets a few slices; oneDNN pads slices to multiples of 64.
     const int32_t threads = impl.reproducible ? kThreadsOfAny : impl.pool->size();
@@ -260,25 +276,25 @@ Result<PackedMatrix> Linear::pack(std::span<const Tensor> tensors, bool interlea
             const int64_t width = matrix.width(slice);
             int64_t first = slice * matrix.slice_width;
             if (interleaved) {
-                for (const Tensor &tensor : tensors) {
-                    read_rows(tensor, first / 2, width / 2, impl.compute, out);
+                for (const Tensor *tensor : tensors) {
+                    read_rows(*tensor, first / 2, width / 2, impl.compute, out);
                     out += width / 2 * row_bytes;
                 }
             } else {
                 int64_t left = width;
-                for (const Tensor &tensor : tensors) {
-                    if (left > 0 && first < tensor.rows) {
-                        const int64_t take = std::min(left, tensor.rows - first);
-                        read_rows(tensor, first, take, impl.compute, out);
+                for (const Tensor *tensor : tensors) {
+                    if (left > 0 && first < tensor->rows) {
+                        const int64_t take = std::min(left, tensor->rows - first);
+                        read_rows(*tensor, first, take, impl.compute, out);
                         out += take * row_bytes;
                         left -= take;
                         first = 0;
                     } else {
-                        first -= std::min(first, tensor.rows);
+                        first -= std::min(first, tensor->rows);
                     }
                 }
             }
-            need_memory(kCreateBytes);
+            need_memory_to_create();
             const Primitive &made = slice + 1 == matrix.slices ? last : full;
             const dnnl::memory::desc plain({matrix.columns, width}, dnnl_type(impl.compute),
                                            dnnl::memory::dims{1, matrix.columns});
@@ -322,6 +338,9 @@ Status Linear::run(const PackedMatrix &matrix, const void *x, int64_t rows,
         return onednn_error(failure);
     }
 
+    const bool changed =
+        !adapters_.empty() && impl.low_rank.shrink({matrix.tensors, matrix.interleaved}, adapters_,
+                                                   static_cast<const std::byte *>(x), rows);
     const int64_t in_last_slice = blocks[1];
     const int64_t tasks = (matrix.slices - 1) * blocks[0] + in_last_slice;
     const auto task = [&](int64_t index, int32_t thread) {
@@ -336,8 +355,18 @@ Status Linear::run(const PackedMatrix &matrix, const void *x, int64_t rows,
         const auto t = static_cast<size_t>(thread);
         impl.execute(*made[last][block + 1 == blocks[last]], input,
                      matrix.data.data() + slice * matrix.slice_bytes, t);
-        tile_done({impl.tiles[t].floats(), row, std::min(block_rows[last], rows - row), slice,
-                   slice * matrix.slice_width, matrix.width(slice), thread});
+        const Tile tile{impl.tiles[t].floats(),
+                        row,
+                        std::min(block_rows[last], rows - row),
+                        slice,
+                        slice * matrix.slice_width,
+                        matrix.width(slice),
+                        thread};
+        if (changed) {
+            impl.low_rank.expand({tile.row, tile.rows, tile.column, tile.width},
+                                 impl.tiles[t].floats());
+        }
+        tile_done(tile);
     };
     try {
         impl.pool->parallel_for(tasks, task);

@@ -77,6 +77,10 @@ struct StepForm {
     int64_t normed_scales = 0, attended_scales = 0, activated_scales = 0;
     bool deltas = false;
     bool experts_in_e4m3 = false;
+    // Elements of the largest of the layers' matrices that are in four bits, which wide steps expand.
+    int64_t expanded = 0;
+    // Columns of the widest of those whose columns are packed in another order: so wide are rows in that order.
+    int64_t taken = 0;
 };
 // bf16 has the range of f32. f16 does not, and residual streams outgrow it.
 constexpr DType residual_type(DType element) {
@@ -98,9 +102,11 @@ enum class StepBuffer : uint8_t {
     normed_scales,
     attended_scales,
     activated_scales,
-    angles,  // for all ropes [rows, dims / 2] cos, sin
-    logits,  // [logits_rows, head_rows()] f32
-    samples, // [rows]
+    expanded, // [StepForm::expanded]
+    taken,    // [rows, StepForm::taken]
+    angles,   // for all ropes [rows, dims / 2] cos, sin
+    logits,   // [logits_rows, head_rows()] f32
+    samples,  // [rows]
     // Latents.
     latent_normed,  // [rows, q_rank]
     latent_of_down, // [rows, heads * query_dim]

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "text/jinja/python_text.h"
+#include "text/unicode.h"
 #include "text/utf8.h"
 
 namespace batchllm::jinja {
@@ -32,13 +33,6 @@ struct Expansion {
 
 #include "text/jinja/python_tables.inc"
 
-bool in(std::span<const Range> ranges, uint32_t point) {
-    const auto after =
-        std::upper_bound(ranges.begin(), ranges.end(), point,
-                         [](uint32_t value, const Range &range) { return value < range.first; });
-    return after != ranges.begin() && point <= std::prev(after)->last;
-}
-
 struct Mapping {
     std::span<const CaseRun> runs;
     std::span<const Expansion> expansions;
@@ -46,7 +40,26 @@ struct Mapping {
 
 const Mapping upper_case = {upper_runs, upper_expansions};
 const Mapping lower_case = {lower_runs, lower_expansions};
-const Mapping title_case = {title_runs, title_expansions};
+const Mapping title_case = {title_runs, title_expansions}; // where it is not the upper case
+
+// Appends what the mapping has for the character; false: nothing.
+bool append_found(const Mapping &mapping, uint32_t point, std::string *out) {
+    for (const Expansion &expansion : mapping.expansions) {
+        if (expansion.point != point) continue;
+        for (const uint32_t part : {expansion.first, expansion.second, expansion.third}) {
+            if (part != 0) utf8_append(part, out);
+        }
+        return true;
+    }
+    const auto after =
+        std::upper_bound(mapping.runs.begin(), mapping.runs.end(), point,
+                         [](uint32_t value, const CaseRun &run) { return value < run.first; });
+    if (after == mapping.runs.begin()) return false;
+    const CaseRun &run = *std::prev(after);
+    if (point > run.last || (point - run.first) % run.step != 0) return false;
+    utf8_append(static_cast<uint32_t>(static_cast<int32_t>(point) + run.difference), out);
+    return true;
+}
 
 void append_mapped(const Mapping &mapping, uint32_t point, std::string *out) {
     if (point < 0x80) {
@@ -54,37 +67,31 @@ void append_mapped(const Mapping &mapping, uint32_t point, std::string *out) {
         const char from = lower ? 'A' : 'a';
         const auto c = static_cast<char>(point);
         out->push_back(c >= from && c < from + 26 ? static_cast<char>(c ^ 0x20) : c);
-        return;
+    } else if (!append_found(mapping, point, out)) {
+        utf8_append(point, out);
     }
-    for (const Expansion &expansion : mapping.expansions) {
-        if (expansion.point != point) continue;
-        for (const uint32_t part : {expansion.first, expansion.second, expansion.third}) {
-            if (part != 0) utf8_append(part, out);
-        }
-        return;
-    }
-    const auto after =
-        std::upper_bound(mapping.runs.begin(), mapping.runs.end(), point,
-                         [](uint32_t value, const CaseRun &run) { return value < run.first; });
-    if (after != mapping.runs.begin()) {
-        const CaseRun &run = *std::prev(after);
-        if (point <= run.last && (point - run.first) % run.step == 0) {
-            point = static_cast<uint32_t>(static_cast<int32_t>(point) + run.difference);
-        }
-    }
-    utf8_append(point, out);
+}
+
+void append_title(uint32_t point, std::string *out) {
+    if (!append_found(title_case, point, out)) append_mapped(upper_case, point, out);
 }
 
 bool is_cased(uint32_t point) {
-    if (point < 0x80) return (point | 0x20) >= 'a' && (point | 0x20) <= 'z';
-    return in(cased, point);
+    const std::string_view category = unicode_category(point);
+    if (category == "Lu" || category == "Ll" || category == "Lt") return true;
+    return std::any_of(std::begin(other_cased), std::end(other_cased), [&](const Range &range) {
+        return point >= range.first && point <= range.last;
+    });
 }
 
 bool is_case_ignorable(uint32_t point) {
-    if (point < 0x80) {
-        return point == '\'' || point == '.' || point == ':' || point == '^' || point == '`';
-    }
-    return in(case_ignorable, point);
+    // Unicode's Word_Break MidLetter, MidNumLet and Single_Quote.
+    constexpr char32_t within_words[] =
+        U"'.:\u00B7\u0387\u055F\u05F4\u2018\u2019\u2024\u2027\uFE13\uFE52\uFE55\uFF07\uFF0E\uFF1A";
+    if (std::u32string_view(within_words).find(point) != std::u32string_view::npos) return true;
+    const std::string_view category = unicode_category(point);
+    return category == "Mn" || category == "Me" || category == "Cf" || category == "Lm" ||
+           category == "Sk";
 }
 
 // Whether the capital sigma at byte `at` ends a word: the only rule of lower case that depends on
@@ -135,7 +142,9 @@ template <typename Change> void for_each(std::string_view text, Change change) {
 } // namespace
 
 bool is_printable(uint32_t point) {
-    return point < 0x80 ? point >= 0x20 && point < 0x7F : !in(not_printable, point);
+    if (point == ' ') return true;
+    const std::string_view category = unicode_category(point);
+    return category[0] != 'C' && category[0] != 'Z';
 }
 
 std::string to_upper(std::string_view text) {
@@ -154,7 +163,7 @@ std::string capitalize(std::string_view text) {
     std::string out;
     for_each(text, [&](size_t at, uint32_t point) {
         if (at == 0) {
-            append_mapped(title_case, point, &out);
+            append_title(point, &out);
         } else {
             append_lower(text, at, point, &out);
         }
@@ -169,7 +178,7 @@ std::string to_title(std::string_view text) {
         if (inside) {
             append_lower(text, at, point, &out);
         } else {
-            append_mapped(title_case, point, &out);
+            append_title(point, &out);
         }
         inside = is_cased(point);
     });

@@ -162,6 +162,15 @@ public class BatchLlmException extends RuntimeException {
         }
     }
 
+    /** An adapter's files are damaged, or do not fit the model. */
+    public static final class AdapterFormat extends BatchLlmException {
+        private static final long serialVersionUID = 1;
+
+        AdapterFormat(int status, String message) {
+            super(status, message);
+        }
+    }
+
     /** There is an output already, which is to be neither resumed nor overwritten. */
     public static final class JournalExists extends BatchLlmException {
         private static final long serialVersionUID = 1;
@@ -221,6 +230,8 @@ public class BatchLlmException extends RuntimeException {
                 return new JournalMismatch(status, message);
             case Native.BATCHLLM_ERROR_JOURNAL_EXISTS:
                 return new JournalExists(status, message);
+            case Native.BATCHLLM_ERROR_ADAPTER_FORMAT:
+                return new AdapterFormat(status, message);
             case Native.BATCHLLM_ERROR_BACKEND_UNAVAILABLE:
                 return new BackendUnavailable(status, message);
             case Native.BATCHLLM_ERROR_DEVICE:

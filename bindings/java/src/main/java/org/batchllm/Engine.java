@@ -36,16 +36,19 @@ public final class Engine implements AutoCloseable {
     private final Handle handle;
     private final AtomicBoolean stop = new AtomicBoolean();
     private final Constraints constraints;
+    private final Adapters adapters;
     // Used by the thread that uses the engine.
     private boolean running;
     private boolean polled = true; // poll has returned a result for every row
 
     private final Logger logger;
 
-    private Engine(batchllm_engine engine, Constraints constraints, Logger logger, Runnable free) {
+    private Engine(
+            batchllm_engine engine, Constraints constraints, Adapters adapters, Logger logger, Runnable free) {
         this.engine = engine;
         this.logger = logger;
         this.constraints = constraints;
+        this.adapters = adapters;
         handle = new Handle("engine", free);
     }
 
@@ -68,13 +71,17 @@ public final class Engine implements AutoCloseable {
             if (engine == null) NativeLog.remove(logNumber);
         }
         Constraints constraints = new Constraints();
-        return new Engine(engine, constraints, options.logger(), freeing(engine, constraints, logNumber));
+        Adapters adapters = new Adapters();
+        Runnable free = freeing(engine, constraints, adapters, logNumber);
+        return new Engine(engine, constraints, adapters, options.logger(), free);
     }
 
     /** Static, because what a cleaner runs must not refer to the Engine. */
-    private static Runnable freeing(batchllm_engine engine, Constraints constraints, long logNumber) {
+    private static Runnable freeing(
+            batchllm_engine engine, Constraints constraints, Adapters adapters, long logNumber) {
         return () -> {
             constraints.clear();
+            adapters.clear();
             engine.delete();
             NativeLog.remove(logNumber);
         };
@@ -89,7 +96,7 @@ public final class Engine implements AutoCloseable {
      */
     public void add(Rows rows) {
         try (Handle.Use use = handle.use()) {
-            rows.addTo(engine, constraints, stats().rows()); // an exception: none, but for lack of memory
+            rows.addTo(engine, constraints, adapters, stats().rows()); // an exception: none, but for lack of memory
             polled = false;
         }
     }
@@ -109,6 +116,17 @@ public final class Engine implements AutoCloseable {
     }
 
     /**
+     * Loads an adapter now instead of with the first row that has an equal one, so that a bad one is found early.
+     *
+     * @param adapter for rows of this engine
+     */
+    public void prepare(Adapter adapter) {
+        try (Handle.Use use = handle.use()) {
+            adapters.prepare(engine, adapter);
+        }
+    }
+
+    /**
      * Checks whether rows with these parameters can run at all, whatever their prompts. {@link #add} does this for rows
      * that all have the same parameters.
      *
@@ -120,6 +138,7 @@ public final class Engine implements AutoCloseable {
             batchllm_params_column column = SamplingParams.column(List.of(params));
             try {
                 constraints.set(engine, column, List.of(params));
+                adapters.set(engine, column, List.of(params));
                 Native.batchllm_check_params(engine, column);
             } finally {
                 column.delete();

@@ -50,9 +50,9 @@ public final class EngineOptions {
             if (values.stepTokens != null) options.setStep_tokens(values.stepTokens);
             if (values.maxRequestTokens != null) options.setMax_request_tokens(values.maxRequestTokens);
             if (values.maxRequests != null) options.setMax_requests(values.maxRequests);
+            if (values.adapterMemoryBytes != null) options.setAdapter_memory_bytes(values.adapterMemoryBytes);
             if (values.sharing != null) options.setEnlarge(values.sharing.number);
             if (values.levels != null) options.setLevels(values.levels);
-            if (values.order != null) options.setOrder(values.order.number);
             if (values.minPrefixTokens != null) options.setMin_prefix_tokens(values.minPrefixTokens);
             if (values.reproducible) options.setReproducible(1);
             if (values.seed != null) options.setSeed(values.seed);
@@ -79,6 +79,7 @@ public final class EngineOptions {
         private Long stepTokens;
         private Long maxRequestTokens;
         private Long maxRequests;
+        private Long adapterMemoryBytes;
         private boolean reproducible;
         private Long seed;
         private Logger logger;
@@ -194,6 +195,17 @@ public final class EngineOptions {
          */
         public Builder maxRequests(long value) {
             maxRequests = value;
+            return this;
+        }
+
+        /**
+         * Maximum memory for the adapters of running rows, on each device.
+         *
+         * @param value bytes; default 0: at most 2 GiB
+         * @return this
+         */
+        public Builder adapterMemoryBytes(long value) {
+            adapterMemoryBytes = value;
             return this;
         }
 

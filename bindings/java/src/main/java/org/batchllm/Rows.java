@@ -160,6 +160,18 @@ public final class Rows {
     }
 
     /**
+     * The same from arrays.
+     *
+     * @param prompts one for each row; a row whose prompt is null gets {@link Status#ROW_NULL}
+     * @return rows with default parameters
+     */
+    public static Rows ofTokens(Collection<int[]> prompts) {
+        List<int[]> given = new ArrayList<>(prompts.size());
+        int[] nulls = split(prompts, given);
+        return ofPrompts(null, false, TokenColumn.of(given), nulls);
+    }
+
+    /**
      * Prompts to be scored, not continued: the log-probability of each of the given continuations after
      * the row's prompt. A continuation is tokenized by itself, without special tokens, and appended.
      *
@@ -336,9 +348,9 @@ public final class Rows {
      *
      * @param firstTag of rows without tags
      */
-    void addTo(batchllm_engine engine, Constraints constraints, long firstTag) {
+    void addTo(batchllm_engine engine, Constraints constraints, Adapters adapters, long firstTag) {
         if (nulls.length == 0) {
-            addPart(engine, constraints, tags, params, false);
+            addPart(engine, constraints, adapters, tags, params, false);
             return;
         }
         long[] all = tags instanceof long[] ? (long[]) tags : new long[(int) size()];
@@ -350,8 +362,8 @@ public final class Rows {
             if (null_ < nulls.length && nulls[null_] == row) null_++;
             else given[end++] = row;
         }
-        if (given.length > 0) addPart(engine, constraints, picked(all, given), picked(params, given), false);
-        addPart(engine, constraints, picked(all, nulls), picked(params, nulls), true);
+        if (given.length > 0) addPart(engine, constraints, adapters, picked(all, given), picked(params, given), false);
+        addPart(engine, constraints, adapters, picked(all, nulls), picked(params, nulls), true);
     }
 
     private static long[] picked(long[] values, int[] rows) {
@@ -368,12 +380,14 @@ public final class Rows {
     private void addPart(
             batchllm_engine engine,
             Constraints constraints,
+            Adapters adapters,
             Object tags,
             List<SamplingParams> params,
             boolean withoutPrompts) {
         batchllm_params_column column = params == null || params.isEmpty() ? null : SamplingParams.column(params);
         try {
             if (column != null) constraints.set(engine, column, params);
+            if (column != null) adapters.set(engine, column, params);
             if (column != null && common) Native.batchllm_check_params(engine, column);
             if (withoutPrompts) {
                 Native.batchllm_add_null_rows(engine, tags, column);
@@ -399,7 +413,8 @@ public final class Rows {
                         tokenContinuations.tokens,
                         tokenContinuations.offsets,
                         continuationRows,
-                        tags);
+                        tags,
+                        column);
             } else if (chat) {
                 Native.batchllm_add_chat_column(engine, text.bytes, text.offsets, tags, column);
             } else if (text != null) {

@@ -41,6 +41,11 @@ public final class SamplingParams {
         return values.constraint;
     }
 
+    /** The adapter; null: none. */
+    Adapter adapter() {
+        return values.adapter;
+    }
+
     /**
      * The native parameters, one for all rows or one for each row. Each field takes one native call, and only if some
      * row does not have its default. The caller must delete them.
@@ -126,16 +131,18 @@ public final class SamplingParams {
     /**
      * Sets parameters. A value out of range fails only the rows that have it. With a task other than {@link
      * Task#GENERATE}, only {@link #addSpecial}, {@link #parseSpecial} and, for vectors, {@link #pooling}, {@link
-     * #normalize} and {@link #dimensions} apply.
+     * #normalize} and {@link #dimensions} apply, and {@link #adapter}.
      */
     public static final class Builder extends ParameterSetters {
         private Constraint constraint;
+        private Adapter adapter;
 
         private Builder() {}
 
         private Builder(Builder from) {
             copy(from);
             constraint = from.constraint;
+            adapter = from.adapter;
         }
 
         /**
@@ -146,6 +153,17 @@ public final class SamplingParams {
          */
         public Builder constraint(Constraint value) {
             constraint = value;
+            return this;
+        }
+
+        /**
+         * The adapter that the row goes through, for any task.
+         *
+         * @param value null, the default: the model as it is
+         * @return this
+         */
+        public Builder adapter(Adapter value) {
+            adapter = value;
             return this;
         }
 

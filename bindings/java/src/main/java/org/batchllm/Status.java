@@ -24,6 +24,8 @@ public final class Status {
     public static final int ROW_CONSTRAINT = Native.BATCHLLM_ERROR_ROW_CONSTRAINT;
     /** A cell that the row's prompt needs is null. */
     public static final int ROW_NULL = Native.BATCHLLM_ERROR_ROW_NULL;
+    /** The row's adapter cannot be read again, or has changed. */
+    public static final int ROW_ADAPTER = Native.BATCHLLM_ERROR_ROW_ADAPTER;
 
     private static final String COMMON = "BATCHLLM_ERROR_";
 

@@ -1,0 +1,41 @@
+package org.batchllm;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+/** The adapters of one engine: {@link Adapter} -> native object, each loaded once. Used by one thread at a time. */
+final class Adapters {
+    private final Map<Adapter, batchllm_adapter> loaded = new HashMap<>();
+
+    void prepare(batchllm_engine engine, Adapter adapter) {
+        get(engine, adapter);
+    }
+
+    /** Puts the adapters of parameters into their column, with one native call for each distinct adapter. */
+    void set(batchllm_engine engine, batchllm_params_column column, List<SamplingParams> params) {
+        Map<Adapter, List<Integer>> rows = new LinkedHashMap<>();
+        for (int i = 0; i < params.size(); i++) {
+            Adapter adapter = params.get(i).adapter();
+            if (adapter != null) rows.computeIfAbsent(adapter, key -> new ArrayList<>()).add(i);
+        }
+        rows.forEach((adapter, places) -> Native.batchllm_params_set_adapter(
+                column, places.stream().mapToLong(Integer::longValue).toArray(), get(engine, adapter)));
+    }
+
+    private batchllm_adapter get(batchllm_engine engine, Adapter adapter) {
+        batchllm_adapter found = loaded.get(adapter);
+        if (found == null) {
+            found = adapter.load(engine);
+            loaded.put(adapter, found);
+        }
+        return found;
+    }
+
+    void clear() {
+        loaded.values().forEach(batchllm_adapter::delete);
+        loaded.clear();
+    }
+}

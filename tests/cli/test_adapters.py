@@ -1,0 +1,137 @@
+"""Rows that name adapters: the program's own form, the OpenAI batch format, plans and resuming."""
+
+import json
+import shutil
+import unittest
+
+from program import TESTS, ProgramTest, lines
+
+GOLDEN = TESTS / "golden"
+ADAPTERS = GOLDEN / "adapters"
+BASE = "llama_bias_f32"
+CPU = ["--backend", "cpu", "--compute-type", "f32", "--kv-memory", "16MiB", "--model", GOLDEN / BASE]
+SAID = {made["name"]: made["rows"] for made in json.loads((ADAPTERS / "adapters.json").read_text())["adapters"]}
+ROWS = json.loads((GOLDEN / BASE / "golden.json").read_text())["rows"]
+NAMES = ("llama_qv_r4", "llama_all_r64_rs", "llama_one_layer")
+
+
+def prompt(i):
+    return {"tokens": ROWS[i]["prompt"], "max_tokens": 24}
+
+
+def wanted(name, i):
+    return SAID[name][i]["tokens"] if name else ROWS[i]["tokens"]
+
+
+class Adapters(ProgramTest):
+    def path(self, name):
+        return self.directory / name
+
+    def write(self, rows):
+        self.input.write_bytes(lines(rows))
+        return self.input
+
+    def run_ok(self, *arguments):
+        done = self.run_program(*arguments, "--progress", "none") if arguments[0] == "run" else self.run_program(*arguments)
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+
+    def assert_said(self, name, i, tokens):
+        """Up to the first token that rounding may have decided."""
+        margins = (SAID[name][i] if name else ROWS[i])["margins"]
+        end = next((t for t, margin in enumerate(margins) if margin < 1e-3), len(margins))
+        self.assertEqual(tokens[:end], wanted(name, i)[:end], (name, i))
+
+    def test_rows_name_adapters(self):
+        rows = [{"id": f"{name} {i}", "adapter": name, **prompt(i)} for i in range(3) for name in (*NAMES, "")]
+        rows.append({"id": " 3", **prompt(3)})
+        found = self.run_rows(rows, "--adapters", ADAPTERS, "--stats", self.path("stats.json"), backend=CPU)
+        for row in found:
+            name, i = row["id"].split(" ")
+            self.assert_said(name, int(i), row["tokens"])
+        self.assertEqual(len(found), len(rows))
+        used = json.loads(self.path("stats.json").read_text())["adapters"]
+        self.assertEqual((used["used"], used["loads"]), (3, 3))
+        self.assertGreater(used["peak_bytes"], 0)
+
+    def test_scored_rows_have_adapters(self):
+        made = json.loads((ADAPTERS / "adapters.json").read_text())["adapters"]
+        rows, scores = [], {}
+        for one in made:
+            if one["name"] not in NAMES:
+                continue
+            scores[one["name"]] = one["score"]["logprobs"]
+            rows.append({"id": one["name"], "adapter": one["name"], "tokens": ROWS[one["score"]["prompt"]]["prompt"],
+                         "score": one["score"]["continuations"]})
+        for row in self.run_rows(rows, "--adapters", ADAPTERS, backend=CPU):
+            for got, logprobs in zip(row["scores"], scores[row["id"]], strict=True):
+                self.assertAlmostEqual(got, sum(logprobs), delta=2e-3)
+
+    def test_the_adapter_of_rows_that_name_none(self):
+        rows = [{"id": 0, **prompt(0)}, {"id": 1, "adapter": "", **prompt(0)}, {"id": 2, "adapter": "other", **prompt(0)}]
+        options = ["--adapter", f"one={ADAPTERS / NAMES[0]}", "--adapter", f"other={ADAPTERS / NAMES[2]}", "--use-adapter", "one"]
+        found = {row["id"]: row["tokens"] for row in self.run_rows(rows, *options, backend=CPU)}
+        for i, name in enumerate((NAMES[0], "", NAMES[2])):
+            self.assert_said(name, 0, found[i])
+
+    def test_a_model_of_the_openai_format_may_be_an_adapter(self):
+        rows = [{"custom_id": str(i), "method": "POST", "url": "/v1/completions",
+                 "body": {"model": model, "prompt": ROWS[0]["prompt"], "max_tokens": 24, "logprobs": 0}}
+                for i, model in enumerate((NAMES[0], "llama", "meta-llama/../" + NAMES[0]))]
+        plain = self.run_rows([{"id": 0, "adapter": NAMES[0], "logprobs": 0, **prompt(0)}, {"id": 1, "logprobs": 0, **prompt(0)}],
+                              "--adapters", ADAPTERS, backend=CPU)
+        usual = {row["id"]: row["logprobs"] for row in plain}
+        for row in self.run_rows(rows, "--adapters", ADAPTERS, "--force", backend=CPU):
+            got = row["response"]["body"]["choices"][0]["logprobs"]["token_logprobs"]
+            self.assertEqual(got, usual[0 if row["custom_id"] == "0" else 1])
+
+    def test_unknown_adapters_are_errors_of_their_rows(self):
+        (self.path("adapters") / "bad").mkdir(parents=True)
+        (self.path("adapters") / "bad" / "adapter_config.json").write_text("{}")
+        shutil.copytree(ADAPTERS / NAMES[0], self.path("outside"))
+        names = ["none", "../outside", "/etc", ".", "..", "bad", "a\u0000b", "x" * 300]
+        rows = [{"id": i, "adapter": name, **prompt(0)} for i, name in enumerate(names)] + [{"id": "good", **prompt(0)}]
+        found = self.run_rows(rows, "--adapters", self.path("adapters"), backend=CPU, expect=3)
+        for row in found:
+            if row["id"] == "good":
+                self.assert_said("", 0, row["tokens"])
+            else:
+                self.assertEqual(row["error"]["code"], "ROW_ADAPTER", row)
+        rows = [{"id": 0, "adapter": 5, **prompt(0)}]
+        [row] = self.run_rows(rows, "--force", backend=CPU, expect=3)
+        self.assertEqual(row["error"]["code"], "ROW_FORMAT")
+
+    def test_a_bad_adapter_of_the_command_line_ends_the_run(self):
+        for option in (f"a={self.path('none')}", "a", "=b"):
+            done = self.run_program("run", *CPU, "--input", self.write([{"id": 0, **prompt(0)}]), "--output", self.path("out"),
+                                    "--adapter", option)
+            self.assertEqual(done.returncode, 1, option)
+            self.assertFalse(self.path("out").exists())
+
+    def test_a_plan_knows_adapters(self):
+        rows = [{"id": i, "adapter": NAMES[i % 2], "tokens": [*range(5, 60), i]} for i in range(8)]
+        source = self.write(rows)
+        options = ["--adapters", ADAPTERS]
+        self.run_ok("plan", "--input", source, "--output", self.path("p.plan"), *options, "--stats", self.path("plan.json"))
+        self.assertEqual(json.loads(self.path("plan.json").read_text())["groups"], 2)
+        self.run_ok("run", *CPU, "--input", source, "--output", self.path("out"), "--plan", self.path("p.plan"), *options,
+                    "--max-tokens", "2", "--stats", self.path("stats.json"))
+        stats = json.loads(self.path("stats.json").read_text())
+        self.assertEqual((stats["groups"], stats["rows_planned_before"]), (2, 8))
+
+    def test_a_job_is_not_resumed_with_another_adapter(self):
+        source = self.write([{"id": 0, "adapter": "a", **prompt(0)}])
+        for given in (["--adapter", f"a={self.path('adapters') / 'a'}"], ["--adapters", self.path("adapters")]):
+            shutil.rmtree(self.path("adapters"), ignore_errors=True)
+            shutil.copytree(ADAPTERS / NAMES[0], self.path("adapters") / "a")
+            run = ["run", *CPU, "--input", source, "--output", self.path("out"), *given]
+            self.run_ok(*run, "--force")
+            self.run_ok(*run, "--resume")
+            shutil.rmtree(self.path("adapters") / "a")
+            shutil.copytree(ADAPTERS / NAMES[2], self.path("adapters") / "a")
+            done = self.run_program(*run, "--resume")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(b"adapter", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
