@@ -86,21 +86,23 @@ Result<PackedMatrix> pack_part(const Tensor &from, int64_t first, int64_t rows, 
     part.rows = turned ? from.columns : rows;
     part.columns = turned ? rows : from.columns;
     part.data = reinterpret_cast<const std::byte *>(numbers.data());
-    return linear->pack({&part, 1}, false);
+    ASSIGN_OR_RETURN(PackedMatrix packed, linear->pack(part));
+    packed.tensors = {&from}; // `part` ends here; adapters of it are refused
+    return packed;
 }
 
 Result<PackedLatent> pack_latent(const Attention &from, Linear *linear) {
     const Latent &latent = from.latent;
     PackedLatent packed;
     const Weight &first = latent.q_down ? latent.q_down : from.q;
-    const Tensor both[] = {first.values, latent.down.values};
+    const Tensor *const both[] = {&first.values, &latent.down.values};
     ASSIGN_OR_RETURN(packed.first, linear->pack(both, false));
     const std::pair<const Tensor *, int64_t> biases[] = {{&first.bias, first.rows()},
                                                          {&latent.down.bias, latent.down.rows()}};
     packed.first_bias = concatenate(biases);
     if (latent.q_down) {
         packed.q_norm = pack_norm(latent.q_norm, latent.q_down.rows());
-        ASSIGN_OR_RETURN(packed.q, linear->pack({&from.q.values, 1}, false));
+        ASSIGN_OR_RETURN(packed.q, linear->pack(from.q.values));
         packed.q_bias = read_vector(from.q.bias);
     }
     packed.norm = pack_norm(latent.norm, latent.rank);
