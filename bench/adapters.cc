@@ -78,10 +78,12 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
     for (int32_t i = 0; i < s.rows; ++i) {
         slots.push_back(static_cast<int32_t>(int64_t{i} * s.adapters / s.rows));
     }
+    const DeviceMemory there = upload(entries);
+    std::vector<const AdapterEntry *> of_slots;
+    for (int32_t i = 0; i < s.adapters; ++i) of_slots.push_back(there.as<AdapterEntry>() + i);
     AdapterLists lists;
-    lists.list(slots, s.adapters);
-    const DeviceMemory there = upload(entries), tiles = upload(lists.tiles),
-                       rows = upload(lists.rows),
+    lists.list(slots, of_slots);
+    const DeviceMemory tiles = upload(lists.tiles), rows = upload(lists.rows),
                        count =
                            upload(std::vector<int32_t>{static_cast<int32_t>(lists.tiles.size())});
     const int32_t ranges = adapter_ranges(p.columns);
@@ -89,8 +91,6 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
     AdapterArguments a{};
     a.element = DType::bf16;
     a.work = {count.as<int32_t>(), tiles.as<AdapterTile>(), rows.as<int32_t>(), lists.tall};
-    a.entries = there.as<AdapterEntry>();
-    a.entry_stride = 1;
     a.most_ranks = ranks;
     a.x = x.data();
     a.columns = p.columns;

@@ -41,7 +41,8 @@ struct alignas(16) AdapterEntry {
 
 // Rows [begin, begin + count) of a list of rows have the adapter.
 struct alignas(16) AdapterTile {
-    int32_t slot, begin, count, unused;
+    const AdapterEntry *entries; // of the adapter: [products]
+    int32_t begin, count;
 };
 
 // A step's work, on the device.
@@ -55,8 +56,7 @@ struct AdapterWork {
 struct AdapterArguments {
     DType element; // of x, A and B: bf16, f16 or f32
     AdapterWork work;
-    const AdapterEntry *entries; // [slots], entry_stride apart
-    int64_t entry_stride;
+    int32_t product;    // which of an adapter's entries
     int32_t most_ranks; // of AdapterEntry::ranks, over the loaded adapters
     // x [rows, columns]; with scales it is in e4m3, as a base product takes it (linear/scaling.h).
     const void *x;

@@ -4,7 +4,7 @@
 // neighbouring columns of a row of y, which are read while the products are made, added to in f32 and rounded once.
 #include <algorithm>
 
-#include "adapters/adapters.h"
+#include "adapters/tile.cuh"
 #include "attention/mma.cuh"
 #include "device/launch.cuh"
 
@@ -208,10 +208,9 @@ template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kT
     const int32_t total = __ldg(a.work.tile_count) * slices;
     const int warp = threadIdx.x / 32;
     for (int32_t number = blockIdx.x; number < total; number += gridDim.x) {
-        const int4 loaded = __ldg(reinterpret_cast<const int4 *>(a.work.tiles + number / slices));
-        const AdapterTile tile{loaded.x, loaded.y, loaded.z, 0};
+        const AdapterTile tile = load_tile(a.work.tiles + number / slices);
         const Slice slice(a, number % slices);
-        const AdapterEntry &entry = a.entries[tile.slot * a.entry_stride];
+        const AdapterEntry &entry = tile.entries[a.product];
         const int4 of_part = __ldg(reinterpret_cast<const int4 *>(entry.parts + slice.part));
         const AdapterPart part{of_part.x, of_part.y, of_part.z, __int_as_float(of_part.w)};
         if (part.rank == 0) continue;
@@ -238,9 +237,9 @@ template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kT
 __global__ void expand_plain(const __grid_constant__ AdapterArguments a, int32_t slices) {
     const int32_t total = __ldg(a.work.tile_count) * slices, ranges = adapter_ranges(a.columns);
     for (int32_t number = blockIdx.x; number < total; number += gridDim.x) {
-        const AdapterTile tile = a.work.tiles[number / slices];
+        const AdapterTile tile = load_tile(a.work.tiles + number / slices);
         const Slice slice(a, number % slices);
-        const AdapterEntry &entry = a.entries[tile.slot * a.entry_stride];
+        const AdapterEntry &entry = tile.entries[a.product];
         const AdapterPart part = entry.parts[slice.part];
         if (part.rank == 0) continue;
         const float *b =

@@ -7,7 +7,7 @@
 // Decode with an adapter for each row streams A, 4 * 48 * 512 bytes at a time for each warp; tiles of 64 rows stream x.
 #include <algorithm>
 
-#include "adapters/adapters.h"
+#include "adapters/tile.cuh"
 #include "attention/mma.cuh"
 
 #include <cuda_fp8.h>
@@ -134,11 +134,9 @@ __global__ void __launch_bounds__(kThreads, Tall == 1 ? 3 : 1)
     const int lane = threadIdx.x % 32;
     const Shrink<T, Tall, InE4m3> each{a};
     for (int32_t number = blockIdx.x; number < total; number += gridDim.x) {
-        const int4 loaded =
-            __ldg(reinterpret_cast<const int4 *>(a.work.tiles + number / (ranges * chunks)));
-        const AdapterTile tile{loaded.x, loaded.y, loaded.z, 0};
+        const AdapterTile tile = load_tile(a.work.tiles + number / (ranges * chunks));
         const int32_t range = number / chunks % ranges, first = number % chunks * kRanks;
-        const AdapterEntry &entry = a.entries[tile.slot * a.entry_stride];
+        const AdapterEntry &entry = tile.entries[a.product];
         const int32_t left = __ldg(&entry.ranks) - first;
         if (left <= 0) continue;
         const int blocks = min(kBlocks, left / 8);
@@ -163,8 +161,8 @@ __global__ void shrink_plain(const __grid_constant__ AdapterArguments a) {
     const int32_t tiles = __ldg(a.work.tile_count) * ranges;
     const int warps = static_cast<int>(blockDim.x) / 32, warp = threadIdx.x / 32;
     for (int32_t number = blockIdx.x; number < tiles; number += gridDim.x) {
-        const AdapterTile tile = a.work.tiles[number / ranges];
-        const AdapterEntry &entry = a.entries[tile.slot * a.entry_stride];
+        const AdapterTile tile = load_tile(a.work.tiles + number / ranges);
+        const AdapterEntry &entry = tile.entries[a.product];
         const int32_t range = number % ranges, begin = range * kAdapterRange;
         const int32_t end = min(begin + kAdapterRange, a.columns);
         for (int32_t n = warp; n < tile.count * entry.ranks; n += warps) {

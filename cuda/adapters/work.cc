@@ -4,8 +4,9 @@
 
 namespace batchllm::cuda {
 
-void AdapterLists::list(std::span<const int32_t> slots, int32_t most) {
-    ends_.assign(static_cast<size_t>(most), 0);
+void AdapterLists::list(std::span<const int32_t> slots,
+                        std::span<const AdapterEntry *const> entries) {
+    ends_.assign(entries.size(), 0);
     for (const int32_t slot : slots) {
         if (slot >= 0) ++ends_[static_cast<size_t>(slot)];
     }
@@ -26,10 +27,10 @@ void AdapterLists::list(std::span<const int32_t> slots, int32_t most) {
     const int32_t height = tall ? kTallTile : kShortTile;
     tiles.clear();
     int32_t begin = 0;
-    for (int32_t slot = 0; slot < most; ++slot) {
-        const int32_t end = ends_[static_cast<size_t>(slot)];
+    for (size_t slot = 0; slot < entries.size(); ++slot) {
+        const int32_t end = ends_[slot];
         for (; begin < end; begin += std::min(height, end - begin)) {
-            tiles.push_back({slot, begin, std::min(height, end - begin), 0});
+            tiles.push_back({entries[slot], begin, std::min(height, end - begin)});
         }
     }
 }

@@ -14,8 +14,8 @@ struct AdapterLists {
     std::vector<AdapterTile> tiles;
     bool tall = false; // most tiles are taller than kShortTile
 
-    // slots: of each row, from 0 to most - 1, or -1: none.
-    void list(std::span<const int32_t> slots, int32_t most);
+    // slots: of each row, or -1: none. entries: of each slot.
+    void list(std::span<const int32_t> slots, std::span<const AdapterEntry *const> entries);
 
   private:
     std::vector<int32_t> ends_; // [slots] in rows

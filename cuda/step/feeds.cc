@@ -18,17 +18,21 @@ constexpr DeviceNorm kNoNorm;
 
 // In reproducible steps products are cuBLASLt's alone, whatever the number of rows is. What is in e4m3 is faster with two
 // launches (docs/lab/engine.md).
-bool Feeds::in_one_product(const DeviceLayer &w, const FeedForward &f, int64_t rows) const {
-    return parts_.options.has_gated_products() && rows >= least_gated_tokens &&
+bool Feeds::in_one_product(size_t index, const FeedForward &f, int64_t rows) const {
+    const DeviceLayer &w = parts_.layer(index);
+    return !parts_.adapters.changes({index, LayerProduct::gate_up}) &&
+           parts_.options.has_gated_products() && rows >= least_gated_tokens &&
            w.gate_up.scaling == Scaling::none && w.down.scaling == Scaling::none &&
            takes_gated(parts_.element(), f);
 }
 
 // Activations::activated = activation(gate(x)) * up(x)
-Status Feeds::activate(const DeviceLayer &w, const FeedForward &f, const Input &x, int64_t rows,
+Status Feeds::activate(size_t index, const FeedForward &f, const Input &x, const StepRows &of,
                        cudaStream_t stream) {
+    const DeviceLayer &w = parts_.layer(index);
+    const int64_t rows = of.count;
     const Activations &buffers = parts_.activations;
-    if (in_one_product(w, f, rows)) {
+    if (in_one_product(index, f, rows)) {
         const GatedArguments product{parts_.element(),
                                      f.activation,
                                      x.data,
@@ -42,6 +46,8 @@ Status Feeds::activate(const DeviceLayer &w, const FeedForward &f, const Input &
     }
     RETURN_IF_ERROR(products_.run({w.gate_up, x, buffers.gate_up.data(), parts_.element(), false},
                                   rows, stream));
+    RETURN_IF_ERROR(adapt({index, LayerProduct::gate_up}, x, w.gate_up.scaling, of,
+                          buffers.gate_up.data(), parts_.element(), stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::gate_up, stream));
     const ActivationArguments activation{
         parts_.element(),           f.activation,   bool(f.gate),
@@ -57,16 +63,25 @@ Status Feeds::activate(const DeviceLayer &w, const FeedForward &f, const Input &
     return parts_.profile.mark(Part::activation, stream);
 }
 
+Status Feeds::adapt(ProductPlace place, const Input &x, Scaling scaling, const StepRows &rows,
+                    void *y, DType type, cudaStream_t stream) {
+    return parts_.adapters.add({place, x, scaling, rows.count, rows.wanted != nullptr, y, type, 1},
+                               parts_.input, stream);
+}
+
 // Into Activations::delta.
-Status Feeds::shared_expert(const DeviceLayer &w, const FeedForward &f, const Input &x,
-                            int64_t rows, cudaStream_t stream) {
+Status Feeds::shared_expert(size_t index, const FeedForward &f, const Input &x,
+                            const StepRows &rows, cudaStream_t stream) {
+    const DeviceLayer &w = parts_.layer(index);
     const DType type = parts_.options.residual;
     const int32_t hidden = parts_.model.hidden;
-    const auto count = static_cast<int32_t>(rows);
+    const auto count = static_cast<int32_t>(rows.count);
     void *delta = parts_.activations.delta.data();
-    RETURN_IF_ERROR(activate(w, f, x, rows, stream));
-    RETURN_IF_ERROR(products_.run({w.down, parts_.activations.activated.data(), delta, type, false},
-                                  rows, stream));
+    RETURN_IF_ERROR(activate(index, f, x, rows, stream));
+    const Input activated(parts_.activations.activated.data());
+    RETURN_IF_ERROR(products_.run({w.down, activated, delta, type, false}, rows.count, stream));
+    RETURN_IF_ERROR(
+        adapt({index, LayerProduct::down}, activated, Scaling::none, rows, delta, type, stream));
     RETURN_IF_CUDA(launch_add_bias(type, delta, w.down_bias, count, hidden, stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::down, stream));
     if (!w.after_shared) return {};
@@ -98,7 +113,7 @@ Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts 
     const Input x =
         w.experts.in_e4m3() ? Input(parts_.activations.normed_whole.data()) : of_experts;
     if (!apart) RETURN_IF_ERROR(route(w, experts, x, rows.count, stream));
-    if (both != nullptr) RETURN_IF_ERROR(shared_expert(w, both->shared, x, rows.count, stream));
+    if (both != nullptr) RETURN_IF_ERROR(shared_expert(index, both->shared, x, rows, stream));
     if (apart) {
         const DeviceNorm &of_router = w.experts.router_norm;
         RETURN_IF_ERROR(residual_.norm(of_router, Scaling::none, rows, stream));
@@ -148,7 +163,7 @@ Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts 
 Status Feeds::dense(size_t index, const FeedForward &f, const StepRows &rows, cudaStream_t stream) {
     const DeviceLayer &w = parts_.layer(index);
     const Input x = residual_.normed(norm_before(index), w.gate_up.scaling, rows);
-    RETURN_IF_ERROR(activate(w, f, x, rows.count, stream));
+    RETURN_IF_ERROR(activate(index, f, x, rows, stream));
     const bool ends = !parts_.model.layer_inputs; // the layer
     const ResidualStream::First after = residual_.after(index);
     const Activations &buffers = parts_.activations;
@@ -161,7 +176,8 @@ Status Feeds::dense(size_t index, const FeedForward &f, const StepRows &rows, cu
         ends ? &after.norm : &kNoNorm,
         ends ? after.scaling : Scaling::none,
         Part::down,
-        ends ? w.scalar : nullptr};
+        ends ? w.scalar : nullptr,
+        ProductPlace{index, LayerProduct::down}};
     return residual_.finish(ending, rows, stream);
 }
 

@@ -108,6 +108,7 @@ Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) 
 Status Forward::run(const Staging &staging, cudaStream_t stream) {
     ASSIGN_OR_RETURN(const bool moved, parts_.reserve(stream));
     if (moved) graphs_.clear(); // they know the old addresses
+    RETURN_IF_ERROR(parts_.adapters.wait(stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::begin, stream));
     RETURN_IF_ERROR(parts_.input.fill(staging, stream));
     Graph *graph = captured(stream);
@@ -119,9 +120,9 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
 Graph *Forward::captured(cudaStream_t stream) {
     const StagedStep &step = parts_.staged;
     bool due = false;
-    Graph *graph = graphs_.find(
-        {step.tokens, step.wanted, step.gather, parts_.states.form(), parts_.attention.form()},
-        &due);
+    Graph *graph = graphs_.find({step.tokens, step.wanted, step.gather, parts_.states.form(),
+                                 parts_.attention.form(), parts_.adapters.form()},
+                                &due);
     if (graph != nullptr || !due) return graph;
     // What cannot be captured can still be launched.
     Status captured = graphs_.begin(stream);

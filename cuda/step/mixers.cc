@@ -39,6 +39,15 @@ Status Mixers::project(size_t index, cudaStream_t stream) {
     RETURN_IF_ERROR(
         products_.run({w.qkv, x, parts_.activations.qkv.data(), parts_.element(), false},
                       parts_.staged.tokens, stream));
+    RETURN_IF_ERROR(parts_.adapters.add({{index, LayerProduct::first},
+                                         x,
+                                         w.qkv.scaling,
+                                         parts_.staged.tokens,
+                                         false,
+                                         parts_.activations.qkv.data(),
+                                         parts_.element(),
+                                         1},
+                                        parts_.input, stream));
     return parts_.profile.mark(Part::qkv, stream);
 }
 
@@ -180,7 +189,9 @@ Status Mixers::end(size_t index, const StepRows &rows, cudaStream_t stream) {
                                         described.residual_scale,
                                         next,
                                         ends ? after.scaling : scaling_of_feed(w),
-                                        Part::output};
+                                        Part::output,
+                                        nullptr,
+                                        ProductPlace{index, LayerProduct::last}};
     return residual_.finish(ending, rows, stream);
 }
 

@@ -73,6 +73,7 @@ Status ResidualStream::finish(const Ending &e, const StepRows &rows, cudaStream_
     if (!e.after && e.keep == nullptr && products_.adds(e.w)) {
         RETURN_IF_ERROR(
             products_.run({e.w, e.x, rows.residual, type, true, e.scale}, rows.count, stream));
+        RETURN_IF_ERROR(adapt(e, rows, rows.residual, e.scale, stream));
         RETURN_IF_CUDA(launch_add_bias(type, rows.residual, e.bias,
                                        static_cast<int32_t>(rows.count), parts_.model.hidden,
                                        stream));
@@ -81,9 +82,18 @@ Status ResidualStream::finish(const Ending &e, const StepRows &rows, cudaStream_
     }
     void *delta = parts_.activations.delta.data();
     RETURN_IF_ERROR(products_.run({e.w, e.x, delta, type, false}, rows.count, stream));
+    RETURN_IF_ERROR(adapt(e, rows, delta, 1, stream));
     RETURN_IF_ERROR(parts_.profile.mark(e.part, stream));
     RETURN_IF_CUDA(launch_add_norm(addition(e, rows), stream));
     return parts_.profile.mark(Part::norm, stream);
+}
+
+Status ResidualStream::adapt(const Ending &e, const StepRows &rows, void *y, float alpha,
+                             cudaStream_t stream) {
+    if (!e.place) return {};
+    return parts_.adapters.add({*e.place, e.x, e.w.scaling, rows.count, rows.wanted != nullptr, y,
+                                parts_.options.residual, alpha},
+                               parts_.input, stream);
 }
 
 AddNormArguments ResidualStream::addition(const Ending &e, const StepRows &rows) const {

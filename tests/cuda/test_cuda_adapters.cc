@@ -158,8 +158,8 @@ struct Job {
         std::vector<AdapterEntry> all;
         for (const std::vector<int32_t> &own : ranks) {
             adapters.emplace_back(random, s, own);
+            all.push_back({}); // of another product
             all.push_back(adapters.back().entry);
-            all.push_back({}); // entries are two apart
             most = std::max(most, adapters.back().entry.ranks);
         }
         entries = upload(all);
@@ -193,7 +193,11 @@ struct Job {
             if (!kept[i]) chosen[i] = -1;
         }
         AdapterLists lists;
-        lists.list(chosen, static_cast<int32_t>(adapters.size()));
+        std::vector<const AdapterEntry *> of_slots;
+        for (size_t i = 0; i < adapters.size(); ++i) {
+            of_slots.push_back(entries.as<AdapterEntry>() + 2 * i);
+        }
+        lists.list(chosen, of_slots);
         if (!lists.tall && tall) return {};
         if (lists.tall && !tall) { // cut
             std::vector<AdapterTile> cut;
@@ -215,8 +219,7 @@ struct Job {
         a.element = s.element;
         a.work = {count.as<int32_t>(), there_tiles.as<AdapterTile>(), there_rows.as<int32_t>(),
                   tall};
-        a.entries = entries.as<AdapterEntry>();
-        a.entry_stride = 2;
+        a.product = 1;
         a.most_ranks = most;
         a.x = s.scaling == Scaling::none ? x_there->data() : codes_there.data();
         a.columns = s.columns;

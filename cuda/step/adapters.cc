@@ -1,0 +1,267 @@
+#include "step/adapters.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace batchllm::cuda {
+namespace {
+
+constexpr int64_t kSide = int64_t{16} << 20; // bytes at a time on their way to the device
+constexpr uint8_t kAny = 1, kTall = 2, kWantedTall = 4; // form()
+
+int64_t align(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+int64_t bytes_of(const Tensor &tensor) {
+    return tensor.rows * tensor.columns * dtype_bytes(tensor.dtype);
+}
+
+} // namespace
+
+StepAdapters::~StepAdapters() {
+    if (uploads_ != nullptr) cudaStreamSynchronize(uploads_);
+    for (Slot &slot : slots_) {
+        if (slot.data != nullptr) cudaFreeAsync(slot.data, uploads_);
+    }
+    if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
+}
+
+// ---- Loading ------------------------------------------------------------------------------------
+
+Status StepAdapters::start() {
+    if (pool_ != nullptr) return {};
+    int device = 0;
+    RETURN_IF_CUDA(cudaGetDevice(&device));
+    ASSIGN_OR_RETURN(uploads_, Stream::create());
+    for (Side &side : sides_) {
+        ASSIGN_OR_RETURN(side.free, Event::create(false));
+    }
+    cudaMemPoolProps properties{};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location.type = cudaMemLocationTypeDevice;
+    properties.location.id = device;
+    RETURN_IF_CUDA(cudaMemPoolCreate(&pool_, &properties));
+    // What is freed stays for the adapters that come.
+    uint64_t all = UINT64_MAX;
+    RETURN_IF_CUDA(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &all));
+    return {};
+}
+
+Result<int64_t> StepAdapters::bytes(const Adapter &adapter) const {
+    ASSIGN_OR_RETURN(const AdapterLayout layout, model_.layout(adapter));
+    return layout.bytes;
+}
+
+Status StepAdapters::load(int32_t slot, const Adapter &adapter) {
+    ASSIGN_OR_RETURN(const AdapterLayout layout, model_.layout(adapter));
+    RETURN_IF_ERROR(start());
+    const auto place = static_cast<size_t>(slot);
+    if (place >= slots_.size()) {
+        slots_.resize(place + 1);
+        entries_.resize(place + 1);
+    }
+    Slot &to = slots_[place];
+    if (to.data != nullptr) {
+        return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: adapter slot %d is taken", slot);
+    }
+    if (to.loaded == nullptr) {
+        ASSIGN_OR_RETURN(to.loaded, Event::create(false));
+    }
+    void *memory = nullptr;
+    RETURN_IF_ERROR(check_cuda(
+        cudaMallocFromPoolAsync(&memory, static_cast<size_t>(layout.bytes), pool_, uploads_),
+        "an adapter"));
+    to.data = static_cast<std::byte *>(memory);
+    entries_[place] = reinterpret_cast<const AdapterEntry *>(to.data);
+    RETURN_IF_ERROR(send(layout, to.data));
+    RETURN_IF_CUDA(cudaEventRecord(to.loaded, uploads_));
+    to.awaited = false;
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+        if (layout.entries[i].ranks <= ranks_[i]) continue;
+        ranks_[i] = layout.entries[i].ranks;
+        grown_ = true;
+    }
+    return {};
+}
+
+void StepAdapters::unload(int32_t slot) {
+    Slot &from = slots_[static_cast<size_t>(slot)];
+    if (from.data != nullptr) cudaFreeAsync(from.data, uploads_);
+    from.data = nullptr;
+    entries_[static_cast<size_t>(slot)] = nullptr;
+}
+
+// The half whose turn it is, once the device has read what was there.
+Result<StepAdapters::Side *> StepAdapters::take_side(int64_t bytes) {
+    Side &side = sides_[turn_];
+    turn_ ^= 1;
+    RETURN_IF_CUDA(cudaEventSynchronize(side.free));
+    if (side.pinned.bytes() < bytes) {
+        side.pinned = PinnedMemory();
+        side.raw = DeviceMemory();
+        const int64_t room = std::max(bytes, kSide);
+        ASSIGN_OR_RETURN(side.pinned, PinnedMemory::create(room, "loading adapters"));
+        ASSIGN_OR_RETURN(side.raw, DeviceMemory::create(room, "loading adapters"));
+    }
+    return &side;
+}
+
+// Matrices as they are, and what becomes of them, a side's bytes at a time.
+Status StepAdapters::send(const AdapterLayout &layout, std::byte *to) {
+    const auto entries = static_cast<int64_t>(layout.entries.size() * sizeof(AdapterEntry));
+    ASSIGN_OR_RETURN(Side * side, take_side(entries));
+    auto *table = side->pinned.as<AdapterEntry>();
+    for (size_t i = 0; i < layout.entries.size(); ++i) {
+        table[i] = layout.entries[i];
+        table[i].a = to + layout.places[i].first;
+        table[i].b = to + layout.places[i].second;
+    }
+    RETURN_IF_CUDA(
+        cudaMemcpyAsync(to, table, static_cast<size_t>(entries), cudaMemcpyHostToDevice, uploads_));
+    RETURN_IF_CUDA(cudaEventRecord(side->free, uploads_));
+    constexpr auto piece_bytes = static_cast<int64_t>(sizeof(AdapterPiece));
+    for (size_t i = 0; i < layout.pieces.size();) {
+        size_t end = i;
+        int64_t bytes = 0;
+        do {
+            bytes += align(bytes_of(*layout.pieces[end].from)) + piece_bytes;
+            ++end;
+        } while (end < layout.pieces.size() &&
+                 bytes + align(bytes_of(*layout.pieces[end].from)) + piece_bytes <= kSide);
+        ASSIGN_OR_RETURN(side, take_side(bytes));
+        auto *pieces = side->pinned.as<AdapterPiece>();
+        const auto count = static_cast<int64_t>(end - i);
+        int64_t at = count * piece_bytes;
+        for (; i < end; ++i, ++pieces) {
+            const AdapterLayout::Piece &piece = layout.pieces[i];
+            *pieces = piece.piece;
+            pieces->from = side->raw.data() + at;
+            pieces->to = to + piece.to;
+            std::memcpy(side->pinned.data() + at, piece.from->data,
+                        static_cast<size_t>(bytes_of(*piece.from)));
+            at += align(bytes_of(*piece.from));
+        }
+        RETURN_IF_CUDA(cudaMemcpyAsync(side->raw.data(), side->pinned.data(),
+                                       static_cast<size_t>(at), cudaMemcpyHostToDevice, uploads_));
+        RETURN_IF_CUDA(launch_adapter_pack(element_, side->raw.as<AdapterPiece>(),
+                                           static_cast<int32_t>(count), sms_, uploads_));
+        RETURN_IF_CUDA(cudaEventRecord(side->free, uploads_));
+    }
+    return {};
+}
+
+// ---- A step -------------------------------------------------------------------------------------
+
+// The section: how many tiles all rows and the wanted ones have; rows, wanted rows, the wanted ones' tiles, all tiles. Only
+// the last is of a length that the step's size does not give, so steps of one size read at the same places.
+Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wanted, int64_t tokens,
+                           int64_t wanted_rows, bool gather, StepInput *input, Staging *staging) {
+    form_ = 0;
+    for (const ContextNode &node : batch.nodes) {
+        if (node.adapter < 0 || node.token_count == 0) continue;
+        if (static_cast<size_t>(node.adapter) >= slots_.size() ||
+            slots_[static_cast<size_t>(node.adapter)].data == nullptr) {
+            return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: adapter slot %d is empty",
+                         node.adapter);
+        }
+        form_ = kAny;
+    }
+    if (form_ == 0) return input->stage_room<int32_t>(kAdapters, 0, staging).status();
+    slot_of_row_.assign(batch.tokens.size(), -1);
+    for (const ContextNode &node : batch.nodes) {
+        std::fill_n(slot_of_row_.begin() + node.token_begin, node.token_count, node.adapter);
+    }
+    all_.list(slot_of_row_, entries_);
+    slot_of_wanted_.clear();
+    if (gather) {
+        for (const int32_t token : wanted) {
+            slot_of_wanted_.push_back(slot_of_row_[static_cast<size_t>(token)]);
+        }
+    }
+    wanted_.list(slot_of_wanted_, entries_);
+    form_ = static_cast<uint8_t>(kAny | (all_.tall ? kTall : 0) |
+                                 (gather && wanted_.tall ? kWantedTall : 0));
+    constexpr auto tile = static_cast<int64_t>(sizeof(AdapterTile));
+    const int64_t others = gather ? wanted_rows : 0;
+    places_.rows = 16;
+    places_.wanted_rows = places_.rows + 4 * tokens;
+    places_.wanted_tiles = align(places_.wanted_rows + 4 * others);
+    places_.tiles = places_.wanted_tiles + tile * others;
+    const int64_t bytes = places_.tiles + tile * static_cast<int64_t>(all_.tiles.size());
+    ASSIGN_OR_RETURN(std::byte *const to, input->stage_room<std::byte>(kAdapters, bytes, staging));
+    const auto put = [&](int64_t place, const auto &values) {
+        if (!values.empty())
+            std::memcpy(to + place, values.data(), values.size() * sizeof(values[0]));
+    };
+    put(0, std::vector<int32_t>{static_cast<int32_t>(all_.tiles.size()),
+                                static_cast<int32_t>(wanted_.tiles.size()), 0, 0});
+    put(places_.rows, all_.rows);
+    put(places_.wanted_rows, wanted_.rows);
+    put(places_.wanted_tiles, wanted_.tiles);
+    put(places_.tiles, all_.tiles);
+    return {};
+}
+
+Result<bool> StepAdapters::reserve(int64_t rows, cudaStream_t stream) {
+    if (!grown_) return false;
+    grown_ = false;
+    int64_t most = 0;
+    for (size_t i = 0; i < ranks_.size(); ++i) most = std::max(most, model_.sums(i, ranks_[i]));
+    sum_rows_ = rows;
+    const int64_t bytes = 4 * most * rows;
+    if (bytes > sums_.bytes()) {
+        RETURN_IF_CUDA(cudaStreamSynchronize(stream));
+        sums_ = DeviceMemory();
+        ASSIGN_OR_RETURN(sums_, DeviceMemory::create(bytes, "adapters' products"));
+    }
+    return true;
+}
+
+Status StepAdapters::wait(cudaStream_t stream) {
+    if (form_ == 0) return {};
+    for (const int32_t slot : slot_of_row_) {
+        if (slot < 0 || slots_[static_cast<size_t>(slot)].awaited) continue;
+        Slot &own = slots_[static_cast<size_t>(slot)];
+        RETURN_IF_CUDA(cudaStreamWaitEvent(stream, own.loaded, 0));
+        own.awaited = true;
+    }
+    return {};
+}
+
+Status StepAdapters::add(const Addition &addition, const StepInput &input,
+                         cudaStream_t stream) const {
+    if (!changes(addition.place)) return {};
+    const AdaptedProduct &product = model_.product(addition.place);
+    const auto *section = input.at<std::byte>(kAdapters);
+    const bool wanted = addition.wanted;
+    AdapterArguments a{};
+    a.element = element_;
+    a.work = {
+        reinterpret_cast<const int32_t *>(section) + (wanted ? 1 : 0),
+        reinterpret_cast<const AdapterTile *>(section +
+                                              (wanted ? places_.wanted_tiles : places_.tiles)),
+        reinterpret_cast<const int32_t *>(section + (wanted ? places_.wanted_rows : places_.rows)),
+        (form_ & (wanted ? kWantedTall : kTall)) != 0};
+    a.product = static_cast<int32_t>(addition.place.number());
+    a.most_ranks = ranks_[addition.place.number()];
+    a.x = addition.x.data;
+    a.columns = product.columns;
+    a.x_scales = addition.x.scales;
+    a.x_scaling = addition.scaling;
+    a.x_scale_stride = padded_rows(addition.rows);
+    a.t = sums_.as<float>();
+    a.t_rows = static_cast<int32_t>(sum_rows_);
+    a.t_stride = a.most_ranks;
+    a.y = addition.y;
+    a.y_type = addition.y_type;
+    a.width = product.width;
+    a.parts = static_cast<int32_t>(product.parts.size());
+    for (int32_t p = 0; p < a.parts; ++p) {
+        const AdaptedPart &part = product.parts[static_cast<size_t>(p)];
+        a.first[p] = part.first;
+        a.first[p + 1] = (part.first + part.rows + 7) / 8 * 8;
+    }
+    a.alpha = addition.alpha;
+    RETURN_IF_CUDA(launch_adapter_shrink(a, sms_, stream));
+    return check_cuda(launch_adapter_expand(a, sms_, stream), "adapters");
+}
+
+} // namespace batchllm::cuda

@@ -1,0 +1,105 @@
+// The loaded adapters of the device, which of a step's rows have which, and the launches beside a layer's products
+// (adapters/adapters.h).
+//
+// A step whose rows have no adapter launches nothing. An adapter is loaded by a stream of its own while steps run; the first
+// step with one of its rows waits for that on the device. Adapters' memory is a pool's, which grows as they come.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "adapters/work.h"
+#include "backend/backend.h"
+#include "device/device.h"
+#include "linear/linear.h"
+#include "step/adapter_layout.h"
+#include "step/input.h"
+
+namespace batchllm::cuda {
+
+class StepAdapters {
+  public:
+    StepAdapters(const Model &model, DType element, int sms)
+        : model_(model, element), element_(element), sms_(sms), ranks_(model_.products()) {}
+    StepAdapters(const StepAdapters &) = delete;
+    StepAdapters &operator=(const StepAdapters &) = delete;
+    ~StepAdapters();
+
+    // What it takes on the device.
+    Result<int64_t> bytes(const Adapter &adapter) const;
+    // The adapter has been read when this returns.
+    Status load(int32_t slot, const Adapter &adapter);
+    // No step that is enqueued uses it.
+    void unload(int32_t slot);
+
+    // Host: the rows of the batch's tokens and of the wanted ones; with `gather`, these are others. tokens, wanted_rows:
+    // padded.
+    Status stage(const TokenBatch &batch, std::span<const int32_t> wanted, int64_t tokens,
+                 int64_t wanted_rows, bool gather, StepInput *input, Staging *staging);
+    // Memory for what the staged step needs. rows: of the largest step. True: launches of before are out of date.
+    Result<bool> reserve(int64_t rows, cudaStream_t stream);
+    // The stream goes on once the staged step's adapters are there.
+    Status wait(cudaStream_t stream);
+
+    // Steps of one form and size are the same launches. 0: no row has an adapter.
+    uint8_t form() const { return form_; }
+    // Whether the staged step has launches beside this product.
+    bool changes(ProductPlace place) const { return form_ != 0 && ranks_[place.number()] > 0; }
+
+    // y += alpha * (the adapters' change of W) x.
+    struct Addition {
+        ProductPlace place;
+        Input x;
+        Scaling scaling; // of x
+        int64_t rows;    // of x and y
+        bool wanted;     // they are the wanted ones of a step that gathers
+        void *y;
+        DType y_type;
+        float alpha;
+    };
+    Status add(const Addition &addition, const StepInput &input, cudaStream_t stream) const;
+
+  private:
+    struct Slot {
+        std::byte *data = nullptr; // of the pool
+        Event loaded;
+        bool awaited = false; // by the steps' stream
+    };
+    // Half of what is on its way to the device.
+    struct Side {
+        PinnedMemory pinned;
+        DeviceMemory raw;
+        Event free;
+    };
+    // Where the staged step's lists are, in bytes from the section's beginning.
+    struct Places {
+        int64_t rows, wanted_rows, tiles, wanted_tiles;
+    };
+
+    Status start();
+    Status send(const AdapterLayout &layout, std::byte *to);
+    Status send_entries(const AdapterLayout &layout, std::byte *to, Side *side);
+    Result<Side *> take_side(int64_t bytes);
+
+    AdaptedModel model_;
+    DType element_;
+    int sms_;
+    cudaMemPool_t pool_ = nullptr;
+    Stream uploads_;
+    Side sides_[2];
+    int turn_ = 0;
+    std::vector<Slot> slots_;
+    std::vector<const AdapterEntry *> entries_; // [slots]
+    std::vector<int32_t> ranks_;                // [products] the most of any adapter so far
+    bool grown_ = false;                        // since reserve()
+    DeviceMemory sums_;                         // t of one product at a time
+    int64_t sum_rows_ = 0;
+    // Of the staged step.
+    std::vector<int32_t> slot_of_row_, slot_of_wanted_;
+    AdapterLists all_, wanted_;
+    Places places_{};
+    uint8_t form_ = 0;
+};
+
+} // namespace batchllm::cuda
