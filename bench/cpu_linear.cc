@@ -67,17 +67,20 @@ void bench_linear(const RandomModel &random_model, const CpuBenchOptions &option
     check(reproducible.status());
     const Attention &attention = *random_model.model.layers[0].attention();
     const FeedForward &feed_forward = *random_model.model.layers[0].feed_forward();
-    const Tensor qkv[] = {attention.q.values, attention.k.values, attention.v.values};
-    const Tensor gate_up[] = {feed_forward.gate.values, feed_forward.up.values};
+    const Tensor *const qkv[] = {&attention.q.values, &attention.k.values, &attention.v.values};
+    const Tensor *const gate_up[] = {&feed_forward.gate.values, &feed_forward.up.values};
+    const Tensor *const output[] = {&attention.o.values};
+    const Tensor *const down[] = {&feed_forward.down.values};
+    const Tensor *const head[] = {&random_model.model.head.values};
     const struct {
         const char *name;
-        std::span<const Tensor> tensors;
+        std::span<const Tensor *const> tensors;
         bool interleaved;
     } shapes[] = {{"qkv", qkv, false},
-                  {"output", {&attention.o.values, 1}, false},
+                  {"output", output, false},
                   {"gate+up", gate_up, true},
-                  {"down", {&feed_forward.down.values, 1}, false},
-                  {"head", {&random_model.model.head.values, 1}, false}};
+                  {"down", down, false},
+                  {"head", head, false}};
     std::printf("linear layers, %s, %d threads: GFLOP/s with their copies, oneDNN's own, share\n",
                 dtype_name(options.type), pool.size());
     for (int64_t m : {16, 64, 512}) {

@@ -160,7 +160,8 @@ inline Result<Predicted> predict_job(const MeasuredJob &of, const std::string &d
     RETURN_IF_ERROR(lane.scheduler().add(plan, requests.held));
     while (true) {
         while (lane.takes_another()) {
-            const TokenBatch &batch = lane.next_batch();
+            ASSIGN_OR_RETURN(const TokenBatch *next, lane.next_batch());
+            const TokenBatch &batch = *next;
             if (batch.tokens.empty()) break;
             RETURN_IF_ERROR(lane.forward(batch));
             RETURN_IF_ERROR(lane.sample({}));

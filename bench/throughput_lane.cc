@@ -47,7 +47,8 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
     while (true) {
         auto lap = Clock::now();
         while (lane.takes_another() && (probe == nullptr || !probe->done())) {
-            const TokenBatch &batch = lane.next_batch();
+            ASSIGN_OR_RETURN(const TokenBatch *next, lane.next_batch());
+            const TokenBatch &batch = *next;
             m.scheduler += seconds_since(lap);
             if (batch.tokens.empty()) break;
             RETURN_IF_ERROR(lane.forward(batch));

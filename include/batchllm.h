@@ -101,6 +101,7 @@ extern "C" {
 #define BATCHLLM_ERROR_JOURNAL_MISMATCH                                                            \
     25                                   /* another job's journal; the text names the difference */
 #define BATCHLLM_ERROR_JOURNAL_EXISTS 26 /* an output that is to be neither resumed nor replaced */
+#define BATCHLLM_ERROR_ADAPTER_FORMAT 27 /* adapter_config.json, adapter_model.safetensors */
 /* Backends. */
 #define BATCHLLM_ERROR_BACKEND_UNAVAILABLE 40 /* no such backend here: no driver, no device */
 #define BATCHLLM_ERROR_DEVICE 41              /* the device failed; the engine stays failed */
@@ -116,6 +117,7 @@ extern "C" {
 #define BATCHLLM_ERROR_ROW_NOT_A_NUMBER 67 /* one of its logits or hidden states is not finite */
 #define BATCHLLM_ERROR_ROW_CONSTRAINT 68   /* the row's constraint failed; the text says why */
 #define BATCHLLM_ERROR_ROW_NULL 69         /* a cell that the row's prompt needs is null */
+#define BATCHLLM_ERROR_ROW_ADAPTER 70      /* its adapter cannot be read again, or has changed */
 
 /* (major << 16) | (minor << 8) | patch of the library that runs. Any thread. */
 BATCHLLM_API uint32_t batchllm_version(void);
@@ -217,6 +219,11 @@ typedef struct batchllm_engine_options {
     /* A CSV file with one line per batch, replaced if it exists; NULL: none. Its columns: step,
      * milliseconds, decode_tokens, own_tokens, prefix_tokens, requests, pages_used, device. */
     const char *timeline_path;
+
+    /* Most memory on each device for the adapters of running rows; rows whose adapters do not fit
+     * wait. 0: 1/16 of the memory that is free after loading on a CPU, at most 2 GiB; on a GPU at
+     * most 2 GiB, taken when the first adapter is loaded. */
+    int64_t adapter_memory_bytes;
 } batchllm_engine_options;
 
 /* Fills in the defaults. struct_size: sizeof(batchllm_engine_options) as the caller compiled it. */
@@ -244,6 +251,9 @@ BATCHLLM_API void batchllm_engine_options_init(batchllm_engine_options *options,
 
 /* A constraint on the output of a row: see batchllm_constraint_create. */
 typedef struct batchllm_constraint batchllm_constraint;
+
+/* A change to the model for the rows that name it: see batchllm_adapter_load. */
+typedef struct batchllm_adapter batchllm_adapter;
 
 typedef struct batchllm_params {
     uint32_t struct_size;
@@ -312,6 +322,9 @@ typedef struct batchllm_params {
 
     int32_t skip_special; /* nonzero (default): the text has no special tokens; 0: it has them. Stop
                              strings are looked for in the text */
+
+    /* Any task. Of the same engine; NULL (default): none, the model as it is. */
+    const batchllm_adapter *adapter;
 } batchllm_params;
 
 BATCHLLM_API void batchllm_params_init(batchllm_params *params, size_t struct_size);
@@ -419,6 +432,51 @@ BATCHLLM_API void batchllm_constraint_destroy(batchllm_constraint *constraint);
  * feed after the last; "" if there are none. Valid until the constraint is destroyed. Any thread. */
 BATCHLLM_API const char *batchllm_constraint_warnings(const batchllm_constraint *constraint);
 
+/* ---- Adapters --------------------------------------------------------------------------------
+ *
+ * An adapter (LoRA) is a small change to the model: with it, a matrix W of the model counts as
+ * W + scale * B A. Each row may name one, for any task, and rows with different adapters and none
+ * run together. Rows share prefixes, and equal rows are computed once, only if their adapters have
+ * the same content. The engine runs the rows of an adapter one after another where it can, and
+ * loads an adapter when its rows are about to start, so any number of adapters needs memory only
+ * for those of running rows (batchllm_engine_options.adapter_memory_bytes).
+ */
+
+/* Reads an adapter for rows of this engine: a directory as PEFT writes it, with adapter_config.json
+ * and adapter_model.safetensors. It is checked against the model and read once. It is read again
+ * whenever rows need it, so it must stay as it is until they have finished: rows whose adapter has
+ * changed get ROW_ADAPTER.
+ *   name   how errors and reports call it: UTF-8, zero-terminated, not empty; need not be unique
+ *   path   the directory
+ * Any thread, even while another one uses the engine, but not during batchllm_engine_destroy.
+ * Errors name the file and the key or tensor: ADAPTER_FORMAT for files that are damaged, do not fit
+ * the model or change nothing of it; UNSUPPORTED for kinds of adapters and for matrices that
+ * are not supported, by this library or by the engine's backend; OUT_OF_MEMORY if
+ * the adapter alone takes more than adapter_memory_bytes; STATE if the engine has no model. */
+BATCHLLM_API int32_t batchllm_adapter_load(batchllm_engine *engine, const char *name,
+                                           const char *path, batchllm_adapter **out);
+/* May be called before the rows that name the adapter finish, and before or after the engine is
+ * destroyed: rows keep what they need. Any thread. */
+BATCHLLM_API void batchllm_adapter_destroy(batchllm_adapter *adapter);
+
+typedef struct batchllm_adapter_info {
+    uint32_t struct_size;
+    int32_t matrices;     /* of the model that it changes, each expert's counted */
+    int64_t largest_rank; /* of a matrix */
+    int64_t file_bytes;
+    int64_t memory_bytes; /* that it takes on a device while its rows run */
+    uint64_t salt;        /* for batchllm_plan_options.salts; never 0 */
+    char identity[40];    /* 32 hexadecimal digits: a hash of its files' content; zero-terminated */
+} batchllm_adapter_info;
+
+/* The caller sets info->struct_size. Any thread. */
+BATCHLLM_API int32_t batchllm_adapter_get_info(const batchllm_adapter *adapter,
+                                               batchllm_adapter_info *info);
+
+/* The same for an adapter's directory, without an engine: file_bytes, salt and identity; the other
+ * fields are 0. Nothing but the presence of the files is checked. Any thread. */
+BATCHLLM_API int32_t batchllm_adapter_identify(const char *path, batchllm_adapter_info *info);
+
 /* ---- Rows in --------------------------------------------------------------------------------- */
 
 /* Adds n rows of tokens.
@@ -472,12 +530,22 @@ BATCHLLM_API int32_t batchllm_add_scores(batchllm_engine *engine, int64_t n, con
                                          const int64_t *continuation_rows, const uint64_t *tags);
 
 /* The same from text. A continuation is tokenized by itself, without special tokens, and appended.
- * params: NULL, or one struct for all rows; its add_special and parse_special apply to prompts. */
+ * params: NULL, or one struct for all rows; its add_special and parse_special apply to prompts, and
+ * its adapter to all. */
 BATCHLLM_API int32_t batchllm_add_score_text(batchllm_engine *engine, int64_t n, const char *text,
                                              const int64_t *offsets, const char *continuations,
                                              const int64_t *continuation_offsets,
                                              const int64_t *continuation_rows, const uint64_t *tags,
                                              const batchllm_params *params);
+
+/* batchllm_add_scores with parameters: NULL, or one struct for all rows, of which only the adapter
+ * has an effect. */
+BATCHLLM_API int32_t batchllm_add_score_tokens(batchllm_engine *engine, int64_t n,
+                                               const int32_t *tokens, const int64_t *offsets,
+                                               const int32_t *continuations,
+                                               const int64_t *continuation_offsets,
+                                               const int64_t *continuation_rows,
+                                               const uint64_t *tags, const batchllm_params *params);
 
 /* ---- Groups, steps --------------------------------------------------------------------------- */
 
@@ -619,7 +687,9 @@ typedef struct batchllm_info {
     int64_t max_request_tokens; /* maximum tokens of a row: prompt and output */
     int64_t state_slots;        /* of this device; 0: no layer has a state (docs/scheduling.md) */
     int64_t state_slot_bytes;
-    double common_prefix_cost; /* for batchllm_plan_options; 0: not known */
+    double common_prefix_cost;    /* for batchllm_plan_options; 0: not known */
+    int64_t adapter_memory_bytes; /* most memory for adapters, on this device; 0: it has none */
+    int64_t adapter_slots;        /* most adapters at the same time, on this device */
 } batchllm_info;
 
 /* device: in [0, device_count), the index in batchllm_engine_options.devices; 0 always exists. The
@@ -660,6 +730,11 @@ typedef struct batchllm_stats {
     int64_t constrained_results; /* of rows with a constraint, that ended by STOP or LENGTH */
     int64_t cut_off_results; /* of these, by LENGTH: their texts are only beginnings of valid ones.
                                 If many are, the log has a warning */
+    int64_t adapters;        /* different ones that rows have started with */
+    int64_t adapter_loads;   /* onto devices, repeated ones included */
+    int64_t adapter_load_bytes;  /* loaded in all */
+    int64_t adapter_bytes_peak;  /* on devices at the same time: sum of each device's peak */
+    double adapter_wait_seconds; /* that steps waited for adapters to be read */
 } batchllm_stats;
 
 /* The caller sets stats->struct_size. */
@@ -680,6 +755,10 @@ typedef struct batchllm_plan_options {
     int32_t order;                  /* BATCHLLM_ORDER_ of the groups */
     int32_t self_contained;         /* nonzero: the plan keeps the rows' tokens */
     uint64_t tokenizer_fingerprint; /* batchllm_tokenizer_fingerprint; 0: unknown, never compared */
+    /* [n] batchllm_adapter_info.salt of each row's adapter; 0: the row has none. Rows with different
+     * salts share nothing, and with DECODE_FIRST the groups of each salt but 0 run one after
+     * another. NULL (default): no row has an adapter. */
+    const uint64_t *salts;
 } batchllm_plan_options;
 
 BATCHLLM_API void batchllm_plan_options_init(batchllm_plan_options *options, size_t struct_size);
@@ -1067,7 +1146,7 @@ typedef struct batchllm_prediction {
  *                     engine options
  *   tokens, offsets   as for batchllm_report_add_plan. NULL for both: those in a self-contained plan;
  *                     STATE if it has none
- *   params            as for batchllm_add_tokens. Constraints are not modelled
+ *   params            as for batchllm_add_tokens. Constraints and adapters are not modelled
  *   engine_options    those of the engine that would run the rows. model_dir is required: its
  *                     config.json is read, but no weights. backend selects the device of this machine
  *                     that is measured if options name none. NULL devices: one

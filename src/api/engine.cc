@@ -133,14 +133,25 @@ int32_t batchllm_add_scores(batchllm_engine *engine, int64_t n, const int32_t *t
                             const int64_t *offsets, const int32_t *continuations,
                             const int64_t *continuation_offsets, const int64_t *continuation_rows,
                             const uint64_t *tags) {
+    return batchllm_add_score_tokens(engine, n, tokens, offsets, continuations,
+                                     continuation_offsets, continuation_rows, tags, nullptr);
+}
+
+int32_t batchllm_add_score_tokens(batchllm_engine *engine, int64_t n, const int32_t *tokens,
+                                  const int64_t *offsets, const int32_t *continuations,
+                                  const int64_t *continuation_offsets,
+                                  const int64_t *continuation_rows, const uint64_t *tags,
+                                  const batchllm_params *params) {
     return guard([&]() -> Status {
         ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
         RETURN_IF_ERROR(check_scored(n, "tokens", tokens, offsets, continuations,
                                      continuation_offsets, continuation_rows));
+        ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params, 1, n));
+        ASSIGN_OR_RETURN(const batchllm_params known, column.at(0));
         if (n == 0) return {};
         const Column<int32_t> scored{continuation_rows[n], continuations, continuation_offsets};
         ASSIGN_OR_RETURN(Intake * intake, engine->engine->intake());
-        return intake->add_scores({n, tokens, offsets}, {scored, continuation_rows}, tags);
+        return intake->add_scores({n, tokens, offsets}, {scored, continuation_rows}, tags, known);
     });
 }
 

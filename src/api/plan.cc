@@ -15,10 +15,13 @@ using api::need;
 
 namespace {
 
-Result<PlanOptions> read_options(const batchllm_plan_options *options) {
+Result<batchllm_plan_options> known_options(const batchllm_plan_options *options) {
     batchllm_plan_options defaults;
     batchllm_plan_options_init(&defaults, sizeof defaults);
-    ASSIGN_OR_RETURN(const batchllm_plan_options known, api::over_defaults(options, defaults));
+    return api::over_defaults(options, defaults);
+}
+
+Result<PlanOptions> read_options(const batchllm_plan_options &known) {
     if (known.enlarge < BATCHLLM_ENLARGE_NONE || known.enlarge > BATCHLLM_ENLARGE_PAPER) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "enlarge is %d: it must be %d to %d",
                      known.enlarge, BATCHLLM_ENLARGE_NONE, BATCHLLM_ENLARGE_PAPER);
@@ -50,7 +53,8 @@ Result<PlanOptions> read_options(const batchllm_plan_options *options) {
     return read;
 }
 
-Result<std::vector<TokenRow>> read_rows(const Column<int32_t> &column) {
+// salts: [rows] or null.
+Result<std::vector<TokenRow>> read_rows(const Column<int32_t> &column, const uint64_t *salts) {
     std::vector<TokenRow> rows;
     rows.reserve(static_cast<size_t>(column.n));
     for (int64_t i = 0; i < column.n; ++i) {
@@ -60,7 +64,8 @@ Result<std::vector<TokenRow>> read_rows(const Column<int32_t> &column) {
                          "row %" PRId64 " has %zu tokens, more than a plan takes", i, row.size());
         }
         const int32_t length = static_cast<int32_t>(row.size());
-        rows.push_back({row.data(), length, std::max(0, length - 1)});
+        rows.push_back(
+            {row.data(), length, std::max(0, length - 1), salts == nullptr ? 0 : salts[i]});
     }
     return rows;
 }
@@ -106,8 +111,10 @@ int32_t batchllm_plan_create(int64_t n, const int32_t *tokens, const int64_t *of
                              const batchllm_plan *previous, batchllm_plan **out) {
     return guard_out(out, [&]() -> Status {
         RETURN_IF_ERROR(check_column("tokens", tokens, "offsets", offsets, n));
-        ASSIGN_OR_RETURN(const PlanOptions read, read_options(options));
-        ASSIGN_OR_RETURN(const std::vector<TokenRow> rows, read_rows({n, tokens, offsets}));
+        ASSIGN_OR_RETURN(const batchllm_plan_options known, known_options(options));
+        ASSIGN_OR_RETURN(const PlanOptions read, read_options(known));
+        ASSIGN_OR_RETURN(const std::vector<TokenRow> rows,
+                         read_rows({n, tokens, offsets}, known.salts));
         std::span<const int32_t> lengths;
         if (decode_lengths != nullptr) lengths = {decode_lengths, static_cast<size_t>(n)};
         ASSIGN_OR_RETURN(Plan plan, make_plan(rows, lengths, read,

@@ -32,6 +32,7 @@ const char *batchllm_status_name(int32_t status) {
         NAME(BATCHLLM_ERROR_JOURNAL_FORMAT);
         NAME(BATCHLLM_ERROR_JOURNAL_MISMATCH);
         NAME(BATCHLLM_ERROR_JOURNAL_EXISTS);
+        NAME(BATCHLLM_ERROR_ADAPTER_FORMAT);
         NAME(BATCHLLM_ERROR_BACKEND_UNAVAILABLE);
         NAME(BATCHLLM_ERROR_DEVICE);
         NAME(BATCHLLM_ERROR_ROW_EMPTY);
@@ -44,6 +45,7 @@ const char *batchllm_status_name(int32_t status) {
         NAME(BATCHLLM_ERROR_ROW_NOT_A_NUMBER);
         NAME(BATCHLLM_ERROR_ROW_CONSTRAINT);
         NAME(BATCHLLM_ERROR_ROW_NULL);
+        NAME(BATCHLLM_ERROR_ROW_ADAPTER);
     }
 #undef NAME
     return "unknown status";

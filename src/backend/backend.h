@@ -18,7 +18,7 @@
 // written before any token attends, so a node's last tokens and its children's first tokens may be
 // in one batch.
 //
-// A node's tokens all go through the same adapter, or through none, as do those of its ancestors. A
+// A node's tokens all go through the same adapter, or through none, as those of its ancestors did. A
 // row's results are the same whatever adapters the batch's other nodes have.
 #pragma once
 
@@ -45,7 +45,8 @@ struct ContextNode {
     int32_t token_count;  // TokenBatch::tokens[token_begin, token_begin + token_count); may be 0
     bool shared;          // a prefix, not one request's own tokens
     int32_t state = -1;   // state slot; -1: the model has no state
-    int32_t adapter = -1; // slot of a loaded adapter (Backend::load_adapter); -1: none
+    int32_t adapter = -1; // of its tokens in this batch: the slot of a loaded adapter
+                          // (Backend::load_adapter); -1: none
 };
 
 // A node's pages in the list of a KV group. Column i has the node's tokens [i, i + 1) * page_tokens
@@ -166,6 +167,11 @@ struct BackendInfo {
     std::string warning; // to be logged once; "": none
 };
 
+// An adapter in the form that a backend loads.
+struct PackedAdapter {
+    virtual ~PackedAdapter() = default;
+};
+
 // A batch takes three calls: forward, sample, collect. Between forward and sample the caller may
 // make masks while the device computes. Batches are computed one after another, in the order of
 // forward; each is sampled before the next goes forward. An error is final: afterwards the backend
@@ -196,18 +202,22 @@ class Backend {
     virtual bool feeds(const SampleInput &) const { return false; }
 
     // How many of info().adapter_bytes the adapter takes while it is loaded. UNSUPPORTED if it
-    // changes a matrix for which this backend has no adapters.
+    // changes a matrix for which this backend has no adapters. Any thread, at any time.
     virtual Result<int64_t> adapter_bytes(const Adapter &) const {
         return error(BATCHLLM_ERROR_UNSUPPORTED, "the %s backend has no adapters",
                      info().name.c_str());
     }
-    // Puts an adapter into a free slot, from 0 to info().adapter_slots - 1, for the batches that go
-    // forward afterwards. May return before the adapter is on the device, while batches compute; the
-    // adapter is kept alive as long as it is needed. The caller sees to it that all loaded adapters
-    // take no more than info().adapter_bytes.
-    virtual Status load_adapter(int32_t, std::shared_ptr<const Adapter> adapter) {
+    // What takes time on the host before an adapter can be loaded. Called by a thread of its own
+    // while the backend computes; calls do not overlap.
+    virtual Result<std::shared_ptr<const PackedAdapter>>
+    pack_adapter(std::shared_ptr<const Adapter> adapter) const {
         return adapter_bytes(*adapter).status();
     }
+    // Puts an adapter that this backend has packed into a free slot, from 0 to info().adapter_slots
+    // - 1, for the batches that go forward afterwards. May return before the adapter is on the
+    // device, and does not wait for batches in flight; the backend keeps `packed` as long as it needs
+    // it. The caller sees to it that all loaded adapters take no more than info().adapter_bytes.
+    virtual Status load_adapter(int32_t, std::shared_ptr<const PackedAdapter>) { return {}; }
     // Frees a slot. No batch in flight uses it.
     virtual void unload_adapter(int32_t) {}
 

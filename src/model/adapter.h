@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -41,7 +42,7 @@ struct Adapter {
     // A head that is tied to it stays as it is, unless `changes` has it. a.rows is 0: no change.
     LowRank embedding;
     AdapterHash hash = {};
-    std::vector<std::vector<std::byte>> bytes; // what the tensors refer to
+    std::vector<std::unique_ptr<std::byte[]>> bytes; // what the tensors refer to
 
     // Null: the adapter leaves the matrix as it is.
     const LowRank *of(const Tensor &matrix) const {

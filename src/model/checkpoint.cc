@@ -91,12 +91,7 @@ Status Checkpoint::add_file(const std::string &path) {
 Status Checkpoint::rename(const Model &model) {
     std::unordered_map<std::string, Located> named;
     for (auto &[name, located] : tensors) {
-        std::string described = name;
-        for (const Model::Renamed &renamed : model.renamed) {
-            if (!name.starts_with(renamed.from)) continue;
-            described.replace(0, renamed.from.size(), renamed.to);
-            break;
-        }
+        const std::string described = described_name(name, model);
         if (is_passed_over(name, model) || is_passed_over(described, model)) continue;
         const auto [place, is_new] = named.try_emplace(described, std::move(located));
         if (!is_new) {
@@ -117,6 +112,16 @@ std::string Checkpoint::name_in_files(const std::string &name, const Model &mode
         return renamed.from + name.substr(renamed.to.size());
     }
     return name;
+}
+
+std::string described_name(const std::string &name, const Model &model) {
+    std::string described = name;
+    for (const Model::Renamed &renamed : model.renamed) {
+        if (!name.starts_with(renamed.from)) continue;
+        described.replace(0, renamed.from.size(), renamed.to);
+        break;
+    }
+    return described;
 }
 
 bool is_ignored_tensor(const std::string &name) {

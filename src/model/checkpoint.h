@@ -34,6 +34,9 @@ class Checkpoint {
 
 Result<Checkpoint> open_checkpoint(const std::string &model_dir);
 
+// The name in the description of a tensor with this name in files.
+std::string described_name(const std::string &name, const Model &model);
+
 // Whether no model needs this tensor, so that it is no reason to reject a file: see weights.cc.
 bool is_ignored_tensor(const std::string &name);
 

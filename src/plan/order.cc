@@ -3,7 +3,11 @@
 // BatchLLM, Eq. 4: groups that decode many tokens per prompt token go first, so that their decoding
 // fills the steps in which later groups prefill. A group's ratio is the expected decode tokens of its
 // rows, divided by the prompt tokens that are computed for it (its prefix once).
+//
+// Groups whose rows have an adapter run one after another, at the place that the ratio of all of them
+// gives them, so that the adapter is needed for as short a time as possible.
 #include <algorithm>
+#include <unordered_map>
 
 #include "plan/draft.h"
 
@@ -18,6 +22,9 @@ struct Candidate {
     // The ratio of all groups below its common prefix; its own if it has none.
     double top_ratio = ratio;
     uint32_t top_row = first_row;
+    // The ratio of all groups with its salt; those of its top if it has none.
+    double salt_ratio = ratio;
+    uint32_t salt_row = first_row;
 };
 
 struct Total {
@@ -84,6 +91,32 @@ void keep_heads_together(const PlanDraft &draft, const std::vector<Total> &total
     }
 }
 
+// Rows with the same salt, but none, run one after another.
+void keep_salts_together(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
+                         const std::vector<Total> &totals, std::vector<Candidate> *candidates) {
+    std::unordered_map<uint64_t, Total> of_salts;
+    for (const Candidate &candidate : *candidates) {
+        const TokenRow &row = rows[candidate.first_row];
+        if (row.salt == 0) continue;
+        const Total own{decode_length(decode_lengths, candidate.first_row), row.length, 1};
+        const Total &total = candidate.group == no_group ? own : totals[candidate.group];
+        Total &all = of_salts[row.salt];
+        all.first_row =
+            all.rows == 0 ? candidate.first_row : std::min(all.first_row, candidate.first_row);
+        all.rows += total.rows;
+        all.decode += total.decode;
+        all.prompt += total.prompt;
+    }
+    for (Candidate &candidate : *candidates) {
+        candidate.salt_ratio = candidate.top_ratio;
+        candidate.salt_row = candidate.top_row;
+        const auto found = of_salts.find(rows[candidate.first_row].salt);
+        if (found == of_salts.end()) continue;
+        candidate.salt_ratio = found->second.ratio();
+        candidate.salt_row = found->second.first_row;
+    }
+}
+
 } // namespace
 
 void put_in_order(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
@@ -113,7 +146,10 @@ void put_in_order(std::span<const TokenRow> rows, std::span<const int32_t> decod
     if (plan.options.levels == levels_auto && !arrival) {
         keep_heads_together(draft, totals, &candidates);
     }
+    if (!arrival) keep_salts_together(rows, decode_lengths, totals, &candidates);
     std::sort(candidates.begin(), candidates.end(), [](const Candidate &a, const Candidate &b) {
+        if (a.salt_ratio != b.salt_ratio) return a.salt_ratio > b.salt_ratio;
+        if (a.salt_row != b.salt_row) return a.salt_row < b.salt_row;
         if (a.top_ratio != b.top_ratio) return a.top_ratio > b.top_ratio;
         if (a.top_row != b.top_row) return a.top_row < b.top_row;
         return a.ratio != b.ratio ? a.ratio > b.ratio : a.first_row < b.first_row;

@@ -162,6 +162,12 @@ void Answers::fail(Sequence *sequence, int32_t status, std::string message) {
     finish(sequence, BATCHLLM_FINISH_ERROR);
 }
 
+void Answers::fail(RowRun *run, const Status &why) {
+    for (Sequence &sequence : run->sequences) {
+        if (sequence.finish == 0) fail(&sequence, why.code(), why.message());
+    }
+}
+
 // ---- Results ----
 
 void Answers::refuse(uint64_t tag, int64_t prompt_tokens, int32_t samples, const Status &why) {

@@ -43,6 +43,8 @@ class Answers {
     // before the next batch is post-processed.
     std::vector<RowRun *> take_ended() { return std::exchange(ended_, {}); }
 
+    // Nothing of the run that is not done can be computed.
+    void fail(RowRun *run, const Status &why);
     // Answers those of the run's rows that have no answer yet; equal rows get copies.
     void answer(RowRun *run);
     // Answers the rows that the cancels name, with what there is so far.

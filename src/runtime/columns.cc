@@ -17,10 +17,16 @@ bool same_handles(const PreparedParams &a, const PreparedParams &b) {
 // Whether two rows may share one copy.
 bool same_params(const PreparedParams &a, const PreparedParams &b) {
     const RowParameters &row = a;
-    return row == b && same_handles(a, b);
+    return row == b && same_handles(a, b) && a.adapter == b.adapter;
 }
 
 } // namespace
+
+void PreparedParams::set_adapter(const batchllm_params &params) {
+    if (params.adapter == nullptr) return;
+    adapter = params.adapter->source;
+    salt = adapter->salt();
+}
 
 Status check_column(const char *items_name, const void *items, const char *offsets_name,
                     const int64_t *offsets, int64_t n) {
@@ -184,6 +190,7 @@ Status ParamsReader::read_task(const batchllm_params &params, PreparedParams *re
     constexpr int32_t code = BATCHLLM_ERROR_ROW_INVALID_PARAMETER;
     ASSIGN_OR_RETURN(static_cast<RowParameters &>(*read),
                      read_parameters(params, model_.vocabulary));
+    read->set_adapter(params);
     if (read->task == Task::generate) {
         if (!model_.text) {
             return error(code,

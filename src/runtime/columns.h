@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "base/status.h"
 #include "model/pooling.h"
+#include "runtime/adapter_library.h"
 #include "sample/sampling.h"
 #include "sample/stop.h"
 #include "text/tokenizer.h"
@@ -62,9 +63,12 @@ Status copy_known(const char *name, const void *from, void *to, size_t size);
 // The parameters of rows that are not scored, with everything derived from them once for all rows
 // that share them.
 struct PreparedParams : SamplingParams {
-    EmbeddingForm form;                       // embed: what the parameters and the model say
-    std::unique_ptr<const StopStrings> stops; // null: there are none
-    uint64_t salt = 0; // what the rows' keys and values depend on besides tokens: nothing so far
+    EmbeddingForm form;                           // embed: what the parameters and the model say
+    std::unique_ptr<const StopStrings> stops;     // null: there are none
+    std::shared_ptr<const AdapterSource> adapter; // null: none
+    uint64_t salt = 0; // what the rows' keys and values depend on besides tokens: the adapter's
+
+    void set_adapter(const batchllm_params &params);
 };
 
 // What a model offers to rows.

@@ -75,6 +75,10 @@ Engine::Engine(const EngineOptions &options, std::unique_ptr<Observers> observer
       placement_(options.devices, std::move(loaded.backends), scheduling_of(options),
                  limits_of(options, *reader_), reader_.get(), intake_.rows(), observers_.get()) {
     intake_.set_devices(placement_.device_pages());
+    std::vector<const Backend *> backends;
+    for (const auto &lane : placement_.lanes()) backends.push_back(lane->backend());
+    adapters_.open(reader_->model(), std::move(backends));
+    reader_->take_adapters(&adapters_);
 }
 
 // ---- Rows ----
@@ -95,6 +99,11 @@ Result<SpecifiedConstraint> Engine::make_constraint(const ConstraintSpecificatio
         observers_->warn("a constraint is looser than its schema: " + warning);
     }
     return made;
+}
+
+Result<std::shared_ptr<const AdapterSource>> Engine::load_adapter(const std::string &name,
+                                                                  const std::string &path) {
+    return adapters_.load(name, path);
 }
 
 Status Engine::build_groups() {
@@ -170,7 +179,13 @@ Status Engine::place_run_answer() {
 // Puts in flight as many batches as the lane takes.
 Status Engine::run_ahead(Lane *lane) {
     while (lane->takes_another()) {
+        RETURN_IF_ERROR(fail_without_adapter(lane));
         ASSIGN_OR_RETURN(const TokenBatch *batch, placement_.next_batch(lane, &agenda_));
+        if (batch->tokens.empty() && lane->in_flight() == 0 && lane->waits_for_adapter()) {
+            observers_->watch().begin("reading an adapter for device", lane->device());
+            lane->adapters().wait();
+            continue;
+        }
         if (batch->tokens.empty()) break;
         RETURN_IF_ERROR(placement_.submit(lane, *batch));
         // If the masks depend on the previous batch, this one is sampled once that one has been
@@ -179,6 +194,17 @@ Status Engine::run_ahead(Lane *lane) {
             RETURN_IF_ERROR(sample(lane));
         }
     }
+    return {};
+}
+
+// Answers the rows whose adapters could not be read.
+Status Engine::fail_without_adapter(Lane *lane) {
+    ASSIGN_OR_RETURN(const std::vector<RowRun *> runs, placement_.runs_without_adapter(lane));
+    for (RowRun *run : runs) {
+        placement_.drop(run);
+        answers_.fail(run, placement_.why_no_adapter(*run));
+    }
+    if (!runs.empty()) end_runs(answers_.take_ended());
     return {};
 }
 
@@ -236,6 +262,7 @@ Status Engine::go_on_without(Lane *lost, Status why) {
     const std::string device = "device " + std::to_string(lost->device());
     if (placement_.devices().size() > 1) why = std::move(why).within(device);
     if (placement_.lanes().size() == 1) return why;
+    adapters_.forget(lost->backend());
     const Placement::Lost had = placement_.remove_lane(lost);
     answers_.lose_tokens(had.generated);
     observers_->warn(why.message() + "; the job goes on without it, and " +
@@ -342,6 +369,8 @@ Result<batchllm_info> Engine::info(int32_t device) const {
     info.max_request_tokens = reader_->max_request_tokens();
     info.state_slots = of.state_slots;
     info.state_slot_bytes = of.state_bytes;
+    info.adapter_memory_bytes = of.adapter_bytes;
+    info.adapter_slots = of.adapter_slots;
     return info;
 }
 

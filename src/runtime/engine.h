@@ -24,6 +24,7 @@
 #include "constraint/specification.h"
 #include "plan/plan.h"
 #include "report/job_record.h"
+#include "runtime/adapter_library.h"
 #include "runtime/agenda.h"
 #include "runtime/answers.h"
 #include "runtime/backend_choice.h"
@@ -48,6 +49,9 @@ class Engine {
     Result<Intake *> intake();
     // A constraint for this engine's rows. Any thread.
     Result<SpecifiedConstraint> make_constraint(const ConstraintSpecification &specification);
+    // An adapter for this engine's rows. Any thread.
+    Result<std::shared_ptr<const AdapterSource>> load_adapter(const std::string &name,
+                                                              const std::string &path);
     // Fails if no row can run with these parameters.
     Status check_params(const batchllm_params &params);
 
@@ -82,6 +86,7 @@ class Engine {
     Status place_run_answer();
     void warn_of_cut_off();
     Status run_ahead(Lane *lane);
+    Status fail_without_adapter(Lane *lane);
     Status sample(Lane *lane);
     Status answer_batch(Lane *lane);
     void end_runs(const std::vector<RowRun *> &runs);
@@ -96,6 +101,7 @@ class Engine {
     Answers answers_;
     Intake intake_;
     Agenda agenda_;
+    AdapterLibrary adapters_; // the lanes read from it
     Placement placement_;
     Status failed_;
     bool running_ = false; // prevents step and run from being called from run's own callback

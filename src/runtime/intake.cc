@@ -107,13 +107,14 @@ void Intake::add_sampled(Addition *addition, uint64_t tag, std::span<const int32
 }
 
 void Intake::add_scored(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
-                        std::unique_ptr<ScoreSpec> score, int64_t tokens_to_come) {
-    const Status status = checks_.check(prompt, *score);
+                        std::unique_ptr<ScoreSpec> score, const ScoredParams &params,
+                        int64_t tokens_to_come) {
+    const Status status = params.ok() ? checks_.check(prompt, *score) : params.status();
     if (!status.ok()) {
         addition->add_bad(tag, static_cast<int64_t>(prompt.size()), 1, status);
         return;
     }
-    addition->add(tag, prompt, reader_.score_params(), std::move(score), 0, tokens_to_come);
+    addition->add(tag, prompt, *params, std::move(score), 0, tokens_to_come);
 }
 
 void Intake::commit(Addition *addition) {
@@ -205,8 +206,10 @@ Status Intake::add_table(const Table &table, const uint64_t *tags, const ParamsC
 }
 
 Status Intake::add_scores(const Column<int32_t> &prompts,
-                          const ContinuationColumns<int32_t> &scored, const uint64_t *tags) {
+                          const ContinuationColumns<int32_t> &scored, const uint64_t *tags,
+                          const batchllm_params &params) {
     Addition addition(&pending_, &answers_);
+    const ScoredParams read = reader_.read_scored(params);
     for (int64_t i = 0; i < prompts.n; ++i) {
         const Status size = check_size(scored, i);
         if (!size.ok()) {
@@ -219,7 +222,7 @@ Status Intake::add_scores(const Column<int32_t> &prompts,
             const std::span<const int32_t> continuation = scored.continuations[c];
             score->append(continuation);
         }
-        add_scored(&addition, addition.next_tag(tags), prompts[i], std::move(score),
+        add_scored(&addition, addition.next_tag(tags), prompts[i], std::move(score), read,
                    tokens_to_come(prompts, i));
     }
     commit(&addition);
@@ -232,6 +235,7 @@ Status Intake::add_score_text(const Column<char> &prompts, const ContinuationCol
     const Clock::time_point start = Clock::now();
     const EncodeOptions prompt_options{params.add_special != 0, params.parse_special != 0};
     const EncodeOptions continuation_options{false, false};
+    const ScoredParams read = reader_.read_scored(params);
     Addition addition(&pending_, &answers_);
     std::vector<Encoded> block;
     std::vector<std::unique_ptr<ScoreSpec>> scores(
@@ -265,7 +269,7 @@ Status Intake::add_score_text(const Column<char> &prompts, const ContinuationCol
                 addition.add_bad(tag, 0, 1, encoded.status);
             } else {
                 add_scored(&addition, tag, encoded.tokens,
-                           std::move(scores[static_cast<size_t>(i)]), left);
+                           std::move(scores[static_cast<size_t>(i)]), read, left);
             }
             left -= static_cast<int64_t>(encoded.tokens.size());
         }

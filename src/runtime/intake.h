@@ -42,7 +42,7 @@ class Intake {
                     const ParamsColumn &params);
     Status add_table(const Table &table, const uint64_t *tags, const ParamsColumn &params);
     Status add_scores(const Column<int32_t> &prompts, const ContinuationColumns<int32_t> &scored,
-                      const uint64_t *tags);
+                      const uint64_t *tags, const batchllm_params &params);
     Status add_score_text(const Column<char> &prompts, const ContinuationColumns<char> &scored,
                           const uint64_t *tags, const batchllm_params &params);
 
@@ -74,8 +74,10 @@ class Intake {
     Status add_encoded(int64_t n, const uint64_t *tags, const ParamsColumn &params, Encode encode);
     void add_sampled(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
                      const RowParams &params, int64_t tokens_to_come);
+    using ScoredParams = Result<std::shared_ptr<const PreparedParams>>;
     void add_scored(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
-                    std::unique_ptr<ScoreSpec> score, int64_t tokens_to_come);
+                    std::unique_ptr<ScoreSpec> score, const ScoredParams &params,
+                    int64_t tokens_to_come);
     void commit(Addition *addition);
 
     RowReader &reader_;

@@ -16,6 +16,8 @@ SchedulerOptions of_backend(SchedulerOptions options, const Backend *backend) {
     options.kv_windows = info.kv_windows;
     options.single_tokens = info.reproducible;
     options.state_slots = info.state_slots;
+    options.adapter_slots = info.adapter_slots;
+    options.adapter_bytes = info.adapter_bytes;
     if (info.batches_in_flight > 1) {
         options.feeds = [backend](const SampleInput &sample) { return backend->feeds(sample); };
     }
@@ -26,7 +28,15 @@ SchedulerOptions of_backend(SchedulerOptions options, const Backend *backend) {
 
 Lane::Lane(int32_t device, std::unique_ptr<Backend> backend, SchedulerOptions options)
     : device_(device), backend_(std::move(backend)),
-      scheduler_(of_backend(std::move(options), backend_.get())) {}
+      scheduler_(of_backend(std::move(options), backend_.get())),
+      adapters_(backend_.get(), &scheduler_.adapters()) {}
+
+Result<const TokenBatch *> Lane::next_batch() {
+    const TokenBatch &batch = scheduler_.next_step();
+    if (waits_for_adapter()) adapters_.hurry(scheduler_.adapters().blocked());
+    RETURN_IF_ERROR(note(adapters_.load()));
+    return &batch;
+}
 
 bool Lane::takes_another() const {
     if (in_flight() == 0) return true;

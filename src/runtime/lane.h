@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "backend/backend.h"
+#include "runtime/lane_adapters.h"
 #include "schedule/scheduler.h"
 
 namespace batchllm {
@@ -28,6 +29,9 @@ class Lane {
 
     int32_t device() const { return device_; }
     const BackendInfo &info() const { return backend_->info(); }
+    const Backend *backend() const { return backend_.get(); }
+    LaneAdapters &adapters() { return adapters_; }
+    const LaneAdapters &adapters() const { return adapters_; }
     Scheduler &scheduler() { return scheduler_; }
     const Scheduler &scheduler() const { return scheduler_; }
     int32_t in_flight() const { return scheduler_.in_flight(); }
@@ -37,7 +41,10 @@ class Lane {
 
     // Whether another batch can be put in flight that would contain nearly all requests.
     bool takes_another() const;
-    const TokenBatch &next_batch() { return scheduler_.next_step(); }
+    // Also loads the adapters that it needs. Empty, with nothing in flight: it waits for an adapter, or
+    // nothing is left to do.
+    Result<const TokenBatch *> next_batch();
+    bool waits_for_adapter() const { return scheduler_.adapters().blocked() >= 0; }
     Status forward(const TokenBatch &batch);
     // masks: as for Backend::sample.
     Status sample(std::span<const TokenMask> masks);
@@ -66,6 +73,7 @@ class Lane {
     int32_t device_;
     std::unique_ptr<Backend> backend_;
     Scheduler scheduler_;
+    LaneAdapters adapters_;
     BatchOutput output_;
     bool unsampled_ = false;
     int32_t failed_ = BATCHLLM_OK; // error code of the backend

@@ -117,6 +117,7 @@ Result<EngineOptions> read_engine_options(const batchllm_engine_options &options
     RETURN_IF_ERROR(check_token_count("step_tokens", options.step_tokens));
     RETURN_IF_ERROR(check_token_count("max_request_tokens", options.max_request_tokens));
     RETURN_IF_ERROR(check_count("max_requests", options.max_requests));
+    RETURN_IF_ERROR(check_count("adapter_memory_bytes", options.adapter_memory_bytes));
     if (!(options.kv_memory_fraction >= 0 && options.kv_memory_fraction <= 1)) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "kv_memory_fraction is %g: it must be 0 to 1",
                      options.kv_memory_fraction);
@@ -135,6 +136,7 @@ Result<EngineOptions> read_engine_options(const batchllm_engine_options &options
     backend.kv_memory_bytes = options.kv_memory_bytes;
     backend.kv_memory_fraction = options.kv_memory_fraction;
     backend.step_tokens = options.step_tokens;
+    backend.adapter_memory_bytes = options.adapter_memory_bytes;
     backend.seed = options.seed;
     backend.reproducible = options.reproducible != 0;
     read.threads = options.threads;

@@ -107,7 +107,13 @@ RowRun *Placement::start_run(const std::vector<int64_t> &rows, Lane *lane) {
     std::unique_ptr<RowRun> made = make_run(&rows_, rows, limits_);
     RowRun *run = made.get();
     run->lane = lane;
-    for (const Sequence &sequence : run->sequences) lane->will_generate(sequence.max_tokens);
+    const auto &adapter = run->params->adapter;
+    const int32_t number = adapter == nullptr ? -1 : lane->adapters().use(adapter);
+    if (adapter != nullptr) adapters_used_.insert(adapter->hash);
+    for (Sequence &sequence : run->sequences) {
+        sequence.adapter = number;
+        lane->will_generate(sequence.max_tokens);
+    }
     runs_.emplace(run, std::move(made));
     rows_deduplicated_ += static_cast<int64_t>(rows.size()) - 1;
     if (unusual(*run)) ++unusual_runs_;
@@ -134,7 +140,7 @@ Result<const TokenBatch *> Placement::next_batch(Lane *lane, Agenda *agenda) {
     const Stopwatch watch(&schedule_seconds_);
     observers_.watch().begin("scheduling for device", lane->device());
     RETURN_IF_ERROR(place(agenda));
-    return &lane->next_batch();
+    return lane->next_batch();
 }
 
 Status Placement::submit(Lane *lane, const TokenBatch &batch) {
@@ -222,9 +228,29 @@ void Placement::drop(RowRun *run) {
 }
 
 void Placement::remove_run(RowRun *run) {
+    run->lane->adapters().end_use(run->sequences.front().adapter);
     if (unusual(*run)) --unusual_runs_;
     for (const RowRun::Answer &answer : run->answers) rows_.release(answer.row);
     runs_.erase(run);
+}
+
+Result<std::vector<RowRun *>> Placement::runs_without_adapter(Lane *lane) {
+    std::vector<RowRun *> found;
+    RETURN_IF_ERROR(lane->adapters().take_read());
+    if (!lane->adapters().any_failed()) return found;
+    for (const auto &[run, owner] : runs_) {
+        if (run->lane != lane || run->sequences.front().adapter < 0) continue;
+        if (!why_no_adapter(*run).ok()) found.push_back(run);
+    }
+    std::sort(found.begin(), found.end(), [](const RowRun *a, const RowRun *b) {
+        return a->answers.front().row < b->answers.front().row;
+    });
+    return found;
+}
+
+Status Placement::why_no_adapter(const RowRun &run) const {
+    const int32_t number = run.sequences.front().adapter;
+    return number < 0 ? Status() : run.lane->adapters().failure(number);
 }
 
 // ---- Devices that fail ----
@@ -333,6 +359,10 @@ void Placement::add_to(const Lane &lane, batchllm_stats *stats) const {
     stats->kv_pages_peak += lane.scheduler().pages_peak();
     stats->state_slots_total += lane.info().state_slots;
     stats->state_slots_peak += lane.scheduler().states_peak();
+    stats->adapter_loads += lane.adapters().loads();
+    stats->adapter_load_bytes += lane.adapters().loaded_bytes();
+    stats->adapter_bytes_peak += lane.scheduler().adapters().bytes_peak();
+    stats->adapter_wait_seconds += lane.adapters().waited();
     stats->backend_seconds = std::max(stats->backend_seconds, lane.seconds());
 }
 
@@ -341,6 +371,11 @@ void Placement::add_to(batchllm_stats *stats) const {
     stats->kv_pages_peak += lost_.kv_pages_peak;
     stats->state_slots_total += lost_.state_slots_total;
     stats->state_slots_peak += lost_.state_slots_peak;
+    stats->adapters += static_cast<int64_t>(adapters_used_.size());
+    stats->adapter_loads += lost_.adapter_loads;
+    stats->adapter_load_bytes += lost_.adapter_load_bytes;
+    stats->adapter_bytes_peak += lost_.adapter_bytes_peak;
+    stats->adapter_wait_seconds += lost_.adapter_wait_seconds;
     stats->backend_seconds = std::max(stats->backend_seconds, lost_.backend_seconds);
     for (const auto &lane : lanes_) add_to(*lane, stats);
     stats->kv_page_bytes = devices_.front().info.page_bytes;

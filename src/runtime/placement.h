@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -67,6 +68,11 @@ class Placement {
     // The run's rows have been answered: it goes, and their memory with it.
     void remove_run(RowRun *run);
 
+    // The lane's runs whose adapter could not be read, which why_no_adapter() explains, in order of
+    // their first rows. Before next_batch(): takes note of what has been read.
+    Result<std::vector<RowRun *>> runs_without_adapter(Lane *lane);
+    Status why_no_adapter(const RowRun &run) const;
+
     // The lane of a device that has failed; null: none has.
     Lane *lost_lane() const;
     // Removes the lane, which need not be the last. Its rows without an answer wait again.
@@ -104,6 +110,7 @@ class Placement {
     std::vector<Request *> requests_; // scratch
     double schedule_seconds_ = 0;
     int64_t rows_deduplicated_ = 0, logical_prompt_tokens_ = 0;
+    std::set<AdapterHash> adapters_used_;
     batchllm_stats lost_{}; // of the lanes that have been removed
 };
 

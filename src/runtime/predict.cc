@@ -58,7 +58,8 @@ Status add_rows(Engine *engine, const Column<int32_t> &rows, const ParamsColumn 
     known.reserve(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) {
         ASSIGN_OR_RETURN(batchllm_params own, params.at(i));
-        own.constraint = nullptr; // it belongs to another engine
+        own.constraint = nullptr; // they belong to another engine
+        own.adapter = nullptr;
         // Stop strings need a tokenizer and do not change the predicted length.
         own.stop_string_count = 0;
         own.bad_word_count = 0;

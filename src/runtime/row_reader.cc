@@ -46,7 +46,6 @@ Status RowReader::take_model(std::unique_ptr<Model> model, const BackendInfo &in
     vocabulary_size_ = info.vocabulary;
     ASSIGN_OR_RETURN(ModelTasks offered, tasks(info));
     params_.emplace(std::move(offered));
-    score_params_ = std::make_shared<const PreparedParams>();
     return {};
 }
 
@@ -100,8 +99,23 @@ Status RowReader::encode_chat(std::string_view conversation, const batchllm_para
     return tokenizer_->encode(text, chat_encode_options, tokens);
 }
 
+Status RowReader::check_adapter(const batchllm_params &params) const {
+    if (params.adapter == nullptr || params.adapter->source->library == adapters_) return {};
+    return error(BATCHLLM_ERROR_ROW_INVALID_PARAMETER,
+                 "adapter was loaded for another engine: it changes another model");
+}
+
 Result<std::shared_ptr<const PreparedParams>> RowReader::read(const batchllm_params &params) {
+    RETURN_IF_ERROR(check_adapter(params));
     return params_->read(params);
+}
+
+Result<std::shared_ptr<const PreparedParams>>
+RowReader::read_scored(const batchllm_params &params) const {
+    RETURN_IF_ERROR(check_adapter(params));
+    auto read = std::make_shared<PreparedParams>();
+    read->set_adapter(params);
+    return std::shared_ptr<const PreparedParams>(std::move(read));
 }
 
 Status RowReader::check(const PreparedParams &params) const {

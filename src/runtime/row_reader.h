@@ -42,6 +42,9 @@ class RowReader {
     bool scores_tokens() const { return model_ == nullptr || bool(model_->head); }
     std::span<const int32_t> eos_tokens() const { return eos_tokens_; }
     const std::optional<Classifier> &classifier() const { return classifier_; }
+    const Model *model() const { return model_.get(); } // null: none is known
+    // Rows may name the adapters of this library, and no other's.
+    void take_adapters(const AdapterLibrary *library) { adapters_ = library; }
     ThreadPool &pool(); // for the tokenizer and masks
 
     Status need_tokenizer() const;
@@ -52,18 +55,18 @@ class RowReader {
 
     // Fails with ROW_INVALID_PARAMETER.
     Result<std::shared_ptr<const PreparedParams>> read(const batchllm_params &params);
+    // The same for rows that are scored, for which only the adapter matters.
+    Result<std::shared_ptr<const PreparedParams>> read_scored(const batchllm_params &params) const;
     // Whether rows can be generated with what was read: stop strings need a tokenizer, and a
     // constraint must be one of this reader.
     Status check(const PreparedParams &params) const;
-    // Those of all rows that are scored.
-    const std::shared_ptr<const PreparedParams> &score_params() const { return score_params_; }
-
     // Any thread.
     Result<SpecifiedConstraint> make_constraint(const ConstraintSpecification &specification);
 
   private:
     RowReader() = default;
     Result<ModelTasks> tasks(const BackendInfo &info) const;
+    Status check_adapter(const batchllm_params &params) const;
 
     std::string model_dir_;
     int32_t threads_ = 0;
@@ -75,7 +78,7 @@ class RowReader {
     int32_t vocabulary_size_ = 0;
     int64_t max_request_tokens_ = 0;
     std::optional<ParamsReader> params_;
-    std::shared_ptr<const PreparedParams> score_params_;
+    const AdapterLibrary *adapters_ = nullptr;
     std::unique_ptr<ThreadPool> pool_;
     mutable std::mutex vocabulary_mutex_;
     std::shared_ptr<const TokenVocabulary> vocabulary_; // for constraints

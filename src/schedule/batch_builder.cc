@@ -21,8 +21,9 @@ bool needs_output(const SamplingParams *params) {
 
 void BatchBuilder::build(std::span<Request *const> running,
                          std::span<const int32_t> scheduled_prefixes, PrefixForest *forest,
-                         BatchRecord *record) {
+                         AdapterSlots *adapters, BatchRecord *record) {
     ++step_;
+    adapters_ = adapters;
     batch_.clear();
     record_ = record;
     record->sampled.clear();
@@ -41,7 +42,7 @@ void BatchBuilder::build(std::span<Request *const> running,
 }
 
 int32_t BatchBuilder::add_node(int32_t parent, int32_t start, int32_t computed, int32_t chunk,
-                               const PageTable &pages, bool shared) {
+                               const PageTable &pages, int32_t adapter, bool shared) {
     ContextNode node{};
     node.parent = parent;
     node.start = start;
@@ -50,6 +51,10 @@ int32_t BatchBuilder::add_node(int32_t parent, int32_t start, int32_t computed, 
     node.token_count = chunk;
     node.shared = shared;
     node.state = pages.state;
+    if (chunk > 0) {
+        node.adapter = adapters_->slot(adapter);
+        adapters_->use(adapter);
+    }
     const int64_t columns = pages_for(node.length, page_tokens_);
     for (size_t g = 0; g < batch_.pages.size(); ++g) {
         const GroupPageTable &table = pages.group(g);
@@ -73,7 +78,8 @@ int32_t BatchBuilder::prefix_node(int32_t prefix, PrefixForest *forest) {
     int32_t node = parent < 0 ? -1 : forest->at(parent).batch_node;
     for (auto i = chain_.rbegin(); i != chain_.rend(); ++i) {
         ScheduledPrefix &part = forest->at(*i);
-        node = add_node(node, part.start, part.computed, part.chunk, part.pages, true);
+        node =
+            add_node(node, part.start, part.computed, part.chunk, part.pages, part.adapter, true);
         part.batch_node = node;
         part.batch_step = step_;
         const int32_t begin = part.start + part.computed;
@@ -92,7 +98,8 @@ int32_t BatchBuilder::prefix_node(int32_t prefix, PrefixForest *forest) {
 void BatchBuilder::own_node(Request *request, PrefixForest *forest) {
     const int32_t parent = prefix_node(request->prefix, forest);
     const int32_t token_begin = static_cast<int32_t>(batch_.tokens.size());
-    add_node(parent, request->own_begin, request->computed, request->chunk, request->pages, false);
+    add_node(parent, request->own_begin, request->computed, request->chunk, request->pages,
+             request->adapter, false);
     const int32_t prompt = request->prompt.length;
     const int32_t begin = request->own_begin + request->computed;
     const int32_t end = begin + request->chunk;

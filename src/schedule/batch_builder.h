@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "schedule/adapter_slots.h"
 #include "schedule/prefix_forest.h"
 #include "schedule/scheduler.h"
 
@@ -28,7 +29,7 @@ class BatchBuilder {
     // Fills the batch from the chunks of the requests and of the scheduled prefixes. Also fills its
     // record, except for the pages used and the preemptions, which the builder does not know.
     void build(std::span<Request *const> running, std::span<const int32_t> scheduled_prefixes,
-               PrefixForest *forest, BatchRecord *record);
+               PrefixForest *forest, AdapterSlots *adapters, BatchRecord *record);
 
     const TokenBatch &batch() const { return batch_; }
 
@@ -39,15 +40,16 @@ class BatchBuilder {
     void add_prompt_scores(Request *request, int32_t token_begin, OutputRow row);
     void add_row(Request *request, const OutputRow &row);
     int32_t add_node(int32_t parent, int32_t start, int32_t computed, int32_t chunk,
-                     const PageTable &pages, bool shared);
+                     const PageTable &pages, int32_t adapter, bool shared);
 
     int32_t page_tokens_;
     std::function<bool(const SampleInput &)> feeds_;
     bool single_tokens_;
     uint64_t step_ = 0;
     TokenBatch batch_;
-    BatchRecord *record_ = nullptr; // of the batch that is being built
-    std::vector<int32_t> chain_;    // scratch
+    BatchRecord *record_ = nullptr;    // of the batch that is being built
+    AdapterSlots *adapters_ = nullptr; // in build()
+    std::vector<int32_t> chain_;       // scratch
 };
 
 } // namespace batchllm

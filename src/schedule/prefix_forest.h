@@ -47,6 +47,7 @@ struct ScheduledPrefix {
     bool resident = false;
     bool idle = false;
     bool kept = false;
+    int32_t adapter = -1;    // of the requests that continue it, once it is scheduled
     int32_t batch_node = -1; // in the batch of step `batch_step`
     uint64_t batch_step = 0;
     int64_t order = 0;               // of creation; prefixes with greater numbers are needed later

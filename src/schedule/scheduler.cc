@@ -15,7 +15,10 @@
 //      starts again without sharing, once, and Scheduler::longest_request guarantees that this
 //      fits. The same applies if state slots are short: a request without a prefix needs one slot,
 //      and a decode token none.
-//   3. If no request runs, the next waiting request is admitted, whatever the forecast says.
+//   3. If no request runs, the next waiting request is admitted, whatever the forecast says. (With a
+//      batch in flight its adapter may find no slot; once none is in flight, every adapter but those
+//      held gives up its slot, and any adapter alone fits. Until the adapter is ready, the runtime
+//      waits.)
 // Order the states of a job lexicographically by (requests finished, requests restarted unshared,
 // output tokens generated, prompt tokens stored for admitted requests and their prefixes). Each of
 // the four is bounded, and each step increases the state:
@@ -42,15 +45,19 @@ const TokenBatch &Scheduler::next_step() {
     impl.budget = impl.options.step_tokens;
     impl.preemptions = 0;
     impl.scheduled_prefixes.clear();
+    impl.adapters.begin_batch(impl.batches + 2,
+                              impl.batches + 2 - static_cast<uint64_t>(impl.in_flight));
     impl.schedule_decode();
     impl.schedule_prompts();
     BatchRecord &record = impl.record(impl.in_flight);
-    impl.builder.build(impl.running, impl.scheduled_prefixes, &impl.forest, &record);
+    impl.builder.build(impl.running, impl.scheduled_prefixes, &impl.forest, &impl.adapters,
+                       &record);
     record.counts.preemptions = impl.preemptions;
     record.counts.pages_used = impl.pool.used();
     impl.counts = record.counts;
     if (!impl.builder.batch().tokens.empty()) {
         impl.in_flight += 1;
+        impl.batches += 1;
         impl.move_on();
     }
     return impl.builder.batch();
@@ -81,7 +88,7 @@ void Scheduler::Impl::schedule_prompts() {
     bool forecast_made = false;
     while (budget > 0) {
         Request *request = next_waiting();
-        if (!request) break;
+        if (!request || !adapters.allows(request->adapter)) break;
         if (!running.empty()) {
             if (preemptions > 0 || (!pool.has_room() && !forest.has_idle())) break;
             if (options.max_requests > 0 &&
@@ -121,6 +128,7 @@ bool Scheduler::Impl::schedule_prefix(Request *request) {
             if (node.chunk == 0) scheduled_prefixes.push_back(*i);
             node.chunk += static_cast<int32_t>(got);
             node.source = request->prompt.tokens;
+            node.adapter = request->adapter;
             budget -= got;
         }
         if (got == 0 && finds_no_page()) {
@@ -280,6 +288,7 @@ int64_t Scheduler::Impl::pages_of_chunks(const Request &request) const {
 
 void Scheduler::Impl::admit(Request *request) {
     request->state = RequestState::prefilling;
+    adapters.hold(request->adapter);
     if (request->prefix >= 0) forest.hold(request->prefix);
     running.push_back(request);
 }
@@ -321,6 +330,8 @@ int64_t Scheduler::longest_request() const {
 }
 
 const StepCounts &Scheduler::counts() const { return impl_->counts; }
+AdapterSlots &Scheduler::adapters() { return impl_->adapters; }
+const AdapterSlots &Scheduler::adapters() const { return impl_->adapters; }
 int32_t Scheduler::in_flight() const { return impl_->in_flight; }
 const BatchRecord &Scheduler::oldest() const { return impl_->record(0); }
 const BatchRecord &Scheduler::newest() const { return impl_->record(impl_->in_flight - 1); }

@@ -19,6 +19,9 @@
 // snapshot of the state at the exact end of the prefix. Each of its requests starts from the snapshot, in
 // a slot of its own, and does so again after a preemption. The forecast counts slots as well as pages.
 //
+// A request's tokens, and those of its prefix, go through its adapter, which has a slot while the request is
+// admitted (adapter_slots.h).
+//
 // Always: a page is in the free list or belongs to one node; every step makes progress; any request
 // that fits the pool alone finishes. Batches run in the order in which they are built, so the next
 // batch may use a page that has been released while a batch in flight still reads or writes it.
@@ -35,6 +38,7 @@
 #include "kv/page_pool.h"
 #include "plan/plan.h"
 #include "sample/sampling.h"
+#include "schedule/adapter_slots.h"
 
 namespace batchllm {
 
@@ -63,7 +67,8 @@ struct Request {
     // generate: position i of the prompt scores targets[i]; if there are any, nothing is shared.
     std::vector<int32_t> targets;
     std::vector<int32_t> target_offsets;
-    int64_t row = 0; // used only by the runtime
+    int32_t adapter = -1; // its number in Scheduler::adapters(); -1: none
+    int64_t row = 0;      // used only by the runtime
     int32_t sample = 0;
 
     // The runtime appends to it after each batch in which the request sampled.
@@ -107,7 +112,9 @@ struct SchedulerOptions {
     // Each embedded token gets an output row of its own, so that the order of summation does not
     // depend on which steps compute the tokens.
     bool single_tokens = false;
-    int64_t state_slots = 0; // BackendInfo::state_slots
+    int64_t state_slots = 0;   // BackendInfo::state_slots
+    int32_t adapter_slots = 0; // BackendInfo::adapter_slots
+    int64_t adapter_bytes = 0; // BackendInfo::adapter_bytes
 };
 
 struct StepCounts {
@@ -174,6 +181,11 @@ class Scheduler {
     // begins.
     void keep(int32_t prefix);
     void release(int32_t prefix);
+
+    // The adapters of requests. They are added before the requests that name them. A request whose
+    // adapter is not ready or gets no slot is not admitted, nor is any behind it.
+    AdapterSlots &adapters();
+    const AdapterSlots &adapters() const;
 
     // Builds the next batch, valid until the next call, and advances the requests as far as is
     // known before the batch has run. The batch is then in flight unless it is empty; at most two

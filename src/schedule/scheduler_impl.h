@@ -43,7 +43,8 @@ struct Scheduler::Impl {
         : options(given), pool(given.pages, given.page_tokens, given.kv_windows, given.state_slots),
           forest(&pool),
           builder(given.page_tokens, given.kv_windows.size(), given.feeds, given.single_tokens),
-          forecast(pool.windows(), given.page_tokens) {
+          forecast(pool.windows(), given.page_tokens),
+          adapters(given.adapter_slots, given.adapter_bytes) {
         options.step_tokens = std::clamp<int64_t>(given.step_tokens, 1, INT32_MAX);
     }
 
@@ -91,6 +92,7 @@ struct Scheduler::Impl {
     BatchBuilder builder;
     LengthEstimate lengths;
     MemoryForecast forecast;
+    AdapterSlots adapters;
     int64_t longest = 0; // maximum of max_tokens over all requests so far
 
     // Waiting requests in the order of their groups; null: dropped. queue[i] has place first_place
@@ -114,6 +116,7 @@ struct Scheduler::Impl {
     std::array<BatchRecord, 2> records;
     size_t oldest = 0;
     int32_t in_flight = 0;
+    uint64_t batches = 0; // that have been put in flight
     int64_t held_back = 0;
 
     BatchRecord &record(int32_t i) { return records[(oldest + static_cast<size_t>(i)) % 2]; }

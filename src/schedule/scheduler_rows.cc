@@ -70,6 +70,7 @@ void Scheduler::Impl::enqueue(Request *request, int32_t prefix) {
     request->pages = {};
     request->place = first_place + static_cast<int64_t>(queue.size());
     if (prefix >= 0) forest.add_pending(prefix);
+    adapters.add_pending(request->adapter);
     queue.push_back(request);
     ++waiting;
     own_tokens_left += own_prompt(*request);
@@ -167,12 +168,14 @@ void Scheduler::finish_step() {
 void Scheduler::Impl::leave(Request *request) {
     request->computed = 0;
     pool.give(&request->pages);
+    adapters.release(request->adapter);
     if (request->prefix >= 0) budget += forest.release(request->prefix);
 }
 
 // Ends a request with nothing left to compute, which has no pages.
 void Scheduler::Impl::forget(Request *request) {
     own_tokens_left -= own_prompt_left(*request);
+    adapters.remove_pending(request->adapter);
     if (request->prefix >= 0) forest.remove_pending(request->prefix);
 }
 

@@ -16,6 +16,10 @@ namespace {
 // processor busy, few enough for vocabularies of hundreds of thousands.
 constexpr int64_t kHeadRows = 64;
 constexpr int64_t kDefaultPageTokens = 16;
+constexpr int32_t kAdapterSlots = 4096;
+// Memory for adapters unless an option says how much: a share of what is available, and the most.
+constexpr int64_t kAdapterShare = 16;
+constexpr int64_t kAdapterBytes = int64_t{2} << 30;
 
 struct Choice {
     DType element = DType::f32;
@@ -132,6 +136,11 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
                   (threads == 1 ? " thread, " : " threads, ") + kernels->name;
     info.computes_on = {DeviceKind::processor, processor_name(), 0, 0};
     info.reproducible = options.reproducible;
+    info.adapter_slots = kAdapterSlots;
+    const int64_t available = available_memory(); // 0: not known
+    info.adapter_bytes = options.adapter_memory_bytes > 0 ? options.adapter_memory_bytes
+                         : available > 0 ? std::min(kAdapterBytes, available / kAdapterShare)
+                                         : kAdapterBytes;
     info.vocabulary = model.vocabulary;
     info.hidden = model.hidden;
     info.page_tokens = choice.page_tokens;
@@ -196,6 +205,20 @@ Status CpuBackend::sample(std::span<const TokenMask> masks) {
 
 Status CpuBackend::collect(BatchOutput *output) {
     std::swap(*output, output_);
+    return {};
+}
+
+Result<int64_t> CpuBackend::adapter_bytes(const Adapter &adapter) const {
+    return CpuAdapter::bytes(adapter);
+}
+
+Result<std::shared_ptr<const PackedAdapter>>
+CpuBackend::pack_adapter(std::shared_ptr<const Adapter> adapter) const {
+    return std::shared_ptr<const PackedAdapter>(CpuAdapter::pack(*adapter));
+}
+
+Status CpuBackend::load_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> packed) {
+    forward_->set_adapter(slot, std::static_pointer_cast<const CpuAdapter>(std::move(packed)));
     return {};
 }
 

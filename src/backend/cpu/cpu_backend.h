@@ -20,6 +20,11 @@ class CpuBackend final : public Backend {
     Status sample(std::span<const TokenMask> masks) override;
     Status collect(BatchOutput *output) override;
     double last_run_seconds() const override { return last_run_seconds_; }
+    Result<int64_t> adapter_bytes(const Adapter &adapter) const override;
+    Result<std::shared_ptr<const PackedAdapter>>
+    pack_adapter(std::shared_ptr<const Adapter> adapter) const override;
+    Status load_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> packed) override;
+    void unload_adapter(int32_t slot) override { forward_->set_adapter(slot, nullptr); }
 
     PartSeconds &seconds() { return forward_->seconds(); }
 

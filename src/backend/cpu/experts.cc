@@ -150,6 +150,17 @@ void ExpertLayers::sort_by_expert(int64_t experts, int64_t chosen, int64_t token
     begin_[0] = 0;
 }
 
+// Sets those of the tokens of turns [begin, end).
+void ExpertLayers::find_adapters(RowAdapters adapters, int64_t begin, int64_t end) {
+    if (adapters.empty()) return;
+    turn_adapters_.clear();
+    for (int64_t i = begin; i < end; ++i) {
+        turn_adapters_.push_back(
+            adapters[static_cast<size_t>(turns_[static_cast<size_t>(i)].token)]);
+    }
+    linear_->set_adapters(turn_adapters_);
+}
+
 Status ExpertLayers::run_expert(const FeedForward &expert, const PackedFeedForward &weights,
                                 const std::byte *x, int64_t begin, int64_t end, int64_t hidden,
                                 float *out) {
@@ -179,14 +190,18 @@ Status ExpertLayers::run(const Experts &experts, const PackedExperts &weights, c
                          int64_t tokens, int64_t hidden, float *out) {
     const auto count = static_cast<int64_t>(experts.each.size());
     sort_by_expert(count, experts.router.chosen, tokens);
+    const RowAdapters adapters = linear_->adapters();
+    Status status;
     for (int64_t e = 0; e < count; ++e) {
         const int64_t begin = begin_[static_cast<size_t>(e)];
         const int64_t end = begin_[static_cast<size_t>(e) + 1];
-        if (begin == end) continue;
+        if (begin == end || !status.ok()) continue;
         const auto i = static_cast<size_t>(e);
-        RETURN_IF_ERROR(run_expert(experts.each[i], weights.each[i], x, begin, end, hidden, out));
+        find_adapters(adapters, begin, end);
+        status = run_expert(experts.each[i], weights.each[i], x, begin, end, hidden, out);
     }
-    return {};
+    linear_->set_adapters(adapters);
+    return status;
 }
 
 } // namespace batchllm::cpu

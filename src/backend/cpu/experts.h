@@ -38,6 +38,7 @@ class ExpertLayers {
 
   private:
     void sort_by_expert(int64_t experts, int64_t chosen, int64_t tokens);
+    void find_adapters(RowAdapters adapters, int64_t begin, int64_t end);
     Status run_expert(const FeedForward &expert, const PackedFeedForward &weights,
                       const std::byte *x, int64_t begin, int64_t end, int64_t hidden, float *out);
 
@@ -56,7 +57,8 @@ class ExpertLayers {
         float weight;
     };
     std::vector<Turn> turns_;
-    std::vector<int64_t> begin_; // [experts + 1]
+    std::vector<int64_t> begin_;                    // [experts + 1]
+    std::vector<const CpuAdapter *> turn_adapters_; // of an expert's tokens
 };
 
 } // namespace batchllm::cpu

@@ -13,7 +13,8 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model, const Kerne
                                                  ThreadPool *pool, int64_t step_tokens,
                                                  bool reproducible) {
     std::unique_ptr<Forward> forward(new Forward(model, kernels, pool, step_tokens, reproducible));
-    ASSIGN_OR_RETURN(forward->linear_, Linear::create(kernels.element, pool, reproducible));
+    ASSIGN_OR_RETURN(forward->linear_,
+                     Linear::create(kernels.element, pool, reproducible, &kernels));
     ASSIGN_OR_RETURN(forward->weights_, pack_weights(model, forward->linear_.get()));
     RETURN_IF_ERROR(forward->allocate());
     return forward;
@@ -107,6 +108,28 @@ Status Forward::take_pages(KvPages pages) {
     return {};
 }
 
+void Forward::set_adapter(int32_t slot, std::shared_ptr<const CpuAdapter> adapter) {
+    const auto size = static_cast<size_t>(slot) + 1;
+    if (adapters_.size() < size) adapters_.resize(size);
+    adapters_[size - 1] = std::move(adapter);
+}
+
+// The tokens' adapters, which the products of all rows have from now on.
+void Forward::find_adapters(const TokenBatch &batch, const std::vector<int32_t> &wanted) {
+    adapter_of_.clear();
+    wanted_adapter_.clear();
+    for (const ContextNode &node : batch.nodes) {
+        if (node.adapter < 0 || node.token_count == 0) continue;
+        adapter_of_.resize(batch.tokens.size(), nullptr);
+        std::fill_n(adapter_of_.begin() + node.token_begin, node.token_count,
+                    adapters_[static_cast<size_t>(node.adapter)].get());
+    }
+    if (!adapter_of_.empty()) {
+        for (const int32_t token : wanted) wanted_adapter_.push_back(adapter_of_[token]);
+    }
+    linear_->set_adapters(adapter_of_);
+}
+
 void Forward::prepare(const TokenBatch &batch, const std::vector<int32_t> &wanted) {
     const int64_t tokens = static_cast<int64_t>(batch.tokens.size());
     node_of_.resize(static_cast<size_t>(tokens));
@@ -123,6 +146,7 @@ void Forward::prepare(const TokenBatch &batch, const std::vector<int32_t> &wante
                        &work.list);
     }
     if (model_.state_size() > 0) state_work_.prepare(batch);
+    find_adapters(batch, wanted);
     pool_->parallel_for(task_count(tokens), [&](int64_t task, int32_t) {
         const int64_t last = std::min(tokens, (task + 1) * kTokensOfTask);
         for (int64_t t = task * kTokensOfTask; t < last; ++t) embed(batch, t);
@@ -344,6 +368,7 @@ Status Forward::run_layer(const TokenBatch &batch, size_t index,
     }
     if (rows == 0) return {};
     if (last) gather(wanted, layer.parallel);
+    if (last) linear_->set_adapters(wanted_adapter_);
     laps = Laps();
     if (layer.mixes()) {
         RETURN_IF_ERROR(add_product(weights.o, attended_.data(), rows, weights.o_bias,
@@ -399,6 +424,9 @@ Status Forward::logits(int64_t first, int64_t count, float *out) {
     Laps laps;
     const std::byte *x = input_.data() + first * model_.hidden * dtype_bytes(kernels_.element);
     const bool plain = model_.logits_scale == 1 && model_.logits_softcap == 0;
+    if (!wanted_adapter_.empty()) {
+        linear_->set_adapters(RowAdapters(wanted_adapter_).subspan(static_cast<size_t>(first)));
+    }
     RETURN_IF_ERROR(linear_->run(weights_.head, x, count, [&](const Linear::Tile &tile) {
         const auto width = static_cast<int32_t>(tile.width);
         for (int64_t r = 0; r < tile.rows; ++r) {

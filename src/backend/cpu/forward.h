@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cpu/adapters.h"
 #include "backend/cpu/attention.h"
 #include "backend/cpu/convolution_layers.h"
 #include "backend/cpu/experts.h"
@@ -55,6 +56,8 @@ class Forward {
     // Provides the pages and states that run() writes. Call once, after the weights are packed.
     Status take_pages(KvPages pages);
     void take_states(StatePool states) { states_ = std::move(states); }
+    // For batches from now on. null: the slot is empty.
+    void set_adapter(int32_t slot, std::shared_ptr<const CpuAdapter> adapter);
     const KvPages &pages() const { return pages_; }
 
     // Computes the batch. wanted: the tokens whose hidden state is wanted, for logits or for
@@ -84,7 +87,9 @@ class Forward {
     Status allocate();
     void choose_work();
     void prepare(const TokenBatch &batch, const std::vector<int32_t> &wanted);
+    void find_adapters(const TokenBatch &batch, const std::vector<int32_t> &wanted);
     void embed(const TokenBatch &batch, int64_t token);
+    void add_embedding(const TokenBatch &batch, int64_t token, float *x) const;
     Status run_layer(const TokenBatch &batch, size_t layer, const std::vector<int32_t> &wanted);
     // The normed residual stream -> the input of the mixer's last product, for `rows` tokens: the
     // wanted ones, or all if that is null.
@@ -140,7 +145,8 @@ class Forward {
     StateWork state_work_;
     std::unique_ptr<LinearAttentionLayers> linear_attention_;
     std::unique_ptr<ConvolutionLayers> convolutions_;
-    std::vector<float> zeros_;          // [largest head_dim]
+    std::vector<std::shared_ptr<const CpuAdapter>> adapters_; // by slot
+    std::vector<float> zeros_;                                // [largest head_dim]
     std::vector<int64_t> angles_begin_; // [ropes] where each rope's angles begin, within a token's
     int64_t angles_ = 0;                // per token, over all ropes
 
@@ -150,16 +156,18 @@ class Forward {
     std::vector<Work> work_;       // the last layer has its own entry
     std::vector<size_t> work_of_;  // [layers]
     int64_t wanted_rows_ = 0;
-    Buffer cosine_, sine_; // [tokens, angles] float
-    Buffer residual_;      // [tokens, hidden] float
-    Buffer delta_;         // [tokens, hidden] float: a sublayer's result that is not simply added
-    Buffer expert_sums_;   // the same of experts with a norm of their own
-    Buffer input_;         // [rows, hidden] elements: input of a matrix product
-    Buffer qkv_;           // [tokens, rows of q, k and v] float, for the largest layer
-    Buffer queries_;       // [kv_head][token][head of its group][D] elements
-    Buffer attended_;      // [rows, heads * head_dim] elements
-    Buffer activated_;     // [rows, largest width] elements
-    Buffer layer_inputs_;  // [tokens, layers * LayerInputs::width] float
+    std::vector<const CpuAdapter *> adapter_of_;     // [tokens] or, without adapters, empty
+    std::vector<const CpuAdapter *> wanted_adapter_; // [wanted] likewise
+    Buffer cosine_, sine_;                           // [tokens, angles] float
+    Buffer residual_;                                // [tokens, hidden] float
+    Buffer delta_;        // [tokens, hidden] float: a sublayer's result that is not simply added
+    Buffer expert_sums_;  // the same of experts with a norm of their own
+    Buffer input_;        // [rows, hidden] elements: input of a matrix product
+    Buffer qkv_;          // [tokens, rows of q, k and v] float, for the largest layer
+    Buffer queries_;      // [kv_head][token][head of its group][D] elements
+    Buffer attended_;     // [rows, heads * head_dim] elements
+    Buffer activated_;    // [rows, largest width] elements
+    Buffer layer_inputs_; // [tokens, layers * LayerInputs::width] float
     PartSeconds seconds_;
 };
 

@@ -7,10 +7,23 @@
 
 namespace batchllm::cpu {
 
+// What the token's adapter adds to its embedding.
+void Forward::add_embedding(const TokenBatch &batch, int64_t token, float *x) const {
+    const PackedLowRank &low = adapter_of_[token]->embedding;
+    if (low.rank == 0) return;
+    const auto vocabulary = static_cast<size_t>(model_.embedding.rows);
+    std::vector<float> column(static_cast<size_t>(low.rank));
+    for (size_t r = 0; r < column.size(); ++r) {
+        column[r] = low.a[r * vocabulary + static_cast<size_t>(batch.tokens[token])];
+    }
+    kernels_.add_rows(column.data(), low.b.data(), low.rows, model_.hidden, low.rank, x);
+}
+
 // A token's embedding, and its angles.
 void Forward::embed(const TokenBatch &batch, int64_t token) {
     float *x = residual_.floats() + token * model_.hidden;
     read_row(model_.embedding, batch.tokens[token], x);
+    if (!adapter_of_.empty() && adapter_of_[token] != nullptr) add_embedding(batch, token, x);
     if (model_.embedding_scale != 1) {
         for (int64_t i = 0; i < model_.hidden; ++i) x[i] *= model_.embedding_scale;
     }

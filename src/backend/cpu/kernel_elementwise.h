@@ -220,6 +220,53 @@ KERNEL_TARGET void add_scaled(const float *x, float scale, int32_t n, float *out
     for (; i < n; ++i) out[i] += x[i] * scale;
 }
 
+// Several rows at a time share the loads of x. A row's sum does not depend on how many there are.
+template <int32_t rows_at_once> KERNEL_TARGET inline void
+multiply_some_rows(const float *x, const float *rows, int32_t n, float *out) {
+    Vector sums[rows_at_once];
+    for (Vector &sum : sums) sum = Simd::zero();
+    int32_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+        const Vector v = Simd::load(x + i);
+        for (int32_t r = 0; r < rows_at_once; ++r) {
+            sums[r] = Simd::multiply_add(v, Simd::load(rows + int64_t{r} * n + i), sums[r]);
+        }
+    }
+    for (int32_t r = 0; r < rows_at_once; ++r) {
+        float sum = Simd::reduce_add(sums[r]);
+        for (int32_t j = i; j < n; ++j) sum += x[j] * rows[int64_t{r} * n + j];
+        out[r] = sum;
+    }
+}
+
+KERNEL_TARGET void multiply_rows(const float *x, const float *rows, int32_t n, int32_t count,
+                                 float *out) {
+    constexpr int32_t at_once = 4;
+    int32_t r = 0;
+    for (; r + at_once <= count; r += at_once) {
+        multiply_some_rows<at_once>(x, rows + int64_t{r} * n, n, out + r);
+    }
+    for (; r < count; ++r) multiply_some_rows<1>(x, rows + int64_t{r} * n, n, out + r);
+}
+
+KERNEL_TARGET void add_rows(const float *x, const float *rows, int64_t stride, int32_t n,
+                            int32_t count, float *out) {
+    for (int32_t i = 0; i < n; i += kLanes) {
+        const int32_t left = n - i;
+        Vector sum = Simd::zero();
+        for (int32_t r = 0; r < count; ++r) {
+            const float *row = rows + r * stride + i;
+            sum = Simd::multiply_add(Simd::set(x[r]),
+                                     left >= kLanes ? Simd::load(row) : load_some(row, left), sum);
+        }
+        if (left >= kLanes) {
+            Simd::store(out + i, Simd::add(Simd::load(out + i), sum));
+        } else {
+            store_some(out + i, Simd::add(load_some(out + i, left), sum), left);
+        }
+    }
+}
+
 KERNEL_TARGET void cap(float *x, float scale, float softcap, int32_t n) {
     const Vector factor = Simd::set(scale);
     int32_t i = 0;
@@ -332,6 +379,8 @@ constexpr Kernels kKernels = {
     copy_bias,
     add_bias,
     add_scaled,
+    multiply_rows,
+    add_rows,
     cap,
     {activate<Silu>, activate<Gelu>, activate<GeluTanh>, activate<ClampedSwiglu>,
      activate<ReluSquared>},

@@ -133,6 +133,11 @@ struct Kernels {
     void (*add_bias)(const float *x, const float *bias, int32_t n, float *out);
     // out += x * scale
     void (*add_scaled)(const float *x, float scale, int32_t n, float *out);
+    // out[r] = sum over i of x[i] * rows[r][i], for `count` rows of n.
+    void (*multiply_rows)(const float *x, const float *rows, int32_t n, int32_t count, float *out);
+    // out[i] += sum over r of x[r] * rows[r][i], for n elements of `count` rows, `stride` apart.
+    void (*add_rows)(const float *x, const float *rows, int64_t stride, int32_t n, int32_t count,
+                     float *out);
     // x = softcap * tanh(x * scale / softcap); softcap 0: x * scale.
     void (*cap)(float *x, float scale, float softcap, int32_t n);
     // By Activation: out = elements of activation(gate + gate_bias) * (up + up_bias). If up is

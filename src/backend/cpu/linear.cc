@@ -101,6 +101,7 @@ struct Linear::Impl {
     std::vector<Buffer> tiles;         // [threads] kBlockRows * the widest slice, floats
     std::vector<Buffer> scratchpads;   // [threads]
     std::map<std::tuple<int64_t, int64_t, int64_t>, Primitive> primitives; // by M, N, K
+    LowRankProducts low_rank;
     std::map<std::tuple<int64_t, int64_t>, Sizes> sizes; // by N, K, for shapes that may not use all
                                                          // sizes
 
@@ -200,13 +201,15 @@ struct Linear::Impl {
 Linear::Linear(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Linear::~Linear() = default;
 
-Result<std::unique_ptr<Linear>> Linear::create(DType compute, ThreadPool *pool, bool reproducible) {
+Result<std::unique_ptr<Linear>> Linear::create(DType compute, ThreadPool *pool, bool reproducible,
+                                               const Kernels *kernels) {
     try {
         need_memory(kCreateBytes);
         auto impl = std::make_unique<Impl>();
         impl->compute = compute;
         impl->pool = pool;
         impl->reproducible = reproducible;
+        impl->low_rank.use(kernels, pool);
         for (int32_t t = 0; t < pool->size(); ++t) impl->streams.emplace_back(impl->engine);
         impl->tiles.resize(static_cast<size_t>(pool->size()));
         impl->scratchpads.resize(static_cast<size_t>(pool->size()));
@@ -220,13 +223,14 @@ int64_t Linear::rounded_rows(int64_t rows) {
     return rows + kBlockRows - 1; // the last block starts before `rows`
 }
 
-Result<PackedMatrix> Linear::pack(std::span<const Tensor> tensors, bool interleaved) {
+Result<PackedMatrix> Linear::pack(std::span<const Tensor *const> tensors, bool interleaved) {
     Impl &impl = *impl_;
     const OneThread one_thread;
     PackedMatrix matrix;
     matrix.interleaved = interleaved;
-    matrix.columns = tensors[0].columns;
-    for (const Tensor &tensor : tensors) matrix.rows += tensor.rows;
+    matrix.columns = tensors[0]->columns;
+    for (const Tensor *tensor : tensors) matrix.rows += tensor->rows;
+    matrix.tensors.assign(tensors.begin(), tensors.end());
 
     // Wide enough that each thread gets a few slices; oneDNN pads slices to multiples of 64.
     const int32_t threads = impl.reproducible ? kThreadsOfAny : impl.pool->size();
@@ -260,21 +264,21 @@ Result<PackedMatrix> Linear::pack(std::span<const Tensor> tensors, bool interlea
             const int64_t width = matrix.width(slice);
             int64_t first = slice * matrix.slice_width;
             if (interleaved) {
-                for (const Tensor &tensor : tensors) {
-                    read_rows(tensor, first / 2, width / 2, impl.compute, out);
+                for (const Tensor *tensor : tensors) {
+                    read_rows(*tensor, first / 2, width / 2, impl.compute, out);
                     out += width / 2 * row_bytes;
                 }
             } else {
                 int64_t left = width;
-                for (const Tensor &tensor : tensors) {
-                    if (left > 0 && first < tensor.rows) {
-                        const int64_t take = std::min(left, tensor.rows - first);
-                        read_rows(tensor, first, take, impl.compute, out);
+                for (const Tensor *tensor : tensors) {
+                    if (left > 0 && first < tensor->rows) {
+                        const int64_t take = std::min(left, tensor->rows - first);
+                        read_rows(*tensor, first, take, impl.compute, out);
                         out += take * row_bytes;
                         left -= take;
                         first = 0;
                     } else {
-                        first -= std::min(first, tensor.rows);
+                        first -= std::min(first, tensor->rows);
                     }
                 }
             }
@@ -322,6 +326,9 @@ Status Linear::run(const PackedMatrix &matrix, const void *x, int64_t rows,
         return onednn_error(failure);
     }
 
+    const bool changed =
+        !adapters_.empty() && impl.low_rank.shrink({matrix.tensors, matrix.interleaved}, adapters_,
+                                                   static_cast<const std::byte *>(x), rows);
     const int64_t in_last_slice = blocks[1];
     const int64_t tasks = (matrix.slices - 1) * blocks[0] + in_last_slice;
     const auto task = [&](int64_t index, int32_t thread) {
@@ -336,8 +343,18 @@ Status Linear::run(const PackedMatrix &matrix, const void *x, int64_t rows,
         const auto t = static_cast<size_t>(thread);
         impl.execute(*made[last][block + 1 == blocks[last]], input,
                      matrix.data.data() + slice * matrix.slice_bytes, t);
-        tile_done({impl.tiles[t].floats(), row, std::min(block_rows[last], rows - row), slice,
-                   slice * matrix.slice_width, matrix.width(slice), thread});
+        const Tile tile{impl.tiles[t].floats(),
+                        row,
+                        std::min(block_rows[last], rows - row),
+                        slice,
+                        slice * matrix.slice_width,
+                        matrix.width(slice),
+                        thread};
+        if (changed) {
+            impl.low_rank.expand({tile.row, tile.rows, tile.column, tile.width},
+                                 impl.tiles[t].floats());
+        }
+        tile_done(tile);
     };
     try {
         impl.pool->parallel_for(tasks, task);

@@ -11,6 +11,9 @@
 // order for a different number of rows, or for a different position of the row. So when a matrix is
 // packed, its shape is tried with every block size, and only sizes that give a row the same bits in
 // every position are used. The rows of a call are padded to such a size.
+//
+// What adapters add to a row of a product is computed for that row alone, and is in the tile before the
+// task's other operations.
 #pragma once
 
 #include <array>
@@ -23,7 +26,9 @@
 #include <tuple>
 #include <vector>
 
+#include "backend/cpu/adapters.h"
 #include "backend/cpu/buffer.h"
+#include "backend/cpu/kernels.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
@@ -39,8 +44,9 @@ struct PackedMatrix {
     int64_t slice_width = 0; // columns of the output in each slice; the last slice may have fewer
     int64_t slices = 0;
     int64_t slice_bytes = 0;
-    bool interleaved = false; // each slice is half one tensor, half the other
-    Buffer data;              // [slices][slice_bytes]
+    bool interleaved = false;            // each slice is half one tensor, half the other
+    std::vector<const Tensor *> tensors; // which they are, for adapters
+    Buffer data;                         // [slices][slice_bytes]
 
     int64_t width(int64_t slice) const {
         const int64_t left = rows - slice * slice_width;
@@ -53,18 +59,28 @@ constexpr int64_t kBlockRows = 128;
 
 class Linear {
   public:
-    // pool is borrowed. compute: f32, or bf16.
+    // pool is borrowed. compute: f32, or bf16. kernels: for adapters; null: there are none.
     static Result<std::unique_ptr<Linear>> create(DType compute, ThreadPool *pool,
-                                                  bool reproducible = false);
+                                                  bool reproducible = false,
+                                                  const Kernels *kernels = nullptr);
     ~Linear();
 
-    Result<PackedMatrix> pack(std::span<const Tensor> tensors, bool interleaved);
+    // The tensors stay where they are.
+    Result<PackedMatrix> pack(std::span<const Tensor *const> tensors, bool interleaved);
+    Result<PackedMatrix> pack(const Tensor &tensor) {
+        const Tensor *const one[] = {&tensor};
+        return pack(one, false);
+    }
 
     // At least as many rows as a product of up to `rows` rows may read of its input.
     static int64_t rounded_rows(int64_t rows);
 
+    // The adapter of each row of the products from now on; null: none. Empty: no row has one.
+    void set_adapters(RowAdapters adapters) { adapters_ = adapters; }
+    RowAdapters adapters() const { return adapters_; }
+
     struct Tile {
-        const float *data; // [rows, width]
+        const float *data; // [rows, width], with the changes of the rows' adapters
         int64_t row;       // first row of the block
         int64_t rows;
         int64_t slice;
@@ -80,6 +96,7 @@ class Linear {
     struct Impl;
     explicit Linear(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;
+    RowAdapters adapters_;
 };
 
 } // namespace batchllm::cpu

@@ -59,7 +59,7 @@ Result<PackedAttention> pack_attention(const Attention &from, Linear *linear) {
     packed.qkv_bias = concatenate(std::span(biases, parts));
     packed.sinks = read_vector(from.sinks);
     for (float &sink : packed.sinks) sink *= 1.44269504088896341f;
-    const Tensor qkv[] = {from.q.values, from.k.values, from.v.values};
+    const Tensor *const qkv[] = {&from.q.values, &from.k.values, &from.v.values};
     ASSIGN_OR_RETURN(packed.qkv, linear->pack(std::span(qkv, parts), false));
     return packed;
 }
@@ -78,7 +78,9 @@ Vector turn_filter(const Vector &stored, int64_t of_width) {
 // All but its norm.
 Result<PackedLinearAttention> pack_linear_attention(const LinearAttention &from, Linear *linear) {
     PackedLinearAttention packed;
-    ASSIGN_OR_RETURN(packed.input, linear->pack(from.input, false));
+    std::vector<const Tensor *> input;
+    for (const Tensor &part : from.input) input.push_back(&part);
+    ASSIGN_OR_RETURN(packed.input, linear->pack(input, false));
     Vector stored; // [channels, width]
     std::vector<std::pair<const Tensor *, int64_t>> biases;
     for (const Weight &part : from.convolution) {
@@ -112,9 +114,9 @@ Result<PackedLinearAttention> pack_mamba2(const Mamba2 &from, Linear *linear) {
 
 Result<PackedConvolution> pack_convolution(const ShortConvolution &from, Linear *linear) {
     PackedConvolution packed;
-    const Tensor bx[] = {from.b.values, from.x.values};
+    const Tensor *const bx[] = {&from.b.values, &from.x.values};
     ASSIGN_OR_RETURN(packed.bx, linear->pack(bx, true));
-    ASSIGN_OR_RETURN(packed.c, linear->pack({&from.c.values, 1}, false));
+    ASSIGN_OR_RETURN(packed.c, linear->pack(from.c.values));
     packed.b_bias = read_vector(from.b.bias);
     packed.x_bias = read_vector(from.x.bias);
     packed.c_bias = read_vector(from.c.bias);
@@ -126,7 +128,7 @@ Result<PackedConvolution> pack_convolution(const ShortConvolution &from, Linear 
 Status pack_mixer(const Mixer &from, Linear *linear, PackedLayer *to) {
     const auto put = [&](auto packed, const Weight &o) -> Status {
         ASSIGN_OR_RETURN(to->mixer, std::move(packed));
-        ASSIGN_OR_RETURN(to->o, linear->pack({&o.values, 1}, false));
+        ASSIGN_OR_RETURN(to->o, linear->pack(o.values));
         to->o_bias = read_vector(o.bias);
         return {};
     };
@@ -144,19 +146,19 @@ Status pack_feed_forward(const FeedForward &from, Linear *linear, PackedFeedForw
     to->up_bias = read_vector(from.up.bias);
     to->down_bias = read_vector(from.down.bias);
     if (from.gate) {
-        const Tensor gate_up[] = {from.gate.values, from.up.values};
+        const Tensor *const gate_up[] = {&from.gate.values, &from.up.values};
         ASSIGN_OR_RETURN(to->gate_up, linear->pack(gate_up, true));
     } else {
-        ASSIGN_OR_RETURN(to->gate_up, linear->pack({&from.up.values, 1}, false));
+        ASSIGN_OR_RETURN(to->gate_up, linear->pack(from.up.values));
     }
-    ASSIGN_OR_RETURN(to->down, linear->pack({&from.down.values, 1}, false));
+    ASSIGN_OR_RETURN(to->down, linear->pack(from.down.values));
     return {};
 }
 
 Status pack_input_block(const Layer &from, int32_t hidden, Linear *linear, PackedLayer *to) {
     to->after_input = pack_norm(from.after_input, hidden);
-    ASSIGN_OR_RETURN(to->input_gate, linear->pack({&from.input.gate.values, 1}, false));
-    ASSIGN_OR_RETURN(to->input_down, linear->pack({&from.input.down.values, 1}, false));
+    ASSIGN_OR_RETURN(to->input_gate, linear->pack(from.input.gate.values));
+    ASSIGN_OR_RETURN(to->input_down, linear->pack(from.input.down.values));
     return {};
 }
 
@@ -171,7 +173,7 @@ Status pack_feed(const Layer &from, int64_t hidden, Linear *linear, PackedLayer 
     if (shared == nullptr) return {};
     to->after_shared = pack_norm(shared->after, hidden);
     if (!shared->gate) return {};
-    ASSIGN_OR_RETURN(to->shared_gate, linear->pack({&shared->gate.values, 1}, false));
+    ASSIGN_OR_RETURN(to->shared_gate, linear->pack(shared->gate.values));
     return {};
 }
 
@@ -181,7 +183,7 @@ Status pack_experts(const Experts &from, int64_t hidden, Linear *linear, PackedE
     to->router_norm = pack_norm(from.router.norm, hidden);
     to->before = pack_norm(from.before, hidden);
     to->after = pack_norm(from.after, hidden);
-    ASSIGN_OR_RETURN(to->router, linear->pack({&from.router.weight.values, 1}, false));
+    ASSIGN_OR_RETURN(to->router, linear->pack(from.router.weight.values));
     to->router_bias = read_vector(from.router.weight.bias);
     to->correction = read_vector(from.router.correction);
     to->expert_scale = read_vector(from.router.expert_scale);
@@ -211,13 +213,12 @@ Result<PackedWeights> pack_weights(const Model &model, Linear *linear) {
     if (model.layer_inputs) {
         const LayerInputs &inputs = model.layer_inputs;
         packed.input_norm = pack_norm(inputs.norm, inputs.width);
-        ASSIGN_OR_RETURN(packed.input_projection,
-                         linear->pack({&inputs.projection.values, 1}, false));
+        ASSIGN_OR_RETURN(packed.input_projection, linear->pack(inputs.projection.values));
     }
     packed.final_norm = pack_norm(model.final_norm, model.hidden);
     if (!model.head) return packed;
     packed.head_bias = read_vector(model.head.bias);
-    ASSIGN_OR_RETURN(packed.head, linear->pack({&model.head.values, 1}, false));
+    ASSIGN_OR_RETURN(packed.head, linear->pack(model.head.values));
     return packed;
 }
 

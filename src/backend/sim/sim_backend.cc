@@ -74,6 +74,10 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
     info_.step_tokens =
         backend_options.step_tokens > 0 ? backend_options.step_tokens : options.step_tokens;
     info_.eos_token = options.eos_token;
+    info_.adapter_slots = 1024;
+    info_.adapter_bytes = backend_options.adapter_memory_bytes > 0
+                              ? backend_options.adapter_memory_bytes
+                              : int64_t{2} << 30;
     info_.batches_in_flight = options.overlap ? 2 : 1;
     info_.gated_tokens = options.costs ? options.costs->costs().gated_tokens : 0;
 }
@@ -181,6 +185,21 @@ double SimBackend::device_seconds(const TokenBatch &batch) {
                  static_cast<double>(batch.tokens.size()) / options_.tokens_per_second);
     const double attention = static_cast<double>(kv_bytes(batch)) / options_.kv_bandwidth;
     return options_.step_overhead_us * 1e-6 + linear + attention;
+}
+
+Result<int64_t> SimBackend::adapter_bytes(const Adapter &adapter) const {
+    int64_t numbers = 0;
+    const auto add = [&](const LowRank &low) {
+        numbers += low.a.rows * low.a.columns + low.b.rows * low.b.columns;
+    };
+    for (const auto &[tensor, low] : adapter.changes) add(low);
+    add(adapter.embedding);
+    return 2 * numbers;
+}
+
+Result<std::shared_ptr<const PackedAdapter>>
+SimBackend::pack_adapter(std::shared_ptr<const Adapter>) const {
+    return std::make_shared<const PackedAdapter>();
 }
 
 Status SimBackend::forward(const TokenBatch &batch) {

@@ -1,6 +1,8 @@
 // Token batches -> made-up tokens and a simulated time, without tensors, so that the scheduling of
 // large jobs can be tested anywhere in seconds.
 //
+// Adapters have slots and take room, in two bytes for each number, but neither time nor effect.
+//
 // Tokens are pseudo-random and depend only on (random key, position); a row's output length depends
 // only on its random key. Nothing depends on sharing, on the pool or on other rows, with one
 // exception: equal greedy rows, whose keys differ, are run as one if they wait at the same time.
@@ -35,6 +37,9 @@ class SimBackend : public Backend {
     Status collect(BatchOutput *output) override;
     bool feeds(const SampleInput &) const override { return options_.overlap != 0; }
     double last_run_seconds() const override { return seconds_; }
+    Result<int64_t> adapter_bytes(const Adapter &adapter) const override;
+    Result<std::shared_ptr<const PackedAdapter>>
+    pack_adapter(std::shared_ptr<const Adapter> adapter) const override;
 
     double common_prefix_cost() const { return options_.common_prefix_cost; }
     // Over all batches that went forward; zeros if no device is described.

@@ -1,0 +1,608 @@
+#include "model/adapter_files.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <unistd.h>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+#include <xxhash.h>
+
+#include "base/file.h"
+#include "base/printable.h"
+#include "model/adapter_config.h"
+#include "model/checkpoint.h"
+#include "model/safetensors.h"
+#include "model/scales.h"
+
+namespace batchllm {
+namespace {
+
+constexpr int32_t code = BATCHLLM_ERROR_ADAPTER_FORMAT;
+constexpr size_t config_limit = 16U << 20U;
+constexpr size_t read_bytes = 1U << 20U; // at a time: hashed while they are in the cache
+
+AdapterHash hash_of(XXH3_state_t *state) {
+    const XXH128_hash_t hash = XXH3_128bits_digest(state);
+    return {hash.low64, hash.high64};
+}
+
+struct FreeState {
+    void operator()(XXH3_state_t *state) const { XXH3_freeState(state); }
+};
+
+Status read_weights(AdapterFiles *files, XXH3_state_t *state) {
+    const std::string path = files->weights_path();
+    size_t size = 0;
+    ASSIGN_OR_RETURN(const FileDescriptor fd, open_regular(path, &size));
+    files->weights.reset(new std::byte[size]); // not initialised
+    files->weight_bytes = size;
+    for (size_t done = 0; done < size;) {
+        std::byte *to = files->weights.get() + done;
+        const ssize_t got = ::read(fd.get(), to, std::min(read_bytes, size - done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) {
+            return error(BATCHLLM_ERROR_IO, "%s: cannot read: %s", path.c_str(),
+                         std::strerror(errno));
+        }
+        if (got == 0) return error(code, "%s: was cut short while it was read", path.c_str());
+        XXH3_128bits_update(state, to, static_cast<size_t>(got));
+        done += static_cast<size_t>(got);
+    }
+    return {};
+}
+
+// Matrices of the model that are parts of one tensor of its files, which a module of PEFT's has.
+struct Part {
+    const Tensor *matrix;
+    int64_t first_row; // in the module's tensor: of the expert's, if there are experts
+    int64_t row_step;
+};
+
+// A linear module of the base model: W [rows, columns].
+struct Module {
+    int64_t rows = 0;
+    int64_t columns = 0;
+    std::vector<Part> parts;
+};
+
+// A parameter of a module that has a matrix for each expert: [experts, rows, columns], or transposed.
+struct StackedParameter {
+    std::string name; // the parameter's full name
+    bool transposed = false;
+    std::vector<Module> experts;
+};
+
+// Versions of the reference have called the same modules by different names.
+std::string usual_name(std::string name) {
+    constexpr std::string_view other = ".block_sparse_moe.", usual = ".mlp.";
+    const size_t at = name.find(other);
+    if (at != std::string::npos) name.replace(at, other.size(), usual);
+    return name;
+}
+
+std::string without(std::string_view name, std::string_view ending) {
+    if (name.ends_with(ending)) name.remove_suffix(ending.size());
+    return std::string(name);
+}
+
+// What modules of a model there are to be changed, by name.
+class Modules {
+  public:
+    explicit Modules(const Model &model) {
+        std::unordered_set<const Tensor *> others = {&model.embedding,
+                                                     &model.layer_inputs.embedding};
+        for (const Layer &layer : model.layers) {
+            if (const LinearAttention *linear = layer.linear_attention()) {
+                for (const Weight &part : linear->convolution) others.insert(&part.values);
+            }
+            if (const auto *short_one = std::get_if<ShortConvolution>(&layer.mixer)) {
+                others.insert(&short_one->filter.values);
+            }
+            if (const Experts *experts = layer.experts()) {
+                add_experts(*experts);
+                for (const FeedForward &expert : experts->each) {
+                    for (const Weight *w : {&expert.gate, &expert.up, &expert.down}) {
+                        others.insert(&w->values);
+                    }
+                }
+            }
+        }
+        others.insert(&model.head.values);
+        for_each_tensor(model, [&](const Tensor &tensor) {
+            if (tensor.columns > 1 && !others.contains(&tensor)) add(tensor.name, tensor);
+        });
+        // Whatever its tensor is called: it may be the embedding's.
+        if (model.head) add("lm_head.weight", model.head.values);
+    }
+
+    const Module *find(const std::string &name) const {
+        const auto found = modules_.find(name);
+        return found == modules_.end() ? nullptr : &found->second;
+    }
+    // A module's parameters with a matrix for each expert.
+    std::span<const StackedParameter> stacked(const std::string &module) const {
+        const auto found = stacked_.find(module);
+        if (found == stacked_.end()) return {};
+        return found->second;
+    }
+
+  private:
+    void add(const std::string &name, const Tensor &tensor) {
+        Module &module = modules_[usual_name(without(name, ".weight"))];
+        module.rows = tensor.stored_rows > 0 ? tensor.stored_rows : tensor.rows;
+        module.columns = tensor.columns;
+        module.parts.push_back({&tensor, tensor.first_row, tensor.row_step});
+    }
+
+    // Experts may be changed one by one, or all in one parameter, however the files have them.
+    void add_experts(const Experts &experts) {
+        const FeedForward &first = experts.each[0];
+        const bool stacked = first.up.values.stored_stack > 0;
+        std::string prefix = first.up.values.name;
+        std::string up = "gate_up_proj", down = "down_proj";
+        if (stacked) {
+            // P.gate_up_proj, or P.input_linear.weight
+            const auto name_of = [](const Tensor &tensor) {
+                const size_t dot = tensor.name.rfind('.');
+                return std::pair(tensor.name.substr(0, dot), tensor.name.substr(dot + 1));
+            };
+            std::string module;
+            std::tie(prefix, up) = name_of(first.up.values);
+            std::tie(module, down) = name_of(first.down.values);
+            add_stacked(experts, prefix, up, module, down);
+            for (size_t e = 0; e < experts.each.size(); ++e) add_single(prefix, e, experts.each[e]);
+            return;
+        }
+        for (const FeedForward &expert : experts.each) {
+            for (const Weight *w : {&expert.gate, &expert.up, &expert.down}) {
+                if (*w) add(w->values.name, w->values);
+            }
+        }
+        for (int i = 0; i < 3; ++i) prefix.resize(prefix.rfind('.')); // of P.0.NAME.weight
+        if (!first.gate) up = "up_proj";
+        add_stacked(experts, prefix, up, prefix, down);
+    }
+
+    // Under the names of each expert's modules, those that most families use and Mixtral's.
+    void add_single(const std::string &prefix, size_t index, const FeedForward &expert) {
+        const std::string own = prefix + "." + std::to_string(index) + ".";
+        const std::pair<const Weight *, std::pair<const char *, const char *>> all[] = {
+            {&expert.gate, {"gate_proj", "w1"}},
+            {&expert.up, {"up_proj", "w3"}},
+            {&expert.down, {"down_proj", "w2"}}};
+        for (const auto &[weight, names] : all) {
+            if (!*weight) continue;
+            for (const char *name : {names.first, names.second}) {
+                const Tensor &tensor = weight->values;
+                modules_[usual_name(own + name)] = {tensor.rows, tensor.columns, {{&tensor, 0, 1}}};
+            }
+        }
+    }
+
+    void add_stacked(const Experts &experts, const std::string &up_module, const std::string &up,
+                     const std::string &down_module, const std::string &down) {
+        const FeedForward &first = experts.each[0];
+        StackedParameter both{
+            usual_name(up_module + "." + up), first.up.values.stored_transposed, {}};
+        StackedParameter last{
+            usual_name(down_module + "." + down), first.down.values.stored_transposed, {}};
+        for (const FeedForward &expert : experts.each) {
+            const int64_t parts = expert.gate ? 2 : 1;
+            Module in{parts * expert.width, expert.up.columns(), {}};
+            int64_t next = 0;
+            for (const Weight *w : {&expert.gate, &expert.up}) {
+                if (!*w) continue;
+                const Tensor &tensor = w->values;
+                const bool in_stack = tensor.stored_stack > 0;
+                in.parts.push_back({&tensor,
+                                    in_stack ? tensor.first_row % tensor.stored_rows : next,
+                                    in_stack ? tensor.row_step : 1});
+                next += expert.width;
+            }
+            both.experts.push_back(std::move(in));
+            last.experts.push_back(
+                {expert.down.rows(), expert.down.columns(), {{&expert.down.values, 0, 1}}});
+        }
+        stacked_[usual_name(up_module)].push_back(std::move(both));
+        stacked_[usual_name(down_module)].push_back(std::move(last));
+    }
+
+    std::map<std::string, Module> modules_;
+    std::map<std::string, std::vector<StackedParameter>> stacked_;
+};
+
+// The tensors of one module in the files.
+struct Pair {
+    const StoredTensor *a = nullptr;
+    const StoredTensor *b = nullptr;
+};
+
+std::optional<DType> type_of(const StoredTensor &tensor) {
+    if (tensor.type == "F32") return DType::f32;
+    if (tensor.type == "BF16") return DType::bf16;
+    if (tensor.type == "F16") return DType::f16;
+    return std::nullopt;
+}
+
+template <typename Bits> bool all_finite(const std::byte *data, int64_t count, Bits exponent) {
+    bool finite = true;
+    for (int64_t i = 0; i < count; ++i) {
+        Bits bits;
+        std::memcpy(&bits, data + i * static_cast<int64_t>(sizeof bits), sizeof bits);
+        finite &= (bits & exponent) != exponent;
+    }
+    return finite;
+}
+
+bool all_finite(const std::byte *data, int64_t count, DType type) {
+    if (type == DType::f32) return all_finite<uint32_t>(data, count, 0x7F800000U);
+    return all_finite<uint16_t>(data, count, type == DType::bf16 ? 0x7F80U : 0x7C00U);
+}
+
+} // namespace
+
+Result<AdapterFiles> read_adapter_files(const std::string &directory) {
+    AdapterFiles files;
+    files.directory = directory;
+    ASSIGN_OR_RETURN(files.config, read_file(files.config_path(), config_limit));
+    ASSIGN_OR_RETURN(const bool has_weights, file_exists(files.weights_path()));
+    ASSIGN_OR_RETURN(const bool has_torch, file_exists(directory + "/adapter_model.bin"));
+    if (!has_weights && has_torch) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "%s/adapter_model.bin must be converted to safetensors", directory.c_str());
+    }
+    const std::unique_ptr<XXH3_state_t, FreeState> state(XXH3_createState());
+    if (state == nullptr) return Status(BATCHLLM_ERROR_OUT_OF_MEMORY, "out of memory");
+    XXH3_128bits_reset(state.get());
+    const uint64_t config_bytes = files.config.size(); // so that no byte can change sides
+    XXH3_128bits_update(state.get(), &config_bytes, sizeof config_bytes);
+    XXH3_128bits_update(state.get(), files.config.data(), files.config.size());
+    RETURN_IF_ERROR(read_weights(&files, state.get()));
+    files.hash = hash_of(state.get());
+    return files;
+}
+
+// Tensors and configuration -> changes of the model's matrices.
+class AdapterReader {
+  public:
+    AdapterReader(AdapterFiles files, const Model &model, bool checked)
+        : files_(std::move(files)), model_(model), modules_(model), checked_(checked),
+          path_(files_.weights_path()), adapter_(std::make_shared<Adapter>()) {}
+
+    Result<std::shared_ptr<const Adapter>> read() {
+        ASSIGN_OR_RETURN(const AdapterConfig config,
+                         AdapterConfig::parse(files_.config, files_.config_path()));
+        config_ = &config;
+        auto parsed = parse_safetensors(files_.view(), path_);
+        if (!parsed.ok() && parsed.status().code() == BATCHLLM_ERROR_MODEL_FORMAT) {
+            return Status(code, parsed.status().message());
+        }
+        RETURN_IF_ERROR(parsed.status());
+        for (const StoredTensor &tensor : *parsed) RETURN_IF_ERROR(sort(tensor));
+        for (const auto &[name, pair] : linear_) RETURN_IF_ERROR(take(name, pair));
+        for (const auto &[name, pair] : embeddings_) RETURN_IF_ERROR(take_embedding(name, pair));
+        if (adapter_->changes.empty() && !adapter_->embedding.a) {
+            return error(code, "%s: changes nothing of the model", path_.c_str());
+        }
+        adapter_->hash = files_.hash;
+        adapter_->bytes.push_back(std::move(files_.weights));
+        return std::shared_ptr<const Adapter>(std::move(adapter_));
+    }
+
+  private:
+    // MODULE.lora_A.weight and MODULE.lora_B.weight; of embeddings MODULE.lora_embedding_A and _B.
+    Status sort(const StoredTensor &tensor) {
+        constexpr std::string_view prefix = "base_model.model."; // PEFT's own modules
+        std::string name = tensor.name;
+        if (name.starts_with(prefix)) name.erase(0, prefix.size());
+        const struct {
+            std::string_view ending;
+            std::map<std::string, Pair> *list;
+            const StoredTensor *Pair::*place;
+        } kinds[] = {{".lora_A.weight", &linear_, &Pair::a},
+                     {".lora_B.weight", &linear_, &Pair::b},
+                     {".lora_embedding_A", &embeddings_, &Pair::a},
+                     {".lora_embedding_B", &embeddings_, &Pair::b}};
+        for (const auto &kind : kinds) {
+            if (!name.ends_with(kind.ending)) continue;
+            Pair &pair = (*kind.list)[without(name, kind.ending)];
+            if (pair.*kind.place != nullptr) return refuse(tensor, "is there under two names");
+            pair.*kind.place = &tensor;
+            return {};
+        }
+        return take_copy(tensor, name);
+    }
+
+    // PEFT may save the embedding and the head beside what changes them.
+    Status take_copy(const StoredTensor &tensor, std::string name) {
+        const size_t base = name.find(".base_layer.");
+        if (base != std::string::npos) name.erase(base, std::string_view(".base_layer").size());
+        const std::string described = described_name(name, model_);
+        const Tensor *same = described == model_.embedding.name ? &model_.embedding
+                             : described == "lm_head.weight"    ? &model_.head.values
+                                                                : nullptr;
+        if (same == nullptr || !*same) {
+            return error(BATCHLLM_ERROR_UNSUPPORTED,
+                         "%s: tensor %s is no part of a LoRA that is supported", path_.c_str(),
+                         printable(tensor.name).c_str());
+        }
+        const auto type = type_of(tensor);
+        if (!type || tensor.shape != std::vector<int64_t>{same->rows, same->columns}) {
+            return refuse(tensor, "is not the model's: the model's embedding or head was replaced");
+        }
+        Tensor stored = stored_matrix(tensor, *type);
+        std::vector<float> theirs(static_cast<size_t>(same->columns)), ours(theirs.size());
+        for (int64_t row = 0; row < same->rows; ++row) {
+            read_row(stored, row, theirs.data());
+            read_row(*same, row, ours.data());
+            if (theirs == ours) continue;
+            return error(BATCHLLM_ERROR_UNSUPPORTED,
+                         "%s: tensor %s replaces the model's: only LoRA's changes are supported",
+                         path_.c_str(), printable(tensor.name).c_str());
+        }
+        return {};
+    }
+
+    Tensor stored_matrix(const StoredTensor &tensor, DType type) const {
+        Tensor matrix;
+        matrix.dtype = type;
+        matrix.rows = tensor.shape[0];
+        matrix.columns = tensor.shape[1];
+        matrix.name = tensor.name;
+        matrix.data = files_.view().data() + tensor.offset;
+        return matrix;
+    }
+
+    // A and B of a module as they are stored.
+    struct Stored {
+        Tensor a, b;
+    };
+    Result<Stored> read_pair(const std::string &name, const Pair &pair) const {
+        if (pair.a == nullptr || pair.b == nullptr) {
+            return error(code, "%s: module %s has only one of the two matrices", path_.c_str(),
+                         printable(name).c_str());
+        }
+        Stored stored;
+        for (const auto &[tensor, matrix] : {std::pair(pair.a, &stored.a), {pair.b, &stored.b}}) {
+            const auto type = type_of(*tensor);
+            if (!type) {
+                return error(BATCHLLM_ERROR_UNSUPPORTED,
+                             "%s: tensor %s is of type %s: only BF16, F16 and F32 are supported",
+                             path_.c_str(), printable(tensor->name).c_str(), tensor->type.c_str());
+            }
+            if (tensor->shape.size() != 2 || tensor->shape[0] < 1 || tensor->shape[1] < 1) {
+                return refuse(*tensor,
+                              "has shape " + shape_text(tensor->shape) + ": it must be a matrix");
+            }
+            *matrix = stored_matrix(*tensor, *type);
+            if (!checked_ && !all_finite(matrix->data, matrix->rows * matrix->columns, *type)) {
+                return refuse(*tensor, "has a number that is not finite");
+            }
+        }
+        return stored;
+    }
+
+    Status take(const std::string &name, const Pair &pair) {
+        ASSIGN_OR_RETURN(const Stored stored, read_pair(name, pair));
+        std::string plain = name;
+        for (size_t base; (base = plain.find(".base_layer")) != std::string::npos;) {
+            plain.erase(base, std::string_view(".base_layer").size());
+        }
+        const std::string described = base_name_of(plain);
+        if (const Module *module = modules_.find(described)) {
+            if (!config_->names_module(plain)) {
+                return refuse(*pair.a, "is of a module that target_modules does not name");
+            }
+            return take_linear(plain, *module, stored);
+        }
+        const auto parameters = modules_.stacked(described);
+        if (!parameters.empty()) return take_stacked(plain, parameters, stored);
+        return error(code, "%s: tensor %s: the model has no such module", path_.c_str(),
+                     printable(pair.a->name).c_str());
+    }
+
+    // The name in the model's description. `module` may be called as in the model's files or in the
+    // reference.
+    std::string base_name_of(const std::string &module) const {
+        const std::string described = described_name(module + ".", model_);
+        return usual_name(described.substr(0, described.size() - 1));
+    }
+
+    Status check_rank(const std::string &name, const Stored &stored, int64_t experts) const {
+        const int64_t rank = config_->rank_of(name);
+        if (stored.a.rows == rank * experts && stored.b.columns == rank * experts) return {};
+        return error(
+            code,
+            "%s: tensors %s and lora_B have %lld rows and %lld columns: by "
+            "adapter_config.json their rank is %lld%s",
+            path_.c_str(), printable(stored.a.name).c_str(), static_cast<long long>(stored.a.rows),
+            static_cast<long long>(stored.b.columns), static_cast<long long>(rank),
+            experts > 1 ? (", for each of " + std::to_string(experts) + " experts").c_str() : "");
+    }
+
+    Status check_shape(const Tensor &tensor, int64_t rows, int64_t columns) const {
+        if (tensor.rows == rows && tensor.columns == columns) return {};
+        return error(code, "%s: tensor %s has shape %s: with this model it must be %s",
+                     path_.c_str(), printable(tensor.name).c_str(),
+                     shape_text({tensor.rows, tensor.columns}).c_str(),
+                     shape_text({rows, columns}).c_str());
+    }
+
+    Result<float> scale_of(const std::string &name) const {
+        const auto scale = static_cast<float>(config_->scale_of(name));
+        if (std::isfinite(scale)) return scale;
+        return error(code, "%s: the scale of %s is not finite", files_.config_path().c_str(),
+                     printable(name).c_str());
+    }
+
+    Status take_linear(const std::string &name, const Module &module, const Stored &stored) {
+        RETURN_IF_ERROR(check_rank(name, stored, 1));
+        RETURN_IF_ERROR(check_shape(stored.a, stored.a.rows, module.columns));
+        RETURN_IF_ERROR(check_shape(stored.b, module.rows, stored.b.columns));
+        ASSIGN_OR_RETURN(const float scale, scale_of(name));
+        return change(module, stored.a, stored.b, scale);
+    }
+
+    // Sets the change of each of the module's parts.
+    Status change(const Module &module, const Tensor &a, const Tensor &b, float scale) {
+        for (const Part &part : module.parts) {
+            LowRank low{a, b, scale};
+            low.b.rows = part.matrix->rows;
+            const int64_t row_bytes = b.columns * dtype_bytes(b.dtype);
+            if (part.row_step == 1) {
+                low.b.data = b.data + part.first_row * row_bytes;
+            } else {
+                std::byte *rows = keep(low.b.rows * row_bytes);
+                for (int64_t r = 0; r < low.b.rows; ++r) {
+                    std::memcpy(rows + r * row_bytes,
+                                b.data + (part.first_row + r * part.row_step) * row_bytes,
+                                static_cast<size_t>(row_bytes));
+                }
+                low.b.data = rows;
+            }
+            if (!adapter_->changes.try_emplace(part.matrix, std::move(low)).second) {
+                return error(code, "%s: tensor %s: its module is changed twice", path_.c_str(),
+                             printable(a.name).c_str());
+            }
+        }
+        return {};
+    }
+
+    std::byte *keep(int64_t bytes) {
+        adapter_->bytes.emplace_back(new std::byte[static_cast<size_t>(bytes)]);
+        return adapter_->bytes.back().get();
+    }
+
+    // `target_parameters`: A is [experts * rank, columns], expert by expert; B is [rows, rank *
+    // experts], with the experts' columns by turns. Versions of PEFT before 0.19 took what is stored
+    // as [experts, rows, columns] for [experts, columns, rows]: A is then [experts * rank, rows] and
+    // B [columns, rank * experts], and the change is A^T B^T.
+    Status take_stacked(const std::string &name, std::span<const StackedParameter> parameters,
+                        const Stored &stored) {
+        const std::string module = name.substr(0, name.rfind('.') + 1);
+        for (const bool turned : {false, true}) {
+            for (const StackedParameter &parameter : parameters) {
+                const Module &first = parameter.experts[0];
+                const int64_t in = turned ? first.rows : first.columns;
+                const int64_t out = turned ? first.columns : first.rows;
+                if (stored.a.columns != in || stored.b.rows != out) continue;
+                if (turned && parameter.transposed) continue;
+                if (!config_->names_parameter(parameter_name(name, parameter))) continue;
+                if (in == out && !parameter.transposed) {
+                    return error(BATCHLLM_ERROR_UNSUPPORTED,
+                                 "%s: tensor %s: the experts' matrices are square, and which way "
+                                 "it changes them depends on the version of PEFT",
+                                 path_.c_str(), printable(stored.a.name).c_str());
+                }
+                return take_experts(parameter_name(name, parameter), parameter, stored, turned);
+            }
+        }
+        return error(code,
+                     "%s: tensor %s has shape %s, and lora_B %s: they fit no parameter of this "
+                     "module that target_parameters names",
+                     path_.c_str(), printable(stored.a.name).c_str(),
+                     shape_text({stored.a.rows, stored.a.columns}).c_str(),
+                     shape_text({stored.b.rows, stored.b.columns}).c_str());
+    }
+
+    // As the adapter calls it: its own name of the module, and the parameter's.
+    static std::string parameter_name(const std::string &module,
+                                      const StackedParameter &parameter) {
+        return module + parameter.name.substr(parameter.name.rfind('.'));
+    }
+
+    Status take_experts(const std::string &name, const StackedParameter &parameter,
+                        const Stored &stored, bool turned) {
+        const auto experts = static_cast<int64_t>(parameter.experts.size());
+        RETURN_IF_ERROR(check_rank(name, stored, experts));
+        ASSIGN_OR_RETURN(const float scale, scale_of(name));
+        const int64_t rank = stored.a.rows / experts;
+        for (int64_t e = 0; e < experts; ++e) {
+            const Module &module = parameter.experts[static_cast<size_t>(e)];
+            Tensor a = stored.a;
+            a.rows = rank;
+            a.data += e * rank * a.columns * dtype_bytes(a.dtype);
+            Tensor b = columns_of(stored.b, e, experts, rank); // [stored rows, rank]
+            if (turned) {
+                std::swap(a, b);
+                a = transposed(a);
+                b = transposed(b);
+            }
+            RETURN_IF_ERROR(change(module, a, b, scale));
+        }
+        return {};
+    }
+
+    // Every `step`-th column from `first` on.
+    Tensor columns_of(const Tensor &from, int64_t first, int64_t step, int64_t count) {
+        Tensor to = from;
+        to.columns = count;
+        return filled(
+            to,
+            [&](int64_t row, int64_t column) { return row * from.columns + first + column * step; },
+            from);
+    }
+
+    Tensor transposed(const Tensor &from) {
+        Tensor to = from;
+        std::swap(to.rows, to.columns);
+        return filled(
+            to, [&](int64_t row, int64_t column) { return column * from.columns + row; }, from);
+    }
+
+    template <typename Index> Tensor filled(Tensor to, const Index &index, const Tensor &from) {
+        const int64_t size = dtype_bytes(to.dtype);
+        std::byte *data = keep(to.bytes());
+        for (int64_t row = 0, i = 0; row < to.rows; ++row) {
+            for (int64_t column = 0; column < to.columns; ++column, ++i) {
+                std::memcpy(data + i * size, from.data + index(row, column) * size,
+                            static_cast<size_t>(size));
+            }
+        }
+        to.data = data;
+        return to;
+    }
+
+    Status take_embedding(const std::string &name, const Pair &pair) {
+        ASSIGN_OR_RETURN(const Stored stored, read_pair(name, pair));
+        if (described_name(name + ".weight", model_) != model_.embedding.name) {
+            return error(code, "%s: tensor %s: the model has no such embedding", path_.c_str(),
+                         printable(pair.a->name).c_str());
+        }
+        if (!config_->names_module(name)) {
+            return refuse(*pair.a, "is of a module that target_modules does not name");
+        }
+        RETURN_IF_ERROR(check_rank(name, stored, 1));
+        RETURN_IF_ERROR(check_shape(stored.a, stored.a.rows, model_.embedding.rows));
+        RETURN_IF_ERROR(check_shape(stored.b, model_.hidden, stored.b.columns));
+        ASSIGN_OR_RETURN(const float scale, scale_of(name));
+        adapter_->embedding = {stored.a, stored.b, scale};
+        return {};
+    }
+
+    Status refuse(const StoredTensor &tensor, const std::string &why) const {
+        return error(code, "%s: tensor %s %s", path_.c_str(), printable(tensor.name).c_str(),
+                     why.c_str());
+    }
+
+    AdapterFiles files_;
+    const Model &model_;
+    const Modules modules_;
+    bool checked_;
+    std::string path_;
+    const AdapterConfig *config_ = nullptr;
+    std::map<std::string, Pair> linear_, embeddings_; // by module
+    std::shared_ptr<Adapter> adapter_;
+};
+
+Result<std::shared_ptr<const Adapter>> make_adapter(AdapterFiles files, const Model &model,
+                                                    bool checked) {
+    return AdapterReader(std::move(files), model, checked).read();
+}
+
+} // namespace batchllm

@@ -1,0 +1,117 @@
+#include "runtime/adapter_library.h"
+
+#include <algorithm>
+#include <cinttypes>
+
+#include "base/file.h"
+#include "base/printable.h"
+#include "model/adapter_files.h"
+
+namespace batchllm {
+namespace {
+
+// Adapters that take no more than this in all are not read again.
+constexpr int64_t most_kept_bytes = int64_t{1} << 30;
+
+// Those of the files, as long as the adapter is kept.
+std::shared_ptr<const Adapter> counted(std::shared_ptr<const Adapter> adapter, int64_t bytes,
+                                       std::shared_ptr<std::atomic<int64_t>> count) {
+    if (count->fetch_add(bytes) + bytes > most_kept_bytes) {
+        count->fetch_sub(bytes);
+        return nullptr;
+    }
+    const Adapter *raw = adapter.get();
+    return {raw, [adapter = std::move(adapter), bytes, count = std::move(count)](const Adapter *) {
+                count->fetch_sub(bytes);
+            }};
+}
+
+} // namespace
+
+void AdapterLibrary::open(const Model *model, std::vector<const Backend *> backends) {
+    model_ = model;
+    backends_ = std::move(backends);
+}
+
+void AdapterLibrary::forget(const Backend *backend) {
+    const std::lock_guard lock(mutex_);
+    std::erase(backends_, backend);
+}
+
+// On any of the devices.
+Result<int64_t> AdapterLibrary::memory_bytes(const Adapter &adapter) const {
+    int64_t most = 0;
+    for (const Backend *backend : backends_) {
+        ASSIGN_OR_RETURN(const int64_t bytes, backend->adapter_bytes(adapter));
+        const int64_t room = backend->info().adapter_bytes;
+        if (bytes > room) {
+            return error(BATCHLLM_ERROR_OUT_OF_MEMORY,
+                         "takes %" PRId64 " bytes on a device: adapter_memory_bytes is %" PRId64,
+                         bytes, room);
+        }
+        most = std::max(most, bytes);
+    }
+    return most;
+}
+
+Result<std::shared_ptr<const AdapterSource>> AdapterLibrary::load(const std::string &name,
+                                                                  const std::string &path) {
+    if (name.empty() || !is_utf8(name)) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "name is %s: it must be UTF-8 and not empty",
+                     in_quotes(name).c_str());
+    }
+    if (model_ == nullptr) {
+        return error(BATCHLLM_ERROR_STATE,
+                     "the engine has no model that an adapter could change: it was made without "
+                     "model_dir");
+    }
+    ASSIGN_OR_RETURN(AdapterFiles files, read_adapter_files(path));
+    auto source = std::make_shared<AdapterSource>();
+    source->library = this;
+    source->name = name;
+    source->path = path;
+    source->hash = files.hash;
+    source->file_bytes = static_cast<int64_t>(files.bytes());
+    ASSIGN_OR_RETURN(std::shared_ptr<const Adapter> adapter,
+                     make_adapter(std::move(files), *model_));
+    const auto rank_of = [&](const LowRank &change) {
+        if (change.a) source->largest_rank = std::max(source->largest_rank, change.rank());
+        source->matrices += change.a ? 1 : 0;
+    };
+    for (const auto &[matrix, change] : adapter->changes) rank_of(change);
+    rank_of(adapter->embedding);
+    source->kept = counted(adapter, source->file_bytes, kept_bytes_);
+    const std::lock_guard lock(mutex_);
+    auto bytes = memory_bytes(*adapter);
+    if (!bytes.ok()) return std::move(bytes).status().within(path);
+    source->memory_bytes = *bytes;
+    const auto [known, is_new] = hashes_.try_emplace(source->salt(), source->hash);
+    if (!is_new && known->second != source->hash) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "%s: half of its hash is that of another adapter of this engine",
+                     path.c_str());
+    }
+    return std::shared_ptr<const AdapterSource>(std::move(source));
+}
+
+Result<std::shared_ptr<const Adapter>> AdapterLibrary::read(const AdapterSource &source) const {
+    if (source.kept != nullptr) return source.kept;
+    constexpr int32_t changed = BATCHLLM_ERROR_ROW_ADAPTER;
+    auto files = read_adapter_files(source.path);
+    if (!files.ok() && files.status().code() == BATCHLLM_ERROR_IO) {
+        // Is it gone, or does the disk fail?
+        const auto exists = file_exists(source.path + "/adapter_model.safetensors");
+        if (exists.ok() && !*exists) {
+            return Status(changed, "its adapter is gone: " + files.status().message());
+        }
+        return files.status();
+    }
+    if (!files.ok() && is_failure_of_process(files.status().code())) return files.status();
+    if (!files.ok() || files->hash != source.hash) {
+        return error(changed, "its adapter has changed since it was loaded: %s",
+                     source.path.c_str());
+    }
+    return make_adapter(std::move(files).value(), *model_, true);
+}
+
+} // namespace batchllm

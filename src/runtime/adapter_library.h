@@ -1,0 +1,65 @@
+// Directories -> adapters that rows may name. What is known of an adapter stays in memory while it
+// may be named; its matrices only as long as lanes use them, or while the adapters kept are few.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/status.h"
+#include "model/adapter.h"
+#include "model/model.h"
+
+namespace batchllm {
+
+class AdapterLibrary;
+
+struct AdapterSource {
+    const AdapterLibrary *library = nullptr;
+    std::string name; // how it is called: UTF-8
+    std::string path;
+    AdapterHash hash = {};
+    int64_t file_bytes = 0;
+    int64_t memory_bytes = 0; // on a device
+    int32_t matrices = 0;
+    int64_t largest_rank = 0;
+    std::shared_ptr<const Adapter> kept; // null: it is read again
+
+    uint64_t salt() const { return salt_of(hash); }
+    static uint64_t salt_of(const AdapterHash &hash) { return hash[0] == 0 ? 1 : hash[0]; }
+};
+
+class AdapterLibrary {
+  public:
+    // The model of the backends; null: there is none. Both are borrowed.
+    void open(const Model *model, std::vector<const Backend *> backends);
+    // The backend is about to be destroyed.
+    void forget(const Backend *backend);
+
+    // Any thread.
+    Result<std::shared_ptr<const AdapterSource>> load(const std::string &name,
+                                                      const std::string &path);
+    // Reads the adapter again. A ROW_ADAPTER error if it is not what it was. Any thread.
+    Result<std::shared_ptr<const Adapter>> read(const AdapterSource &source) const;
+
+  private:
+    Result<int64_t> memory_bytes(const Adapter &adapter) const;
+
+    const Model *model_ = nullptr;
+    std::mutex mutex_;
+    std::vector<const Backend *> backends_;
+    std::unordered_map<uint64_t, AdapterHash> hashes_; // by salt
+    std::shared_ptr<std::atomic<int64_t>> kept_bytes_ = std::make_shared<std::atomic<int64_t>>(0);
+};
+
+} // namespace batchllm
+
+// The handle of an adapter: batchllm.h's batchllm_adapter.
+struct batchllm_adapter {
+    std::shared_ptr<const batchllm::AdapterSource> source;
+};
