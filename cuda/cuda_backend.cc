@@ -134,10 +134,19 @@ Status CudaBackend::take_adapter_room(int64_t wanted) {
     return {};
 }
 
-Status CudaBackend::load_adapter(int32_t slot, std::shared_ptr<const Adapter> adapter) {
+Result<std::shared_ptr<const PackedAdapter>>
+CudaBackend::pack_adapter(std::shared_ptr<const Adapter> adapter) const {
+    RETURN_IF_CUDA(cudaSetDevice(device_));
+    ASSIGN_OR_RETURN(std::shared_ptr<const PackedAdapter> packed,
+                     forward_->parts().adapters.pack(*adapter));
+    return packed;
+}
+
+Status CudaBackend::load_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> packed) {
     RETURN_IF_ERROR(failed_);
     RETURN_IF_CUDA(cudaSetDevice(device_));
-    return forward_->parts().adapters.load(slot, *adapter);
+    return forward_->parts().adapters.load(
+        slot, std::static_pointer_cast<const PackedOnHost>(std::move(packed)));
 }
 
 void CudaBackend::unload_adapter(int32_t slot) {

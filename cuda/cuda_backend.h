@@ -56,7 +56,9 @@ class CudaBackend final : public Backend {
     Result<int64_t> adapter_bytes(const Adapter &adapter) const override {
         return forward_->parts().adapters.bytes(adapter);
     }
-    Status load_adapter(int32_t slot, std::shared_ptr<const Adapter> adapter) override;
+    Result<std::shared_ptr<const PackedAdapter>>
+    pack_adapter(std::shared_ptr<const Adapter> adapter) const override;
+    Status load_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> packed) override;
     void unload_adapter(int32_t slot) override;
     double last_run_seconds() const override { return last_run_seconds_; } // on the device
     double last_wait_seconds() const override { return last_wait_seconds_; }

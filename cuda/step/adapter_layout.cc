@@ -11,6 +11,10 @@ namespace {
 constexpr int64_t kAlign = 256;
 int64_t align(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
+int64_t bytes_of(const Tensor &tensor) {
+    return tensor.rows * tensor.columns * dtype_bytes(tensor.dtype);
+}
+
 // Whole: neither heads nor gates.
 AdaptedPart whole(const Tensor &matrix, int64_t first) {
     const auto rows = static_cast<int32_t>(matrix.rows);
@@ -169,7 +173,7 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
                 piece.from_places = change->a.columns;
                 piece.size = piece.stride = p.size;
                 piece.padded = p.padded;
-                a_pieces.push_back({&change->a, piece, entry.ranks});
+                a_pieces.push_back({&change->a, bytes_of(change->a), piece, entry.ranks});
                 entry.ranks += ranks;
             }
             piece.type = change->b.dtype;
@@ -180,7 +184,7 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
             piece.padded = part.padded;
             piece.stride = part.stride;
             piece.begin = part.begin;
-            b_pieces.push_back({&change->b, piece, b_bytes});
+            b_pieces.push_back({&change->b, bytes_of(change->b), piece, b_bytes});
             b_bytes += packed_b_elements(part.rows, ranks) * element;
         }
         if (entry.ranks == 0) continue;

@@ -38,7 +38,8 @@ struct AdaptedProduct {
 // An adapter on the device is its entries, one for each product, then A and B of each.
 struct AdapterLayout {
     struct Piece {
-        const Tensor *from;
+        const Tensor *from; // of the adapter
+        int64_t bytes;      // that it has
         AdapterPiece piece; // but for the addresses
         int64_t to;
     };

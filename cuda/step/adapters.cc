@@ -6,15 +6,34 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr int64_t kSide = int64_t{16} << 20; // bytes at a time on their way to the device
 constexpr uint8_t kAny = 1, kTall = 2, kWantedTall = 4; // form()
 
 int64_t align(int64_t bytes) { return (bytes + 15) / 16 * 16; }
-int64_t bytes_of(const Tensor &tensor) {
-    return tensor.rows * tensor.columns * dtype_bytes(tensor.dtype);
+int64_t entry_bytes(const AdapterLayout &layout) {
+    return align(static_cast<int64_t>(layout.entries.size() * sizeof(AdapterEntry)));
+}
+int64_t piece_bytes(const AdapterLayout &layout) {
+    return align(static_cast<int64_t>(layout.pieces.size() * sizeof(AdapterPiece)));
 }
 
 } // namespace
+
+Result<PinnedMemory> PinnedMemories::take(int64_t bytes) {
+    {
+        const std::lock_guard lock(mutex_);
+        while (!free_.empty()) {
+            PinnedMemory memory = std::move(free_.back());
+            free_.pop_back();
+            if (memory.bytes() >= bytes) return memory;
+        }
+    }
+    return PinnedMemory::create(bytes, "adapters on their way to the device");
+}
+
+void PinnedMemories::give_back(PinnedMemory memory) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(memory));
+}
 
 StepAdapters::~StepAdapters() {
     if (uploads_ != nullptr) cudaStreamSynchronize(uploads_);
@@ -31,9 +50,6 @@ Status StepAdapters::start() {
     int device = 0;
     RETURN_IF_CUDA(cudaGetDevice(&device));
     ASSIGN_OR_RETURN(uploads_, Stream::create());
-    for (Side &side : sides_) {
-        ASSIGN_OR_RETURN(side.free, Event::create(false));
-    }
     cudaMemPoolProps properties{};
     properties.allocType = cudaMemAllocationTypePinned;
     properties.location.type = cudaMemLocationTypeDevice;
@@ -50,35 +66,57 @@ Result<int64_t> StepAdapters::bytes(const Adapter &adapter) const {
     return layout.bytes;
 }
 
-Status StepAdapters::load(int32_t slot, const Adapter &adapter) {
-    ASSIGN_OR_RETURN(const AdapterLayout layout, model_.layout(adapter));
+Result<std::shared_ptr<PackedOnHost>> StepAdapters::pack(const Adapter &adapter) const {
+    ASSIGN_OR_RETURN(AdapterLayout layout, model_.layout(adapter));
+    const int64_t begin = entry_bytes(layout) + piece_bytes(layout);
+    int64_t bytes = begin;
+    for (const AdapterLayout::Piece &piece : layout.pieces) bytes += align(piece.bytes);
+    ASSIGN_OR_RETURN(PinnedMemory memory, pinned_->take(bytes));
+    int64_t at = begin;
+    for (const AdapterLayout::Piece &piece : layout.pieces) {
+        std::memcpy(memory.data() + at, piece.from->data, static_cast<size_t>(piece.bytes));
+        at += align(piece.bytes);
+    }
+    auto packed = std::make_shared<PackedOnHost>(std::move(layout), std::move(memory), pinned_);
+    packed->sent = bytes;
+    return packed;
+}
+
+Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> packed) {
     RETURN_IF_ERROR(start());
     const auto place = static_cast<size_t>(slot);
     if (place >= slots_.size()) {
         slots_.resize(place + 1);
         entries_.resize(place + 1);
     }
+    for (Slot &other : slots_) {
+        if (other.packed && cudaEventQuery(other.loaded) == cudaSuccess) other.packed.reset();
+    }
     Slot &to = slots_[place];
     if (to.data != nullptr) {
         return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: adapter slot %d is taken", slot);
     }
+    // It was unloaded before its copy was done.
+    if (to.packed) RETURN_IF_CUDA(cudaEventSynchronize(to.loaded));
     if (to.loaded == nullptr) {
         ASSIGN_OR_RETURN(to.loaded, Event::create(false));
     }
+    const AdapterLayout &layout = packed->layout;
     void *memory = nullptr;
     RETURN_IF_ERROR(check_cuda(
         cudaMallocFromPoolAsync(&memory, static_cast<size_t>(layout.bytes), pool_, uploads_),
         "an adapter"));
     to.data = static_cast<std::byte *>(memory);
-    entries_[place] = reinterpret_cast<const AdapterEntry *>(to.data);
-    RETURN_IF_ERROR(send(layout, to.data));
-    RETURN_IF_CUDA(cudaEventRecord(to.loaded, uploads_));
     to.awaited = false;
+    entries_[place] = reinterpret_cast<const AdapterEntry *>(to.data);
+    RETURN_IF_ERROR(send(*packed, to.data));
+    RETURN_IF_CUDA(cudaEventRecord(to.loaded, uploads_));
     for (size_t i = 0; i < ranks_.size(); ++i) {
         if (layout.entries[i].ranks <= ranks_[i]) continue;
         ranks_[i] = layout.entries[i].ranks;
         grown_ = true;
     }
+    to.packed = std::move(packed);
     return {};
 }
 
@@ -89,63 +127,36 @@ void StepAdapters::unload(int32_t slot) {
     entries_[static_cast<size_t>(slot)] = nullptr;
 }
 
-// The half whose turn it is, once the device has read what was there.
-Result<StepAdapters::Side *> StepAdapters::take_side(int64_t bytes) {
-    Side &side = sides_[turn_];
-    turn_ ^= 1;
-    RETURN_IF_CUDA(cudaEventSynchronize(side.free));
-    if (side.pinned.bytes() < bytes) {
-        side.pinned = PinnedMemory();
-        side.raw = DeviceMemory();
-        const int64_t room = std::max(bytes, kSide);
-        ASSIGN_OR_RETURN(side.pinned, PinnedMemory::create(room, "loading adapters"));
-        ASSIGN_OR_RETURN(side.raw, DeviceMemory::create(room, "loading adapters"));
-    }
-    return &side;
-}
-
-// Matrices as they are, and what becomes of them, a side's bytes at a time.
-Status StepAdapters::send(const AdapterLayout &layout, std::byte *to) {
-    const auto entries = static_cast<int64_t>(layout.entries.size() * sizeof(AdapterEntry));
-    ASSIGN_OR_RETURN(Side * side, take_side(entries));
-    auto *table = side->pinned.as<AdapterEntry>();
+// Now that the addresses are known. What is sent is not needed once A and B are made.
+Status StepAdapters::send(const PackedOnHost &packed, std::byte *to) {
+    const AdapterLayout &layout = packed.layout;
+    void *memory = nullptr;
+    RETURN_IF_ERROR(check_cuda(
+        cudaMallocFromPoolAsync(&memory, static_cast<size_t>(packed.sent), pool_, uploads_),
+        "an adapter on its way"));
+    auto *const raw = static_cast<std::byte *>(memory);
+    auto *const entries = packed.bytes.as<AdapterEntry>();
     for (size_t i = 0; i < layout.entries.size(); ++i) {
-        table[i] = layout.entries[i];
-        table[i].a = to + layout.places[i].first;
-        table[i].b = to + layout.places[i].second;
+        entries[i] = layout.entries[i];
+        entries[i].a = to + layout.places[i].first;
+        entries[i].b = to + layout.places[i].second;
     }
-    RETURN_IF_CUDA(
-        cudaMemcpyAsync(to, table, static_cast<size_t>(entries), cudaMemcpyHostToDevice, uploads_));
-    RETURN_IF_CUDA(cudaEventRecord(side->free, uploads_));
-    constexpr auto piece_bytes = static_cast<int64_t>(sizeof(AdapterPiece));
-    for (size_t i = 0; i < layout.pieces.size();) {
-        size_t end = i;
-        int64_t bytes = 0;
-        do {
-            bytes += align(bytes_of(*layout.pieces[end].from)) + piece_bytes;
-            ++end;
-        } while (end < layout.pieces.size() &&
-                 bytes + align(bytes_of(*layout.pieces[end].from)) + piece_bytes <= kSide);
-        ASSIGN_OR_RETURN(side, take_side(bytes));
-        auto *pieces = side->pinned.as<AdapterPiece>();
-        const auto count = static_cast<int64_t>(end - i);
-        int64_t at = count * piece_bytes;
-        for (; i < end; ++i, ++pieces) {
-            const AdapterLayout::Piece &piece = layout.pieces[i];
-            *pieces = piece.piece;
-            pieces->from = side->raw.data() + at;
-            pieces->to = to + piece.to;
-            std::memcpy(side->pinned.data() + at, piece.from->data,
-                        static_cast<size_t>(bytes_of(*piece.from)));
-            at += align(bytes_of(*piece.from));
-        }
-        RETURN_IF_CUDA(cudaMemcpyAsync(side->raw.data(), side->pinned.data(),
-                                       static_cast<size_t>(at), cudaMemcpyHostToDevice, uploads_));
-        RETURN_IF_CUDA(launch_adapter_pack(element_, side->raw.as<AdapterPiece>(),
-                                           static_cast<int32_t>(count), sms_, uploads_));
-        RETURN_IF_CUDA(cudaEventRecord(side->free, uploads_));
+    const int64_t at_pieces = entry_bytes(layout);
+    auto *const pieces = reinterpret_cast<AdapterPiece *>(packed.bytes.data() + at_pieces);
+    int64_t at = at_pieces + piece_bytes(layout);
+    for (size_t i = 0; i < layout.pieces.size(); ++i) {
+        pieces[i] = layout.pieces[i].piece;
+        pieces[i].from = raw + at;
+        pieces[i].to = to + layout.pieces[i].to;
+        at += align(layout.pieces[i].bytes);
     }
-    return {};
+    RETURN_IF_CUDA(cudaMemcpyAsync(raw, packed.bytes.data(), static_cast<size_t>(packed.sent),
+                                   cudaMemcpyHostToDevice, uploads_));
+    RETURN_IF_CUDA(cudaMemcpyAsync(to, raw, static_cast<size_t>(at_pieces),
+                                   cudaMemcpyDeviceToDevice, uploads_));
+    RETURN_IF_CUDA(launch_adapter_pack(element_, reinterpret_cast<AdapterPiece *>(raw + at_pieces),
+                                       static_cast<int32_t>(layout.pieces.size()), sms_, uploads_));
+    return check_cuda(cudaFreeAsync(raw, uploads_), "an adapter on its way");
 }
 
 // ---- A step -------------------------------------------------------------------------------------

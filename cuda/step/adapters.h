@@ -6,7 +6,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "adapters/work.h"
@@ -18,6 +21,34 @@
 
 namespace batchllm::cuda {
 
+// Pinned memory that adapters on their way to the device take turns with: to allocate it takes long.
+class PinnedMemories {
+  public:
+    Result<PinnedMemory> take(int64_t bytes);
+    void give_back(PinnedMemory memory);
+
+  private:
+    std::mutex mutex_;
+    std::vector<PinnedMemory> free_;
+};
+
+// What is sent for an adapter: its entries, its pieces, then the matrices as they are in the file.
+class PackedOnHost final : public PackedAdapter {
+  public:
+    PackedOnHost(AdapterLayout layout, PinnedMemory bytes, std::shared_ptr<PinnedMemories> from)
+        : layout(std::move(layout)), bytes(std::move(bytes)), from_(std::move(from)) {}
+    PackedOnHost(const PackedOnHost &) = delete;
+    PackedOnHost &operator=(const PackedOnHost &) = delete;
+    ~PackedOnHost() override { from_->give_back(std::move(bytes)); }
+
+    AdapterLayout layout;
+    PinnedMemory bytes;
+    int64_t sent = 0; // bytes
+
+  private:
+    std::shared_ptr<PinnedMemories> from_;
+};
+
 class StepAdapters {
   public:
     StepAdapters(const Model &model, DType element, int sms)
@@ -28,8 +59,10 @@ class StepAdapters {
 
     // What it takes on the device.
     Result<int64_t> bytes(const Adapter &adapter) const;
-    // The adapter has been read when this returns.
-    Status load(int32_t slot, const Adapter &adapter);
+    // Any thread; the adapter has been read when this returns.
+    Result<std::shared_ptr<PackedOnHost>> pack(const Adapter &adapter) const;
+    // Enqueues the copies. What is packed is kept until they are done.
+    Status load(int32_t slot, std::shared_ptr<const PackedOnHost> packed);
     // No step that is enqueued uses it.
     void unload(int32_t slot);
 
@@ -64,13 +97,8 @@ class StepAdapters {
     struct Slot {
         std::byte *data = nullptr; // of the pool
         Event loaded;
-        bool awaited = false; // by the steps' stream
-    };
-    // Half of what is on its way to the device.
-    struct Side {
-        PinnedMemory pinned;
-        DeviceMemory raw;
-        Event free;
+        bool awaited = false;                       // by the steps' stream
+        std::shared_ptr<const PackedOnHost> packed; // while it is copied
     };
     // Where the staged step's lists are, in bytes from the section's beginning.
     struct Places {
@@ -78,17 +106,14 @@ class StepAdapters {
     };
 
     Status start();
-    Status send(const AdapterLayout &layout, std::byte *to);
-    Status send_entries(const AdapterLayout &layout, std::byte *to, Side *side);
-    Result<Side *> take_side(int64_t bytes);
+    Status send(const PackedOnHost &packed, std::byte *to);
 
     AdaptedModel model_;
     DType element_;
     int sms_;
     cudaMemPool_t pool_ = nullptr;
     Stream uploads_;
-    Side sides_[2];
-    int turn_ = 0;
+    std::shared_ptr<PinnedMemories> pinned_ = std::make_shared<PinnedMemories>();
     std::vector<Slot> slots_;
     std::vector<const AdapterEntry *> entries_; // [slots]
     std::vector<int32_t> ranks_;                // [products] the most of any adapter so far
