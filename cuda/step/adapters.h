@@ -35,8 +35,8 @@ class PinnedMemories {
 // What is sent for an adapter: its entries, its pieces, then the matrices as they are in the file.
 class PackedOnHost final : public PackedAdapter {
   public:
-    PackedOnHost(AdapterLayout layout, PinnedMemory bytes, std::shared_ptr<PinnedMemories> from)
-        : layout(std::move(layout)), bytes(std::move(bytes)), from_(std::move(from)) {}
+    PackedOnHost(AdapterLayout layout_of, PinnedMemory memory, std::shared_ptr<PinnedMemories> from)
+        : layout(std::move(layout_of)), bytes(std::move(memory)), from_(std::move(from)) {}
     PackedOnHost(const PackedOnHost &) = delete;
     PackedOnHost &operator=(const PackedOnHost &) = delete;
     ~PackedOnHost() override { from_->give_back(std::move(bytes)); }

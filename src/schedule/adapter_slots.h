@@ -9,6 +9,7 @@
 // flight uses keeps its slot.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
