@@ -83,14 +83,16 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
     for (int32_t i = 0; i < s.adapters; ++i) of_slots.push_back(there.as<AdapterEntry>() + i);
     AdapterLists lists;
     lists.list(slots, of_slots);
-    const DeviceMemory tiles = upload(lists.tiles), rows = upload(lists.rows),
+    const DeviceMemory of_rows = upload(lists.entries), tiles = upload(lists.tiles),
+                       rows = upload(lists.rows),
                        count =
                            upload(std::vector<int32_t>{static_cast<int32_t>(lists.tiles.size())});
     const int32_t ranges = adapter_ranges(p.columns);
     const DeviceMemory t = room(int64_t{4} * ranges * s.rows * ranks);
     AdapterArguments a{};
     a.element = DType::bf16;
-    a.work = {count.as<int32_t>(), tiles.as<AdapterTile>(), rows.as<int32_t>(), lists.tall};
+    a.work = {count.as<int32_t>(), tiles.as<AdapterTile>(), rows.as<int32_t>(),
+              of_rows.as<const AdapterEntry *>(), lists.tall};
     a.most_ranks = ranks;
     a.x = x.data();
     a.columns = p.columns;

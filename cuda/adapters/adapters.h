@@ -49,8 +49,9 @@ struct alignas(16) AdapterTile {
 struct AdapterWork {
     const int32_t *tile_count; // [1]
     const AdapterTile *tiles;
-    const int32_t *rows; // of x and y, by the adapters
-    bool tall;           // tiles have up to kTallTile rows, else kShortTile
+    const int32_t *rows;                // of x and y, by the adapters
+    const AdapterEntry *const *entries; // of each row's adapter: [products]; null: it has none
+    bool tall;                          // tiles have up to kTallTile rows, else kShortTile
 };
 
 struct AdapterArguments {
@@ -64,7 +65,7 @@ struct AdapterArguments {
     const float *x_scales;
     Scaling x_scaling;
     int64_t x_scale_stride; // blocks: from a block of columns to the next
-    float *t;               // [ranges of columns, places of AdapterWork::rows, t_stride]
+    float *t;               // [ranges of columns, rows, t_stride]
     int32_t t_rows, t_stride;
     // y [rows, width] of y_type: bf16, f16 or f32. parts: first[p] is the first column of part p, first[parts] the end; all
     // are multiples of 8.

@@ -4,6 +4,7 @@
 // neighbouring columns of a row of y, which are read while the products are made, added to in f32 and rounded once.
 #include <algorithm>
 
+#include "adapters/registers.cuh"
 #include "adapters/tile.cuh"
 #include "attention/mma.cuh"
 #include "device/launch.cuh"
@@ -14,19 +15,6 @@ namespace {
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int32_t kSlice = 1024;    // columns of an item
 constexpr int32_t kMostRanks = 512; // of a part
-
-// d[16 x 8] += a[16 x 8] b[8 x 8]
-#define MMA_SYNC_8(TYPE, CPP)                                                                      \
-    __device__ __forceinline__ void mma_sync_8(float *d, uint32_t a0, uint32_t a1, uint32_t b,     \
-                                               CPP) {                                              \
-        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." TYPE "." TYPE                         \
-                     ".f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"                           \
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                              \
-                     : "r"(a0), "r"(a1), "r"(b));                                                  \
-    }
-MMA_SYNC_8("bf16", __nv_bfloat16)
-MMA_SYNC_8("f16", __half)
-#undef MMA_SYNC_8
 
 // Elements from a row of t in shared memory to the next: quarter-warps of the loads below then have banks of their own.
 constexpr int32_t stride_of(int32_t rank) {
@@ -96,14 +84,15 @@ template <typename Y> struct Eight {
 // The part's columns of t of a tile's rows -> shared memory, [16 Tall, stride] of T; rows that are not there are zeros, as
 // are columns beyond the rank.
 template <typename T> __device__ void take_t(const AdapterArguments &a, const AdapterTile &tile,
-                                             const AdapterPart &part, int tall, T *to) {
+                                             const AdapterPart &part, const int32_t *rows, int tall,
+                                             T *to) {
     const int32_t stride = stride_of(part.rank), ranges = adapter_ranges(a.columns);
     const int32_t wide = (part.rank + 15) / 16 * 4; // fours of columns
     for (int n = threadIdx.x; n < 16 * tall * wide; n += kThreads) {
         const int32_t row = n / wide, column = n % wide * 4;
         float4 sum{};
         if (row < tile.count && column < part.rank) {
-            const float *from = a.t + int64_t{tile.begin + row} * a.t_stride + part.first + column;
+            const float *from = a.t + int64_t{rows[row]} * a.t_stride + part.first + column;
             for (int32_t r = 0; r < ranges; ++r, from += int64_t{a.t_rows} * a.t_stride) {
                 const float4 v = *reinterpret_cast<const float4 *>(from);
                 sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
@@ -211,14 +200,14 @@ template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kT
         const AdapterTile tile = load_tile(a.work.tiles + number / slices);
         const Slice slice(a, number % slices);
         const AdapterEntry &entry = tile.entries[a.product];
-        const int4 of_part = __ldg(reinterpret_cast<const int4 *>(entry.parts + slice.part));
-        const AdapterPart part{of_part.x, of_part.y, of_part.z, __int_as_float(of_part.w)};
+        const AdapterPart part = load_part(&entry, slice.part);
         if (part.rank == 0) continue;
         __syncthreads(); // what was there has been read
         if (threadIdx.x < tile.count) {
             rows[threadIdx.x] = __ldg(a.work.rows + tile.begin + threadIdx.x);
         }
-        take_t<T>(a, tile, part, Tall, t);
+        __syncthreads();
+        take_t<T>(a, tile, part, rows, Tall, t);
         __syncthreads();
         const uint4 *b = static_cast<const uint4 *>(entry.b) + part.b_units;
         for (int32_t column = slice.begin + kPackedRows * warp; column < slice.end;
@@ -249,7 +238,7 @@ __global__ void expand_plain(const __grid_constant__ AdapterArguments a, int32_t
             const int32_t place = tile.begin + n / wide, column = slice.begin + n % wide;
             float sum = 0;
             for (int32_t k = 0; k < part.rank; ++k) {
-                const float *t = a.t + int64_t{place} * a.t_stride + part.first + k;
+                const float *t = a.t + int64_t{a.work.rows[place]} * a.t_stride + part.first + k;
                 float of_rank = 0;
                 for (int32_t r = 0; r < ranges; ++r) {
                     of_rank += t[int64_t{r} * a.t_rows * a.t_stride];

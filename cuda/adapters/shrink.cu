@@ -98,7 +98,7 @@ template <typename T, int Tall, bool InE4m3> struct Shrink {
                           const float (&sums)[Tall][kBlocks][4],
                           float (*shared)[16][kRanks]) const {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        float *t = a.t + (int64_t{range} * a.t_rows + tile.begin) * a.t_stride + first;
+        float *t = a.t + int64_t{range} * a.t_rows * a.t_stride + first;
 #pragma unroll
         for (int i = 0; i < Tall; ++i) {
             if (16 * i >= tile.count) break;
@@ -118,7 +118,8 @@ template <typename T, int Tall, bool InE4m3> struct Shrink {
                 float sum = 0;
 #pragma unroll
                 for (int w = 0; w < kWarps; ++w) sum += shared[w][row][column];
-                t[int64_t{16 * i + row} * a.t_stride + column] = sum;
+                const int32_t of_x = __ldg(a.work.rows + tile.begin + 16 * i + row);
+                t[int64_t{of_x} * a.t_stride + column] = sum;
             }
         }
     }
@@ -176,7 +177,8 @@ __global__ void shrink_plain(const __grid_constant__ AdapterArguments a) {
             for (int apart = 16; apart > 0; apart /= 2) {
                 sum += __shfl_xor_sync(~0u, sum, apart);
             }
-            if (lane == 0) a.t[(int64_t{range} * a.t_rows + place) * a.t_stride + rank] = sum;
+            if (lane != 0) continue;
+            a.t[(int64_t{range} * a.t_rows + a.work.rows[place]) * a.t_stride + rank] = sum;
         }
     }
 }

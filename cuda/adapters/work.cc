@@ -5,8 +5,8 @@
 namespace batchllm::cuda {
 
 void AdapterLists::list(std::span<const int32_t> slots,
-                        std::span<const AdapterEntry *const> entries) {
-    ends_.assign(entries.size(), 0);
+                        std::span<const AdapterEntry *const> of_slots) {
+    ends_.assign(of_slots.size(), 0);
     for (const int32_t slot : slots) {
         if (slot >= 0) ++ends_[static_cast<size_t>(slot)];
     }
@@ -23,14 +23,18 @@ void AdapterLists::list(std::span<const int32_t> slots,
         rows[static_cast<size_t>(ends_[static_cast<size_t>(slots[row])]++)] =
             static_cast<int32_t>(row);
     }
+    entries.clear();
+    for (const int32_t slot : slots) {
+        entries.push_back(slot < 0 ? nullptr : of_slots[static_cast<size_t>(slot)]);
+    }
     tall = total >= kTallTile / 2 * used;
     const int32_t height = tall ? kTallTile : kShortTile;
     tiles.clear();
     int32_t begin = 0;
-    for (size_t slot = 0; slot < entries.size(); ++slot) {
+    for (size_t slot = 0; slot < of_slots.size(); ++slot) {
         const int32_t end = ends_[slot];
         for (; begin < end; begin += std::min(height, end - begin)) {
-            tiles.push_back({entries[slot], begin, std::min(height, end - begin)});
+            tiles.push_back({of_slots[slot], begin, std::min(height, end - begin)});
         }
     }
 }

@@ -12,10 +12,11 @@ namespace batchllm::cuda {
 struct AdapterLists {
     std::vector<int32_t> rows; // that have one, by slot, ascending within it
     std::vector<AdapterTile> tiles;
-    bool tall = false; // most tiles are taller than kShortTile
+    std::vector<const AdapterEntry *> entries; // of each row, or null
+    bool tall = false;                         // most tiles are taller than kShortTile
 
-    // slots: of each row, or -1: none. entries: of each slot.
-    void list(std::span<const int32_t> slots, std::span<const AdapterEntry *const> entries);
+    // slots: of each row, or -1: none. of_slots: [slots].
+    void list(std::span<const int32_t> slots, std::span<const AdapterEntry *const> of_slots);
 
   private:
     std::vector<int32_t> ends_; // [slots] in rows

@@ -8,6 +8,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "adapters/adapters.h"
 #include "backend/gpu/gated_product.h"
 #include "base/dtype.h"
 #include "model/kinds.h"
@@ -21,6 +22,8 @@ struct GatedArguments {
     const void *w; // [2 width, columns]: G, then U
     void *y;       // [rows, width]
     int32_t rows, columns, width;
+    // What rows' adapters add to both products before the activation: t has been made. Null: nothing.
+    const AdapterArguments *adapters = nullptr;
 };
 
 // Shapes and types must pass takes_gated() (backend/gpu/gated_product.h).

@@ -8,6 +8,7 @@
 //
 // If the last turn has tiles for half of the clusters or fewer, these tiles are cut in half: 64
 // rows per CTA.
+#include "adapters/registers.cuh"
 #include "attention/hopper.cuh"
 #include "device/cluster.cuh"
 #include "device/launch.cuh"
@@ -38,6 +39,7 @@ struct Shape {
     int32_t turns;  // those plus the halves of the others
     int32_t steps;  // stages per tile
     int32_t width;  // of y
+    int32_t rows;
 };
 
 struct Tile {
@@ -149,23 +151,39 @@ __device__ __forceinline__ void store(const CUtensorMap &y, const Tile &tile, in
     }
 }
 
-template <typename T, Activation F>
-__device__ void compute(const CUtensorMap &y, const Shape &s, Ring place) {
+// What their adapters add to a warp's rows of gate and up.
+template <typename T> __device__ __forceinline__ void adapt(const AdaptedSums &adapted,
+                                                            const Shape &s, const Tile &tile,
+                                                            int group, float (&sums)[kColumns]) {
+    const int32_t row = tile.row + group * 64 + static_cast<int32_t>(threadIdx.x % 128 / 32) * 16;
+    for_each_adapter(adapted, row, s.rows, [&](const AdapterEntry *entry, uint32_t members) {
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+            add_adapted<T, kColumns / 8>(adapted, entry, load_part(entry, part), row, members,
+                                         tile.column, sums + part * (kColumns / 2));
+        }
+    });
+}
+
+template <typename T, Activation F, bool Adapted> __device__ void
+compute(const CUtensorMap &y, const Shape &s, const AdaptedSums &adapted, Ring place) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
     const uint32_t out = place.base + kOut + group * 2 * kHalfOut;
     for_each_tile(s, [&](const Tile &tile) {
         if (tile.half && group == 1) return pass(&place, s.steps);
         float sums[kColumns];
         multiply<T>(&place, s.steps, group, sums);
+        if constexpr (Adapted) adapt<T>(adapted, s, tile, group, sums);
         store<T, F>(y, tile, group, out, sums);
     });
     store_wait(); // by the thread that stored
 }
 
-template <typename T, Activation F> __global__ void __cluster_dims__(2)
+template <typename T, Activation F, bool Adapted> __global__ void __cluster_dims__(2)
     __launch_bounds__(kThreads, 1)
         gated_product(const __grid_constant__ CUtensorMap x, const __grid_constant__ CUtensorMap w,
-                      const __grid_constant__ CUtensorMap y, const __grid_constant__ Shape shape) {
+                      const __grid_constant__ CUtensorMap y, const __grid_constant__ Shape shape,
+                      const __grid_constant__ AdaptedSums adapted) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Ring place(shared_address(shared));
     if (threadIdx.x == 0) {
@@ -184,7 +202,7 @@ template <typename T, Activation F> __global__ void __cluster_dims__(2)
         __syncwarp();
     } else {
         registers_more<232>();
-        compute<T, F>(y, shape, place);
+        compute<T, F, Adapted>(y, shape, adapted, place);
     }
     cluster_sync(); // until it is done, the other CTA writes to this one's memory
 }
@@ -208,10 +226,13 @@ cudaError_t launch(const GatedArguments &a, int sms, cudaStream_t stream) {
     if (status != cudaSuccess) return status;
     const int32_t pairs = (a.rows + 2 * kRows - 1) / (2 * kRows), across = a.width / kColumns;
     const int32_t whole = whole_tiles(pairs * across, sms / 2);
-    const Shape shape{pairs,  across, whole, 2 * pairs * across - whole, a.columns / kOfStep,
-                      a.width};
+    const Shape shape{pairs,   across, whole, 2 * pairs * across - whole, a.columns / kOfStep,
+                      a.width, a.rows};
     const auto ctas = static_cast<unsigned>(sms / 2 * 2);
-    return launch_with_shared(gated_product<T, F>, ctas, kThreads, kShared, stream, x, w, y, shape);
+    const auto kernel =
+        a.adapters == nullptr ? gated_product<T, F, false> : gated_product<T, F, true>;
+    return launch_with_shared(kernel, ctas, kThreads, kShared, stream, x, w, y, shape,
+                              AdaptedSums(a.adapters));
 }
 
 template <typename T> cudaError_t launch_of(const GatedArguments &a, int sms, cudaStream_t stream) {

@@ -161,8 +161,8 @@ Status StepAdapters::send(const PackedOnHost &packed, std::byte *to) {
 
 // ---- A step -------------------------------------------------------------------------------------
 
-// The section: how many tiles all rows and the wanted ones have; rows, wanted rows, the wanted ones' tiles, all tiles. Only
-// the last is of a length that the step's size does not give, so steps of one size read at the same places.
+// The section: how many tiles all rows and the wanted ones have; the rows' entries, rows and tiles of both, those of all
+// tokens last, which alone are of a length that the step's size does not give: steps of one size read at the same places.
 Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wanted, int64_t tokens,
                            int64_t wanted_rows, bool gather, StepInput *input, Staging *staging) {
     form_ = 0;
@@ -191,23 +191,31 @@ Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wan
     form_ = static_cast<uint8_t>(kAny | (all_.tall ? kTall : 0) |
                                  (gather && wanted_.tall ? kWantedTall : 0));
     constexpr auto tile = static_cast<int64_t>(sizeof(AdapterTile));
+    constexpr auto entry = static_cast<int64_t>(sizeof(const AdapterEntry *));
     const int64_t others = gather ? wanted_rows : 0;
-    places_.rows = 16;
-    places_.wanted_rows = places_.rows + 4 * tokens;
-    places_.wanted_tiles = align(places_.wanted_rows + 4 * others);
-    places_.tiles = places_.wanted_tiles + tile * others;
-    const int64_t bytes = places_.tiles + tile * static_cast<int64_t>(all_.tiles.size());
+    of_wanted_.entries = 16;
+    of_all_.entries = of_wanted_.entries + align(entry * others);
+    of_wanted_.rows = of_all_.entries + align(entry * tokens);
+    of_all_.rows = of_wanted_.rows + align(4 * others);
+    of_wanted_.tiles = of_all_.rows + align(4 * tokens);
+    of_all_.tiles = of_wanted_.tiles + tile * others;
+    const int64_t bytes = of_all_.tiles + tile * static_cast<int64_t>(all_.tiles.size());
     ASSIGN_OR_RETURN(std::byte *const to, input->stage_room<std::byte>(kAdapters, bytes, staging));
-    const auto put = [&](int64_t place, const auto &values) {
-        if (!values.empty())
-            std::memcpy(to + place, values.data(), values.size() * sizeof(values[0]));
+    // Rows of padding have no adapter.
+    std::memset(to, 0, static_cast<size_t>(of_wanted_.rows));
+    const auto put = [&](const Places &places, const AdapterLists &lists, int64_t place) {
+        const auto count = static_cast<int32_t>(lists.tiles.size());
+        std::memcpy(to + place, &count, sizeof count);
+        const auto copy = [&](int64_t at, const auto &values) {
+            if (values.empty()) return;
+            std::memcpy(to + at, values.data(), values.size() * sizeof(values[0]));
+        };
+        copy(places.entries, lists.entries);
+        copy(places.rows, lists.rows);
+        copy(places.tiles, lists.tiles);
     };
-    put(0, std::vector<int32_t>{static_cast<int32_t>(all_.tiles.size()),
-                                static_cast<int32_t>(wanted_.tiles.size()), 0, 0});
-    put(places_.rows, all_.rows);
-    put(places_.wanted_rows, wanted_.rows);
-    put(places_.wanted_tiles, wanted_.tiles);
-    put(places_.tiles, all_.tiles);
+    put(of_all_, all_, 0);
+    put(of_wanted_, wanted_, 4);
     return {};
 }
 
@@ -237,20 +245,19 @@ Status StepAdapters::wait(cudaStream_t stream) {
     return {};
 }
 
-Status StepAdapters::add(const Addition &addition, const StepInput &input,
-                         cudaStream_t stream) const {
-    if (!changes(addition.place)) return {};
+Result<AdapterArguments> StepAdapters::shrink(const Addition &addition, const StepInput &input,
+                                              cudaStream_t stream) const {
     const AdaptedProduct &product = model_.product(addition.place);
     const auto *section = input.at<std::byte>(kAdapters);
     const bool wanted = addition.wanted;
+    const Places &places = wanted ? of_wanted_ : of_all_;
     AdapterArguments a{};
     a.element = element_;
-    a.work = {
-        reinterpret_cast<const int32_t *>(section) + (wanted ? 1 : 0),
-        reinterpret_cast<const AdapterTile *>(section +
-                                              (wanted ? places_.wanted_tiles : places_.tiles)),
-        reinterpret_cast<const int32_t *>(section + (wanted ? places_.wanted_rows : places_.rows)),
-        (form_ & (wanted ? kWantedTall : kTall)) != 0};
+    a.work = {reinterpret_cast<const int32_t *>(section) + (wanted ? 1 : 0),
+              reinterpret_cast<const AdapterTile *>(section + places.tiles),
+              reinterpret_cast<const int32_t *>(section + places.rows),
+              reinterpret_cast<const AdapterEntry *const *>(section + places.entries),
+              (form_ & (wanted ? kWantedTall : kTall)) != 0};
     a.product = static_cast<int32_t>(addition.place.number());
     a.most_ranks = ranks_[addition.place.number()];
     a.x = addition.x.data;
@@ -272,6 +279,13 @@ Status StepAdapters::add(const Addition &addition, const StepInput &input,
     }
     a.alpha = addition.alpha;
     RETURN_IF_CUDA(launch_adapter_shrink(a, sms_, stream));
+    return a;
+}
+
+Status StepAdapters::add(const Addition &addition, const StepInput &input,
+                         cudaStream_t stream) const {
+    if (!changes(addition.place)) return {};
+    ASSIGN_OR_RETURN(const AdapterArguments a, shrink(addition, input, stream));
     return check_cuda(launch_adapter_expand(a, sms_, stream), "adapters");
 }
 

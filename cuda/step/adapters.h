@@ -92,6 +92,9 @@ class StepAdapters {
         float alpha;
     };
     Status add(const Addition &addition, const StepInput &input, cudaStream_t stream) const;
+    // Its first half, for a launch that adds the second to y itself.
+    Result<AdapterArguments> shrink(const Addition &addition, const StepInput &input,
+                                    cudaStream_t stream) const;
 
   private:
     struct Slot {
@@ -100,9 +103,9 @@ class StepAdapters {
         bool awaited = false;                       // by the steps' stream
         std::shared_ptr<const PackedOnHost> packed; // while it is copied
     };
-    // Where the staged step's lists are, in bytes from the section's beginning.
+    // Where the staged step's lists are, of all rows or of the wanted ones, in bytes from the section's beginning.
     struct Places {
-        int64_t rows, wanted_rows, tiles, wanted_tiles;
+        int64_t entries, rows, tiles;
     };
 
     Status start();
@@ -123,7 +126,7 @@ class StepAdapters {
     // Of the staged step.
     std::vector<int32_t> slot_of_row_, slot_of_wanted_;
     AdapterLists all_, wanted_;
-    Places places_{};
+    Places of_all_{}, of_wanted_{};
     uint8_t form_ = 0;
 };
 

@@ -18,10 +18,8 @@ constexpr DeviceNorm kNoNorm;
 
 // In reproducible steps products are cuBLASLt's alone, whatever the number of rows is. What is in e4m3 is faster with two
 // launches (docs/lab/engine.md).
-bool Feeds::in_one_product(size_t index, const FeedForward &f, int64_t rows) const {
-    const DeviceLayer &w = parts_.layer(index);
-    return !parts_.adapters.changes({index, LayerProduct::gate_up}) &&
-           parts_.options.has_gated_products() && rows >= least_gated_tokens &&
+bool Feeds::in_one_product(const DeviceLayer &w, const FeedForward &f, int64_t rows) const {
+    return parts_.options.has_gated_products() && rows >= least_gated_tokens &&
            w.gate_up.scaling == Scaling::none && w.down.scaling == Scaling::none &&
            takes_gated(parts_.element(), f);
 }
@@ -32,22 +30,31 @@ Status Feeds::activate(size_t index, const FeedForward &f, const Input &x, const
     const DeviceLayer &w = parts_.layer(index);
     const int64_t rows = of.count;
     const Activations &buffers = parts_.activations;
-    if (in_one_product(index, f, rows)) {
-        const GatedArguments product{parts_.element(),
-                                     f.activation,
-                                     x.data,
-                                     w.gate_up.data,
-                                     buffers.activated.data(),
-                                     static_cast<int32_t>(rows),
-                                     static_cast<int32_t>(w.gate_up.columns),
-                                     f.width};
+    const ProductPlace place{index, LayerProduct::gate_up};
+    if (in_one_product(w, f, rows)) {
+        GatedArguments product{parts_.element(),
+                               f.activation,
+                               x.data,
+                               w.gate_up.data,
+                               buffers.activated.data(),
+                               static_cast<int32_t>(rows),
+                               static_cast<int32_t>(w.gate_up.columns),
+                               f.width};
+        AdapterArguments adapters;
+        if (parts_.adapters.changes(place)) {
+            ASSIGN_OR_RETURN(adapters, parts_.adapters.shrink({place, x, Scaling::none, rows,
+                                                               of.wanted != nullptr, nullptr,
+                                                               parts_.element(), 1},
+                                                              parts_.input, stream));
+            product.adapters = &adapters;
+        }
         RETURN_IF_CUDA(launch_gated_sm90(product, parts_.options.attention.sms, stream));
         return parts_.profile.mark(Part::gate_up, stream);
     }
     RETURN_IF_ERROR(products_.run({w.gate_up, x, buffers.gate_up.data(), parts_.element(), false},
                                   rows, stream));
-    RETURN_IF_ERROR(adapt({index, LayerProduct::gate_up}, x, w.gate_up.scaling, of,
-                          buffers.gate_up.data(), parts_.element(), stream));
+    RETURN_IF_ERROR(
+        adapt(place, x, w.gate_up.scaling, of, buffers.gate_up.data(), parts_.element(), stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::gate_up, stream));
     const ActivationArguments activation{
         parts_.element(),           f.activation,   bool(f.gate),

@@ -5,6 +5,7 @@
 
 #include "adapters/adapters.h"
 #include "adapters/work.h"
+#include "gated/gated.h"
 #include "seed.h"
 
 #include "cuda_arrays.h"
@@ -15,6 +16,7 @@ using namespace batchllm::cuda;
 namespace {
 
 int32_t sms = 1;
+bool hopper = false;
 
 // A product's shape. Heads: of A's columns, or of B's rows, `size` in `padded` places; 0: no heads.
 struct Shape {
@@ -187,7 +189,8 @@ struct Job {
     }
 
     // Of the rows that are `kept`, in lists of which all are tall or short.
-    std::vector<float> run(const std::vector<bool> &kept, bool tall) const {
+    // gated: instead of y what gate and up make, of W = 0.
+    std::vector<float> run(const std::vector<bool> &kept, bool tall, bool gated = false) const {
         std::vector<int32_t> chosen = slots;
         for (size_t i = 0; i < chosen.size(); ++i) {
             if (!kept[i]) chosen[i] = -1;
@@ -213,12 +216,13 @@ struct Job {
         const DeviceMemory count =
             upload(std::vector<int32_t>{static_cast<int32_t>(lists.tiles.size())});
         const Array y(before, s.y_type);
+        const DeviceMemory of_rows = upload(lists.entries);
         const int32_t stride = most + 8;
         const Array t(int64_t{adapter_ranges(s.columns)} * (rows() + 3) * stride, DType::f32);
         AdapterArguments a{};
         a.element = s.element;
         a.work = {count.as<int32_t>(), there_tiles.as<AdapterTile>(), there_rows.as<int32_t>(),
-                  tall};
+                  of_rows.as<const AdapterEntry *>(), tall};
         a.product = 1;
         a.most_ranks = most;
         a.x = s.scaling == Scaling::none ? x_there->data() : codes_there.data();
@@ -238,6 +242,16 @@ struct Job {
         }
         a.alpha = s.alpha;
         check(launch_adapter_shrink(a, sms, nullptr));
+        if (gated) {
+            const int32_t width = s.width() / 2;
+            const Array w(std::vector<float>(size_t(s.width()) * size_t(s.columns)), s.element);
+            const Array out(int64_t{rows()} * width, s.element);
+            GatedArguments product{s.element,  Activation::silu, a.x,       w.data(),
+                                   out.data(), rows(),           s.columns, width};
+            product.adapters = &a;
+            check(launch_gated_sm90(product, sms, nullptr));
+            return out.read();
+        }
         check(launch_adapter_expand(a, sms, nullptr));
         return y.read();
     }
@@ -388,6 +402,30 @@ void each_row_has_an_adapter_of_its_own(void **) {
     job.check_all(random, "an adapter for each row");
 }
 
+void gate_and_up_are_changed_before_the_activation(void **) {
+    if (!hopper) skip();
+    Random random(seed_of_run());
+    for (const DType element : {DType::bf16, DType::f16}) {
+        for (const int32_t rows : {1, 63, 300, 1500}) {
+            const Shape s{element, element, 128, {256, 256}};
+            const std::vector<std::vector<int32_t>> ranks = {
+                {16, 16}, {8, 24}, {0, 64}, {40, 12}, {4, 0}};
+            Job job(random, s, ranks, draw_slots(random, rows, 5, rows > 100));
+            std::fill(job.before.begin(), job.before.end(), 0.0F);
+            const std::vector<double> sums = job.wanted();
+            std::vector<double> wanted;
+            for (size_t i = 0; i < sums.size() / 2; ++i) {
+                const double gate = sums[i / 256 * 512 + i % 256];
+                wanted.push_back(gate / (1 + std::exp(-gate)) *
+                                 sums[i / 256 * 512 + i % 256 + 256]);
+            }
+            const std::vector<float> got =
+                job.run(std::vector<bool>(size_t(rows), true), false, true);
+            assert_close(got, wanted, 2 * tolerance(element), "gate and up");
+        }
+    }
+}
+
 void a_step_without_adapters_changes_nothing(void **) {
     Random random(seed_of_run());
     const Shape s{DType::bf16, DType::bf16, 512, {512}};
@@ -403,10 +441,12 @@ int main() {
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, 0));
     sms = properties.multiProcessorCount;
+    hopper = properties.major == 9;
     const CMUnitTest tests[] = {
         cmocka_unit_test(products_are_the_references),
         cmocka_unit_test(x_in_e4m3_is_taken_with_its_scales),
         cmocka_unit_test(each_row_has_an_adapter_of_its_own),
+        cmocka_unit_test(gate_and_up_are_changed_before_the_activation),
         cmocka_unit_test(a_step_without_adapters_changes_nothing),
     };
     return cmocka_run_group_tests_name("cuda_adapters", tests, nullptr, nullptr);
