@@ -154,7 +154,7 @@ typedef void (*batchllm_log_function)(void *user, int32_t level, const char *mes
 
 typedef struct batchllm_engine_options {
     uint32_t struct_size;
-    int32_t threads; /* CPU threads; 0: every core this process may use */
+    int32_t reserved; /* 0, else INVALID_ARGUMENT */
 
     /* What runs, and on what. */
     const char *model_dir; /* Hugging Face directory. NULL is allowed with backend "sim" */
@@ -193,6 +193,8 @@ typedef struct batchllm_engine_options {
     int64_t step_tokens;        /* maximum tokens computed in a step; 0: chosen by the backend */
     int64_t max_request_tokens; /* longest prompt plus output; 0: what the model states */
     int64_t max_requests;       /* maximum requests running at once; 0: limited only by memory */
+    int32_t threads;            /* CPU threads; 0: every core this process may use */
+    int32_t reserved2;          /* 0, else INVALID_ARGUMENT */
 
     /* Sharing and order. */
     int32_t enlarge;           /* BATCHLLM_ENLARGE_ */
@@ -618,35 +620,26 @@ typedef struct batchllm_results {
     uint32_t struct_size;
     int32_t reserved;
     int64_t count;
-    const uint64_t *tags;           /* [count] */
-    const int32_t *statuses;        /* [count] BATCHLLM_OK or BATCHLLM_ERROR_ROW_... */
-    const int32_t *finish_reasons;  /* [count] BATCHLLM_FINISH_ */
-    const int32_t *samples;         /* [count] which of the row's samples, from 0 */
-    const int64_t *prompt_tokens;   /* [count] tokens of the prompt */
-    const int64_t *shared_tokens;   /* [count] how many of them were not computed for it alone */
-    const int64_t *token_offsets;   /* [count + 1] */
-    const int32_t *tokens;          /* [token_offsets[count]] generated */
-    const int64_t *text_offsets;    /* [count + 1] bytes */
-    const char *text;               /* UTF-8; empty when the engine has no tokenizer */
-    const int64_t *error_offsets;   /* [count + 1] bytes */
-    const char *errors;             /* UTF-8 text of each row's error */
-    const int64_t *logprob_offsets; /* [count + 1]: tokens of rows that asked for them */
+    const uint64_t *tags;          /* [count] */
+    const int32_t *samples;        /* [count] which of the row's samples, from 0 */
+    const int32_t *statuses;       /* [count] BATCHLLM_OK or BATCHLLM_ERROR_ROW_... */
+    const int64_t *error_offsets;  /* [count + 1] bytes */
+    const char *errors;            /* UTF-8 text of each row's error */
+    const int32_t *finish_reasons; /* [count] BATCHLLM_FINISH_ */
+    const int64_t *text_offsets;   /* [count + 1] bytes */
+    const char *text;              /* UTF-8; empty when the engine has no tokenizer */
+    const int64_t *token_offsets;  /* [count + 1] */
+    const int32_t *tokens;         /* [token_offsets[count]] generated */
+    const int64_t *prompt_tokens;  /* [count] tokens of the prompt */
+    const int64_t *shared_tokens;  /* [count] how many of them were not computed for it alone */
+
+    /* For rows that asked for logprobs. */
+    const int64_t *logprob_offsets; /* [count + 1] generated tokens */
     const float *logprobs;          /* [logprob_offsets[count]] natural log, of the chosen token */
     const int64_t *top_offsets;     /* [logprob_offsets[count] + 1] per such token */
     const int32_t *top_tokens;      /* [top_offsets[logprob_offsets[count]]] likeliest first */
     const float *top_logprobs;      /* the same shape */
-    const int64_t *score_offsets;   /* [count + 1]: continuations of scored rows */
-    const double *scores;           /* [score_offsets[count]] sum of a continuation's log-probs */
-    const int64_t *score_token_offsets; /* [score_offsets[count] + 1] */
-    const float *score_logprobs;        /* log-prob of each token of each continuation */
-    const int64_t *embedding_offsets;   /* [count + 1]: dimensions of embedded rows */
-    const float *embeddings;            /* [embedding_offsets[count]]: [count, dimensions] where all
-                                           rows are embedded with the same dimensions */
-    const int64_t *label_offsets;       /* [count + 1]: labels of classified rows */
-    const float *label_logits;          /* [label_offsets[count]] in the order of the labels */
-    const float *label_probabilities;   /* the same shape. By the model's problem_type: softmax over
-                                           the labels; sigmoid of each, also for a single label;
-                                           regression: the logits */
+
     /* For rows that asked for prompt_logprobs, in their sample 0: the tokens of the prompt from the
      * second on, since nothing comes before the first. */
     const int64_t *prompt_logprob_offsets; /* [count + 1] */
@@ -654,6 +647,24 @@ typedef struct batchllm_results {
     const int64_t *prompt_top_offsets;     /* [prompt_logprob_offsets[count] + 1] per such token */
     const int32_t *prompt_top_tokens;      /* likeliest first */
     const float *prompt_top_logprobs;      /* the same shape */
+
+    /* For scored rows. */
+    const int64_t *score_offsets; /* [count + 1]: continuations */
+    const double *scores;         /* [score_offsets[count]] sum of a continuation's log-probs */
+    const int64_t *score_token_offsets; /* [score_offsets[count] + 1] */
+    const float *score_logprobs;        /* log-prob of each token of each continuation */
+
+    /* For embedded rows. */
+    const int64_t *embedding_offsets; /* [count + 1]: dimensions */
+    const float *embeddings;          /* [embedding_offsets[count]]: [count, dimensions] where all
+                                         rows are embedded with the same dimensions */
+
+    /* For classified rows. */
+    const int64_t *label_offsets;     /* [count + 1]: labels */
+    const float *label_logits;        /* [label_offsets[count]] in the order of the labels */
+    const float *label_probabilities; /* the same shape. By the model's problem_type: softmax over
+                                         the labels; sigmoid of each, also for a single label;
+                                         regression: the logits */
 } batchllm_results;
 
 /* Removes and returns up to max_results finished results (0: all), in the order in which they
@@ -700,23 +711,40 @@ BATCHLLM_API int32_t batchllm_engine_info(const batchllm_engine *engine, int32_t
 typedef struct batchllm_stats {
     uint32_t struct_size;
     int32_t reserved;
+    /* Rows. */
     int64_t rows; /* added */
     int64_t rows_done;
-    int64_t rows_failed;             /* of those done, with an error status */
-    int64_t rows_deduplicated;       /* answered by an equal greedy row */
+    int64_t rows_failed;         /* of those done, with an error status */
+    int64_t rows_deduplicated;   /* answered by an equal greedy row */
+    int64_t constrained_results; /* of rows with a constraint, that ended by STOP or LENGTH */
+    int64_t cut_off_results; /* of these, by LENGTH: their texts are only beginnings of valid ones.
+                                If many are, the log has a warning */
+    /* Tokens. */
     int64_t logical_prompt_tokens;   /* of rows that have started, cancelled or not, counting n
                                         samples as n rows */
     int64_t processed_prompt_tokens; /* computed, once on each device, without recomputation */
     int64_t shared_prompt_tokens;    /* logical - processed */
+    double saving_ratio;             /* 1 - processed / logical, BatchLLM Eq. 2 */
     int64_t recomputed_tokens;       /* computed again after preemption */
     int64_t completion_tokens;
+    /* Scheduling. */
+    int64_t groups;
     int64_t steps; /* batches */
     int64_t preemptions;
-    int64_t groups;
+    /* Memory. */
     int64_t kv_pages_total; /* of all devices */
     int64_t kv_pages_peak;  /* sum of each device's peak */
     int64_t kv_page_bytes;
-    double saving_ratio; /* 1 - processed / logical, BatchLLM Eq. 2 */
+    int64_t state_slots_total; /* of all devices; 0: no layer has a state */
+    int64_t state_slots_peak;  /* sum of each device's peak */
+    int64_t state_slot_bytes;
+    /* Adapters. */
+    int64_t adapters;            /* different ones that rows have started with */
+    int64_t adapter_loads;       /* onto devices, repeated ones included */
+    int64_t adapter_load_bytes;  /* loaded in all */
+    int64_t adapter_bytes_peak;  /* on devices at the same time: sum of each device's peak */
+    double adapter_wait_seconds; /* that steps waited for adapters to be read */
+    /* Time. */
     double load_seconds; /* create */
     double tokenize_seconds;
     double plan_seconds;
@@ -724,17 +752,6 @@ typedef struct batchllm_stats {
     double backend_seconds; /* in the model, on the busiest device; with backend "sim" the modelled
                                time */
     double run_seconds;     /* in step */
-    int64_t state_slots_total; /* of all devices; 0: no layer has a state */
-    int64_t state_slots_peak;  /* sum of each device's peak */
-    int64_t state_slot_bytes;
-    int64_t constrained_results; /* of rows with a constraint, that ended by STOP or LENGTH */
-    int64_t cut_off_results; /* of these, by LENGTH: their texts are only beginnings of valid ones.
-                                If many are, the log has a warning */
-    int64_t adapters;        /* different ones that rows have started with */
-    int64_t adapter_loads;   /* onto devices, repeated ones included */
-    int64_t adapter_load_bytes;  /* loaded in all */
-    int64_t adapter_bytes_peak;  /* on devices at the same time: sum of each device's peak */
-    double adapter_wait_seconds; /* that steps waited for adapters to be read */
 } batchllm_stats;
 
 /* The caller sets stats->struct_size. */

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes src/text/jinja/python_tables.inc: which characters Python's repr() escapes, and their upper, lower and title
-case, for the str methods that chat templates use. The data are those of the running Python; the tables name its Unicode
+"""Makes src/text/jinja/python_tables.inc: the upper, lower and title case of characters, for the
+str methods that chat templates use. The data are those of the running Python; the tables name its Unicode
 version. Usage: python_tables.py > src/text/jinja/python_tables.inc"""
 import unicodedata
 
@@ -48,8 +48,6 @@ def print_table(kind, name, rows):
 
 def main():
     print(f"// Made by scripts/python_tables.py: Unicode {unicodedata.unidata_version}.")
-    hidden = [point for point in EVERY if point >= 0x80 and not chr(point).isprintable()]
-    print_table("Range", "not_printable", [(hex(a), hex(b)) for a, b in ranges(hidden)])
     for name, change in (("upper", str.upper), ("lower", str.lower), ("title", str.title)):
         single, several = [], []
         for point in EVERY:
@@ -66,14 +64,10 @@ def main():
                     [(hex(a), hex(b), str(step), str(d)) for a, b, step, d in mapped_runs(single)])
         print_table("Expansion", name + "_expansions",
                     [[hex(point)] + [hex(c) for c in points + [0] * (3 - len(points))] for point, points in several])
-    # For a sigma at the end of a word: letters with case, and marks that are skipped.
+    # For a sigma at the end of a word.
     cased = [p for p in EVERY if p >= 0x80 and (chr(p).lower() != chr(p) or chr(p).upper() != chr(p)
                                               or chr(p).islower() or chr(p).isupper() or chr(p).istitle())]
     print_table("Range", "cased", [(hex(a), hex(b)) for a, b in ranges(cased)])
-    # A is followed by c and then a sigma: the sigma is final only if c is skipped (or cased).
-    ignorable = [p for p in EVERY if p >= 0x80 and ("A" + chr(p) + "\u03a3").lower().endswith("\u03c2")
-                 and (chr(p) + "\u03a3").lower().endswith("\u03c3")]
-    print_table("Range", "case_ignorable", [(hex(a), hex(b)) for a, b in ranges(ignorable)])
 
 
 main()

@@ -45,6 +45,7 @@ typedef struct { const double *data; int64_t count; } batchllm_view_f64;
 %include "options.i"
 %include "params.i"
 %include "engine.i"
+%include "adapter.i"
 %include "constraint.i"
 %include "rows.i"
 %include "results.i"

@@ -7,6 +7,7 @@
 %ignore batchllm_log_function;
 %ignore batchllm_plan_options_init;
 %ignore batchllm_plan_options::struct_size;
+%ignore batchllm_plan_options::salts;
 
 /* A text field owns its text. */
 %typemap(memberin) const char * {
@@ -15,6 +16,8 @@
     $1 = copy;
 }
 
+%ignore batchllm_engine_options::reserved;
+%ignore batchllm_engine_options::reserved2;
 %extend batchllm_engine_options {
     batchllm_engine_options() {
         batchllm_engine_options *options = calloc(1, sizeof *options);

@@ -4,6 +4,7 @@
 %ignore batchllm_add_text;
 %ignore batchllm_add_chat;
 %ignore batchllm_add_scores;
+%ignore batchllm_add_score_tokens;
 %ignore batchllm_add_score_text;
 
 %batchllm_blocking(batchllm_add_token_column)
@@ -88,7 +89,8 @@ static batchllm_status batchllm_add_score_columns(batchllm_engine *engine, batch
                                                   batchllm_view_i32 continuations,
                                                   batchllm_view_i64 continuation_offsets,
                                                   batchllm_view_i64 continuation_rows,
-                                                  batchllm_view_u64 tags) {
+                                                  batchllm_view_u64 tags,
+                                                  const batchllm_params_column *params) {
     const int64_t n = batchllm_check_tags(tags, batchllm_rows_of("tokens", offsets, tokens.count));
     const int64_t scored =
         batchllm_rows_of("continuations", continuation_offsets, continuations.count);
@@ -98,8 +100,9 @@ static batchllm_status batchllm_add_score_columns(batchllm_engine *engine, batch
         return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
                                    "continuations of %lld rows for %lld rows", (long long)rows,
                                    (long long)n);
-    return batchllm_add_scores(engine, n, tokens.data, offsets.data, continuations.data,
-                               continuation_offsets.data, continuation_rows.data, tags.data);
+    return batchllm_add_score_tokens(engine, n, tokens.data, offsets.data, continuations.data,
+                                     continuation_offsets.data, continuation_rows.data, tags.data,
+                                     params ? params->items : NULL);
 }
 
 static batchllm_status

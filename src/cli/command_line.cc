@@ -60,6 +60,30 @@ void add_template(CLI::App *app, TemplateOptions *prompt, std::vector<NamedPath>
         ->type_name("TEXT");
 }
 
+void add_adapters(CLI::App *app, AdapterOptions *options) {
+    CLI::App *group = app->add_option_group("Adapters", "LoRAs that rows name");
+    group
+        ->add_option_function<std::vector<std::string>>(
+            "--adapter",
+            [options](const std::vector<std::string> &given) {
+                for (const std::string &text : given) {
+                    const size_t equals = text.find('=');
+                    if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
+                        throw CLI::ValidationError("--adapter", "\"" + text + "\" is not NAME=DIR");
+                    }
+                    options->named.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+                }
+            },
+            "rows may name this adapter, a directory as PEFT writes it; may be given several times")
+        ->type_name("NAME=DIR");
+    group
+        ->add_option("--adapters", options->directory,
+                     "rows may name each directory in this one that holds an adapter")
+        ->type_name("DIR");
+    group->add_option("--use-adapter", options->used, "the adapter of rows that name none")
+        ->type_name("NAME");
+}
+
 // An empty name is usually an unset shell variable.
 CLI::Option *named_file(CLI::Option *option) {
     return option->type_name("FILE")->check([](const std::string &path) {
@@ -85,6 +109,7 @@ void add_input(CLI::App *app, InputOptions *options) {
     add_named(app, "--levels", &options->levels, level_names,
               "1: each shared prefix stands alone; 2: prefixes share common prefixes of their own; "
               "auto: where that pays (auto)");
+    add_adapters(app, &options->adapters);
     add_template(app, &options->prompt, &options->files);
 }
 

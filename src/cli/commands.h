@@ -23,6 +23,7 @@ struct InputOptions {
     std::string input;
     std::string model; // directory; empty: none
     SamplingOptions sampling;
+    AdapterOptions adapters;
     TemplateOptions prompt;
     std::vector<NamedPath> files; // whose text is the value of an option: a template, a schema
     bool ignore_unknown_keys = false;
@@ -44,6 +45,7 @@ struct EngineChoice {
     int64_t step_tokens = 0;
     int64_t max_request_tokens = 0;
     int64_t max_requests = 0;
+    int64_t adapter_memory_bytes = 0;
     bool reproducible = false;
 };
 

@@ -51,6 +51,8 @@ void add_engine(CLI::App *app, EngineChoice *choice) {
              "maximum length of prompt plus output");
     add_size(app, "--max-requests", &choice->max_requests, 0,
              "maximum number of rows running at once (0: as memory allows)");
+    add_size(app, "--adapter-memory", &choice->adapter_memory_bytes, 1,
+             "memory for the adapters of running rows, on each device (2GiB at most)");
     app->add_flag("--reproducible", choice->reproducible,
                   "a row's results are the same bits whatever rows run with it");
 }

@@ -42,6 +42,7 @@ batchllm_engine_options engine_options_of(const InputOptions &in, const EngineCh
     options.max_request_tokens = choice.max_request_tokens;
     options.max_requests = choice.max_requests;
     options.reproducible = choice.reproducible ? 1 : 0;
+    options.adapter_memory_bytes = choice.adapter_memory_bytes;
     options.enlarge = in.enlarge;
     options.levels = in.levels;
     return options;
@@ -83,6 +84,7 @@ Result<batchllm_prediction> predict_window(const Window &window, const InputOpti
         const bool generated = static_cast<int64_t>(i) < window.generated;
         params.push_back(view_params(generated ? *window.params[i] : scored, &pointers[i]));
         params.back().constraint = nullptr;
+        params.back().adapter = nullptr;
     }
     batchllm_prediction predicted = {};
     predicted.struct_size = sizeof predicted;

@@ -109,7 +109,7 @@ RowError read_plain(const JsonMembers &members, const RowReaderOptions &options,
         return format_error("\"score\" and " + in_quotes(parameters.constraint_key()) +
                             " contradict each other: a scored row generates nothing");
     }
-    return parameters.take(options.constraints, row);
+    return parameters.take(options, row);
 }
 
 // The prompt of a body: a string, a list of token ids, or a list with one of these.
@@ -161,9 +161,9 @@ RowError check_generates(const ParameterReader &parameters) {
 
 // The keys of a body except "model", which every request has. read(key, value, &known) reads one of
 // its request type's keys, or sets known to false.
-template <typename Read> RowError read_keys(const JsonMembers &body,
-                                            const RowReaderOptions &options, InputRow *row,
-                                            const Read &read) {
+template <typename Read>
+RowError read_keys(const JsonMembers &body, const RowReaderOptions &options,
+                   ParameterReader *parameters, InputRow *row, const Read &read) {
     for (const auto [key, value] : body) {
         if (key == "model") {
             if (!value.is_string()) return type_error(key, "a string");
@@ -178,6 +178,7 @@ template <typename Read> RowError read_keys(const JsonMembers &body,
             return unknown_key(key, " in \"body\"");
         }
     }
+    parameters->read_model(options, row->record.model);
     return {};
 }
 
@@ -200,10 +201,10 @@ RowError read_embeddings_body(const JsonMembers &body, const RowReaderOptions &o
         *known = false;
         return {};
     };
-    const RowError error = read_keys(body, options, row, read);
+    const RowError error = read_keys(body, options, &parameters, row, read);
     if (failed(error)) return error;
     if (!input) return format_error("\"input\" is missing in \"body\"");
-    return parameters.take(options.constraints, row);
+    return parameters.take(options, row);
 }
 
 RowError read_body(const JsonMembers &body, const RowReaderOptions &options, InputRow *row) {
@@ -218,12 +219,12 @@ RowError read_body(const JsonMembers &body, const RowReaderOptions &options, Inp
         const RowError error = parameters.read(key, value, known);
         return *known ? error : read_unsupported(key, value, known);
     };
-    RowError error = read_keys(body, options, row, read);
+    RowError error = read_keys(body, options, &parameters, row, read);
     if (failed(error)) return error;
     if (!prompt) return format_error("\"prompt\" is missing in \"body\"");
     error = check_generates(parameters);
     if (failed(error)) return error;
-    return parameters.take(options.constraints, row);
+    return parameters.take(options, row);
 }
 
 // The keys of OpenAI's chat interface, except for the parameters that it shares with completions.
@@ -297,11 +298,11 @@ RowError read_chat_body(const JsonMembers &body, const RowReaderOptions &options
         if (!*known) error = read_unsupported(key, value, known);
         return error;
     };
-    RowError error = read_keys(body, options, row, read);
+    RowError error = read_keys(body, options, &parameters, row, read);
     if (!failed(error)) error = chat.finish(&parameters, row);
     if (!failed(error)) error = check_generates(parameters);
     if (failed(error)) return error;
-    return parameters.take(options.constraints, row);
+    return parameters.take(options, row);
 }
 
 // A line of the OpenAI batch format.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "batchllm.h"
+#include "cli/adapter_cache.h"
 #include "cli/constraint_cache.h"
 #include "parameters/row_parameters.h"
 
@@ -31,6 +32,7 @@ struct SamplingOptions : RowParameters {
     ConstraintText constraint_text;
     SharedConstraint constraint; // created from that text; null: there is none, or it need not be
                                  // created
+    SharedAdapter adapter;       // null: none
 };
 
 // A view of the options for the library. views must live as long as it does.
@@ -77,6 +79,7 @@ struct RowReaderOptions {
     bool ignore_unknown_keys = false;
     ConstraintCache *constraints = nullptr; // borrowed; null: constraints are parsed but not
                                             // created
+    AdapterCache *adapters = nullptr;       // borrowed
     std::shared_ptr<TableRenderer> table;   // null: lines have their own prompts
 };
 

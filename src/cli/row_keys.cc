@@ -29,7 +29,8 @@ constexpr std::array constraint_keys = {
 constexpr std::array<std::pair<std::string_view, std::string_view>, 1> second_names = {
     {{"stop_token_ids", "stop_tokens"}}};
 
-constexpr std::array<std::string_view, 14> other_keys = {"id",
+constexpr std::array<std::string_view, 15> other_keys = {"id",
+                                                         "adapter",
                                                          "prompt",
                                                          "tokens",
                                                          "messages",
@@ -45,7 +46,9 @@ constexpr std::array<std::string_view, 14> other_keys = {"id",
                                                          "chat_template_kwargs"};
 
 // What other programs call them: only suggested.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 20> synonyms = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 22> synonyms = {{
+    {"lora", "adapter"},
+    {"lora_name", "adapter"},
     {"max_new_tokens", "max_tokens"},
     {"max_completion_tokens", "max_tokens"},
     {"max_length", "max_tokens"},

@@ -14,6 +14,7 @@ namespace batchllm::cli {
 batchllm_params view_params(const SamplingOptions &options, ParameterViews *views) {
     batchllm_params params = view_parameters(options, views);
     params.constraint = options.constraint.get();
+    if (options.adapter != nullptr) params.adapter = options.adapter->handle.get();
     return params;
 }
 
@@ -231,8 +232,40 @@ RowError ParameterReader::read_constraint(ConstraintKey name, std::string_view k
     return {};
 }
 
-RowError ParameterReader::take(ConstraintCache *constraints, InputRow *row) {
+void ParameterReader::read_model(const RowReaderOptions &options, const std::string &model) {
+    if (adapter_.has_value() || options.adapters == nullptr || !options.adapters->knows(model)) {
+        return;
+    }
+    adapter_ = model;
+}
+
+RowError ParameterReader::find_adapter(const RowReaderOptions &options) {
+    if (adapter_->empty()) {
+        own().adapter = nullptr;
+        return {};
+    }
+    const Result<SharedAdapter> found =
+        options.adapters == nullptr
+            ? error(BATCHLLM_ERROR_ROW_ADAPTER, "there are no adapters here")
+            : options.adapters->get(*adapter_);
+    if (!found.ok()) {
+        if (found.status().code() == BATCHLLM_ERROR_OUT_OF_MEMORY &&
+            found.status().message() == "out of memory") {
+            throw std::bad_alloc();
+        }
+        return {row_error_code(BATCHLLM_ERROR_ROW_ADAPTER), found.status().message()};
+    }
+    own().adapter = *found;
+    return {};
+}
+
+RowError ParameterReader::take(const RowReaderOptions &options, InputRow *row) {
+    ConstraintCache *constraints = options.constraints;
     row->params = defaults_;
+    if (adapter_.has_value()) {
+        RowError error = find_adapter(options);
+        if (failed(error)) return error;
+    }
     if (own_ == nullptr) return {};
     // A request's "strict" takes precedence over loose_schema, whatever their order.
     if (strict_.has_value()) own_->constraint_text.loose = !*strict_;
@@ -255,6 +288,12 @@ RowError ParameterReader::take(ConstraintCache *constraints, InputRow *row) {
 
 RowError ParameterReader::read(std::string_view key, JsonView value, bool *known) {
     *known = true;
+    if (key == "adapter") {
+        if (value.is_null()) return {};
+        if (!value.is_string()) return type_error(key, "the name of an adapter");
+        adapter_ = std::string(*value.string());
+        return {};
+    }
     if (const std::optional<ConstraintKey> name = find_constraint_key(key)) {
         return value.is_null() ? RowError() : read_constraint(*name, key, value);
     }

@@ -41,8 +41,10 @@ class ParameterReader {
     }
     Task task() const { return own_ == nullptr ? defaults_->task : own_->task; }
     // The row's parameters. Also creates the row's constraint, if there is a cache to create it
-    // with.
-    RowError take(ConstraintCache *constraints, InputRow *row);
+    // with, and finds its adapter.
+    RowError take(const RowReaderOptions &options, InputRow *row);
+    // If `model` is the name of an adapter, the row has it, unless it names another by its own key.
+    void read_model(const RowReaderOptions &options, const std::string &model);
     SamplingOptions &own() {
         if (own_ == nullptr) own_ = std::make_shared<SamplingOptions>(*defaults_);
         return *own_;
@@ -50,11 +52,13 @@ class ParameterReader {
 
   private:
     RowError read_constraint(ConstraintKey name, std::string_view key, JsonView value);
+    RowError find_adapter(const RowReaderOptions &options);
 
     std::shared_ptr<const SamplingOptions> defaults_;
     std::shared_ptr<SamplingOptions> own_;
-    std::optional<bool> strict_; // of a response_format
-    std::string constraint_key_; // the key that set the constraint
+    std::optional<bool> strict_;         // of a response_format
+    std::string constraint_key_;         // the key that set the constraint
+    std::optional<std::string> adapter_; // its name; "": the model as it is
 };
 
 } // namespace batchllm::cli

@@ -33,7 +33,7 @@ std::string hash_text(std::string_view text) {
     return digits;
 }
 
-OptionParts option_parts(const RunOptions &options) {
+Result<OptionParts> option_parts(const RunOptions &options) {
     OptionParts parts;
     const SamplingOptions &sampling = options.in.sampling;
     const auto add = [&](const std::string &name, const auto &value) {
@@ -91,6 +91,14 @@ OptionParts option_parts(const RunOptions &options) {
         add("chat", options.in.prompt.chat);
         add("system", std::string_view(options.in.prompt.system));
     }
+    ASSIGN_OR_RETURN(const auto adapters, identify_adapters(options.in.adapters));
+    for (const auto &[name, value] : adapters) {
+        parts.names.push_back(name);
+        parts.values.push_back(value);
+    }
+    if (!options.in.adapters.used.empty()) {
+        add("use-adapter", std::string_view(options.in.adapters.used));
+    }
     add("ignore-unknown-keys", options.in.ignore_unknown_keys);
     add("max-line-bytes", options.in.max_line_bytes);
     return parts;
@@ -112,7 +120,7 @@ Result<OutputFile> open_output(const RunOptions &options, bool resumable) {
     if (options.resume && !resumable) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "--resume needs an input file");
     }
-    const OptionParts parts = option_parts(options);
+    ASSIGN_OR_RETURN(const OptionParts parts, option_parts(options));
     const std::vector<const char *> names = pointers(parts.names);
     const std::vector<const char *> values = pointers(parts.values);
     batchllm_journal_options journal;

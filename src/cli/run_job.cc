@@ -68,6 +68,7 @@ Status RunJob::create_engine() {
         output_options_.labels.emplace_back(batchllm_engine_label(engine, i));
     }
     constraints_.emplace(engine);
+    adapters_.emplace(options_.in.adapters, engine);
     ASSIGN_OR_RETURN(report_, ReportFile::open(options_.report));
     return call_status(batchllm_engine_set_report(engine, report_.handle()));
 }
@@ -104,10 +105,15 @@ Status RunJob::run(LineReader input) {
     }
     const auto defaults = std::make_shared<SamplingOptions>(options_.in.sampling);
     RETURN_IF_ERROR(make_default_constraint(defaults.get()));
+    RETURN_IF_ERROR(adapters_->load_named());
+    if (!options_.in.adapters.used.empty()) {
+        ASSIGN_OR_RETURN(defaults->adapter, adapters_->get(options_.in.adapters.used));
+    }
     RETURN_IF_ERROR(check_options(engine_.get(), *defaults));
     RowReaderOptions row_options;
     row_options.defaults = defaults;
     row_options.constraints = &*constraints_;
+    row_options.adapters = &*adapters_;
     row_options.ignore_unknown_keys = options_.in.ignore_unknown_keys;
     if (options_.in.prompt.used()) {
         row_options.table = std::make_shared<TableRenderer>(options_.in.prompt);
@@ -247,12 +253,24 @@ Status RunJob::add_generated(const Window &window) {
 }
 
 Status RunJob::add_scored(const Window &window) {
-    const int64_t count = window.rows() - window.generated;
-    if (count == 0) return {};
-    return call_status(batchllm_add_scores(
-        engine_.get(), count, window.tokens.data(), window.offsets.data() + window.generated,
-        window.continuations.data(), window.continuation_offsets.data(),
-        window.continuation_rows.data(), window.lines.data() + window.generated));
+    // Rows with the same adapter at a time.
+    for (int64_t begin = window.generated; begin < window.rows();) {
+        const SharedAdapter &adapter = window.params[static_cast<size_t>(begin)]->adapter;
+        int64_t end = begin + 1;
+        while (end < window.rows() && window.params[static_cast<size_t>(end)]->adapter == adapter) {
+            ++end;
+        }
+        batchllm_params params;
+        batchllm_params_init(&params, sizeof params);
+        if (adapter != nullptr) params.adapter = adapter->handle.get();
+        RETURN_IF_ERROR(call_status(batchllm_add_score_tokens(
+            engine_.get(), end - begin, window.tokens.data(), window.offsets.data() + begin,
+            window.continuations.data(), window.continuation_offsets.data(),
+            window.continuation_rows.data() + (begin - window.generated),
+            window.lines.data() + begin, &params)));
+        begin = end;
+    }
+    return {};
 }
 
 void RunJob::note_no_plan(const std::string &why) {

@@ -77,6 +77,7 @@ class RunJob {
     EngineHandle engine_;
     TokenizerHandle tokenizer_;
     std::optional<ConstraintCache> constraints_;
+    std::optional<AdapterCache> adapters_;
     batchllm_progress last_ = {};                     // after the engine's last step
     std::unordered_map<uint64_t, RowRecord> records_; // of rows in the engine, by line
     OutputBatch batch_;

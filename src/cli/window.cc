@@ -365,6 +365,11 @@ Status WindowBuilder::plan(Window *window) {
     if (tokenizer_ != nullptr) {
         options.tokenizer_fingerprint = batchllm_tokenizer_fingerprint(tokenizer_);
     }
+    std::vector<uint64_t> salts;
+    for (const auto &params : window->params) {
+        salts.push_back(params->adapter == nullptr ? 0 : params->adapter->salt);
+    }
+    options.salts = salts.data();
     batchllm_plan *plan = nullptr;
     RETURN_IF_ERROR(call_status(batchllm_plan_create(window->rows(), window->tokens.data(),
                                                      window->offsets.data(), decode_lengths.data(),

@@ -3,16 +3,10 @@
 #include <algorithm>
 #include <iterator>
 
+#include "text/unicode.h"
+
 namespace batchllm {
 namespace {
-
-struct CategoryRange {
-    uint32_t first;
-    uint32_t last;
-    char category[3];
-};
-
-#include "constraint/unicode_categories.inc"
 
 struct LongName {
     std::string_view name;
@@ -65,7 +59,7 @@ constexpr LongName long_names[] = {
     {"Uppercase", "Lu"},
 };
 
-bool in_category(const char *category, std::string_view wanted) {
+bool in_category(std::string_view category, std::string_view wanted) {
     if (wanted == "LC")
         return category[0] == 'L' &&
                (category[1] == 'u' || category[1] == 'l' || category[1] == 't');
@@ -82,14 +76,9 @@ bool is_category(std::string_view name) {
 
 CodePointSet category(std::string_view wanted) {
     CodePointSet set;
-    uint32_t after = 0; // code points between rows are not assigned
-    const bool unassigned = wanted == "C" || wanted == "Cn";
-    for (const CategoryRange &range : category_ranges) {
-        if (unassigned && range.first > after) set.add(after, range.first - 1);
-        if (in_category(range.category, wanted)) set.add(range.first, range.last);
-        after = range.last + 1;
-    }
-    if (unassigned && after <= 0x10FFFF) set.add(after, 0x10FFFF);
+    for_each_category([&](uint32_t first, uint32_t last, std::string_view category) {
+        if (in_category(category, wanted)) set.add(first, last);
+    });
     set.normalize();
     return set;
 }

@@ -10,13 +10,13 @@
 namespace batchllm {
 namespace {
 
-// Adapters that take no more than this in all are not read again.
+// Adapters whose files have no more than this in all, nor than fits a device, are not read again.
 constexpr int64_t most_kept_bytes = int64_t{1} << 30;
 
-// Those of the files, as long as the adapter is kept.
+// Null: `most` would be exceeded. bytes: count as long as the adapter is kept.
 std::shared_ptr<const Adapter> counted(std::shared_ptr<const Adapter> adapter, int64_t bytes,
-                                       std::shared_ptr<std::atomic<int64_t>> count) {
-    if (count->fetch_add(bytes) + bytes > most_kept_bytes) {
+                                       int64_t most, std::shared_ptr<std::atomic<int64_t>> count) {
+    if (count->fetch_add(bytes) + bytes > most) {
         count->fetch_sub(bytes);
         return nullptr;
     }
@@ -80,11 +80,13 @@ Result<std::shared_ptr<const AdapterSource>> AdapterLibrary::load(const std::str
     };
     for (const auto &[matrix, change] : adapter->changes) rank_of(change);
     rank_of(adapter->embedding);
-    source->kept = counted(adapter, source->file_bytes, kept_bytes_);
     const std::lock_guard lock(mutex_);
     auto bytes = memory_bytes(*adapter);
     if (!bytes.ok()) return std::move(bytes).status().within(path);
     source->memory_bytes = *bytes;
+    const int64_t room = backends_.empty() ? 0 : backends_.front()->info().adapter_bytes;
+    source->kept = counted(std::move(adapter), source->file_bytes, std::min(most_kept_bytes, room),
+                           kept_bytes_);
     const auto [known, is_new] = hashes_.try_emplace(source->salt(), source->hash);
     if (!is_new && known->second != source->hash) {
         return error(BATCHLLM_ERROR_UNSUPPORTED,

@@ -30,7 +30,7 @@ uint8_t combining_class(uint32_t point) {
     const auto &table = unicode_tables::combining_ranges;
     const auto *range = std::upper_bound(
         std::begin(table), std::end(table), point,
-        [](uint32_t value, const ClassRange &entry) { return value < entry.first; });
+        [](uint32_t value, const ValueRange &entry) { return value < entry.first; });
     if (range == std::begin(table)) return 0;
     --range;
     return static_cast<uint8_t>(point <= range->last ? range->value : 0);

@@ -1,14 +1,23 @@
-// Code point -> character class, as the reference's regular expressions define it (Unicode 16).
+// Code point -> general category, and character class as the reference's regular expressions define
+// it (Unicode 16).
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <string_view>
 #include <vector>
 
 namespace batchllm {
 
-// Bits of a character's class, numbered as in unicode_tables.inc, except for the last two.
+// "Lu", "Nd", ...; "Cn": not assigned.
+std::string_view unicode_category(uint32_t point);
+
+// Calls each(first, last, category) for ascending ranges that cover every code point.
+void for_each_category(const std::function<void(uint32_t, uint32_t, std::string_view)> &each);
+
+// Bits of a character's class.
 inline constexpr uint16_t kLetter = 1;    // \p{L}
 inline constexpr uint16_t kNumber = 2;    // \p{N}
 inline constexpr uint16_t kSpace = 4;     // \s
@@ -17,9 +26,8 @@ inline constexpr uint16_t kMark = 16;     // \p{M}
 inline constexpr uint16_t kNumeric = 128; // a number in Unicode 17, which Digits uses
 inline constexpr uint16_t kUpper = 256;   // \p{Lu} and \p{Lt}
 inline constexpr uint16_t kLower = 512;   // \p{Ll}
-inline constexpr uint16_t kNewline = 32;  // [\r\n]; set at start-up
-inline constexpr uint16_t kNfcMaybe = 64; // NFC may change it or the character before; set at
-                                          // start-up
+inline constexpr uint16_t kNewline = 32;  // [\r\n]
+inline constexpr uint16_t kNfcMaybe = 64; // NFC may change it or the character before
 
 class UnicodeClasses {
   public:

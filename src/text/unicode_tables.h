@@ -5,10 +5,16 @@
 
 namespace batchllm {
 
-struct ClassRange {
+// Code points from `first` up to the next row's.
+struct CategoryRun {
+    uint32_t first;
+    char categories[5]; // "Lu"; "LuLl": the two take turns
+};
+
+struct ValueRange {
     uint32_t first;
     uint32_t last;
-    uint16_t value;
+    uint8_t value;
 };
 
 struct Decomposition {

@@ -138,6 +138,8 @@ static void bad_options_are_refused_by_name(void **state) {
     REFUSED(backend_options, "pages", bad, "key=value");
     REFUSED(backend_options, "colour=blue", bad, "colour");
     REFUSED(backend_options, "pages=9,vocabulary=50,pages=8", bad, "pages is given twice");
+    REFUSED(reserved, 1, bad, "reserved");
+    REFUSED(reserved2, -1, bad, "reserved");
     REFUSED(threads, -1, bad, "threads");
     REFUSED(kv_memory_bytes, -1, bad, "kv_memory_bytes");
     REFUSED(kv_memory_fraction, 1.5, bad, "kv_memory_fraction");

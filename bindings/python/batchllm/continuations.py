@@ -59,11 +59,11 @@ def add_scored_part(
     scored: Continuations,
     special: Optional[native.batchllm_params_column],
 ) -> None:
-    """Adds rows with their continuations. special: how texts are tokenized; token ids have no such parameters."""
+    """Adds rows with their continuations. special: how texts are tokenized, and the rows' adapter."""
     items, offsets, rows = scored.items, scored.offsets, scored.rows
     if isinstance(part, Texts):
         native.batchllm_add_score_text_columns(
             engine, part.data, part.offsets, items, offsets, rows, tags, special
         )
     else:
-        native.batchllm_add_score_columns(engine, part.tokens, part.offsets, items, offsets, rows, tags)
+        native.batchllm_add_score_columns(engine, part.tokens, part.offsets, items, offsets, rows, tags, special)

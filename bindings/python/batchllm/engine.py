@@ -20,6 +20,7 @@ from typing import Any, AsyncIterator, Iterator, Literal, Mapping, Optional, Seq
 from . import native
 from .calls import Call, Calls, TAGS_OF_A_CALL
 from .columns import Chats, Column, Rows, Sparse, Texts, columns
+from .adapters import Adapters, Directory, load_all
 from .constraints import Constraints
 from .continuations import add_scored_part, continuation_columns
 from .embeddings import Pooling, embedding_array, embedding_params, label_params, share_of_first, warn_of_other_words
@@ -80,6 +81,8 @@ class Engine:
     seed: mixed into each row's own seed.
     timeline: a CSV file to which a line is written for each batch: docs/scheduling.md.
     logger: where log messages go; None: `logging.getLogger("batchllm")`.
+    adapters: LoRAs that rows may name, by name: directories as PEFT writes them (docs/adapters.md).
+    adapter_memory_bytes: maximum memory for the adapters of running rows, on each device; 0: at most 2 GiB.
     """
 
     @hinted
@@ -105,6 +108,8 @@ class Engine:
         seed: int = 0,
         timeline: Union[str, os.PathLike[str], None] = None,
         logger: Optional[logging.Logger] = None,
+        adapters: Optional[Mapping[str, Directory]] = None,
+        adapter_memory_bytes: int = 0,
     ) -> None:
         options = native_options(
             model_dir=model,
@@ -125,13 +130,16 @@ class Engine:
             reproducible=reproducible,
             seed=seed,
             timeline_path=timeline,
+            adapter_memory_bytes=adapter_memory_bytes,
         )
         self.model_dir: Optional[str] = None if model is None else os.fspath(model)
         self.seed = seed
         self._log = Log(options, logger or logging.getLogger("batchllm"))
         self._lock = threading.RLock()
         self._constraints = Constraints()
+        self._adapters = Adapters()
         self._native: Optional[native.batchllm_engine] = native.batchllm_engine_create_from(options)
+        load_all(self._adapters, self._native, adapters)
         self._log.check()
         self._forked = False
         self._busy = 0  # calls of the progress function, during which close() must not free the engine
@@ -245,6 +253,7 @@ class Engine:
         *,
         add_special: bool = True,
         parse_special: bool = True,
+        adapter: Optional[str] = None,
         on_error: OnError = "return",
         progress: ProgressOption = False,
     ) -> Results:
@@ -255,12 +264,14 @@ class Engine:
         text, and a list of token ids if rows are.
         add_special: whether BOS and the like are added to the prompts, as the tokenizer says.
         parse_special: whether special tokens spelled out in the prompts are parsed as special tokens.
+        adapter: the name of an adapter, for all rows.
         on_error, progress: as in `generate`.
         """
         _check_on_error(on_error)
         special = None
         if not (add_special and parse_special):
             special = params_column(SamplingParams(add_special=add_special, parse_special=parse_special), 1)
+        special = self._adapters.of_all(special, adapter)
         with _Active(self) as job:
             left = 0
             for column in columns(rows):
@@ -308,6 +319,7 @@ class Engine:
         dimensions: int = 0,
         add_special: bool = True,
         parse_special: bool = True,
+        adapter: Optional[str] = None,
         on_error: OnError = "raise",
         progress: ProgressOption = False,
     ) -> Any:
@@ -317,11 +329,12 @@ class Engine:
         pooling: "last", "mean" or "first"; None: as in the model's modules.json, or "last" if there is no such file.
         normalize: whether vectors are scaled to length 1; None: as in modules.json, or False if there is no such file.
         dimensions: keeps only this many elements of each vector, the first ones, before it is normalised; 0: all.
-        add_special, parse_special: as in `score`.
+        add_special, parse_special, adapter: as in `score`.
         on_error: "raise": `RowError` is raised after the last row; "return": the vector of a row that failed is NaN.
         """
         _check_on_error(on_error)
         params = embedding_params(pooling, normalize, dimensions, add_special, parse_special)
+        self._adapters.of_all(params, adapter)
         return embedding_array(_checked(self._run_task(rows, params, progress), on_error))
 
     @hinted
@@ -331,13 +344,16 @@ class Engine:
         *,
         add_special: bool = True,
         parse_special: bool = True,
+        adapter: Optional[str] = None,
         on_error: OnError = "return",
         progress: ProgressOption = False,
     ) -> Results:
         """Classifies each row with a model that has a classification head: the results' columns `label_logits` and
         `label_probabilities`, in the order of `labels`."""
         _check_on_error(on_error)
-        return _checked(self._run_task(rows, label_params(add_special, parse_special), progress), on_error)
+        params = label_params(add_special, parse_special)
+        self._adapters.of_all(params, adapter)
+        return _checked(self._run_task(rows, params, progress), on_error)
 
     @hinted
     def rerank(
@@ -348,6 +364,7 @@ class Engine:
         *,
         add_special: bool = True,
         parse_special: bool = True,
+        adapter: Optional[str] = None,
         on_error: OnError = "raise",
         progress: ProgressOption = False,
     ) -> list[float]:
@@ -365,6 +382,7 @@ class Engine:
             [positive, negative],
             add_special=add_special,
             parse_special=parse_special,
+            adapter=adapter,
             on_error=on_error,
             progress=progress,
         )
@@ -581,6 +599,26 @@ class Engine:
         self._stop = True
         native.batchllm_interrupt(engine)
 
+    # ---- Adapters ----
+
+    def load_adapter(self, name: str, path: Directory) -> None:
+        """Rows added from now on may name this adapter: a directory as PEFT writes it, with adapter_config.json and
+        adapter_model.safetensors. It must stay as it is until the rows that name it have finished. A name that is used
+        again means the new adapter."""
+        with self._lock:
+            self._adapters.load(self._enter(), name, path)
+
+    def remove_adapter(self, name: str) -> None:
+        """Rows added from now on cannot name the adapter. Those that do already keep it."""
+        with self._lock:
+            self._adapters.remove(name)
+
+    @property
+    def adapters(self) -> list[str]:
+        """The names of the adapters that rows may name."""
+        with self._lock:
+            return list(self._adapters.names())
+
     # ---- Plans, figures ----
 
     def use_plan(self, plan: Plan) -> None:
@@ -713,8 +751,9 @@ class Engine:
             with self._lock:
                 engine = self._enter()
                 used = self._constraints.set(engine, shared, None if ready else params)
+                adapters = self._adapters.set(shared, None if ready else params)
                 native.batchllm_check_params(engine, shared)
-                del used
+                del used, adapters
         found: Iterator[Union[Column, Table]] = iter([rows]) if isinstance(rows, Table) else iter(rows) if isinstance(rows, TableSlices) else columns(rows)
         if tags is not None:
             everything = list(found)
@@ -735,9 +774,11 @@ class Engine:
                 for part, places in parts_of(column):
                     own = picked(some, places) if per_row else ()
                     native_params = params_column(own, len(part)) if per_row else shared
-                    used = self._constraints.set(engine, native_params, None if ready else own if per_row else params)
+                    asked = None if ready else own if per_row else params
+                    used = self._constraints.set(engine, native_params, asked)
+                    adapters = self._adapters.set(native_params, asked)
                     add_part(engine, part, picked(named_tags, places), native_params)
-                    del used  # rows that were added keep alive what they need
+                    del used, adapters  # rows that were added keep alive what they need
                 self._log.check()
                 job.rows += n
                 if not per_row:

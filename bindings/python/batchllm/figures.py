@@ -23,6 +23,8 @@ class EngineInfo:
     max_request_tokens: maximum tokens of a row, prompt plus output.
     state_slots, state_slot_bytes: number and size of this device's state slots; 0 slots for a model whose layers have no state.
     common_prefix_cost: for `Plan.build`; 0: not known.
+    adapter_memory_bytes, adapter_slots: the most memory for adapters on this device, and the most adapters at once; 0: this backend has
+    none.
     """
 
     device_count: int
@@ -42,6 +44,8 @@ class EngineInfo:
     state_slots: int
     state_slot_bytes: int
     common_prefix_cost: float
+    adapter_memory_bytes: int
+    adapter_slots: int
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,10 @@ class EngineStats:
     state_slots_total, state_slots_peak, state_slot_bytes: the same as for KV pages, for the states that some models' layers have.
     constrained_results, cut_off_results: results of rows with a constraint, and how many of these max_tokens cut off:
     their texts are only the beginnings of valid ones.
+    adapters: different adapters that rows have started with.
+    adapter_loads, adapter_load_bytes: how often adapters were loaded onto devices, and how much.
+    adapter_bytes_peak: the most memory that adapters took at once, on all devices.
+    adapter_wait_seconds: how long steps waited for adapters to be read.
     """
 
     rows: int
@@ -92,3 +100,8 @@ class EngineStats:
     state_slot_bytes: int
     constrained_results: int
     cut_off_results: int
+    adapters: int
+    adapter_loads: int
+    adapter_load_bytes: int
+    adapter_bytes_peak: int
+    adapter_wait_seconds: float

@@ -25,6 +25,7 @@ BATCHLLM_ERROR_PLAN_MISMATCH: int
 BATCHLLM_ERROR_JOURNAL_FORMAT: int
 BATCHLLM_ERROR_JOURNAL_MISMATCH: int
 BATCHLLM_ERROR_JOURNAL_EXISTS: int
+BATCHLLM_ERROR_ADAPTER_FORMAT: int
 BATCHLLM_ERROR_BACKEND_UNAVAILABLE: int
 BATCHLLM_ERROR_DEVICE: int
 BATCHLLM_ERROR_ROW_EMPTY: int
@@ -37,6 +38,7 @@ BATCHLLM_ERROR_ROW_TOO_LARGE: int
 BATCHLLM_ERROR_ROW_NOT_A_NUMBER: int
 BATCHLLM_ERROR_ROW_CONSTRAINT: int
 BATCHLLM_ERROR_ROW_NULL: int
+BATCHLLM_ERROR_ROW_ADAPTER: int
 BATCHLLM_JOURNAL_LINES: int
 BATCHLLM_JOURNAL_BLOCKS: int
 BATCHLLM_JOURNAL_REFUSE: int
@@ -98,6 +100,7 @@ class batchllm_engine_options(_Handle):
     step_tokens: int
     max_request_tokens: int
     max_requests: int
+    adapter_memory_bytes: int
     enlarge: int
     levels: int
     order: int
@@ -140,6 +143,8 @@ class batchllm_info(_Handle):
     state_slots: int
     state_slot_bytes: int
     common_prefix_cost: float
+    adapter_memory_bytes: int
+    adapter_slots: int
 
 class batchllm_stats(_Handle):
     def __init__(self) -> None: ...
@@ -170,6 +175,11 @@ class batchllm_stats(_Handle):
     state_slot_bytes: int
     constrained_results: int
     cut_off_results: int
+    adapters: int
+    adapter_loads: int
+    adapter_load_bytes: int
+    adapter_bytes_peak: int
+    adapter_wait_seconds: float
 
 class batchllm_plan_options(_Handle):
     def __init__(self) -> None: ...
@@ -286,6 +296,7 @@ def batchllm_add_score_columns(
     continuation_offsets: Buffer,
     continuation_rows: Buffer,
     tags: Buffer,
+    params: Optional[batchllm_params_column],
 ) -> None: ...
 def batchllm_add_score_text_columns(
     engine: batchllm_engine,
@@ -365,6 +376,13 @@ def batchllm_arrow_open(stream_capsule: object) -> object: ...
 def batchllm_arrow_next(stream: object) -> Optional[ArrowColumns]: ...
 def batchllm_arrow_write(results: batchllm_results) -> tuple[object, object]: ...
 
+class batchllm_adapter(_Handle): ...
+
+def batchllm_adapter_open(engine: batchllm_engine, name: str, path: Path) -> batchllm_adapter: ...
+def batchllm_adapter_identity(path: Path) -> str: ...
+def batchllm_params_set_adapter(
+    column: batchllm_params_column, rows: Optional[Buffer], adapter: batchllm_adapter
+) -> None: ...
 def batchllm_constraint_create_from(
     engine: batchllm_engine,
     kind: int,

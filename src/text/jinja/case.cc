@@ -6,6 +6,7 @@
 #include <span>
 
 #include "text/jinja/python_text.h"
+#include "text/unicode.h"
 #include "text/utf8.h"
 
 namespace batchllm::jinja {
@@ -31,13 +32,6 @@ struct Expansion {
 };
 
 #include "text/jinja/python_tables.inc"
-
-bool in(std::span<const Range> ranges, uint32_t point) {
-    const auto after =
-        std::upper_bound(ranges.begin(), ranges.end(), point,
-                         [](uint32_t value, const Range &range) { return value < range.first; });
-    return after != ranges.begin() && point <= std::prev(after)->last;
-}
 
 struct Mapping {
     std::span<const CaseRun> runs;
@@ -77,14 +71,20 @@ void append_mapped(const Mapping &mapping, uint32_t point, std::string *out) {
 
 bool is_cased(uint32_t point) {
     if (point < 0x80) return (point | 0x20) >= 'a' && (point | 0x20) <= 'z';
-    return in(cased, point);
+    const auto *const after =
+        std::upper_bound(std::begin(cased), std::end(cased), point,
+                         [](uint32_t value, const Range &range) { return value < range.first; });
+    return after != std::begin(cased) && point <= std::prev(after)->last;
 }
 
 bool is_case_ignorable(uint32_t point) {
-    if (point < 0x80) {
-        return point == '\'' || point == '.' || point == ':' || point == '^' || point == '`';
-    }
-    return in(case_ignorable, point);
+    // Unicode's Word_Break MidLetter, MidNumLet and Single_Quote.
+    constexpr char32_t within_words[] =
+        U"'.:\u00B7\u0387\u055F\u05F4\u2018\u2019\u2024\u2027\uFE13\uFE52\uFE55\uFF07\uFF0E\uFF1A";
+    if (std::u32string_view(within_words).find(point) != std::u32string_view::npos) return true;
+    const std::string_view category = unicode_category(point);
+    return category == "Mn" || category == "Me" || category == "Cf" || category == "Lm" ||
+           category == "Sk";
 }
 
 // Whether the capital sigma at byte `at` ends a word: the only rule of lower case that depends on
@@ -135,7 +135,9 @@ template <typename Change> void for_each(std::string_view text, Change change) {
 } // namespace
 
 bool is_printable(uint32_t point) {
-    return point < 0x80 ? point >= 0x20 && point < 0x7F : !in(not_printable, point);
+    if (point == ' ') return true;
+    const std::string_view category = unicode_category(point);
+    return category[0] != 'C' && category[0] != 'Z';
 }
 
 std::string to_upper(std::string_view text) {

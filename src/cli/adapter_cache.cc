@@ -1,0 +1,160 @@
+#include "cli/adapter_cache.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <dirent.h>
+#include <memory>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include "base/file.h"
+#include "base/printable.h"
+
+namespace batchllm::cli {
+namespace {
+
+constexpr const char *config_name = "/adapter_config.json";
+
+// A directory's own name: no path leads out of it.
+bool is_plain_name(const std::string &name) {
+    return !name.empty() && name.front() != '.' && name.size() <= 255 &&
+           name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
+}
+
+bool has_config(const std::string &directory) {
+    const auto exists = file_exists(directory + config_name);
+    return exists.ok() && *exists;
+}
+
+// Hashes the size of a file and some parts of it.
+Status add_samples(const std::string &path, XXH3_state_t *state) {
+    constexpr size_t samples = 16;
+    constexpr size_t sample_bytes = 4096;
+    size_t size = 0;
+    ASSIGN_OR_RETURN(const FileDescriptor file, open_regular(path, &size));
+    XXH3_64bits_update(state, &size, sizeof size);
+    char bytes[sample_bytes];
+    for (size_t i = 0; i < samples; ++i) {
+        const size_t at = size > sample_bytes ? (size - sample_bytes) / (samples - 1) * i : 0;
+        const ssize_t got = ::pread(file.get(), bytes, sample_bytes, static_cast<off_t>(at));
+        if (got < 0) {
+            return error(BATCHLLM_ERROR_IO, "%s: cannot read: %s", path.c_str(),
+                         std::strerror(errno));
+        }
+        XXH3_64bits_update(state, bytes, static_cast<size_t>(got));
+    }
+    return {};
+}
+
+struct CloseDirectory {
+    void operator()(DIR *directory) const { ::closedir(directory); }
+};
+struct FreeState {
+    void operator()(XXH3_state_t *state) const { XXH3_freeState(state); }
+};
+
+Result<std::vector<std::string>> adapters_in(const std::string &path) {
+    const std::unique_ptr<DIR, CloseDirectory> directory(::opendir(path.c_str()));
+    if (directory == nullptr) {
+        return error(BATCHLLM_ERROR_IO, "--adapters: %s: cannot open: %s", path.c_str(),
+                     std::strerror(errno));
+    }
+    std::vector<std::string> names;
+    while (const dirent *entry = ::readdir(directory.get())) {
+        const std::string name = entry->d_name;
+        if (is_plain_name(name) && has_config(path + "/" + name)) names.push_back(name);
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+} // namespace
+
+std::string AdapterCache::path_of(const std::string &name) const {
+    for (const auto &[known, path] : options_.named) {
+        if (known == name) return path;
+    }
+    if (options_.directory.empty() || !is_plain_name(name)) return {};
+    const std::string path = options_.directory + "/" + name;
+    return has_config(path) ? path : std::string();
+}
+
+Result<SharedAdapter> AdapterCache::load(const std::string &name, const std::string &path) const {
+    auto adapter = std::make_shared<NamedAdapter>();
+    batchllm_adapter_info info = {};
+    info.struct_size = sizeof info;
+    if (engine_ == nullptr) {
+        RETURN_IF_ERROR(call_status(batchllm_adapter_identify(path.c_str(), &info)));
+    } else {
+        batchllm_adapter *loaded = nullptr;
+        RETURN_IF_ERROR(
+            call_status(batchllm_adapter_load(engine_, name.c_str(), path.c_str(), &loaded)));
+        adapter->handle.reset(loaded, [](batchllm_adapter *a) { batchllm_adapter_destroy(a); });
+        RETURN_IF_ERROR(call_status(batchllm_adapter_get_info(loaded, &info)));
+    }
+    adapter->salt = info.salt;
+    return SharedAdapter(std::move(adapter));
+}
+
+Result<SharedAdapter> AdapterCache::get(const std::string &name) {
+    auto found = entries_.find(name);
+    if (found == entries_.end()) {
+        const std::string path = path_of(name);
+        Result<SharedAdapter> loaded =
+            path.empty()
+                ? error(BATCHLLM_ERROR_ROW_ADAPTER,
+                        "there is no adapter %s (--adapter, --adapters)", in_quotes(name).c_str())
+                : load(name, path);
+        Entry entry;
+        if (loaded.ok()) {
+            entry.adapter = std::move(loaded).value();
+        } else {
+            entry.status = std::move(loaded).status();
+        }
+        found = entries_.emplace(name, std::move(entry)).first;
+    }
+    if (!found->second.status.ok()) return found->second.status;
+    return found->second.adapter;
+}
+
+Status AdapterCache::load_named() {
+    for (const auto &[name, path] : options_.named) {
+        const Result<SharedAdapter> loaded = get(name);
+        if (!loaded.ok()) return Status(loaded.status()).within("--adapter " + name);
+    }
+    return {};
+}
+
+Result<std::vector<std::pair<std::string, std::string>>>
+identify_adapters(const AdapterOptions &options) {
+    std::vector<std::pair<std::string, std::string>> parts;
+    for (const auto &[name, path] : options.named) {
+        batchllm_adapter_info info = {};
+        info.struct_size = sizeof info;
+        RETURN_IF_ERROR(call_status(batchllm_adapter_identify(path.c_str(), &info)));
+        parts.emplace_back("adapter " + name, info.identity);
+    }
+    if (options.directory.empty()) return parts;
+    ASSIGN_OR_RETURN(const std::vector<std::string> names, adapters_in(options.directory));
+    const std::unique_ptr<XXH3_state_t, FreeState> state(XXH3_createState());
+    if (state == nullptr) return Status(BATCHLLM_ERROR_OUT_OF_MEMORY, "out of memory");
+    XXH3_64bits_reset(state.get());
+    for (const std::string &name : names) {
+        XXH3_64bits_update(state.get(), name.c_str(), name.size() + 1);
+        const std::string path = options.directory + "/" + name;
+        for (const char *file : {config_name, "/adapter_model.safetensors"}) {
+            ASSIGN_OR_RETURN(const bool exists, file_exists(path + file));
+            if (exists) RETURN_IF_ERROR(add_samples(path + file, state.get()));
+        }
+    }
+    char digits[64];
+    std::snprintf(digits, sizeof digits, "%zu, hash %016llx", names.size(),
+                  static_cast<unsigned long long>(XXH3_64bits_digest(state.get())));
+    parts.emplace_back("adapters", digits);
+    return parts;
+}
+
+} // namespace batchllm::cli

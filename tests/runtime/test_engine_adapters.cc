@@ -1,0 +1,539 @@
+// Rows with adapters on the CPU against PEFT: tests/golden/adapters, made by scripts/golden_adapters.py. Whatever other
+// adapters a job has, however small the room for them, a row's tokens are those of the model with its adapter merged.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <simdjson.h>
+
+#include "batchllm.h"
+#include "golden_files.h"
+#include "testing.h"
+
+namespace {
+
+constexpr double margin_limit = 1e-3;
+constexpr double logprob_tolerance = 2e-3;
+const std::string folder = "golden/adapters/";
+
+struct AdapterDeleter {
+    void operator()(batchllm_adapter *adapter) const { batchllm_adapter_destroy(adapter); }
+};
+using AdapterHandle = std::unique_ptr<batchllm_adapter, AdapterDeleter>;
+
+// What rows of one base model say with one adapter, or without any.
+struct Said {
+    std::string adapter; // "": none
+    std::vector<GoldenRow> rows;
+    GoldenScore score; // of a prompt of the base's
+};
+
+struct Base {
+    Golden golden;
+    std::vector<Said> said; // the first is the base's own
+};
+
+std::vector<Base> bases() {
+    simdjson::dom::parser parser;
+    const simdjson::dom::element file = parser.load(folder + "adapters.json");
+    std::map<std::string, Base> by_name;
+    for (const auto made : file["adapters"]) {
+        const std::string name(std::string_view(made["base"]));
+        Base &base = by_name[name];
+        if (base.said.empty()) {
+            base.golden = read_golden("golden/" + name);
+            base.said.push_back({"",
+                                 {base.golden.rows.begin(), base.golden.rows.begin() + 4},
+                                 base.golden.scores[0]});
+        }
+        Said said;
+        said.adapter = std::string(std::string_view(made["name"]));
+        for (const auto row : made["rows"]) {
+            const auto i = static_cast<size_t>(int64_t(row["row"]));
+            said.rows.push_back({base.golden.rows[i].prompt, read_ints(row["tokens"]),
+                                 read_doubles(row["margins"]), read_doubles(row["logprobs"])});
+        }
+        said.score.prompt = int64_t(made["score"]["prompt"]);
+        for (const auto c : made["score"]["continuations"]) {
+            said.score.continuations.push_back(read_ints(c));
+        }
+        for (const auto l : made["score"]["logprobs"]) {
+            said.score.logprobs.push_back(read_doubles(l));
+        }
+        base.said.push_back(std::move(said));
+    }
+    std::vector<Base> all;
+    for (auto &[name, base] : by_name) all.push_back(std::move(base));
+    return all;
+}
+
+batchllm_engine_options float32_options() {
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.backend = "cpu";
+    options.compute_type = "f32";
+    options.kv_memory_bytes = int64_t{64} << 20;
+    options.threads = 2;
+    return options;
+}
+
+EngineHandle make_engine(const std::string &model, batchllm_engine_options options) {
+    options.model_dir = model.c_str();
+    batchllm_engine *engine = nullptr;
+    CHECK(batchllm_engine_create(&options, &engine));
+    return EngineHandle(engine);
+}
+
+AdapterHandle load(const EngineHandle &engine, const std::string &path) {
+    batchllm_adapter *adapter = nullptr;
+    CHECK(batchllm_adapter_load(engine.get(), "an adapter", path.c_str(), &adapter));
+    return AdapterHandle(adapter);
+}
+
+batchllm_adapter_info info_of(const AdapterHandle &adapter) {
+    batchllm_adapter_info info{};
+    info.struct_size = sizeof info;
+    CHECK(batchllm_adapter_get_info(adapter.get(), &info));
+    return info;
+}
+
+void add_row(batchllm_engine *engine, const std::vector<int32_t> &prompt,
+             const batchllm_adapter *adapter, int32_t max_tokens, uint64_t tag) {
+    batchllm_params params;
+    batchllm_params_init(&params, sizeof params);
+    params.max_tokens = max_tokens;
+    params.logprobs = 0;
+    params.adapter = adapter;
+    const int64_t offsets[] = {0, static_cast<int64_t>(prompt.size())};
+    CHECK(batchllm_add_tokens(engine, 1, prompt.data(), offsets, &tag, &params, 1));
+}
+
+void compare(const std::string &name, const GoldenRow &row, const batchllm_results &results,
+             int64_t i, int64_t *compared) {
+    if (results.statuses[i] != BATCHLLM_OK) {
+        fail_msg("%s: %s", name.c_str(), batchllm_status_name(results.statuses[i]));
+    }
+    const int64_t begin = results.token_offsets[i];
+    const int64_t count = results.token_offsets[i + 1] - begin;
+    for (size_t t = 0; t < row.tokens.size(); ++t) {
+        const auto at = static_cast<int64_t>(t);
+        const int32_t token = at < count ? results.tokens[begin + at] : -1;
+        if (token != row.tokens[t] && row.margins[t] < margin_limit) return;
+        if (token != row.tokens[t]) {
+            fail_msg("%s: row %d: token %d is %d and not %d (margin %g)", name.c_str(),
+                     int(results.tags[i]), int(t), token, row.tokens[t], row.margins[t]);
+        }
+        const double logprob = double(results.logprobs[results.logprob_offsets[i] + at]);
+        if (!(std::fabs(logprob - row.logprobs[t]) <= logprob_tolerance)) {
+            fail_msg("%s: row %d: log-probability %d is %g and not %g", name.c_str(),
+                     int(results.tags[i]), int(t), logprob, row.logprobs[t]);
+        }
+        ++*compared;
+    }
+    assert_int_equal(count, row.tokens.size());
+}
+
+// All rows of a base, with all of its adapters and without any, in one job: those that differ in the
+// adapter alone are neighbours.
+batchllm_stats compare_base(const Base &base, const batchllm_engine_options &options) {
+    const EngineHandle engine = make_engine(base.golden.directory, options);
+    std::vector<AdapterHandle> adapters;
+    for (const Said &said : base.said) {
+        adapters.push_back(said.adapter.empty() ? nullptr : load(engine, folder + said.adapter));
+    }
+    for (size_t row = 0; row < base.said[0].rows.size(); ++row) {
+        for (size_t a = 0; a < adapters.size(); ++a) {
+            add_row(engine.get(), base.said[a].rows[row].prompt, adapters[a].get(),
+                    base.golden.new_tokens, row * adapters.size() + a);
+        }
+    }
+    adapters.resize(base.said.size()); // the rows keep what they need
+    const size_t count = adapters.size();
+    adapters.clear();
+    const ResultsHandle results = run(engine.get());
+    assert_int_equal(results->count, count * base.said[0].rows.size());
+    int64_t compared = 0;
+    for (int64_t i = 0; i < results->count; ++i) {
+        const Said &said = base.said[results->tags[i] % count];
+        compare(base.golden.directory + " with " + said.adapter,
+                said.rows[results->tags[i] / count], *results, i, &compared);
+    }
+    int64_t all = 0;
+    for (const Said &said : base.said) {
+        for (const GoldenRow &row : said.rows) all += static_cast<int64_t>(row.tokens.size());
+    }
+    assert_true(compared > all * 9 / 10);
+    return stats_of(engine);
+}
+
+void rows_say_what_the_merged_model_says(void **) {
+    for (const Base &base : bases()) {
+        const batchllm_stats stats = compare_base(base, float32_options());
+        assert_int_equal(stats.adapters, base.said.size() - 1);
+        assert_int_equal(stats.adapter_loads, base.said.size() - 1);
+    }
+}
+
+void however_rows_are_shared_and_divided(void **) {
+    for (const Base &base : bases()) {
+        batchllm_engine_options options = float32_options();
+        options.enlarge = BATCHLLM_ENLARGE_NONE;
+        options.step_tokens = 24;
+        compare_base(base, options);
+        options = float32_options();
+        options.min_prefix_tokens = 1;
+        options.levels = 2;
+        options.order = BATCHLLM_ORDER_ARRIVAL;
+        compare_base(base, options);
+    }
+}
+
+void rows_are_preempted(void **) {
+    int64_t preemptions = 0;
+    for (const Base &base : bases()) {
+        if (has_states(base.golden)) continue;
+        const EngineHandle engine = make_engine(base.golden.directory, float32_options());
+        batchllm_engine_options options = float32_options();
+        const int64_t groups = config_has(base.golden, "sliding_window") ? 4 : 1;
+        options.kv_memory_bytes = groups * 16 * stats_of(engine).kv_page_bytes;
+        preemptions += compare_base(base, options).preemptions;
+    }
+    assert_true(preemptions > 0);
+}
+
+// With room for the largest alone, adapters come and go.
+void adapters_wait_for_room(void **) {
+    for (const Base &base : bases()) {
+        const EngineHandle engine = make_engine(base.golden.directory, float32_options());
+        batchllm_engine_options options = float32_options();
+        for (const Said &said : base.said) {
+            if (said.adapter.empty()) continue;
+            options.adapter_memory_bytes =
+                std::max(options.adapter_memory_bytes,
+                         info_of(load(engine, folder + said.adapter)).memory_bytes);
+        }
+        const batchllm_stats stats = compare_base(base, options);
+        assert_true(stats.adapter_bytes_peak <= options.adapter_memory_bytes);
+        options.order = BATCHLLM_ORDER_ARRIVAL; // each row in turn
+        options.enlarge = BATCHLLM_ENLARGE_NONE;
+        const batchllm_stats turns = compare_base(base, options);
+        assert_true(turns.adapter_bytes_peak <= options.adapter_memory_bytes);
+        if (base.said.size() > 3) assert_true(turns.adapter_loads > stats.adapter_loads);
+    }
+}
+
+void scores_have_adapters(void **) {
+    for (const Base &base : bases()) {
+        const EngineHandle engine = make_engine(base.golden.directory, float32_options());
+        std::vector<AdapterHandle> adapters;
+        for (size_t a = 0; a < base.said.size(); ++a) {
+            const Said &said = base.said[a];
+            adapters.push_back(said.adapter.empty() ? nullptr
+                                                    : load(engine, folder + said.adapter));
+            const auto &prompt = base.golden.rows[static_cast<size_t>(said.score.prompt)].prompt;
+            std::vector<int32_t> continuations;
+            std::vector<int64_t> ends{0};
+            for (const auto &c : said.score.continuations) {
+                continuations.insert(continuations.end(), c.begin(), c.end());
+                ends.push_back(static_cast<int64_t>(continuations.size()));
+            }
+            const int64_t offsets[] = {0, static_cast<int64_t>(prompt.size())};
+            const int64_t rows[] = {0, static_cast<int64_t>(ends.size()) - 1};
+            batchllm_params params;
+            batchllm_params_init(&params, sizeof params);
+            params.adapter = adapters.back().get();
+            const uint64_t tag = a;
+            CHECK(batchllm_add_score_tokens(engine.get(), 1, prompt.data(), offsets,
+                                            continuations.data(), ends.data(), rows, &tag,
+                                            &params));
+        }
+        const ResultsHandle results = run(engine.get());
+        for (int64_t i = 0; i < results->count; ++i) {
+            const Said &said = base.said[results->tags[i]];
+            for (size_t c = 0; c < said.score.logprobs.size(); ++c) {
+                const int64_t begin =
+                    results->score_token_offsets[results->score_offsets[i] + int64_t(c)];
+                for (size_t t = 0; t < said.score.logprobs[c].size(); ++t) {
+                    const double got = double(results->score_logprobs[begin + int64_t(t)]);
+                    if (std::fabs(got - said.score.logprobs[c][t]) <= logprob_tolerance) continue;
+                    fail_msg("%s: score %d.%d is %g and not %g", said.adapter.c_str(), int(c),
+                             int(t), got, said.score.logprobs[c][t]);
+                }
+            }
+        }
+    }
+}
+
+// The log-probabilities of a row with an adapter.
+std::vector<float> logprobs_of(const Base &base, size_t company, const char *type) {
+    batchllm_engine_options options = float32_options();
+    options.compute_type = type;
+    options.reproducible = 1;
+    const EngineHandle engine = make_engine(base.golden.directory, options);
+    std::vector<AdapterHandle> adapters;
+    for (size_t a = 1; a < base.said.size(); ++a) {
+        adapters.push_back(load(engine, folder + base.said[a].adapter));
+    }
+    add_row(engine.get(), base.said[1].rows[0].prompt, adapters[0].get(), 12, 7);
+    for (size_t i = 0; i < company; ++i) {
+        const auto *adapter = i % 3 == 0 ? nullptr : adapters[i % adapters.size()].get();
+        add_row(engine.get(), base.said[1].rows[i % 4].prompt, adapter, 12, 100);
+    }
+    const ResultsHandle results = run(engine.get());
+    for (int64_t i = 0; i < results->count; ++i) {
+        if (results->tags[i] != 7) continue;
+        return {results->logprobs + results->logprob_offsets[i],
+                results->logprobs + results->logprob_offsets[i + 1]};
+    }
+    return {};
+}
+
+void reproducible_rows_do_not_depend_on_others_adapters(void **) {
+    for (const Base &base : bases()) {
+        if (base.said.size() < 3) continue;
+        const std::vector<float> alone = logprobs_of(base, 0, "f32");
+        assert_int_equal(alone.size(), 12);
+        for (const size_t company : {3, 11}) {
+            const std::vector<float> beside = logprobs_of(base, company, "f32");
+            assert_int_equal(beside.size(), alone.size());
+            assert_memory_equal(beside.data(), alone.data(), alone.size() * sizeof(float));
+        }
+    }
+}
+
+void equal_rows_are_computed_once_with_the_same_content_alone(void **) {
+    const TemporaryDirectory copies;
+    std::filesystem::copy(folder + "llama_qv_r4", copies.file("copy"));
+    const EngineHandle engine = make_engine("golden/llama_bias_f32", float32_options());
+    const AdapterHandle one = load(engine, folder + "llama_qv_r4");
+    const AdapterHandle same = load(engine, copies.file("copy"));
+    const AdapterHandle other = load(engine, folder + "llama_one_layer");
+    assert_string_equal(info_of(one).identity, info_of(same).identity);
+    assert_true(info_of(one).salt != info_of(other).salt);
+    const std::vector<int32_t> prompt = {5, 6, 7, 8, 9};
+    for (const batchllm_adapter *adapter :
+         {one.get(), same.get(), other.get(), static_cast<batchllm_adapter *>(nullptr)}) {
+        add_row(engine.get(), prompt, adapter, 4, 0);
+    }
+    run(engine.get());
+    assert_int_equal(stats_of(engine).rows_deduplicated, 1);
+}
+
+void what_an_adapter_is_can_be_asked(void **) {
+    const EngineHandle engine = make_engine("golden/llama_bias_f32", float32_options());
+    const batchllm_adapter_info info = info_of(load(engine, folder + "llama_patterns"));
+    assert_int_equal(info.matrices, 8); // four in each of two layers
+    assert_int_equal(info.largest_rank, 16);
+    assert_true(info.memory_bytes > 0 && info.file_bytes > 0);
+    batchllm_adapter_info without{};
+    without.struct_size = sizeof without;
+    CHECK(batchllm_adapter_identify((folder + "llama_patterns").c_str(), &without));
+    assert_string_equal(without.identity, info.identity);
+    assert_int_equal(without.salt, info.salt);
+    assert_int_equal(without.matrices, 0);
+}
+
+void an_adapter_is_of_its_engine(void **) {
+    const EngineHandle one = make_engine("golden/llama_bias_f32", float32_options());
+    const EngineHandle two = make_engine("golden/llama_bias_f32", float32_options());
+    const AdapterHandle adapter = load(one, folder + "llama_qv_r4");
+    add_row(two.get(), {5, 6, 7}, adapter.get(), 4, 0);
+    const ResultsHandle results = run(two.get());
+    assert_int_equal(results->statuses[0], BATCHLLM_ERROR_ROW_INVALID_PARAMETER);
+}
+
+void rows_of_an_adapter_that_changes_fail_alone(void **) {
+    const TemporaryDirectory changing;
+    for (const char *name : {"llama_qv_r4", "llama_one_layer", "llama_patterns"}) {
+        std::filesystem::copy(folder + name, changing.file(name));
+    }
+    batchllm_engine_options options = float32_options();
+    const EngineHandle any = make_engine("golden/llama_bias_f32", options);
+    options.adapter_memory_bytes = // so that no more than one is kept in memory
+        info_of(load(any, folder + "llama_one_layer")).memory_bytes;
+    const EngineHandle engine = make_engine("golden/llama_bias_f32", options);
+    std::vector<AdapterHandle> adapters;
+    for (const char *name : {"llama_one_layer", "llama_qv_r4", "llama_patterns"}) {
+        adapters.push_back(load(engine, changing.file(name)));
+        add_row(engine.get(), {5, 6, 7}, adapters.back().get(), 4, adapters.size());
+    }
+    add_row(engine.get(), {5, 6, 7}, nullptr, 4, 4);
+    std::filesystem::resize_file(changing.file("llama_qv_r4/adapter_model.safetensors"), 100);
+    std::filesystem::remove_all(changing.file("llama_patterns"));
+    const ResultsHandle results = run(engine.get());
+    assert_int_equal(results->count, 4);
+    for (int64_t i = 0; i < results->count; ++i) {
+        const bool good = results->tags[i] == 1 || results->tags[i] == 4;
+        assert_int_equal(results->statuses[i], good ? BATCHLLM_OK : BATCHLLM_ERROR_ROW_ADAPTER);
+    }
+}
+
+// ---- Files that are refused ----
+
+std::string bytes_of(const std::string &path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string replaced(std::string text, const std::string &from, const std::string &to) {
+    const size_t at = text.find(from);
+    if (at == std::string::npos) fail_msg("no %s in the file", from.c_str());
+    return text.replace(at, from.size(), to);
+}
+
+struct Refused {
+    const char *adapter;
+    std::function<std::string(std::string)> config, weights; // null: as they are
+    int32_t status;
+    const char *text; // in the error
+};
+
+void adapters_that_cannot_be_are_refused(void **) {
+    const auto key = [](const char *from, const char *to) {
+        return [from, to](std::string text) { return replaced(std::move(text), from, to); };
+    };
+    constexpr int32_t format = BATCHLLM_ERROR_ADAPTER_FORMAT;
+    constexpr int32_t unsupported = BATCHLLM_ERROR_UNSUPPORTED;
+    const std::vector<Refused> all = {
+        {"llama_qv_r4",
+         key("\"use_dora\": false", "\"use_dora\": true"),
+         {},
+         unsupported,
+         "use_dora is true"},
+        {"llama_qv_r4",
+         key("\"modules_to_save\": null", "\"modules_to_save\": [\"score\"]"),
+         {},
+         unsupported,
+         "modules_to_save"},
+        {"llama_qv_r4",
+         key("\"peft_type\": \"LORA\"", "\"peft_type\": \"LOHA\""),
+         {},
+         unsupported,
+         "peft_type"},
+        {"llama_qv_r4", key("\"bias\": \"none\"", "\"bias\": \"all\""), {}, unsupported, "bias"},
+        {"llama_qv_r4", key("\"r\": 4", "\"r\": 8"), {}, format, "their rank is 8"},
+        {"llama_qv_r4", key("\"r\": 4", "\"r\": 0"), {}, format, "r is 0"},
+        {"llama_qv_r4",
+         key("\"lora_alpha\": 8", "\"lora_alpha\": \"8\""),
+         {},
+         format,
+         "lora_alpha"},
+        {"llama_qv_r4",
+         key("\"v_proj\"", "\"o_proj\""),
+         {},
+         format,
+         "target_modules does not name"},
+        {"llama_patterns", key("\"o_proj\": 3", "\"(o_proj\": 3"), {}, unsupported, "rank_pattern"},
+        {"llama_qv_r4",
+         [](const std::string &) { return std::string("[]"); },
+         {},
+         format,
+         "must be an object"},
+        {"llama_qv_r4", [](const std::string &) { return std::string("{"); }, {}, format, ""},
+        {"llama_qv_r4",
+         {},
+         [](const std::string &all) { return all.substr(0, all.size() - 1); },
+         format,
+         "cut short"},
+        {"llama_qv_r4", {}, [](const std::string &) { return std::string(); }, format, ""},
+        {"llama_qv_r4", {}, key("lora_B.weight", "lora_C.weight"), unsupported, "lora_C"},
+        {"llama_qv_r4",
+         {},
+         key("layers.0.self_attn.q_proj.lora_A", "layers.9.self_attn.q_proj.lora_A"),
+         format,
+         "only one of the two"},
+        {"llama_qv_r4",
+         {},
+         [](std::string all) { // not a number
+             const uint32_t bits = 0x7FC00000;
+             std::memcpy(all.data() + all.size() - 4, &bits, 4);
+             return all;
+         },
+         format,
+         "not finite"},
+        {"phi3_fused", {}, {}, format, "the model has no such module"},
+        {"qwen2_tied_embedding", {}, {}, format, ""},
+    };
+    const EngineHandle engine = make_engine("golden/llama_bias_f32", float32_options());
+    for (const Refused &refused : all) {
+        const TemporaryDirectory directory;
+        const std::string from = folder + refused.adapter;
+        std::string config = bytes_of(from + "/adapter_config.json");
+        std::string weights = bytes_of(from + "/adapter_model.safetensors");
+        if (refused.config) config = refused.config(config);
+        if (refused.weights) weights = refused.weights(weights);
+        directory.write("adapter_config.json", config);
+        directory.write("adapter_model.safetensors", weights);
+        batchllm_adapter *adapter = nullptr;
+        const int32_t status =
+            batchllm_adapter_load(engine.get(), "bad", directory.path().c_str(), &adapter);
+        const std::string text = batchllm_last_error();
+        if (status != refused.status || text.find(refused.text) == std::string::npos) {
+            fail_msg("%s (%s): %s: %s", refused.adapter, refused.text, batchllm_status_name(status),
+                     text.c_str());
+        }
+        assert_null(adapter);
+    }
+    batchllm_adapter *adapter = nullptr;
+    assert_int_equal(batchllm_adapter_load(engine.get(), "none", "golden/adapters/none", &adapter),
+                     BATCHLLM_ERROR_IO);
+    assert_int_equal(
+        batchllm_adapter_load(engine.get(), "", (folder + "llama_qv_r4").c_str(), &adapter),
+        BATCHLLM_ERROR_INVALID_ARGUMENT);
+}
+
+void an_adapter_without_room_is_refused(void **) {
+    batchllm_engine_options options = float32_options();
+    options.adapter_memory_bytes = 1000;
+    const EngineHandle engine = make_engine("golden/llama_bias_f32", options);
+    batchllm_adapter *adapter = nullptr;
+    assert_int_equal(
+        batchllm_adapter_load(engine.get(), "a", (folder + "llama_qv_r4").c_str(), &adapter),
+        BATCHLLM_ERROR_OUT_OF_MEMORY);
+}
+
+// The simulation has adapters too: the scheduling of jobs with many.
+void the_simulation_schedules_adapters(void **) {
+    batchllm_engine_options options = float32_options();
+    options.backend = "sim";
+    options.compute_type = nullptr;
+    const EngineHandle engine = make_engine("golden/llama_bias_f32", options);
+    const AdapterHandle one = load(engine, folder + "llama_qv_r4");
+    const AdapterHandle two = load(engine, folder + "llama_one_layer");
+    for (uint64_t i = 0; i < 60; ++i) {
+        const batchllm_adapter *adapter = i % 3 == 0 ? nullptr : i % 3 == 1 ? one.get() : two.get();
+        add_row(engine.get(), {int32_t(i), 6, 7}, adapter, 4, i);
+    }
+    const ResultsHandle results = run(engine.get());
+    assert_int_equal(results->count, 60);
+    for (int64_t i = 0; i < 60; ++i) assert_int_equal(results->statuses[i], BATCHLLM_OK);
+    assert_int_equal(stats_of(engine).adapter_loads, 2);
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(rows_say_what_the_merged_model_says),
+        cmocka_unit_test(however_rows_are_shared_and_divided),
+        cmocka_unit_test(rows_are_preempted),
+        cmocka_unit_test(adapters_wait_for_room),
+        cmocka_unit_test(scores_have_adapters),
+        cmocka_unit_test(reproducible_rows_do_not_depend_on_others_adapters),
+        cmocka_unit_test(equal_rows_are_computed_once_with_the_same_content_alone),
+        cmocka_unit_test(what_an_adapter_is_can_be_asked),
+        cmocka_unit_test(an_adapter_is_of_its_engine),
+        cmocka_unit_test(rows_of_an_adapter_that_changes_fail_alone),
+        cmocka_unit_test(adapters_that_cannot_be_are_refused),
+        cmocka_unit_test(an_adapter_without_room_is_refused),
+        cmocka_unit_test(the_simulation_schedules_adapters),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
