@@ -207,7 +207,7 @@ struct Job {
             for (const AdapterTile &tile : lists.tiles) {
                 for (int32_t at = 0; at < tile.count; at += kShortTile) {
                     cut.push_back(
-                        {tile.slot, tile.begin + at, std::min(kShortTile, tile.count - at), 0});
+                        {tile.entries, tile.begin + at, std::min(kShortTile, tile.count - at)});
                 }
             }
             lists.tiles = cut;
