@@ -122,14 +122,15 @@ Status CudaBackend::take_pages() {
     return {};
 }
 
-// Nothing is allocated before an adapter comes. By default adapters have most of what keys and values leave.
+// Nothing is allocated before an adapter comes. By default adapters have what keys and values leave, up to 2 GiB.
 Status CudaBackend::take_adapter_room(int64_t wanted) {
     constexpr int32_t most_slots = 65536;          // a table on the host
     constexpr int64_t beside = int64_t{512} << 20; // what loading them takes
     size_t available = 0, total = 0;
     RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
     const auto left = static_cast<int64_t>(available);
-    info_.adapter_bytes = wanted > 0 ? wanted : std::max(left - beside, left / 2);
+    info_.adapter_bytes =
+        wanted > 0 ? wanted : std::min(std::max(left - beside, left / 2), int64_t{2} << 30);
     info_.adapter_slots = info_.adapter_bytes > 0 ? most_slots : 0;
     return {};
 }

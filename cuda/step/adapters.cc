@@ -121,10 +121,11 @@ Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> pack
 }
 
 void StepAdapters::unload(int32_t slot) {
-    Slot &from = slots_[static_cast<size_t>(slot)];
-    if (from.data != nullptr) cudaFreeAsync(from.data, uploads_);
-    from.data = nullptr;
-    entries_[static_cast<size_t>(slot)] = nullptr;
+    const auto place = static_cast<size_t>(slot);
+    if (place >= slots_.size() || slots_[place].data == nullptr) return;
+    cudaFreeAsync(slots_[place].data, uploads_);
+    slots_[place].data = nullptr;
+    entries_[place] = nullptr;
 }
 
 // Now that the addresses are known. What is sent is not needed once A and B are made.
