@@ -82,7 +82,7 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
     std::vector<const AdapterEntry *> of_slots;
     for (int32_t i = 0; i < s.adapters; ++i) of_slots.push_back(there.as<AdapterEntry>() + i);
     AdapterLists lists;
-    lists.list(slots, of_slots);
+    lists.list(slots, of_slots, false);
     const DeviceMemory of_rows = upload(lists.entries), tiles = upload(lists.tiles),
                        rows = upload(lists.rows),
                        count =
@@ -91,8 +91,9 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
     const DeviceMemory t = room(int64_t{4} * ranges * s.rows * ranks);
     AdapterArguments a{};
     a.element = DType::bf16;
-    a.work = {count.as<int32_t>(), tiles.as<AdapterTile>(), rows.as<int32_t>(),
-              of_rows.as<const AdapterEntry *>(), lists.tall};
+    a.work = {count.as<int32_t>(), tiles.as<AdapterTile>(),
+              rows.as<int32_t>(),  of_rows.as<const AdapterEntry *>(),
+              lists.tall,          lists.many};
     a.most_ranks = ranks;
     a.x = x.data();
     a.columns = p.columns;

@@ -52,6 +52,7 @@ struct AdapterWork {
     const int32_t *rows;                // of x and y, by the adapters
     const AdapterEntry *const *entries; // of each row's adapter: [products]; null: it has none
     bool tall;                          // tiles have up to kTallTile rows, else kShortTile
+    bool many;                          // more tiles than a device has multiprocessors
 };
 
 struct AdapterArguments {

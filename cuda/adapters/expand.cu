@@ -1,4 +1,4 @@
-// y += alpha * scale * B t of the rows of each adapter, for sm_80 and later. An item of work is a tile of rows and up to 1,024
+// y += alpha * scale * B t of the rows of each adapter, for sm_80 and later. An item of work is a tile of rows and a slice of the
 // columns of y, all of one part; a warp has 32 columns at a time. B comes from memory as mma.sync takes it (packed_b()), 512
 // bytes a load; t's ranges are added up, scaled and rounded to the element's type in shared memory; a lane has 8
 // neighbouring columns of a row of y, which are read while the products are made, added to in f32 and rounded once.
@@ -13,7 +13,6 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int32_t kSlice = 1024;    // columns of an item
 constexpr int32_t kMostRanks = 512; // of a part
 
 // Elements from a row of t in shared memory to the next: quarter-warps of the loads below then have banks of their own.
@@ -22,24 +21,32 @@ constexpr int32_t stride_of(int32_t rank) {
     return whole % 32 == 0 ? whole + 16 : whole;
 }
 
+// Columns of an item: as few as keep all multiprocessors busy, or where there are enough short tiles many, since before the
+// first of B a CTA waits for its tile, rows and t.
+__host__ __device__ constexpr int32_t slice_columns(const AdapterWork &work) {
+    return work.many && !work.tall ? 4096 : 512;
+}
+
 // Where an item's slice of y is. The parts' slices are numbered one after another.
 struct Slice {
     int32_t part, begin, end; // columns of y
 
     __device__ Slice(const AdapterArguments &a, int32_t number) : part(0) {
+        const int32_t wide = slice_columns(a.work);
         for (; part + 1 < a.parts; ++part) {
-            const int32_t of_part = (a.first[part + 1] - a.first[part] + kSlice - 1) / kSlice;
+            const int32_t of_part = (a.first[part + 1] - a.first[part] + wide - 1) / wide;
             if (number < of_part) break;
             number -= of_part;
         }
-        begin = a.first[part] + number * kSlice;
-        end = min(begin + kSlice, a.first[part + 1]);
+        begin = a.first[part] + number * wide;
+        end = min(begin + wide, a.first[part + 1]);
     }
 };
 int32_t slices_of(const AdapterArguments &a) {
     int32_t slices = 0;
+    const int32_t wide = slice_columns(a.work);
     for (int32_t p = 0; p < a.parts; ++p) {
-        slices += (a.first[p + 1] - a.first[p] + kSlice - 1) / kSlice;
+        slices += (a.first[p + 1] - a.first[p] + wide - 1) / wide;
     }
     return slices;
 }

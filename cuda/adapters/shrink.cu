@@ -1,12 +1,10 @@
-// t = A x of the rows of each adapter, for sm_80 and later. An item of work is a tile of rows, a range of x's columns and up to
-// 48 rows of A; its sums are over the range. Eight warps share the range, 32 columns in turn, and each has mma.sync's
-// operands straight from memory: since a sum's order is free, a lane takes 8 columns that follow one another, 16 bytes, where
-// the instructions expect four times two. Every byte is read once by an item, so nothing is staged; the warps' sums
-// are added in their order.
-//
-// Decode with an adapter for each row streams A, 4 * 48 * 512 bytes at a time for each warp; tiles of 64 rows stream x.
+// t = A x where x is in e4m3 with its scales, for sm_80 and later; and of f32, a plain kernel. An item of work is a tile of
+// rows, a range of x's columns and up to 48 rows of A. Eight warps share the range, 32 columns in turn, and each has
+// mma.sync's operands straight from memory: since a sum's order is free, a lane takes 8 columns that follow one another,
+// where the instructions expect four times two. The warps' sums are added in their order.
 #include <algorithm>
 
+#include "adapters/shrink.h"
 #include "adapters/tile.cuh"
 #include "attention/mma.cuh"
 
@@ -38,22 +36,16 @@ template <typename T> __device__ __forceinline__ uint4 widened(uint2 bytes, floa
     return {out[0], out[1], out[2], out[3]};
 }
 
-// Tall: sixteens of rows of a tile. In e4m3: x is.
-template <typename T, int Tall, bool InE4m3> struct Shrink {
+// Tall: sixteens of rows of a tile.
+template <typename T, int Tall> struct Shrink {
     const AdapterArguments &a;
 
     __device__ uint4 x_of(int32_t row, int32_t column) const {
-        if constexpr (!InE4m3) {
-            return __ldg(reinterpret_cast<const uint4 *>(static_cast<const T *>(a.x) +
-                                                         int64_t{row} * a.columns + column));
-        } else {
-            const auto *from = static_cast<const uint8_t *>(a.x) + int64_t{row} * a.columns;
-            const int64_t scale = a.x_scaling == Scaling::blocks
-                                      ? column / kScaleBlock * a.x_scale_stride + row
-                                      : row;
-            return widened<T>(__ldg(reinterpret_cast<const uint2 *>(from + column)),
-                              __ldg(a.x_scales + scale));
-        }
+        const auto *from = static_cast<const uint8_t *>(a.x) + int64_t{row} * a.columns;
+        const int64_t scale =
+            a.x_scaling == Scaling::blocks ? column / kScaleBlock * a.x_scale_stride + row : row;
+        return widened<T>(__ldg(reinterpret_cast<const uint2 *>(from + column)),
+                          __ldg(a.x_scales + scale));
     }
 
     // The warp's part of the sums of rows and of `blocks` eights of A's rows, over its columns of the range.
@@ -125,15 +117,14 @@ template <typename T, int Tall, bool InE4m3> struct Shrink {
     }
 };
 
-template <typename T, int Tall, bool InE4m3>
-__global__ void __launch_bounds__(kThreads, Tall == 1 ? 3 : 1)
+template <typename T, int Tall> __global__ void __launch_bounds__(kThreads, Tall == 1 ? 3 : 1)
     shrink(const __grid_constant__ AdapterArguments a) {
     __shared__ float shared[kWarps][16][kRanks];
     const int32_t ranges = adapter_ranges(a.columns);
     const int32_t chunks = (a.most_ranks + kRanks - 1) / kRanks;
     const int32_t total = __ldg(a.work.tile_count) * ranges * chunks;
     const int lane = threadIdx.x % 32;
-    const Shrink<T, Tall, InE4m3> each{a};
+    const Shrink<T, Tall> each{a};
     for (int32_t number = blockIdx.x; number < total; number += gridDim.x) {
         const AdapterTile tile = load_tile(a.work.tiles + number / (ranges * chunks));
         const int32_t range = number / chunks % ranges, first = number % chunks * kRanks;
@@ -186,11 +177,7 @@ __global__ void shrink_plain(const __grid_constant__ AdapterArguments a) {
 template <typename T, int Tall>
 cudaError_t launch(const AdapterArguments &a, int sms, cudaStream_t stream) {
     const auto ctas = static_cast<unsigned>(sms * (Tall == 1 ? 3 : 1));
-    if (a.x_scaling == Scaling::none) {
-        shrink<T, Tall, false><<<ctas, kThreads, 0, stream>>>(a);
-    } else {
-        shrink<T, Tall, true><<<ctas, kThreads, 0, stream>>>(a);
-    }
+    shrink<T, Tall><<<ctas, kThreads, 0, stream>>>(a);
     return cudaGetLastError();
 }
 template <typename T>
@@ -204,6 +191,9 @@ cudaError_t launch_of(const AdapterArguments &a, int sms, cudaStream_t stream) {
 cudaError_t launch_adapter_shrink(const AdapterArguments &a, int sms, cudaStream_t stream) {
     if (a.columns % 8 != 0 || a.most_ranks % 8 != 0 || a.most_ranks > a.t_stride) {
         return cudaErrorInvalidValue;
+    }
+    if (a.element != DType::f32 && a.x_scaling == Scaling::none) {
+        return launch_shrink_staged(a, sms, stream);
     }
     switch (a.element) {
     case DType::bf16:

@@ -5,7 +5,7 @@
 namespace batchllm::cuda {
 
 void AdapterLists::list(std::span<const int32_t> slots,
-                        std::span<const AdapterEntry *const> of_slots) {
+                        std::span<const AdapterEntry *const> of_slots, bool short_alone) {
     ends_.assign(of_slots.size(), 0);
     for (const int32_t slot : slots) {
         if (slot >= 0) ++ends_[static_cast<size_t>(slot)];
@@ -27,7 +27,8 @@ void AdapterLists::list(std::span<const int32_t> slots,
     for (const int32_t slot : slots) {
         entries.push_back(slot < 0 ? nullptr : of_slots[static_cast<size_t>(slot)]);
     }
-    tall = total >= kTallTile / 2 * used;
+    // Few rows are for many CTAs rather.
+    tall = !short_alone && total >= 1024 && total >= kTallTile / 2 * used;
     const int32_t height = tall ? kTallTile : kShortTile;
     tiles.clear();
     int32_t begin = 0;
@@ -37,6 +38,7 @@ void AdapterLists::list(std::span<const int32_t> slots,
             tiles.push_back({of_slots[slot], begin, std::min(height, end - begin)});
         }
     }
+    many = tiles.size() >= 256;
 }
 
 } // namespace batchllm::cuda

@@ -16,7 +16,11 @@ struct AdapterLists {
     bool tall = false;                         // most tiles are taller than kShortTile
 
     // slots: of each row, or -1: none. of_slots: [slots].
-    void list(std::span<const int32_t> slots, std::span<const AdapterEntry *const> of_slots);
+    // short_alone: whatever rows there are, a row's sums are in one order.
+    void list(std::span<const int32_t> slots, std::span<const AdapterEntry *const> of_slots,
+              bool short_alone);
+
+    bool many = false; // AdapterWork's
 
   private:
     std::vector<int32_t> ends_; // [slots] in rows

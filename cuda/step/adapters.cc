@@ -6,7 +6,7 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr uint8_t kAny = 1, kTall = 2, kWantedTall = 4; // form()
+constexpr uint8_t kAny = 1, kTall = 2, kMany = 4; // form(); of the wanted rows twice to the left
 
 int64_t align(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 int64_t entry_bytes(const AdapterLayout &layout) {
@@ -181,16 +181,18 @@ Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wan
     for (const ContextNode &node : batch.nodes) {
         std::fill_n(slot_of_row_.begin() + node.token_begin, node.token_count, node.adapter);
     }
-    all_.list(slot_of_row_, entries_);
+    all_.list(slot_of_row_, entries_, reproducible_);
     slot_of_wanted_.clear();
     if (gather) {
         for (const int32_t token : wanted) {
             slot_of_wanted_.push_back(slot_of_row_[static_cast<size_t>(token)]);
         }
     }
-    wanted_.list(slot_of_wanted_, entries_);
-    form_ = static_cast<uint8_t>(kAny | (all_.tall ? kTall : 0) |
-                                 (gather && wanted_.tall ? kWantedTall : 0));
+    wanted_.list(slot_of_wanted_, entries_, reproducible_);
+    const auto kind = [](const AdapterLists &lists) {
+        return (lists.tall ? kTall : 0) | (lists.many ? kMany : 0);
+    };
+    form_ = static_cast<uint8_t>(kAny | kind(all_) | (gather ? kind(wanted_) << 2 : 0));
     constexpr auto tile = static_cast<int64_t>(sizeof(AdapterTile));
     constexpr auto entry = static_cast<int64_t>(sizeof(const AdapterEntry *));
     const int64_t others = gather ? wanted_rows : 0;
@@ -252,13 +254,15 @@ Result<AdapterArguments> StepAdapters::shrink(const Addition &addition, const St
     const auto *section = input.at<std::byte>(kAdapters);
     const bool wanted = addition.wanted;
     const Places &places = wanted ? of_wanted_ : of_all_;
+    const int form = wanted ? form_ >> 2 : form_;
     AdapterArguments a{};
     a.element = element_;
     a.work = {reinterpret_cast<const int32_t *>(section) + (wanted ? 1 : 0),
               reinterpret_cast<const AdapterTile *>(section + places.tiles),
               reinterpret_cast<const int32_t *>(section + places.rows),
               reinterpret_cast<const AdapterEntry *const *>(section + places.entries),
-              (form_ & (wanted ? kWantedTall : kTall)) != 0};
+              (form & kTall) != 0,
+              (form & kMany) != 0};
     a.product = static_cast<int32_t>(addition.place.number());
     a.most_ranks = ranks_[addition.place.number()];
     a.x = addition.x.data;

@@ -51,8 +51,9 @@ class PackedOnHost final : public PackedAdapter {
 
 class StepAdapters {
   public:
-    StepAdapters(const Model &model, DType element, int sms)
-        : model_(model, element), element_(element), sms_(sms), ranks_(model_.products()) {}
+    StepAdapters(const Model &model, DType element, int sms, bool reproducible)
+        : model_(model, element), element_(element), sms_(sms), reproducible_(reproducible),
+          ranks_(model_.products()) {}
     StepAdapters(const StepAdapters &) = delete;
     StepAdapters &operator=(const StepAdapters &) = delete;
     ~StepAdapters();
@@ -114,6 +115,7 @@ class StepAdapters {
     AdaptedModel model_;
     DType element_;
     int sms_;
+    bool reproducible_;
     cudaMemPool_t pool_ = nullptr;
     Stream uploads_;
     std::shared_ptr<PinnedMemories> pinned_ = std::make_shared<PinnedMemories>();

@@ -190,7 +190,8 @@ struct Job {
 
     // Of the rows that are `kept`, in lists of which all are tall or short.
     // gated: instead of y what gate and up make, of W = 0.
-    std::vector<float> run(const std::vector<bool> &kept, bool tall, bool gated = false) const {
+    std::vector<float> run(const std::vector<bool> &kept, bool tall, bool gated = false,
+                           bool many = false) const {
         std::vector<int32_t> chosen = slots;
         for (size_t i = 0; i < chosen.size(); ++i) {
             if (!kept[i]) chosen[i] = -1;
@@ -200,17 +201,18 @@ struct Job {
         for (size_t i = 0; i < adapters.size(); ++i) {
             of_slots.push_back(entries.as<AdapterEntry>() + 2 * i);
         }
-        lists.list(chosen, of_slots);
-        if (!lists.tall && tall) return {};
-        if (lists.tall && !tall) { // cut
-            std::vector<AdapterTile> cut;
+        lists.list(chosen, of_slots, true);
+        if (tall) { // an adapter's tiles together
+            std::vector<AdapterTile> joined;
             for (const AdapterTile &tile : lists.tiles) {
-                for (int32_t at = 0; at < tile.count; at += kShortTile) {
-                    cut.push_back(
-                        {tile.entries, tile.begin + at, std::min(kShortTile, tile.count - at)});
+                if (!joined.empty() && joined.back().entries == tile.entries &&
+                    joined.back().count + tile.count <= kTallTile) {
+                    joined.back().count += tile.count;
+                } else {
+                    joined.push_back(tile);
                 }
             }
-            lists.tiles = cut;
+            lists.tiles = joined;
         }
         const DeviceMemory there_rows = upload(lists.rows), there_tiles = upload(lists.tiles);
         const DeviceMemory count =
@@ -221,8 +223,12 @@ struct Job {
         const Array t(int64_t{adapter_ranges(s.columns)} * (rows() + 3) * stride, DType::f32);
         AdapterArguments a{};
         a.element = s.element;
-        a.work = {count.as<int32_t>(), there_tiles.as<AdapterTile>(), there_rows.as<int32_t>(),
-                  of_rows.as<const AdapterEntry *>(), tall};
+        a.work = {count.as<int32_t>(),
+                  there_tiles.as<AdapterTile>(),
+                  there_rows.as<int32_t>(),
+                  of_rows.as<const AdapterEntry *>(),
+                  tall,
+                  many};
         a.product = 1;
         a.most_ranks = most;
         a.x = s.scaling == Scaling::none ? x_there->data() : codes_there.data();
@@ -303,9 +309,10 @@ struct Job {
                 fail_msg("%s: row %zu without an adapter has changed", name.c_str(), row);
             }
         }
-        const std::vector<float> tall = run(all, true);
-        if (!tall.empty() && std::memcmp(tall.data(), got.data(), 4 * got.size()) != 0) {
-            fail_msg("%s: tall tiles give other bits", name.c_str());
+        assert_close(run(all, true), wanted(), tolerance(worst), (name + ", tall tiles").c_str());
+        const std::vector<float> wide = run(all, false, false, true);
+        if (std::memcmp(wide.data(), got.data(), 4 * got.size()) != 0) {
+            fail_msg("%s: wide slices give other bits", name.c_str());
         }
         std::vector<bool> some(slots.size());
         for (size_t i = 0; i < some.size(); ++i) some[i] = draw(random, 0, 2) == 0;
