@@ -7,7 +7,6 @@
 //     gated --hidden 3584 --width 18944 --rows 4096 --seconds 0.5
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <string>
 #include <vector>

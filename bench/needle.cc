@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <utility>
 
 #include "attention/family.h"
 #include "attention/worklist_by_position.h"

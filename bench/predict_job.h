@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "../tests/helpers/whole_plan.h"
 #include "backend/sim/sim_backend.h"
 #include "runtime/lane.h"
 #include "throughput_models.h"
@@ -157,7 +158,7 @@ inline Result<Predicted> predict_job(const MeasuredJob &of, const std::string &d
     Lane lane(0, std::move(backend), {});
     const JobRequests requests(rows, job);
     Predicted predicted;
-    RETURN_IF_ERROR(lane.scheduler().add(plan, requests.held));
+    RETURN_IF_ERROR(add_plan(lane.scheduler(), plan, requests.held));
     while (true) {
         while (lane.takes_another()) {
             ASSIGN_OR_RETURN(const TokenBatch *next, lane.next_batch());

@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "../tests/helpers/whole_plan.h"
 #include "schedule/scheduler.h"
 
 using namespace batchllm;
@@ -72,7 +73,7 @@ int32_t measure_cost(const CostCase &job) {
     options.max_requests = job.by_memory ? 0 : job.running;
     options.look_ahead = job.by_memory;
     Scheduler scheduler(options);
-    const Status status = scheduler.add(plan, held);
+    const Status status = add_plan(scheduler, plan, held);
     if (!status.ok()) {
         std::fprintf(stderr, "%s\n", status.message().c_str());
         return 1;
@@ -181,7 +182,11 @@ int32_t run_timeline(const Workload &work, const Policy &policy, const Keys &key
     options.step_tokens = (*backend)->info().step_tokens;
     options.max_requests = policy.cap ? number(keys, "cap") : 0;
     options.look_ahead = policy.look_ahead;
-    options.order = policy.order;
+    Plan plan = work.plan;
+    if (policy.order == BATCHLLM_ORDER_ARRIVAL) {
+        std::sort(plan.groups.begin(), plan.groups.end(),
+                  [](const PlanGroup &a, const PlanGroup &b) { return a.row_begin < b.row_begin; });
+    }
     Scheduler scheduler(options);
 
     std::vector<std::unique_ptr<Request>> requests;
@@ -197,7 +202,7 @@ int32_t run_timeline(const Workload &work, const Policy &policy, const Keys &key
         request.max_tokens = static_cast<int32_t>(work.max_output);
         held.push_back(&request);
     }
-    const Status status = scheduler.add(work.plan, held);
+    const Status status = add_plan(scheduler, plan, held);
     if (!status.ok()) {
         std::fprintf(stderr, "%s\n", status.message().c_str());
         return 1;

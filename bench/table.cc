@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <numeric>
 
 #include "../tests/helpers/table_jobs.h"
 #include "plan/plan.h"

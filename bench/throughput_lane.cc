@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <memory>
-#include <vector>
 
+#include "../tests/helpers/whole_plan.h"
 #include "clock.h"
 #include "runtime/lane.h"
 
@@ -45,7 +45,6 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
     const BackendInfo &info = backend->info();
     SchedulerOptions scheduling;
     scheduling.max_requests = static_cast<int64_t>(arguments.cap);
-    scheduling.order = arguments.arrival ? BATCHLLM_ORDER_ARRIVAL : BATCHLLM_ORDER_DECODE_FIRST;
     Lane lane(0, std::make_unique<Borrowed>(backend), scheduling);
     JobRequests requests(rows, job);
 
@@ -59,7 +58,7 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
             requests.held[i]->adapter = lane.adapters().use(adapters->sources[adapters->of_row[i]]);
         }
     }
-    RETURN_IF_ERROR(lane.scheduler().add(plan, requests.held));
+    RETURN_IF_ERROR(add_plan(lane.scheduler(), plan, requests.held));
     while (true) {
         RETURN_IF_ERROR(lane.adapters().take_read());
         auto lap = Clock::now();

@@ -126,7 +126,7 @@ inline constexpr struct {
             "intermediate_size": 9728, "vocab_size": 151936, "max_position_embeddings": 40960,
             "rms_norm_eps": 1e-6, "rope_theta": 1e6, "torch_dtype": "bfloat16",
             "tie_word_embeddings": true, "use_sliding_window": false, "eos_token_id": null})"},
-    {"gpt-oss-20b", // with experts as expanded at load, not in four bits
+    {"gpt-oss-20b", // with experts in 16 bits; as published: gpt-oss-20b-mxfp4
      R"({"model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 24,
             "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
             "intermediate_size": 2880, "num_local_experts": 32, "num_experts_per_tok": 4,
@@ -135,6 +135,22 @@ inline constexpr struct {
             "rope_theta": 150000, "rope_scaling": {"rope_type": "yarn", "factor": 32.0,
             "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
             "original_max_position_embeddings": 4096}, "torch_dtype": "bfloat16",
+            "tie_word_embeddings": false, "eos_token_id": null})"},
+    {"gpt-oss-120b",
+     R"({"model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 36,
+            "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+            "intermediate_size": 2880, "num_local_experts": 128, "num_experts_per_tok": 4,
+            "vocab_size": 201088, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+            "attention_bias": true, "sliding_window": 128, "swiglu_limit": 7.0,
+            "rope_theta": 150000, "rope_scaling": {"rope_type": "yarn", "factor": 32.0,
+            "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+            "original_max_position_embeddings": 4096}, "torch_dtype": "bfloat16",
+            "tie_word_embeddings": false, "eos_token_id": null})"},
+    {"Llama-3.3-70B",
+     R"({"model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 80,
+            "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128,
+            "intermediate_size": 28672, "vocab_size": 128256, "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-5, "rope_theta": 5e5, "torch_dtype": "bfloat16",
             "tie_word_embeddings": false, "eos_token_id": null})"},
     {"qwen3.5-9b",
      R"({"model_type": "qwen3_5_text", "hidden_size": 4096, "num_hidden_layers": 32,
@@ -205,12 +221,28 @@ inline constexpr struct {
             "torch_dtype": "bfloat16", "tie_word_embeddings": true, "eos_token_id": null})"},
 };
 
-// Null: no such name.
-inline const char *named_config(const std::string &name) {
+// What a name may end with: the same model as quantised checkpoints describe it.
+inline constexpr struct {
+    const char *ending, *config;
+} kQuantized[] = {
+    {"-mxfp4", R"({"quant_method": "mxfp4"})"}, // the experts of gpt-oss
+    {"-awq", R"({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": true})"},
+    {"-gptq", R"({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": true})"},
+    {"-nvfp4", R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]})"},
+};
+
+// Empty: no such name.
+inline std::string named_config(const std::string &name) {
     for (const auto &model : kNamedModels) {
-        if (name == model.name) return model.config;
+        const std::string config = model.config;
+        if (name == model.name) return config;
+        for (const auto &quantized : kQuantized) {
+            if (name != std::string(model.name) + quantized.ending) continue;
+            return config.substr(0, config.rfind('}')) +
+                   ", \"quantization_config\": " + quantized.config + "}";
+        }
     }
-    return nullptr;
+    return "";
 }
 
 // A model without weights; the backend makes them.
@@ -223,9 +255,8 @@ struct BenchModel {
 inline Result<BenchModel> bench_model(const std::string &name) {
     BenchModel made;
     std::string file = name;
-    if (const char *config = named_config(name)) {
-        made.config = config;
-    } else {
+    made.config = named_config(name);
+    if (made.config.empty()) {
         file += "/config.json";
         ASSIGN_OR_RETURN(made.config, read_file(file, size_t{1} << 20));
     }

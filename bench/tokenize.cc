@@ -1,8 +1,6 @@
 // tokenize TOKENIZER TEXT [SECONDS]: megabytes of text tokenized per second, on one thread, one
 // line of the text file at a time. bench/tokenize.py runs it beside the reference on the same text.
 #include <cstdio>
-#include <cstdlib>
-#include <string>
 #include <string_view>
 #include <vector>
 

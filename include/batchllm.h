@@ -376,7 +376,9 @@ BATCHLLM_API int32_t batchllm_engine_check_params(batchllm_engine *engine,
  */
 
 #define BATCHLLM_CONSTRAINT_CHOICES 1     /* one of `choices` */
-#define BATCHLLM_CONSTRAINT_REGEX 2       /* the whole output matches: Python's `re` dialect */
+/* The whole output matches: Python's `re` with re.ASCII, so \w, \d, \s and \b know ASCII alone;
+ * \p{L} is any letter. */
+#define BATCHLLM_CONSTRAINT_REGEX 2
 #define BATCHLLM_CONSTRAINT_JSON_SCHEMA 3 /* draft 4, 6, 7, 2019-09 or 2020-12 */
 #define BATCHLLM_CONSTRAINT_GBNF 4        /* a grammar in llama.cpp's GBNF */
 #define BATCHLLM_CONSTRAINT_LARK 5        /* a grammar in Lark's language */
@@ -421,8 +423,9 @@ BATCHLLM_API void batchllm_constraint_options_init(batchllm_constraint_options *
  * thread, even while another one uses the engine, but not during batchllm_engine_destroy. Bounded
  * in time and memory. Errors: INVALID_ARGUMENT for an invalid text, with the place in it, and for a
  * schema that no value satisfies; UNSUPPORTED for requirements that cannot be enforced exactly, by
- * keyword and path, for a constraint that is too large, and for a tokenizer that constraints cannot
- * work with; STATE if the engine has no tokenizer. */
+ * keyword and path, for a constraint that is too large (if an engine is given many such, each may
+ * take less), and for a tokenizer that constraints cannot work with; STATE if the engine has no
+ * tokenizer. */
 BATCHLLM_API int32_t batchllm_constraint_create(batchllm_engine *engine,
                                                 const batchllm_constraint_options *options,
                                                 batchllm_constraint **out);
@@ -1150,12 +1153,13 @@ typedef struct batchllm_prediction {
     int64_t kv_pages_peak;
     int64_t kv_pages_total;
     int64_t kv_page_bytes;
-    double saving_ratio;      /* 1 - processed / logical */
-    double seconds;           /* in steps, on the busiest device */
-    double linear_seconds;    /* on all devices: the products of the layers, */
-    double attention_seconds; /* attention, */
-    double other_seconds;     /* norms, activations, logits, sampling, launches */
-    char device[96];          /* for display: UTF-8, zero-terminated, truncated if longer */
+    double saving_ratio;       /* 1 - processed / logical */
+    double common_prefix_cost; /* on the device, for batchllm_plan_options; 0: not known */
+    double seconds;            /* in steps, on the busiest device */
+    double linear_seconds;     /* on all devices: the products of the layers, */
+    double attention_seconds;  /* attention, */
+    double other_seconds;      /* norms, activations, logits, sampling, launches */
+    char device[96];           /* for display: UTF-8, zero-terminated, truncated if longer */
 } batchllm_prediction;
 
 /* Predicts the run of a plan's rows.

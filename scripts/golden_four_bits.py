@@ -1,5 +1,5 @@
 """Quantises to four bits for make_golden.py, like golden_fp8.py, in the forms that AutoAWQ, AutoGPTQ and GPTQModel,
-llm-compressor and OpenAI publish.
+llm-compressor, ModelOpt and OpenAI publish.
 
 Codes, scales and zero points are computed here and packed by the tools' own formulas. The float32 values that they
 represent are computed before packing.
@@ -28,6 +28,15 @@ def mxfp4_config():
     config = packed("group", 32, True)
     config["format"] = "mxfp4-pack-quantized"
     config["config_groups"]["group_0"]["weights"].update(type="float", scale_dtype="torch.uint8")
+    return config
+
+
+def nvfp4_config():
+    config = packed("tensor_group", 16, True)
+    config["format"] = "nvfp4-pack-quantized"
+    group = config["config_groups"]["group_0"]
+    group["weights"].update(type="float", scale_dtype="torch.float8_e4m3fn")
+    group["input_activations"] = dict(group["weights"], dynamic="local")
     return config
 
 
@@ -61,6 +70,16 @@ FOUR_BITS = {
         form="packed", group=0, symmetric=False, type=torch.bfloat16, left="lm_head",
         config=packed("channel", None, False)),
     "llama_ct_mxfp4": dict(form="mxfp4", group=32, left="lm_head", config=mxfp4_config()),
+    "llama_ct_nvfp4": dict(form="nvfp4", group=16, left="lm_head", divided=True, config=nvfp4_config()),
+    "qwen3_moe_modelopt_nvfp4": dict(
+        form="nvfp4", group=16, left=r"lm_head|self_attn\.o_proj", divided=False,
+        file=dict(producer=dict(name="modelopt", version="0.40.0"),
+                  quantization=dict(quant_algo="NVFP4", kv_cache_quant_algo=None, group_size=16,
+                                    exclude_modules=["lm_head", "*.mlp.gate", "*.self_attn.o_proj"]))),
+    "qwen3_moe_gptq": dict(
+        form="gptq", group=128, symmetric=True, version=1, type=torch.float16, left="lm_head",
+        config=dict(quant_method="gptq", bits=4, group_size=128, desc_act=False, sym=True, lm_head=False,
+                    true_sequential=True, damp_percent=0.01, checkpoint_format="gptq")),
     "gpt_oss_mxfp4": dict(
         form="experts", group=32, left="lm_head",
         config=dict(quant_method="mxfp4", modules_to_not_convert=[
@@ -114,6 +133,17 @@ def quantize_mxfp4(weight):
     return codes, (exponents + 127).to(torch.uint8), meant.reshape(weight.shape)
 
 
+def quantize_nvfp4(weight):
+    """Codes of e2m1, scales in e4m3 for blocks of 16, the factor of all, and the values that they represent."""
+    blocks = weight.float().reshape(*weight.shape[:-1], -1, 16)
+    factor = blocks.abs().max() / (6 * 448)
+    scales = (blocks.abs().amax(-1) / (6 * factor)).to(torch.float8_e4m3fn)
+    wide = scales.float().clamp(min=2.0 ** -9)[..., None] * factor
+    codes = ((blocks / wide)[..., None] - E2M1).abs().argmin(-1)
+    meant = E2M1[codes].double() * scales.double()[..., None] * factor.double()
+    return codes, scales, factor, meant.float().reshape(weight.shape)
+
+
 def pairs(codes):
     """Two neighbours per byte, the first in its low half."""
     return (codes[..., 0::2] | codes[..., 1::2] << 4).to(torch.uint8)
@@ -125,6 +155,16 @@ def quantize_matrix(module, weight, how, random):
         codes, exponents, meant = quantize_mxfp4(weight)
         return {f"{module}.weight_packed": pairs(codes.reshape(weight.shape)),
                 f"{module}.weight_scale": exponents}, meant
+    if how["form"] == "nvfp4":
+        codes, scales, factor, meant = quantize_nvfp4(weight)
+        names = ("weight_packed", "weight_global_scale") if how["divided"] else ("weight", "weight_scale_2")
+        stored = {names[0]: pairs(codes.reshape(weight.shape)), "weight_scale": scales,
+                  names[1]: (1 / factor).reshape(1) if how["divided"] else factor,
+                  "input_global_scale" if how["divided"] else "input_scale": torch.ones(1)}
+        if how["divided"]:  # what is represented is divided by the stored number
+            meant = (E2M1[codes].double() * scales.double()[..., None] /
+                     stored[names[1]].double()).float().reshape(weight.shape)
+        return {f"{module}.{name}": tensor for name, tensor in stored.items()}, meant
     groups = groups_of(weight.shape[1], how, random)
     codes, zeros, scales, meant = quantize_integers(weight, groups, how)
     if how["form"] == "packed":

@@ -374,6 +374,49 @@ MODELS = {
     "gemma4_moe_channel_fp8": ("gemma4", "bfloat16", "each", dict(
         GEMMA4_VISION, text_config=dict(
             GEMMA4_MOE, layer_types=["sliding_attention", "full_attention"])), 299, None),
+    # Quantised by golden_four_bits.py.
+    "llama_ct_nvfp4": ("llama", "bfloat16", "new", dict(
+        SMALL, hidden_size=128, intermediate_size=192, num_attention_heads=2, num_key_value_heads=1, head_dim=64), 299, None),
+    "qwen3_moe_modelopt_nvfp4": ("qwen3_moe", "bfloat16", "type", dict(
+        SMALL, hidden_size=128, num_attention_heads=2, num_key_value_heads=1, head_dim=64, num_experts=6,
+        num_experts_per_tok=3, moe_intermediate_size=80, norm_topk_prob=True), 299, None),
+    "qwen3_moe_gptq": ("qwen3_moe", "bfloat16", "type", dict(
+        SMALL, hidden_size=128, num_attention_heads=2, num_key_value_heads=1, head_dim=64, num_experts=6,
+        num_experts_per_tok=3, moe_intermediate_size=128, norm_topk_prob=True), [298, 299], None),
+    "arcee_bf16": ("arcee", "bfloat16", "type", dict(
+        SMALL, head_dim=24, attention_bias=True, mlp_bias=True), [298, 299], None),
+    "ernie4_5_bf16": ("ernie4_5", "bfloat16", "type", dict(
+        SMALL, head_dim=24, use_bias=True, tie_word_embeddings=True), 299, None),
+    "ernie4_5_moe_bf16": ("ernie4_5_moe", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=4, moe_num_experts=6, moe_k=3, moe_intermediate_size=24,
+        moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_end_index=2), None, None),
+    "minimax_m2_bf16": ("minimax_m2", "bfloat16", "type", dict(
+        SMALL, head_dim=32, intermediate_size=40, num_local_experts=6, num_experts_per_tok=2, rotary_dim=16),
+        299, None),
+    "dots1_bf16": ("dots1", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=3, head_dim=24, n_routed_experts=8, n_group=2, topk_group=1, num_experts_per_tok=3,
+        moe_intermediate_size=32, n_shared_experts=2, first_k_dense_replace=1, norm_topk_prob=True,
+        routed_scaling_factor=1.7, sliding_window=24, max_window_layers=2), 298, None),
+    "apertus_bf16": ("apertus", "bfloat16", "new", dict(
+        SMALL, intermediate_size=80, rope_parameters=dict(
+            rope_type="llama3", rope_theta=12000000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+            original_max_position_embeddings=64)), 299, None),
+    "hunyuan_dense_bf16": ("hunyuan_v1_dense", "bfloat16", "type", dict(
+        SMALL, head_dim=32, attention_bias=True, rope_parameters=dict(
+            rope_type="dynamic", rope_theta=10000.0, alpha=1000.0, factor=1.0)), 298, None),
+    "hunyuan_moe_bf16": ("hunyuan_v1_moe", "bfloat16", "type", dict(
+        SMALL, head_dim=24, intermediate_size=40, num_experts=6, moe_topk=[2, 2], rope_parameters=dict(
+            rope_type="dynamic", rope_theta=10000.0, alpha=100.0, factor=1.0), tie_word_embeddings=True), 299, None),
+    "phimoe_bf16": ("phimoe", "bfloat16", "type", dict(
+        SMALL, num_local_experts=6, num_experts_per_tok=2, router_jitter_noise=0.4, attention_bias=True,
+        lm_head_bias=True, intermediate_size=40, rope_parameters=dict(
+            rope_type="longrope", rope_theta=10000.0, short_mscale=1.2, long_mscale=1.3,
+            original_max_position_embeddings=512, short_factor=[1.0 + 0.05 * i for i in range(8)],
+            long_factor=[1.0 + 1.5 * i for i in range(8)])), None, None),
+    "afmoe_bf16": ("afmoe", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=4, head_dim=24, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+        num_shared_experts=1, num_dense_layers=1, route_scale=1.6, global_attn_every_n_layers=2,
+        sliding_window=20, mup_enabled=True), [298, 299], None),
 }
 
 
@@ -417,6 +460,8 @@ def fill_weights(model, seed, tied):
                     values -= not model.config.model_type.startswith("gemma4")
                 if model.config.model_type.startswith(HYBRIDS) and "linear_attn" not in name:
                     values -= 1  # they add one
+            elif name.endswith("e_score_correction_bias"):
+                values *= 0.05
             elif name.endswith("A_log"):
                 values = random.uniform(-5, 2, shape)  # states that last, and some that hardly do
             elif name.endswith(".bias"):
@@ -448,7 +493,8 @@ def fill_weights(model, seed, tied):
         for name, buffer in sorted(model.named_buffers()):
             if name.endswith("layer_scalar"):
                 buffer.copy_(torch.from_numpy(random.uniform(0.6, 1.2, tuple(buffer.shape))))
-            elif name.endswith(("expert_bias", "mixer.gate.e_score_correction_bias")):
+            elif name.endswith(("expert_bias", "mixer.gate.e_score_correction_bias")) or (
+                    name.endswith("e_score_correction_bias") and model.config.model_type != "glm4_moe"):
                 buffer.copy_(torch.from_numpy(random.uniform(-0.2, 0.2, tuple(buffer.shape))))
 
 
@@ -830,7 +876,7 @@ def make_rope(output):
     print(f"rope.json: {len(cases)} cases")
 
 
-FAMILIES = ["cohere2", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "granite", "llama",
+FAMILIES = ["arcee", "cohere2", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "granite", "llama",
             "ministral3", "mistral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "seed_oss",
             "smollm3", "starcoder2"]
 

@@ -2,7 +2,10 @@
 """Writes a checkpoint of a published model's shape with random weights, to try loading and speed with.
 
     scripts/make_shape.py qwen3-30b-a3b DIR       57 GiB, every expert's matrices tensors of their own
+    scripts/make_shape.py qwen3-30b-a3b-int4 DIR  16 GiB, the same with GPTQ's four bits
     scripts/make_shape.py gpt-oss-20b DIR         13 GiB, experts in MXFP4
+    scripts/make_shape.py gpt-oss-120b DIR        61 GiB, the same
+    scripts/make_shape.py llama-3.3-70b-awq DIR   37 GiB, four bits of AutoAWQ, in f16
     scripts/make_shape.py qwen3.5-9b DIR          17 GiB, gated delta nets in three layers of four
     scripts/make_shape.py granite-4.0-h-micro DIR   6 GiB, Mamba-2 in nine layers of ten
     scripts/make_shape.py lfm2-1.2b DIR           2 GiB, short convolutions in ten layers of sixteen
@@ -34,6 +37,17 @@ def matrix(name, *shape):
 
 def ones(name, length):
     return name, "BF16", (length,), "ones"
+
+
+def integers(module, rows, columns, how, group=128):
+    """Four bits with scales of `group` columns: of AutoAWQ (eight rows in a word), or of GPTQ (eight columns)."""
+    words = (columns, rows // 8) if how == "awq" else (columns // 8, rows)
+    groups = -(-columns // group)
+    yield module + ".qweight", "I32", words, "codes"
+    yield module + ".qzeros", "I32", (groups, rows // 8), "sevens"
+    yield module + ".scales", "F16", (groups, rows), "scales"
+    if how == "gptq":
+        yield module + ".g_idx", "I32", (columns,), "groups"
 
 
 class Qwen3Moe:
@@ -78,6 +92,71 @@ class Qwen3Moe:
             yield matrix(at + "self_attn.v_proj.weight", keys, hidden)
         yield ones("model.norm.weight", hidden)
         yield matrix("lm_head.weight", s["vocabulary"], hidden)
+
+
+class Qwen3MoeInt4(Qwen3Moe):
+    """Qwen3-30B-A3B-GPTQ-Int4."""
+
+    small = dict(Qwen3Moe.small, hidden=128, heads=2, head_dim=64, kv_heads=1, width=128)
+
+    @staticmethod
+    def config(s):
+        own = dict(quant_method="gptq", bits=4, group_size=128, sym=True, desc_act=False, lm_head=False,
+                   true_sequential=True, damp_percent=0.01, checkpoint_format="gptq")
+        return dict(Qwen3Moe.config(s), quantization_config=own)
+
+    @staticmethod
+    def tensors(s):
+        for name, dtype, shape, kind in Qwen3Moe.tensors(s):
+            if name.endswith("_proj.weight"):
+                yield from integers(name.removesuffix(".weight"), *shape, "gptq")
+            else:
+                yield name, dtype, shape, kind
+
+
+class Llama70Awq:
+    """Llama-3.3-70B-Instruct as AutoAWQ writes it."""
+
+    tokenizer = "llama3"
+    full = dict(hidden=8192, layers=80, heads=64, kv_heads=8, intermediate=28672, vocabulary=128256,
+                eos=[128001, 128008, 128009])
+    small = dict(full, hidden=128, layers=2, heads=2, kv_heads=1, intermediate=256, vocabulary=920, eos=[902])
+
+    @staticmethod
+    def config(s):
+        own = dict(quant_method="awq", bits=4, group_size=128, zero_point=True, version="gemm",
+                   modules_to_not_convert=None)
+        rope = dict(factor=8.0, high_freq_factor=4.0, low_freq_factor=1.0,
+                    original_max_position_embeddings=8192, rope_type="llama3")
+        return dict(architectures=["LlamaForCausalLM"], model_type="llama", attention_bias=False,
+                    head_dim=s["hidden"] // s["heads"], hidden_act="silu", hidden_size=s["hidden"],
+                    intermediate_size=s["intermediate"], max_position_embeddings=131072, mlp_bias=False,
+                    num_attention_heads=s["heads"], num_hidden_layers=s["layers"],
+                    num_key_value_heads=s["kv_heads"], quantization_config=own, rms_norm_eps=1e-5,
+                    rope_scaling=rope, rope_theta=500000.0, tie_word_embeddings=False, torch_dtype="float16",
+                    vocab_size=s["vocabulary"])
+
+    @staticmethod
+    def tensors(s):
+        hidden, wide = s["hidden"], s["intermediate"]
+        keys = hidden // s["heads"] * s["kv_heads"]
+
+        def whole(name, *shape):
+            return name, "F16", shape, "halves"
+
+        def unit(name):
+            return name, "F16", (hidden,), "half_ones"
+        yield whole("model.embed_tokens.weight", s["vocabulary"], hidden)
+        for layer in range(s["layers"]):
+            at = f"model.layers.{layer}."
+            yield unit(at + "input_layernorm.weight")
+            for name, rows, columns in (("down", hidden, wide), ("gate", wide, hidden), ("up", wide, hidden)):
+                yield from integers(f"{at}mlp.{name}_proj", rows, columns, "awq")
+            yield unit(at + "post_attention_layernorm.weight")
+            for name, rows in (("k", keys), ("o", hidden), ("q", hidden), ("v", keys)):
+                yield from integers(f"{at}self_attn.{name}_proj", rows, hidden, "awq")
+        yield unit("model.norm.weight")
+        yield whole("lm_head.weight", s["vocabulary"], hidden)
 
 
 class GptOss:
@@ -130,6 +209,12 @@ class GptOss:
             yield matrix(at + "self_attn.sinks", s["heads"])
         yield ones("model.norm.weight", hidden)
         yield matrix("lm_head.weight", s["vocabulary"], hidden)
+
+
+class GptOss120(GptOss):
+    """gpt-oss-120b."""
+
+    full = dict(GptOss.full, layers=36, experts=128)
 
 
 class Qwen35:
@@ -363,14 +448,28 @@ class Gemma4Moe:
 
 
 SHAPES = {"qwen3-30b-a3b": Qwen3Moe, "gpt-oss-20b": GptOss, "qwen3.5-9b": Qwen35, "granite-4.0-h-micro": Granite4,
-          "lfm2-1.2b": Lfm2, "gemma-4-26b-a4b": Gemma4Moe}
+          "lfm2-1.2b": Lfm2, "gemma-4-26b-a4b": Gemma4Moe, "qwen3-30b-a3b-int4": Qwen3MoeInt4,
+          "gpt-oss-120b": GptOss120, "llama-3.3-70b-awq": Llama70Awq}
+SIZES = {"BF16": 2, "F16": 2, "I32": 4, "U8": 1}
 
 
 def random_block(kind, size, generator):
     if kind == "ones":
         return b"\x80\x3f" * (size // 2)
+    if kind == "half_ones":
+        return b"\x00\x3c" * (size // 2)
     if kind == "codes":
         return generator.randbytes(size)
+    if kind == "sevens":  # zero points, as both formats store those of 7 and of 8
+        return b"\x77" * size
+    if kind == "groups":  # of columns that are in order, 128 to a group
+        return b"".join((i // 128).to_bytes(4, "little") for i in range(min(size // 4, 1 << 18)))
+    if kind in ("scales", "halves"):
+        # float16 from 2^-8 on, less than a quarter more; of either sign from 2^-7 to 2^-5.
+        own = [0x1C] if kind == "scales" else [sign | high for sign in (0, 0x80) for high in range(0x20, 0x28)]
+        block = bytearray(generator.randbytes(size))
+        block[1::2] = block[1::2].translate(bytes(own[i % len(own)] for i in range(256)))
+        return bytes(block)
     if kind == "powers":  # of two: 2^-8 to 2^-6, so that weights deviate by about 0.02
         return generator.randbytes(size).translate(bytes(119 + i % 3 for i in range(256)))
     # bfloat16 of either sign from 2^-9 to 2^-5, more of the greater ones: their deviation is 0.017.
@@ -383,7 +482,7 @@ def random_block(kind, size, generator):
 
 def bytes_of(tensor):
     _, dtype, shape, _ = tensor
-    return math.prod(shape) * (2 if dtype == "BF16" else 1)
+    return math.prod(shape) * SIZES[dtype]
 
 
 def split(tensors, most):
@@ -412,6 +511,8 @@ def write_shard(path, tensors, blocks, first):
         for number, tensor in enumerate(tensors, first):
             block = memoryview(blocks[tensor[3]])
             at, left = number * 1000003 * 2 % len(block), bytes_of(tensor)
+            if tensor[3] == "groups":
+                at = 0
             while left > 0:
                 part = block[at:at + left]
                 file.write(part)

@@ -4,6 +4,7 @@
 build.py swig FOLDER WRAP.c SWIG [FLAG...] INTERFACE.i    Java sources into FOLDER, C into WRAP.c
 build.py classes OUT.jar JAVAC FOLDER FLAG... -- SOURCE...  compiles sources and those in FOLDER into a JAR
 build.py jar OUT.jar CLASSES.jar VERSION PLATFORM LIBRARY...  the classes, the libraries and their dependencies
+build.py cuda OUT.jar VERSION PLATFORM LIBRARY                the CUDA library alone, for a class path with the JAR above
 build.py javadoc OUT.jar JAVADOC FLAG... -- SOURCE...         pages of the public API
 build.py sources OUT.jar FOLDER -- SOURCE...                  sources and those in FOLDER
 build.py install FOLDER FILE... [NAME:TARGET]                 copies files as they are, when Meson installs; NAME is a link
@@ -17,6 +18,11 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "release"))
+import contents  # noqa: E402
 
 # Libraries that every host with a JVM has, or that only a host with a GPU needs.
 SYSTEM = re.compile(r"(linux-vdso|ld-linux.*|libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s|"
@@ -47,7 +53,8 @@ def swig(folder, wrap, *command):
 
 
 def write_jar(path, files):
-    """files: name in the JAR -> bytes."""
+    """files: name in the JAR -> bytes. The licence is added."""
+    files = {"META-INF/LICENSE": (ROOT / "LICENSE").read_bytes(), **files}
     with zipfile.ZipFile(path, "w") as jar:
         for name in sorted(files, key=lambda name: (not name.startswith("META-INF/"), name)):
             entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
@@ -79,6 +86,34 @@ def dependencies(library):
     return [(name, path) for name, path in reversed(found) if not SYSTEM.match(name)]
 
 
+def stripped(library):
+    """Its bytes without paths of the build folder and debug information."""
+    with tempfile.NamedTemporaryFile() as made:
+        run("strip", "--strip-unneeded", "-o", made.name, library)
+        return pathlib.Path(made.name).read_bytes()
+
+
+def notices(names, library):
+    """What others made of these files and of the library, which libstdc++ may be linked into."""
+    dynamic = subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout
+    compiled_in = set() if "libstdc++.so" in dynamic else {contents.LIBSTDCXX}
+    return {f"META-INF/licenses/{name}": text for name, text in contents.notices(contents.components_of(names, compiled_in)).items()}
+
+
+def manifest(version):
+    return ("Manifest-Version: 1.0\r\n"
+            "Automatic-Module-Name: org.batchllm\r\n"
+            "Implementation-Title: libbatchllm\r\n"
+            f"Implementation-Version: {version}\r\n\r\n").encode()
+
+
+def cuda(out, version, platform, library):
+    folder = f"org/batchllm/native/{platform}/"
+    code = stripped(library)
+    write_jar(out, {folder + OPENED_LATER: code, folder + "index-cuda": f"{hashlib.sha256(code).hexdigest()} open {OPENED_LATER}\n".encode(),
+                    **notices([], library), "META-INF/MANIFEST.MF": manifest(version).replace(b"org.batchllm", b"org.batchllm.cuda")})
+
+
 def jar(out, class_jar, version, platform, *libraries):
     folder = f"org/batchllm/native/{platform}/"
     files, index = {}, []
@@ -86,10 +121,7 @@ def jar(out, class_jar, version, platform, *libraries):
     def add(name, path, how):
         if folder + name in files:
             return
-        # Leaves out paths of the build folder and debug information.
-        with tempfile.NamedTemporaryFile() as stripped:
-            run("strip", "--strip-unneeded", "-o", stripped.name, path)
-            files[folder + name] = pathlib.Path(stripped.name).read_bytes()
+        files[folder + name] = stripped(path)
         index.append(f"{hashlib.sha256(files[folder + name]).hexdigest()} {how} {name}\n")
 
     own = {pathlib.Path(library).name.split(".so")[0]: library for library in libraries}
@@ -103,14 +135,11 @@ def jar(out, class_jar, version, platform, *libraries):
         name = pathlib.Path(library).name.split(".so")[0] + ".so"
         add(name, library, "open" if name == OPENED_LATER else "load")
     files[folder + "index"] = "".join(index).encode()
+    files.update(notices(files, libraries[0]))
     with zipfile.ZipFile(class_jar) as source:
         for name in source.namelist():
             files[name] = source.read(name)
-    files["META-INF/MANIFEST.MF"] = (
-        "Manifest-Version: 1.0\r\n"
-        "Automatic-Module-Name: org.batchllm\r\n"
-        "Implementation-Title: libbatchllm\r\n"
-        f"Implementation-Version: {version}\r\n\r\n").encode()
+    files["META-INF/MANIFEST.MF"] = manifest(version)
     write_jar(out, files)
 
 
@@ -152,4 +181,4 @@ def install(folder, *files):
 
 if __name__ == "__main__":
     os.environ.setdefault("LC_ALL", "C.UTF-8")
-    {"swig": swig, "classes": classes, "jar": jar, "javadoc": javadoc, "sources": sources, "install": install}[sys.argv[1]](*sys.argv[2:])
+    {"swig": swig, "classes": classes, "jar": jar, "cuda": cuda, "javadoc": javadoc, "sources": sources, "install": install}[sys.argv[1]](*sys.argv[2:])

@@ -1,7 +1,5 @@
 #include "attention/family.h"
 
-#include <climits>
-
 namespace batchllm::cuda {
 namespace {
 

@@ -31,6 +31,20 @@ template <Activation Kind> __device__ __forceinline__ float activated(float x) {
     }
 }
 
+// curve: of xielu, softplus(rise) and 1/2 + softplus(fall).
+template <Activation Kind> __device__ __forceinline__ float activated(float x, float2 curve) {
+    if constexpr (Kind == Activation::xielu) {
+        const float p = x > 0.0f ? x : 0.0f, m = x < 0.0f ? x : 0.0f;
+        return 0.5f * x + curve.y * (expm1f(m) - m) + curve.x * p * p;
+    } else {
+        return activated<Kind>(x);
+    }
+}
+template <Activation Kind> __device__ __forceinline__ float2 curve_of(const float *numbers) {
+    if constexpr (Kind != Activation::xielu) return {};
+    return make_float2(log1pf(expf(numbers[0])), 0.5f + log1pf(expf(numbers[1])));
+}
+
 // Within a few units of the last place of f32: for what is rounded to few bits afterwards.
 template <Activation Kind> __device__ __forceinline__ float quickly_activated(float x) {
     if constexpr (Kind == Activation::silu) {

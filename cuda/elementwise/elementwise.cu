@@ -83,10 +83,11 @@ template <typename T, typename R> __global__ void embed(const T *table, const in
 
 // ---- Activation: reads rows x width, twice with a gate, writes it once ----
 
-template <typename T, Activation Kind, bool Gated>
-__global__ void activate(const T *x, const float *bias, T *out, int32_t rows, int32_t width) {
+template <typename T, Activation Kind, bool Gated> __global__ void
+activate(const T *x, const float *bias, const float *numbers, T *out, int32_t rows, int32_t width) {
     const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * kVector;
     if (column >= width) return;
+    const float2 curve = curve_of<Kind>(numbers);
     for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
         constexpr int parts = Gated ? 2 : 1;
         const T *from = x + row * parts * width + column;
@@ -105,9 +106,9 @@ __global__ void activate(const T *x, const float *bias, T *out, int32_t rows, in
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
             if constexpr (Gated) {
-                up[k] *= activated<Kind>(gate[k]);
+                up[k] *= activated<Kind>(gate[k], curve);
             } else {
-                up[k] = activated<Kind>(gate[k]);
+                up[k] = activated<Kind>(gate[k], curve);
             }
         }
         store8(out + row * width + column, up);
@@ -257,8 +258,8 @@ cudaError_t launch_activation(const ActivationArguments &a, cudaStream_t stream)
         using T = decltype(t);
         const auto kernel = a.gated ? activate<T, Kind, true> : activate<T, Kind, false>;
         const RowGrid grid(a.rows, a.width / kVector);
-        kernel<<<grid.blocks, grid.threads, 0, stream>>>(static_cast<const T *>(a.x), a.bias,
-                                                         static_cast<T *>(a.out), a.rows, a.width);
+        kernel<<<grid.blocks, grid.threads, 0, stream>>>(
+            static_cast<const T *>(a.x), a.bias, a.curve, static_cast<T *>(a.out), a.rows, a.width);
         return cudaGetLastError();
     });
 }
@@ -274,6 +275,8 @@ cudaError_t launch_activation(const ActivationArguments &a, cudaStream_t stream)
         return launch_activation<Activation::gelu_tanh>(a, stream);
     case Activation::relu_squared:
         return launch_activation<Activation::relu_squared>(a, stream);
+    case Activation::xielu:
+        return launch_activation<Activation::xielu>(a, stream);
     case Activation::clamped_swiglu: // supported.h refuses it
         break;
     }

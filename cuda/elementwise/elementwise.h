@@ -54,6 +54,7 @@ struct ActivationArguments {
     const float *bias; // of a row of x, or null
     void *out;         // [rows, width]
     int32_t rows, width;
+    const float *curve = nullptr; // of xielu: rise and fall
 };
 cudaError_t launch_activation(const ActivationArguments &arguments, cudaStream_t stream);
 

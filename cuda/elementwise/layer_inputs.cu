@@ -94,6 +94,7 @@ cudaError_t launch_layer_part(const LayerPartArguments &a, cudaStream_t stream) 
     case Activation::relu_squared:
         return launch_layer_part<Activation::relu_squared>(a, stream);
     case Activation::clamped_swiglu: // supported.h refuses it
+    case Activation::xielu:
         break;
     }
     return cudaErrorInvalidValue;

@@ -48,6 +48,7 @@ __global__ void __launch_bounds__(1024)
         if (i < a.width) load(v, i);
     }
     float x[Vectors][8];
+    const float2 curve = curve_of<Kind>(a.curve);
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
         const int i = static_cast<int>(v * blockDim.x + threadIdx.x) * kVector;
@@ -64,10 +65,10 @@ __global__ void __launch_bounds__(1024)
         }
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
-            if constexpr (ahead) {
+            if constexpr (ahead && Kind != Activation::xielu) {
                 x[v][k] = quickly_activated<Kind>(x[v][k]);
             } else {
-                x[v][k] = activated<Kind>(x[v][k]);
+                x[v][k] = activated<Kind>(x[v][k], curve);
             }
             if constexpr (Gated) x[v][k] *= up[k];
         }
@@ -128,6 +129,8 @@ cudaError_t launch_activation_e4m3(const ActivationArguments &a, const RowScales
         return launch_activation_e4m3<Activation::gelu_tanh>(a, scales, stream);
     case Activation::relu_squared:
         return launch_activation_e4m3<Activation::relu_squared>(a, scales, stream);
+    case Activation::xielu:
+        return launch_activation_e4m3<Activation::xielu>(a, scales, stream);
     case Activation::clamped_swiglu: // supported.h refuses it
         break;
     }

@@ -310,13 +310,15 @@ __global__ void __launch_bounds__(kTurnThreads, Vectors == 1 ? 8 : 4)
             slot = shared_slot;
             if (slot < 0) return;
         }
-        if (a.q_norm || a.k_norm || a.v_norm) {
+        const bool norms = a.q_norm || a.k_norm || a.v_norm;
+        if (norms && !a.norm_turned) {
             normalise_head(a, head, lanes, lane, head < a.heads ? whole.x : whole.y, x);
         }
         if (a.table != nullptr) {
             turn_head(a, angles, !value, lanes, lane, staged + group * lanes * Vectors * kVector,
                       x);
         }
+        if (norms && a.norm_turned) normalise_head(a, head, lanes, lane, 1, x);
         const int kv_head = a.kv_heads > 0 ? (head - a.heads) % a.kv_heads : 0;
         Stored *to =
             static_cast<Stored *>(a.kv) +
@@ -341,7 +343,7 @@ __global__ void __launch_bounds__(kTurnThreads, Vectors == 1 ? 8 : 4)
 // What the kernel for most models computes.
 bool is_common(const RopeArguments &a) {
     const bool norms = a.q_norm.is_plain_rms() && a.k_norm.is_plain_rms() && !a.norm_whole &&
-                       a.q_norm.epsilon == a.k_norm.epsilon;
+                       !a.norm_turned && a.q_norm.epsilon == a.k_norm.epsilon;
     return a.table != nullptr && a.long_scale == 0 && !a.pairs && a.dims == a.head_dim &&
            a.head_dim % (2 * kVector) == 0 && a.head_dim <= kRopeDims && a.kv_heads > 0 &&
            !a.v_norm && (norms || (!a.q_norm && !a.k_norm));

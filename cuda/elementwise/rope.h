@@ -43,6 +43,7 @@ struct RopeArguments {
     // Not for f32.
     bool kv_e4m3 = false;
     const float *k_scale = nullptr, *v_scale = nullptr; // [kv_heads] f32, above 0; null: 1
+    bool norm_turned = false; // norms of queries and keys after the rotation; not with norm_whole
 };
 cudaError_t launch_rope(const RopeArguments &arguments, cudaStream_t stream);
 cudaError_t launch_rope_e4m3(const RopeArguments &arguments,

@@ -37,6 +37,7 @@ template <int N> __device__ __forceinline__ void score(const RoutingArguments &a
         if (e < a.experts) x[i] = logits[e] + (a.bias != nullptr ? a.bias[e] : 0.0f);
         most = fmaxf(most, x[i]);
     }
+    if (a.kind == RouterKind::sparse_mixer) return;
     if (a.kind == RouterKind::sigmoid) {
 #pragma unroll
         for (int i = 0; i < N; ++i) x[i] = 1.0f / (1.0f + expf(-x[i]));
@@ -73,7 +74,7 @@ __device__ void drop_groups(const RoutingArguments &a, int lane, float (&by)[N],
             second = fmaxf(fminf(first, f), fmaxf(second, s));
             first = fmaxf(first, f);
         }
-        if (lane == 0) sums[g] = first + second;
+        if (lane == 0) sums[g] = a.group_best == 1 ? first : first + second;
     }
     if (lane == 0) { // the first of equal ones
         for (int kept = 0; kept < a.chosen_groups; ++kept) {
@@ -116,6 +117,35 @@ template <int N> __device__ __forceinline__ void take_best(const RoutingArgument
     if (expert % 32 == lane) *taken |= 1u << (expert / 32);
 }
 
+// A sparse mixer's choice; x, the logits, becomes the weights of the two.
+template <int N> __device__ void mix(const RoutingArguments &a, int lane, float (&x)[N],
+                                     const float (&by)[N], uint32_t *taken) {
+    float weights[2];
+    uint32_t first = 0; // the lane's, where it has the first of the two
+    for (int c = 0; c < 2; ++c) {
+        take_best(a, lane, by, taken);
+        const uint32_t own = *taken & ~first;
+        float most = kLowest, sum = 0;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            if ((own >> i & 1) != 0) most = x[i];
+        }
+        most = warp_max(most);
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            const bool open = 32 * i + lane < a.experts && (first >> i & 1) == 0;
+            const bool near = (most - x[i]) / fmaxf(fabsf(x[i]), most) <= 2 * a.jitter;
+            sum += open && near ? expf(x[i] - most) : 0.0f;
+        }
+        weights[c] = 1.0f / warp_sum(sum);
+        if (c == 0) first = *taken;
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        if ((*taken >> i & 1) != 0) x[i] = weights[(first >> i & 1) != 0 ? 0 : 1];
+    }
+}
+
 template <int N, bool Scaled> __device__ void choose(const RoutingArguments &a, int64_t token,
                                                      int lane, float *sums, uint32_t *turns,
                                                      uint32_t bit) {
@@ -129,7 +159,11 @@ template <int N, bool Scaled> __device__ void choose(const RoutingArguments &a, 
     }
     if (a.groups > a.chosen_groups) drop_groups(a, lane, by, sums);
     uint32_t taken = 0;
-    for (int c = 0; c < a.chosen; ++c) take_best(a, lane, by, &taken);
+    if (a.kind == RouterKind::sparse_mixer) {
+        mix(a, lane, x, by, &taken);
+    } else {
+        for (int c = 0; c < a.chosen; ++c) take_best(a, lane, by, &taken);
+    }
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < N; ++i) sum += (taken >> i & 1) != 0 ? x[i] : 0.0f;

@@ -26,7 +26,9 @@ struct RoutingArguments {
     int32_t tokens, experts, chosen, groups, chosen_groups;
     bool normalised;
     float scale;
-    float epsilon; // added to the sum of the chosen ones' scores
+    float epsilon;      // added to the sum of the chosen ones' scores
+    float jitter;       // of a sparse mixer
+    int32_t group_best; // experts whose scores are a group's: 1 or 2
 
     int32_t *experts_of; // [tokens, chosen] ascending
     float *weights;      // [tokens, chosen]

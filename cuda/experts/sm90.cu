@@ -107,6 +107,7 @@ template <typename T> cudaError_t launch(const GroupedArguments &a, int sms, cud
     case Activation::clamped_swiglu:
         return launch_tiles(grouped<T, Epilogue::clamped_swiglu>, kShared, a, sms, stream);
     case Activation::relu_squared: // of a gate: supported.h refuses it
+    case Activation::xielu:
         break;
     }
     return cudaErrorInvalidValue;

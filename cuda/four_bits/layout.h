@@ -40,17 +40,9 @@
 
 #include <cstdint>
 
+#include "backend/gpu/packed_form.h"
+
 namespace batchllm::cuda {
-
-enum class PackedForm : uint8_t { int4_128, int4_32, mxfp4, nvfp4 };
-
-constexpr bool is_int4(PackedForm form) {
-    return form == PackedForm::int4_128 || form == PackedForm::int4_32;
-}
-// Columns of a scale.
-constexpr int32_t scale_columns(PackedForm form) {
-    return form == PackedForm::int4_128 ? 128 : form == PackedForm::nvfp4 ? 16 : 32;
-}
 
 inline constexpr int32_t kCellRows = 64, kCellColumns = 128, kHalfColumns = 64;
 inline constexpr int32_t kHalfCodes = kCellRows * kHalfColumns / 2; // bytes

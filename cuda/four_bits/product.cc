@@ -8,8 +8,7 @@ bool takes_four_bits(const FourBitArguments &a) {
         a.element == DType::bf16 || (a.element == DType::f16 && is_int4(w.form) && !a.split);
     const bool shape = w.rows > 0 && w.columns > 0 && w.columns % 8 == 0 &&
                        w.rows % (a.gated ? 2 * kGateRows : 8) == 0;
-    const bool ending =
-        !a.gated || (a.activation != Activation::gelu && a.activation != Activation::relu_squared);
+    const bool ending = !a.gated || has_packed_ending(a.activation);
     const bool result = a.y_type == a.element || (a.y_type == DType::f32 && !a.gated && !a.squared);
     const bool added = !a.add || (!a.gated && !a.squared);
     const bool splits = a.splits == 1 || (a.tiles == nullptr && a.splits > 1 && a.splits <= 8);

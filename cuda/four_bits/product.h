@@ -2,7 +2,7 @@
 // the tensor cores; sums are f32. One kernel for a dense layer's product and for those of experts, whose tiles are made
 // on the device (experts/routing.h).
 //
-//     y = ending(factors * sum + bias);  endings: y; y added to what is there; max(y, 0)^2; activation(gate) * up
+//     y = ending(scale * factors * sum + bias);  endings: y; y added to what is there; max(y, 0)^2; activation(gate) * up
 //
 // A result does not depend on the other rows, nor on their number; it does depend on `splits`.
 #pragma once
@@ -16,7 +16,7 @@
 #include "base/dtype.h"
 #include "experts/tile.h"
 #include "four_bits/layout.h"
-#include "model/model.h"
+#include "model/kinds.h"
 
 namespace batchllm::cuda {
 
@@ -29,8 +29,9 @@ struct FourBitArguments {
     const float *factors; // [experts, rows]; null: 1
     const float *bias;    // [experts, rows]; null: none
 
+    float scale = 1;      // of all sums, beside the factors
     bool gated;
-    Activation activation; // gated: of the gate; not gelu
+    Activation activation; // gated: of the gate; has_packed_ending()
     bool squared;          // not gated: y is max(., 0)^2
     bool add;              // not gated, not squared: to y
     void *y;               // [tokens or turns, rows], or gated [., rows / 2]
@@ -44,6 +45,9 @@ struct FourBitArguments {
     const int32_t *tile_count;
 };
 
+constexpr bool has_packed_ending(Activation of_gate) {
+    return of_gate != Activation::gelu && of_gate != Activation::relu_squared && of_gate != Activation::xielu;
+}
 // Whether there are such products; null pointers do not count.
 bool takes_four_bits(const FourBitArguments &arguments);
 

@@ -150,9 +150,12 @@ __device__ __forceinline__ void put(const FourBitArguments &a, int64_t at, float
 // Factors and biases of two neighbouring rows of W.
 __device__ __forceinline__ void load_finish(const FourBitArguments &a, int64_t row, float2 *factor,
                                             float2 *bias) {
-    *factor = make_float2(1, 1);
+    *factor = make_float2(a.scale, a.scale);
     *bias = make_float2(0, 0);
-    if (a.factors != nullptr) *factor = *reinterpret_cast<const float2 *>(a.factors + row);
+    if (a.factors != nullptr) {
+        const float2 own = *reinterpret_cast<const float2 *>(a.factors + row);
+        *factor = make_float2(a.scale * own.x, a.scale * own.y);
+    }
     if (a.bias != nullptr) *bias = *reinterpret_cast<const float2 *>(a.bias + row);
 }
 

@@ -24,6 +24,7 @@
 #include "device/tensor_map.h"
 #include "device/tma.cuh"
 #include "device/wgmma_registers.cuh"
+#include "experts/results.cuh"
 #include "experts/work.cuh"
 #include "four_bits/product.h"
 #include "four_bits/widen.cuh"
@@ -59,15 +60,6 @@ template <PackedForm Of> struct Setup {
     static_assert(kShared <= kMostShared && kStage % 1024 == 0);
     using Ring = StageRing<kStages, kStage, kBarriers>;
 };
-
-// Which results there are. added: f32, or added to what is there, or both.
-enum class Ending { plain, added, relu_squared, silu, gelu_tanh, clamped_swiglu };
-constexpr bool is_gated(Ending e) { return e >= Ending::silu; }
-constexpr Activation activation_of(Ending e) {
-    return e == Ending::silu        ? Activation::silu
-           : e == Ending::gelu_tanh ? Activation::gelu_tanh
-                                    : Activation::clamped_swiglu;
-}
 
 // ---- Work ---------------------------------------------------------------------------------------
 
@@ -307,7 +299,7 @@ __device__ __forceinline__ void multiply(const PackedShape &shape, Range range,
 // Factors and biases of a thread's rows.
 template <typename S, int Turns> __device__ __forceinline__ void
 finish(const FourBitArguments &a, const GroupedWork &work, float (&sums)[S::kBlocks][Turns / 2]) {
-    if (a.factors == nullptr && a.bias == nullptr) return;
+    if (a.factors == nullptr && a.bias == nullptr && a.scale == 1) return;
     const Place own;
     const int rows = a.w_shape.rows;
     const int64_t of_expert = int64_t{work.expert} * rows;
@@ -319,7 +311,8 @@ finish(const FourBitArguments &a, const GroupedWork &work, float (&sums)[S::kBlo
             const int row = work.column + own.group * 64 * S::kBlocks + b * 64 + own.warp() * 16 +
                             own.lane() / 4 + i * 8;
             const bool there = row < rows;
-            factor[i] = there && a.factors != nullptr ? __ldg(a.factors + of_expert + row) : 1.0f;
+            factor[i] = a.scale;
+            if (there && a.factors != nullptr) factor[i] *= __ldg(a.factors + of_expert + row);
             bias[i] = there && a.bias != nullptr ? __ldg(a.bias + of_expert + row) : 0.0f;
         }
 #pragma unroll
@@ -398,76 +391,18 @@ __device__ __forceinline__ void store_added(const FourBitArguments &a, const Gro
     }
 }
 
-// Turns [32 Chunk, 32 Chunk + 32), as elements in shared memory, a row a turn.
-template <typename T, typename S, Ending E, int Turns, int Chunk>
-__device__ __forceinline__ void store(const FourBitArguments &a, const GroupedWork &work,
-                                      const float (&sums)[S::kBlocks][Turns / 2],
-                                      unsigned char *room) {
-    constexpr bool gated = is_gated(E), squared = E == Ending::relu_squared;
-    constexpr int columns = (gated ? 32 : 64) * S::kBlocks, stride = columns * 2 + 16;
-    constexpr int eights = kOutTurns / 8, first = eights * Chunk;
-    constexpr int last = first + eights < Turns / 8 ? first + eights : Turns / 8;
-    const Place own;
-    const int thread = own.thread, warp = own.warp(), lane = own.lane(), group = own.group;
-    unsigned char *out = room + group * S::kOutBytes;
-    named_barrier(1 + group, 128); // what was there has been read
-    // Matrices of 8 columns x 8 turns, stored a turn after the other.
-#pragma unroll
-    for (int b = 0; b < S::kBlocks; ++b) {
-        const uint32_t to = shared_address(out) + lane % 8 * stride;
-        if constexpr (gated) { // of two eights of turns
-            const uint32_t at = to + lane / 8 % 2 * 8 * stride + (b * 32 + warp * 8) * 2;
-#pragma unroll
-            for (int j = first; j < last; j += 2) {
-                uint32_t r[2];
-#pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    const float *d = sums[b] + 4 * (j + i);
-                    r[i] = pack(quickly_gated<activation_of(E)>(d[0], d[2]),
-                                quickly_gated<activation_of(E)>(d[1], d[3]), T());
-                }
-                store_matrix_transposed(at + (j - first) * 8 * stride, r);
-            }
-        } else { // of both eights of columns, and two of turns
-            const uint32_t at =
-                to + lane / 16 * 8 * stride + (b * 64 + warp * 16 + lane / 8 % 2 * 8) * 2;
-#pragma unroll
-            for (int j = first; j < last; j += 2) {
-                const float *d = sums[b] + 4 * j;
-                uint32_t r[4];
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    r[i] = pack(ungated<squared>(d[2 * i]), ungated<squared>(d[2 * i + 1]), T());
-                }
-                store_matrix_transposed(at + (j - first) * 8 * stride, r);
-            }
-        }
-    }
-    named_barrier(1 + group, 128);
-    constexpr int across = columns / 8; // threads of a turn
-    const int rows = a.w_shape.rows, width = gated ? rows / 2 : rows;
-    const int column =
-        (gated ? work.column / 2 : work.column) + group * columns + thread % across * 8;
-    T *y = static_cast<T *>(a.y) + int64_t{work.begin} * width + column;
-#pragma unroll
-    for (int i = 0; i < kOutTurns * across / 128; ++i) {
-        const int turn = thread / across + i * (128 / across);
-        if (column < width && kOutTurns * Chunk + turn < work.count) {
-            *reinterpret_cast<uint4 *>(y + int64_t{kOutTurns * Chunk + turn} * width) =
-                *reinterpret_cast<const uint4 *>(out + turn * stride + thread % across * 16);
-        }
-    }
-}
-
-template <typename T, typename S, Ending E, int Turns, int Chunk = 0>
+template <typename T, typename S, Epilogue E, int Turns, int Chunk = 0>
 __device__ __forceinline__ void store_all(const FourBitArguments &a, const GroupedWork &work,
                                           const float (&sums)[S::kBlocks][Turns / 2],
                                           unsigned char *room) {
-    constexpr int each = E == Ending::added ? 16 : kOutTurns;
-    if constexpr (E == Ending::added) {
+    constexpr int each = E == Epilogue::added ? 16 : kOutTurns;
+    if constexpr (E == Epilogue::added) {
         store_added<T, S, Turns, Chunk>(a, work, sums, room);
     } else {
-        store<T, S, E, Turns, Chunk>(a, work, sums, room);
+        const Place own;
+        const ResultPlace place{a.y, a.w_shape.rows, own.group, own.thread};
+        store_chunk<T, E, kOutTurns, Turns, Chunk>(place, work, sums,
+                                                   room + own.group * S::kOutBytes);
     }
     if constexpr (each * (Chunk + 1) < Turns) {
         store_all<T, S, E, Turns, Chunk + 1>(a, work, sums, room);
@@ -489,7 +424,7 @@ __device__ __forceinline__ void init_ring(const FourBitArguments &a, typename S:
     }
 }
 
-template <typename T, typename S, bool Split, Ending E>
+template <typename T, typename S, bool Split, Epilogue E>
 __global__ void __launch_bounds__(S::kThreads, 1)
     four_bit_product(const __grid_constant__ Plan plan, const __grid_constant__ CUtensorMap x) {
     const FourBitArguments &a = plan.a;
@@ -556,7 +491,7 @@ __device__ __forceinline__ void add_parts(const FourBitArguments &a, uint32_t pa
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-        const float factor = a.factors != nullptr ? __ldg(a.factors + row + i) : 1.0f;
+        const float factor = a.factors != nullptr ? a.scale * __ldg(a.factors + row + i) : a.scale;
         v[i] = fmaf(v[i], factor, a.bias != nullptr ? __ldg(a.bias + row + i) : 0.0f);
     }
 }
@@ -658,7 +593,7 @@ cudaError_t launch_split(const Plan &plan, const CUtensorMap &x, cudaStream_t st
     return cudaLaunchKernelEx(&config, kernel, plan, x);
 }
 
-template <typename T, typename S, bool Split, Ending E>
+template <typename T, typename S, bool Split, Epilogue E>
 cudaError_t launch_whole(const Plan &plan, const CUtensorMap &x, int sms, cudaStream_t stream) {
     return launch_with_shared(four_bit_product<T, S, Split, E>, static_cast<unsigned>(sms),
                               S::kThreads, S::kShared, stream, plan, x);
@@ -677,21 +612,22 @@ cudaError_t launch_setup(const FourBitArguments &a, int sms, cudaStream_t stream
     if (a.gated) {
         switch (a.activation) {
         case Activation::silu:
-            return launch_whole<T, S, Split, Ending::silu>(plan, x, sms, stream);
+            return launch_whole<T, S, Split, Epilogue::silu>(plan, x, sms, stream);
         case Activation::gelu_tanh:
-            return launch_whole<T, S, Split, Ending::gelu_tanh>(plan, x, sms, stream);
+            return launch_whole<T, S, Split, Epilogue::gelu_tanh>(plan, x, sms, stream);
         case Activation::clamped_swiglu:
-            return launch_whole<T, S, Split, Ending::clamped_swiglu>(plan, x, sms, stream);
+            return launch_whole<T, S, Split, Epilogue::clamped_swiglu>(plan, x, sms, stream);
         case Activation::gelu:
         case Activation::relu_squared:
+        case Activation::xielu:
             return cudaErrorInvalidValue;
         }
     }
-    if (a.squared) return launch_whole<T, S, Split, Ending::relu_squared>(plan, x, sms, stream);
+    if (a.squared) return launch_whole<T, S, Split, Epilogue::relu_squared>(plan, x, sms, stream);
     if (a.add || a.y_type == DType::f32) {
-        return launch_whole<T, S, Split, Ending::added>(plan, x, sms, stream);
+        return launch_whole<T, S, Split, Epilogue::added>(plan, x, sms, stream);
     }
-    return launch_whole<T, S, Split, Ending::plain>(plan, x, sms, stream);
+    return launch_whole<T, S, Split, Epilogue::plain>(plan, x, sms, stream);
 }
 
 template <typename T, PackedForm Form, bool Split>

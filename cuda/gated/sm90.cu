@@ -243,8 +243,9 @@ template <typename T> cudaError_t launch_of(const GatedArguments &a, int sms, cu
         return launch<T, Activation::gelu>(a, sms, stream);
     case Activation::gelu_tanh:
         return launch<T, Activation::gelu_tanh>(a, sms, stream);
-    case Activation::clamped_swiglu: // takes_gated() allows neither
+    case Activation::clamped_swiglu: // takes_gated() allows none of these
     case Activation::relu_squared:
+    case Activation::xielu:
         break;
     }
     return cudaErrorInvalidValue;

@@ -8,12 +8,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include <cublasLt.h>
 
+#include "backend/gpu/packed_form.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "device/device.h"
@@ -22,13 +24,15 @@
 
 namespace batchllm::cuda {
 
-// W [rows, columns], row-major, on the device.
+// W [rows, columns], row-major, on the device; or packed in four bits (four_bits/layout.h), with which Linear has no
+// products.
 struct Matrix {
     const void *data = nullptr;
     int64_t rows = 0;
     int64_t columns = 0;
     const float *scales = nullptr; // [rows], or [blocks of rows, block_scale_stride]
     Scaling scaling = Scaling::none;
+    std::optional<Packing> packing = {};
 };
 
 // What W is multiplied with, in the type that W has.
@@ -73,6 +77,12 @@ class Linear {
 
     // As create()'s.
     void set_scratch(void *scratch, int64_t bytes) { scratch_ = scratch, scratch_bytes_ = bytes; }
+    void *scratch() const { return scratch_; }
+    int64_t scratch_bytes() const { return scratch_bytes_; }
+    // What others have chosen by time and is kept in the same file; -1: not known. Their elements are
+    // other numbers than Linear's.
+    int32_t known_choice(const TuningKey &key) const { return cache_.find(key); }
+    void remember(const TuningKey &key, int32_t candidate);
     // Sums of e4m3 products with scales of rows in the tensor cores' own precision, which is less than f32's.
     // Before the first such product.
     void set_fast_accumulation(bool fast) { fast_accumulation_ = fast; }
@@ -130,7 +140,6 @@ class Linear {
                             const std::vector<cublasLtMatmulHeuristicResult_t> &found,
                             const Matrix &w, const Input &x, cudaStream_t stream);
     TuningKey tuning_key(const Key &key) const;
-    void remember(const TuningKey &key, int32_t candidate);
     Result<bool> agrees(const Key &key, const Product &product,
                         const cublasLtMatmulAlgo_t &algorithm, const Matrix &w, const Input &x,
                         OrderProbe *probe, cudaStream_t stream);

@@ -3,7 +3,6 @@
 // The order is that of the heuristic's first algorithm for kReferenceRows rows that computes each result as one
 // sum. For each number of rows, the fastest algorithm that agrees with it (linear/order_probe.h) is chosen. Every
 // product that runs has been tested at its own number of rows.
-#include <algorithm>
 
 #include "linear/linear.h"
 #include "linear/order_probe.h"

@@ -19,6 +19,7 @@ Status Activations::allocate(const StepBuffers &of) {
     ASSIGN_OR_RETURN(normed_scales, zeroed_memory(of[StepBuffer::normed_scales], scales));
     ASSIGN_OR_RETURN(attended_scales, zeroed_memory(of[StepBuffer::attended_scales], scales));
     ASSIGN_OR_RETURN(activated_scales, zeroed_memory(of[StepBuffer::activated_scales], scales));
+    ASSIGN_OR_RETURN(expanded, zeroed_memory(of[StepBuffer::expanded], "expanded weights"));
     ASSIGN_OR_RETURN(logits, zeroed_memory(of[StepBuffer::logits], "logits"));
     static_assert(sizeof(SampleResult) == sample_bytes);
     ASSIGN_OR_RETURN(samples, zeroed_memory(of[StepBuffer::samples], "samples"));

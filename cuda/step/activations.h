@@ -21,6 +21,7 @@ struct Activations {
     // Scales of what is in e4m3 of these: [rows], or [width / kScaleBlock, rows], or for experts
     // [rows, width / kScaleBlock].
     DeviceMemory normed_scales, attended_scales, activated_scales;
+    DeviceMemory expanded;     // of a matrix in four bits, elements
     DeviceMemory layer_inputs; // [rows, layers * LayerInputs::width]
     DeviceMemory logits;       // [logits_rows, padded vocabulary] f32
     DeviceMemory samples;      // [logits rows] SampleResult, which the next batch's fed tokens read

@@ -32,38 +32,40 @@ AdaptedProduct make_product(int64_t columns, int64_t width, std::vector<AdaptedP
 
 AdaptedProduct first_of(const Mixer &mixer, int64_t hidden) {
     std::vector<AdaptedPart> parts;
-    std::visit(Visitor{[](const NoMixer &) {},
-                       [&](const Attention &a) {
-                           const auto padded = padded_head_dim(a.head_dim);
-                           int32_t row = 0;
-                           const auto add = [&](const Weight &w, int32_t heads, int32_t of_head,
-                                                int32_t begin) {
-                               parts.push_back({&w.values, row, heads * padded, a.head_dim, padded,
-                                                of_head * a.head_dim, begin});
-                               row += heads * padded;
-                           };
-                           const int32_t of_head = a.gated ? 2 : 1;
-                           add(a.q, a.heads, of_head, 0);
-                           if (a.kv_layer < 0) {
-                               add(a.k, a.kv_heads, 1, 0);
-                               add(a.v, a.kv_heads, 1, 0);
-                           }
-                           if (a.gated) add(a.q, a.heads, of_head, a.head_dim);
-                       },
-                       [&](const LinearAttention &linear) {
-                           int64_t row = 0;
-                           for (const Tensor &part : linear.input) {
-                               parts.push_back(whole(part, row));
-                               row += part.rows;
-                           }
-                       },
-                       [&](const ShortConvolution &convolution) {
-                           const int64_t channels = convolution.channels();
-                           parts = {whole(convolution.b.values, 0),
-                                    whole(convolution.c.values, channels),
-                                    whole(convolution.x.values, 2 * channels)};
-                       }},
-               mixer);
+    std::visit(
+        Visitor{[](const NoMixer &) {},
+                [&](const Attention &a) {
+                    const auto padded = padded_head_dim(a.head_dim);
+                    int32_t row = 0;
+                    const auto add = [&](const Weight &w, int32_t heads, int32_t of_head,
+                                         int32_t begin) {
+                        parts.push_back({&w.values, row, heads * padded, a.head_dim, padded,
+                                         of_head * a.head_dim, begin});
+                        row += heads * padded;
+                    };
+                    const bool beside = a.gated && !a.gate; // each head's gate behind its query
+                    const int32_t of_head = beside ? 2 : 1;
+                    add(a.q, a.heads, of_head, 0);
+                    if (a.kv_layer < 0) {
+                        add(a.k, a.kv_heads, 1, 0);
+                        add(a.v, a.kv_heads, 1, 0);
+                    }
+                    if (beside) add(a.q, a.heads, of_head, a.head_dim);
+                    if (a.gate) add(a.gate, a.heads, 1, 0);
+                },
+                [&](const LinearAttention &linear) {
+                    int64_t row = 0;
+                    for (const Tensor &part : linear.input) {
+                        parts.push_back(whole(part, row));
+                        row += part.rows;
+                    }
+                },
+                [&](const ShortConvolution &convolution) {
+                    const int64_t channels = convolution.channels();
+                    parts = {whole(convolution.b.values, 0), whole(convolution.c.values, channels),
+                             whole(convolution.x.values, 2 * channels)};
+                }},
+        mixer);
     return make_product(hidden, first_rows(mixer), std::move(parts));
 }
 
@@ -114,6 +116,13 @@ AdaptedModel::AdaptedModel(const Model &model, DType element)
             }
         }
     }
+}
+
+void AdaptedModel::exclude(ProductPlace place) {
+    for (const AdaptedPart &part : products_[place.number()].parts) {
+        product_of_.erase(part.matrix);
+    }
+    products_[place.number()].parts.clear();
 }
 
 Status AdaptedModel::check(const Adapter &adapter) const {

@@ -55,6 +55,8 @@ class AdaptedModel {
 
     const AdaptedProduct &product(ProductPlace place) const { return products_[place.number()]; }
     size_t products() const { return products_.size(); }
+    // Its matrices have no adapters.
+    void exclude(ProductPlace place);
     // UNSUPPORTED if the adapter changes what is in none of the products.
     Result<AdapterLayout> layout(const Adapter &adapter) const;
     // Floats of t for each row of a step, where W is changed with so many ranks.

@@ -58,6 +58,8 @@ class StepAdapters {
     StepAdapters &operator=(const StepAdapters &) = delete;
     ~StepAdapters();
 
+    // Before any is loaded: this product has none.
+    void exclude(ProductPlace place) { model_.exclude(place); }
     // What it takes on the device.
     Result<int64_t> bytes(const Adapter &adapter) const;
     // Any thread; the adapter has been read when this returns.

@@ -55,11 +55,21 @@ cudaError_t skew_routing(float *bias, int64_t hidden, const Router &router, int6
 }
 
 int64_t ExpertForm::bytes(const ExpertMatrix &matrix) const {
+    if (packing) {
+        const PackedShape one{packing->form, static_cast<int32_t>(matrix.rows),
+                              static_cast<int32_t>(matrix.columns)};
+        return static_cast<int64_t>(matrix.experts.size()) * one.bytes();
+    }
     return static_cast<int64_t>(matrix.experts.size()) * matrix.rows *
            padded_columns(matrix.columns, element) * dtype_bytes(element);
 }
 
 int64_t ExpertForm::scale_count(const ExpertMatrix &matrix) const {
+    if (packing) {
+        return packing->form == PackedForm::nvfp4
+                   ? static_cast<int64_t>(matrix.experts.size()) * matrix.rows
+                   : 0;
+    }
     return expert_scale_count(matrix, scaling);
 }
 
@@ -84,6 +94,7 @@ Status ExpertSender::place(const ExpertMatrix &matrix, size_t expert, DType type
 Status ExpertSender::send(const ExpertMatrix &matrix, const ExpertForm &form, std::byte *to,
                           float *scales, cudaStream_t stream) {
     const int64_t bytes = form.bytes(matrix);
+    if (form.packing) return pack(matrix, *form.packing, to, scales, stream);
     if (form.scaling != Scaling::none && !form.own) return quantize(matrix, to, scales, stream);
     if (random_) return make_random(to, form.element, bytes / dtype_bytes(form.element), stream);
     if (form.own) {
@@ -97,6 +108,30 @@ Status ExpertSender::send(const ExpertMatrix &matrix, const ExpertForm &form, st
         RETURN_IF_ERROR(
             place(matrix, static_cast<size_t>(e), form.element, placing, to + e * (bytes / count)));
     }
+    return {};
+}
+
+Status ExpertSender::pack(const ExpertMatrix &matrix, const Packing &packing, std::byte *to,
+                          float *factors, cudaStream_t stream) {
+    const PackedShape shape{packing.form, static_cast<int32_t>(matrix.rows),
+                            static_cast<int32_t>(matrix.columns)};
+    PackTarget target{shape, compute_, to};
+    std::vector<float> all;
+    for (size_t e = 0; e < matrix.experts.size(); ++e, target.data += shape.bytes()) {
+        const MatrixSource source = matrix.source(e);
+        for (const MatrixPart &part : source.parts) {
+            const PackedPlace place = packed_place(source, part, packing.turns);
+            RETURN_IF_ERROR(random_ ? sender_->make_packed(part.first->rows, matrix.columns, target,
+                                                           place, stream)
+                                    : sender_->send_packed(*part.first, target, place));
+        }
+        if (packing.form != PackedForm::nvfp4) continue;
+        const std::vector<float> own = packed_factors(source, packing.turns);
+        all.insert(all.end(), own.begin(), own.end());
+    }
+    if (all.empty()) return {};
+    RETURN_IF_CUDA(cudaMemcpyAsync(factors, all.data(), all.size() * sizeof(float),
+                                   cudaMemcpyHostToDevice, stream));
     return {};
 }
 

@@ -16,7 +16,8 @@ namespace batchllm::cuda {
 struct ExpertForm {
     DType element;
     Scaling scaling = Scaling::none;
-    bool own = false; // elements and scales of the checkpoint
+    bool own = false;                    // elements and scales of the checkpoint
+    std::optional<Packing> packing = {}; // then nothing else counts; nvfp4's factors are scales
 
     // Of all experts.
     int64_t bytes(const ExpertMatrix &matrix) const;
@@ -41,6 +42,8 @@ class ExpertSender {
   private:
     Status place(const ExpertMatrix &matrix, size_t expert, DType type, Placing placing,
                  std::byte *to) const;
+    Status pack(const ExpertMatrix &matrix, const Packing &packing, std::byte *to, float *factors,
+                cudaStream_t stream);
     Status quantize(const ExpertMatrix &matrix, std::byte *to, float *scales, cudaStream_t stream);
     Status make_random(std::byte *to, DType type, int64_t count, cudaStream_t stream);
 

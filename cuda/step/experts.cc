@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "four_bits/product.h"
+
 namespace batchllm::cuda {
 
 Status StepExperts::allocate(const StepBuffers &buffers) {
@@ -43,6 +45,8 @@ RoutingArguments StepExperts::routing(const Experts &experts, const DeviceExpert
     a.normalised = router.normalised;
     a.scale = router.scale;
     a.epsilon = router.epsilon;
+    a.jitter = router.jitter;
+    a.group_best = router.group_best;
     a.experts_of = experts_of_.as<int32_t>();
     a.weights = weights_.as<float>();
     a.counts = counts_.as<int32_t>();
@@ -51,6 +55,29 @@ RoutingArguments StepExperts::routing(const Experts &experts, const DeviceExpert
     a.tiles = tiles_.as<ExpertTile>();
     a.tile_count = tile_count_.as<int32_t>();
     return a;
+}
+
+cudaError_t StepExperts::launch(const GroupedArguments &a, const std::optional<Packing> &packing,
+                                cudaStream_t stream) const {
+    if (!packing) return launch_grouped(kernel_, a, sms_, stream);
+    FourBitArguments packed{};
+    packed.element = packed.y_type = a.element;
+    packed.w_shape = {packing->form, a.rows, a.columns};
+    packed.split = packing->split;
+    packed.w = static_cast<const std::byte *>(a.w);
+    packed.x = a.x;
+    packed.factors = packing->factors;
+    packed.bias = a.bias;
+    packed.gated = a.gated;
+    packed.activation = a.activation;
+    packed.squared = squares(a);
+    packed.y = a.y;
+    packed.splits = 1;
+    packed.row_of = a.row_of;
+    packed.tiles = a.tiles;
+    packed.tile_count = a.tile_count;
+    return kernel_ == GroupedKernel::sm90 ? launch_four_bits_sm90(packed, sms_, stream)
+                                          : launch_four_bits_sm80(packed, sms_, stream);
 }
 
 Status StepExperts::products(const Experts &experts, const DeviceExperts &weights, const Input &x,
@@ -72,7 +99,7 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
     a.y = activated_.data();
     a.scales = {weights.gate_up_scaling, x.scales, weights.gate_up_scales,
                 activated_scales_.as<float>(), element_};
-    RETURN_IF_CUDA(launch_grouped(kernel_, a, sms_, stream));
+    RETURN_IF_CUDA(launch(a, weights.gate_up_packing, stream));
     RETURN_IF_ERROR(profile->mark(Part::gate_up, stream));
     a.x = activated_.data();
     a.row_of = nullptr;
@@ -84,7 +111,7 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
     a.y = made_.data();
     a.scales = {weights.down_scaling, activated_scales_.as<float>(), weights.down_scales, nullptr,
                 element_};
-    RETURN_IF_CUDA(launch_grouped(kernel_, a, sms_, stream));
+    RETURN_IF_CUDA(launch(a, weights.down_packing, stream));
     return profile->mark(Part::down, stream);
 }
 

@@ -33,6 +33,8 @@ class StepExperts {
   private:
     RoutingArguments routing(const Experts &experts, const DeviceExperts &weights,
                              int64_t rows) const;
+    cudaError_t launch(const GroupedArguments &product, const std::optional<Packing> &packing,
+                       cudaStream_t stream) const;
     Status products(const Experts &experts, const DeviceExperts &weights, const Input &x,
                     Profile *profile, cudaStream_t stream);
 

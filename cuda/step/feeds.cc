@@ -31,17 +31,33 @@ Status Feeds::activate(size_t index, const FeedForward &f, const Input &x, const
     const int64_t rows = of.count;
     const Activations &buffers = parts_.activations;
     const ProductPlace place{index, LayerProduct::gate_up};
-    if (in_one_product(w, f, rows)) {
+    const bool adapted = parts_.adapters.changes(place);
+    Matrix gate_up = w.gate_up;
+    if (gate_up.packing && gate_up.packing->turns) {
+        const StepProduct packed{
+            w.gate_up, x, buffers.activated.data(), parts_.element(), false, 1, f.activation};
+        // Adapters are added before the activation.
+        bool expands = adapted;
+        if (!adapted) {
+            ASSIGN_OR_RETURN(expands, products_.expands(packed, rows, stream));
+        }
+        if (!expands) {
+            RETURN_IF_ERROR(products_.run(packed, rows, stream));
+            return parts_.profile.mark(Part::gate_up, stream);
+        }
+        ASSIGN_OR_RETURN(gate_up, products_.expand(w.gate_up, stream));
+    }
+    if (!gate_up.packing && in_one_product(w, f, rows)) {
         GatedArguments product{parts_.element(),
                                f.activation,
                                x.data,
-                               w.gate_up.data,
+                               gate_up.data,
                                buffers.activated.data(),
                                static_cast<int32_t>(rows),
-                               static_cast<int32_t>(w.gate_up.columns),
+                               static_cast<int32_t>(gate_up.columns),
                                f.width};
         AdapterArguments adapters;
-        if (parts_.adapters.changes(place)) {
+        if (adapted) {
             ASSIGN_OR_RETURN(adapters, parts_.adapters.shrink({place, x, Scaling::none, rows,
                                                                of.wanted != nullptr, nullptr,
                                                                parts_.element(), 1},
@@ -51,15 +67,15 @@ Status Feeds::activate(size_t index, const FeedForward &f, const Input &x, const
         RETURN_IF_CUDA(launch_gated_sm90(product, parts_.options.attention.sms, stream));
         return parts_.profile.mark(Part::gate_up, stream);
     }
-    RETURN_IF_ERROR(products_.run({w.gate_up, x, buffers.gate_up.data(), parts_.element(), false},
-                                  rows, stream));
+    RETURN_IF_ERROR(
+        products_.run({gate_up, x, buffers.gate_up.data(), parts_.element(), false}, rows, stream));
     RETURN_IF_ERROR(
         adapt(place, x, w.gate_up.scaling, of, buffers.gate_up.data(), parts_.element(), stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::gate_up, stream));
     const ActivationArguments activation{
         parts_.element(),           f.activation,   bool(f.gate),
         buffers.gate_up.data(),     w.gate_up_bias, buffers.activated.data(),
-        static_cast<int32_t>(rows), f.width};
+        static_cast<int32_t>(rows), f.width,        w.curve};
     if (w.down.scaling == Scaling::none) {
         RETURN_IF_CUDA(launch_activation(activation, stream));
     } else {

@@ -40,6 +40,15 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
     // Nothing is in these when a product's algorithms are timed, but what it is to write.
     const DeviceMemory &gate_up = parts.activations.gate_up, &logits = parts.activations.logits;
     forward->products_.set_scratch(gate_up.bytes() > logits.bytes() ? gate_up : logits);
+    forward->products_.set_expanded(parts.activations.expanded);
+    // Steps with adapters of gate and up need these before the activation; in order there is one product alone.
+    for (size_t i = 0; i < parts.weights.layers.size(); ++i) {
+        const Matrix &w = parts.layer(i).gate_up;
+        if (w.packing && w.packing->turns &&
+            (options.reproducible || !forward->products_.can_expand(w))) {
+            parts.adapters.exclude({i, LayerProduct::gate_up});
+        }
+    }
     if (options.reproducible) RETURN_IF_ERROR(prepare_in_order(parts, &forward->products_));
     return forward;
 }
@@ -81,12 +90,22 @@ Status Forward::load() {
         warn_of_widened(weights.widened_with_experts,
                         std::string("those of feed-forwards with experts; ") + kExpertsInFp8);
     }
+    if (weights.expanded > 0) {
+        if (!warning_.empty()) warning_ += "; ";
+        warning_ += std::to_string(weights.expanded) +
+                    " of the checkpoint's matrices in four bits are expanded to " +
+                    dtype_name(options.element) + ": " + weights.refusals;
+    }
     return {};
 }
 
 std::string Forward::compute_type() const {
     const DeviceWeights &weights = parts_.weights;
-    const std::string element = dtype_name(parts_.options.element);
+    std::string element = dtype_name(parts_.options.element);
+    if (weights.packed > 0) {
+        element +=
+            (weights.expanded > 0 ? ", some weights in " : ", weights in ") + weights.formats;
+    }
     if (!weights.scaled()) return element;
     int64_t all = 0;
     for (const DeviceLayer &layer : weights.layers) {

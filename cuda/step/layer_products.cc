@@ -28,8 +28,9 @@ std::vector<StepProduct> layer_products(const StepParts &parts, Products *produc
         all.push_back(end(w.o, attended, w.after_attention, scale));
     }
     const Experts *experts = described.experts();
-    if (described.feed_forward() != nullptr) {
-        all.push_back({w.gate_up, normed, buffers.gate_up.data(), element, false});
+    if (const FeedForward *f = described.feed_forward()) {
+        all.push_back(
+            {w.gate_up, normed, buffers.gate_up.data(), element, false, 1, f->activation});
         all.push_back(experts != nullptr
                           ? StepProduct{w.down, activated, buffers.delta.data(), residual, false}
                           : end(w.down, activated, w.after_feed_forward, scale));
@@ -59,6 +60,11 @@ StepForm loaded_form(const StepParts &parts, Products *products) {
         take(layer.gate_up, &form.normed_scales);
         take(layer.o, &form.attended_scales);
         take(layer.down, &form.activated_scales);
+        if (!parts.options.reproducible) {
+            for (const Matrix *w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+                if (w->packing) form.expanded = std::max(form.expanded, w->rows * w->columns);
+            }
+        }
         form.deltas = form.deltas || (!layer.after_attention && !products->adds(layer.o)) ||
                       (!layer.after_feed_forward && !products->adds(layer.down));
         if (!layer.experts.in_e4m3()) continue;

@@ -6,6 +6,8 @@
 #include "backend/gpu/step_buffers.h"
 #include "base/visit.h"
 #include "experts/tile.h"
+#include "four_bits/layout.h"
+#include "model/four_bits.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -48,10 +50,11 @@ bool has_any(const std::vector<MatrixPart> &parts) {
                        [](const MatrixPart &part) { return bool(*part.first); });
 }
 
-SplitQueries::SplitQueries(const Tensor &tensor, const Attention &attention, int64_t padded,
-                           int64_t gates) {
-    if (!attention.gated || !tensor) {
+SplitQueries::SplitQueries(const Tensor &tensor, const Tensor &gate, const Attention &attention,
+                           int64_t padded, int64_t gates) {
+    if (!attention.gated || attention.gate || !tensor) {
         all_.push_back({tensor, 0});
+        if (gate) all_.push_back({gate, gates});
         return;
     }
     const int64_t rows = attention.head_dim;
@@ -68,34 +71,34 @@ std::vector<MatrixPart> SplitQueries::parts(std::vector<MatrixPart> others) cons
 
 MixerMatrices::MixerMatrices(const Mixer &mixer, int64_t hidden)
     : first{first_rows(mixer), hidden, {}, {}}, last{hidden, last_columns(mixer), {}, {}} {
-    std::visit(Visitor{[](const NoMixer &) {},
-                       [&](const Attention &a) {
-                           const int64_t padded = padded_head_dim(a.head_dim),
-                                         q_rows = a.heads * padded;
-                           const int64_t kv_rows = a.kv_layer < 0 ? a.kv_heads * padded : 0;
-                           queries_.emplace(a.q.values, a, padded, q_rows + 2 * kv_rows);
-                           first.parts = queries_->parts(
-                               {{&a.k.values, q_rows}, {&a.v.values, q_rows + kv_rows}});
-                           first.placing = {a.head_dim, padded, 1, 1};
-                           last.parts = {{&a.o.values, 0}};
-                           last.placing = {1, 1, a.head_dim, padded};
-                       },
-                       [&](const LinearAttention &linear) {
-                           int64_t row = 0;
-                           for (const Tensor &part : linear.input) {
-                               first.parts.emplace_back(&part, row);
-                               row += part.rows;
-                           }
-                           last.parts = {{&linear.o.values, 0}};
-                       },
-                       [&](const ShortConvolution &convolution) {
-                           const int64_t channels = convolution.channels();
-                           first.parts = {{&convolution.b.values, 0},
-                                          {&convolution.c.values, channels},
-                                          {&convolution.x.values, 2 * channels}};
-                           last.parts = {{&convolution.o.values, 0}};
-                       }},
-               mixer);
+    std::visit(
+        Visitor{[](const NoMixer &) {},
+                [&](const Attention &a) {
+                    const int64_t padded = padded_head_dim(a.head_dim), q_rows = a.heads * padded;
+                    const int64_t kv_rows = a.kv_layer < 0 ? a.kv_heads * padded : 0;
+                    queries_.emplace(a.q.values, a.gate.values, a, padded, q_rows + 2 * kv_rows);
+                    first.parts =
+                        queries_->parts({{&a.k.values, q_rows}, {&a.v.values, q_rows + kv_rows}});
+                    first.placing = {a.head_dim, padded, 1, 1};
+                    last.parts = {{&a.o.values, 0}};
+                    last.placing = {1, 1, a.head_dim, padded};
+                },
+                [&](const LinearAttention &linear) {
+                    int64_t row = 0;
+                    for (const Tensor &part : linear.input) {
+                        first.parts.emplace_back(&part, row);
+                        row += part.rows;
+                    }
+                    last.parts = {{&linear.o.values, 0}};
+                },
+                [&](const ShortConvolution &convolution) {
+                    const int64_t channels = convolution.channels();
+                    first.parts = {{&convolution.b.values, 0},
+                                   {&convolution.c.values, channels},
+                                   {&convolution.x.values, 2 * channels}};
+                    last.parts = {{&convolution.o.values, 0}};
+                }},
+        mixer);
 }
 
 TurnedFilter::TurnedFilter(const Tensor &filter, bool reads) {
@@ -136,6 +139,38 @@ std::vector<MatrixPart> bias_parts(const LinearAttention &delta) {
 bool is_stored_in_e4m3(const MatrixSource &source) { return has_part_in(source, {DType::e4m3}); }
 bool is_stored_quantised(const MatrixSource &source) {
     return has_part_in(source, {DType::e4m3, DType::u4});
+}
+
+PackedPlace packed_place(const MatrixSource &source, const MatrixPart &part, bool turns) {
+    if (turns) return {part.second == 0 ? 0 : kGateRows, kGateRows, 2 * kGateRows};
+    return {part.second, source.placing.row_group, source.placing.row_group_out};
+}
+
+std::vector<float> packed_factors(const MatrixSource &source, bool turns) {
+    constexpr float of_random = 0.007F; // of weights that are made up (Sender)
+    std::vector<float> all(static_cast<size_t>(source.rows), 1);
+    for (const MatrixPart &part : source.parts) {
+        const Tensor &tensor = *part.first;
+        if (!tensor) continue;
+        const PackedPlace place = packed_place(source, part, turns);
+        const float own = tensor.four_bits != nullptr ? tensor.four_bits->factor : of_random;
+        for (int64_t r = 0; r < tensor.rows; ++r) {
+            all[static_cast<size_t>(place.row(r))] = own * packed_factor(kNvfp4Power);
+        }
+    }
+    return all;
+}
+
+PackedFit packed_fit(const Model &model, const MatrixSource &source, DType element) {
+    std::vector<const Tensor *> parts;
+    for (const MatrixPart &part : source.parts) parts.push_back(part.first);
+    const PackedFit fit = packed_fit(model, parts, element);
+    const Placing &placing = source.placing;
+    if (!fit.packing) return fit;
+    if (placing.column_group != placing.column_group_out) {
+        return {std::nullopt, "their columns are heads that are padded"};
+    }
+    return source.rows % 8 == 0 ? fit : PackedFit{std::nullopt, "their rows are no multiple of 8"};
 }
 
 Scaling own_scaling(const MatrixSource &source) {
@@ -212,6 +247,18 @@ ExpertMatrices::ExpertMatrices(const Experts &experts, int64_t hidden) {
         down_bias.emplace_back(&expert.down.bias, e * hidden);
         down.experts.push_back({&expert.down.values, nullptr});
     }
+}
+
+PackedFit packed_fit(const Model &model, const ExpertMatrix &matrix, DType element) {
+    std::vector<const Tensor *> parts;
+    for (const ExpertMatrix::Parts &expert : matrix.experts) {
+        parts.push_back(expert.first);
+        if (expert.second != nullptr) parts.push_back(expert.second);
+    }
+    const PackedFit fit = packed_fit(model, parts, element);
+    const int64_t step = matrix.experts[0].second != nullptr ? 2 * kGateRows : 8;
+    if (!fit.packing || matrix.rows % step == 0) return fit;
+    return {std::nullopt, "their rows are no multiple of 8"};
 }
 
 Scaling own_scaling(const ExpertMatrix &matrix) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/gpu/packed_fit.h"
 #include "linear/scaling.h"
 #include "model/model.h"
 
@@ -39,7 +40,9 @@ struct MatrixSource {
 // query, the queries first, and the gates from row `gates` of the whole on.
 class SplitQueries {
   public:
-    SplitQueries(const Tensor &tensor, const Attention &attention, int64_t padded, int64_t gates);
+    // gate: of Attention::gate, or absent.
+    SplitQueries(const Tensor &tensor, const Tensor &gate, const Attention &attention,
+                 int64_t padded, int64_t gates);
     // And others; they lead to this object.
     std::vector<MatrixPart> parts(std::vector<MatrixPart> others) const;
 
@@ -79,11 +82,26 @@ class TurnedFilter {
 std::vector<MatrixPart> convolution_parts(const LinearAttention &delta, int64_t width);
 std::vector<MatrixPart> bias_parts(const LinearAttention &delta);
 
-// How the device keeps a matrix. none: in the compute type; else in e4m3.
+// How the device keeps a matrix: in four bits, in e4m3, or else in the compute type.
 struct MatrixForm {
     Scaling scaling = Scaling::none;
     bool own = false; // elements and scales of the checkpoint
+    std::optional<Packing> packing = {};
 };
+
+// Where a part's rows go in a packed matrix: r to first + r / run * stride + r % run (PackSource).
+struct PackedPlace {
+    int64_t first = 0, run = 1, stride = 1;
+
+    int64_t row(int64_t r) const { return first + r / run * stride + r % run; }
+};
+// turns: of gate and up, eight rows each.
+PackedPlace packed_place(const MatrixSource &source, const MatrixPart &part, bool turns);
+// nvfp4: Packing::factors.
+std::vector<float> packed_factors(const MatrixSource &source, bool turns);
+
+// packed_fit(), and where the parts go. Rows of the packed matrix are a multiple of 8.
+PackedFit packed_fit(const Model &model, const MatrixSource &source, DType element);
 
 // Some part is in e4m3; in e4m3 or in four bits.
 bool is_stored_in_e4m3(const MatrixSource &source);
@@ -123,6 +141,7 @@ struct ExpertMatrices {
 };
 
 // As of MatrixSource, of all experts together.
+PackedFit packed_fit(const Model &model, const ExpertMatrix &matrix, DType element);
 Scaling own_scaling(const ExpertMatrix &matrix);
 std::vector<float> expert_scales(const ExpertMatrix &matrix, Scaling scaling); // GroupedScales::w
 int64_t expert_scale_count(const ExpertMatrix &matrix, Scaling scaling);

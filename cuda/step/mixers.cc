@@ -81,7 +81,8 @@ Status Mixers::keys_and_values(size_t index, const Attention &a, cudaStream_t st
                                   a.gated ? a.heads : 0,
                                   parts_.options.kv_e4m3,
                                   scales.k,
-                                  scales.v};
+                                  scales.v,
+                                  a.norm_turned};
     RETURN_IF_CUDA(launch_rope(arguments, stream));
     return parts_.profile.mark(Part::rope, stream);
 }

@@ -1,7 +1,5 @@
 #include "step/parts.h"
 
-#include <algorithm>
-
 #include "attention/worklist_by_position.h"
 #include "backend/gpu/key_segments.h"
 #include "elementwise/elementwise.h"

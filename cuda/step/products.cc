@@ -5,9 +5,35 @@
 
 #include "base/cache_path.h"
 #include "elementwise/norm.h"
+#include "four_bits/convert.h"
+#include "four_bits/product.h"
 #include "linear/order_probe.h"
 
 namespace batchllm::cuda {
+namespace {
+
+constexpr int32_t kMostSplits = TuningCache::kCandidates - 1;
+constexpr int32_t kRepeats = 3; // of a way that is timed
+// In order splits are as for so many rows, whatever their number is.
+constexpr int32_t kRowsInOrder = 64;
+
+PackedShape shape_of(const Matrix &w) {
+    return {w.packing->form, static_cast<int32_t>(w.rows), static_cast<int32_t>(w.columns)};
+}
+
+TuningKey key_of(const StepProduct &p, int64_t rows, DType element) {
+    const Packing &packing = *p.w.packing;
+    const int32_t kind = 64 | static_cast<int32_t>(packing.form) << 3 | (packing.split ? 4 : 0) |
+                         (packing.turns ? 2 : 0) | (element == DType::f16 ? 1 : 0);
+    return {coarse_rows(padded_rows(rows)),
+            p.w.rows,
+            p.w.columns,
+            kind,
+            static_cast<int32_t>(p.y_type),
+            p.accumulate ? 1 : 0};
+}
+
+} // namespace
 
 Result<Products> Products::create(const ForwardOptions &options, int64_t rows,
                                   std::string *warning) {
@@ -34,15 +60,139 @@ bool Products::adds(const Matrix &w) {
            linear_.has(w.rows, w.columns, w.scaling, residual_, true, most_asked_);
 }
 
+Status Products::run_packed(const StepProduct &p, int64_t rows, int32_t splits,
+                            cudaStream_t stream) const {
+    FourBitArguments a{};
+    a.element = element_;
+    a.w_shape = shape_of(p.w);
+    a.split = p.w.packing->split;
+    a.w = static_cast<const std::byte *>(p.w.data);
+    a.x = p.x.data;
+    a.factors = p.w.packing->factors;
+    a.scale = p.alpha;
+    a.gated = p.w.packing->turns;
+    a.activation = p.activation;
+    a.add = p.accumulate;
+    a.y = p.y;
+    a.y_type = p.y_type;
+    a.tokens = static_cast<int32_t>(rows);
+    a.splits = splits;
+    return check_cuda(kernel_ == GroupedKernel::sm90 ? launch_four_bits_sm90(a, sms_, stream)
+                                                     : launch_four_bits_sm80(a, sms_, stream),
+                      "a product in four bits");
+}
+
+Result<Matrix> Products::expand(const Matrix &w, cudaStream_t stream) const {
+    const ExpandArguments arguments{
+        shape_of(w), element_,           static_cast<const std::byte *>(w.data),
+        1,           w.packing->factors, element_,
+        false,       w.packing->turns,   expanded_};
+    RETURN_IF_CUDA(launch_expand(arguments, stream));
+    return Matrix{expanded_, w.rows, w.columns};
+}
+
+Status Products::run_expanded(const StepProduct &p, int64_t rows, cudaStream_t stream) {
+    ASSIGN_OR_RETURN(const Matrix w, expand(p.w, stream));
+    return linear_.run(w, p.x, rows, p.y, p.y_type, p.accumulate, stream, p.alpha);
+}
+
+// Timed at the least number of rows of a range, into Linear's scratch.
+Result<int32_t> Products::fastest(const StepProduct &p, int64_t rows, cudaStream_t stream) {
+    ASSIGN_OR_RETURN(const Event begin, Event::create(true));
+    ASSIGN_OR_RETURN(const Event end, Event::create(true));
+    StepProduct own = p;
+    own.y = linear_.scratch();
+    const PackedShape shape = shape_of(p.w);
+    const int64_t tiles =
+        (p.w.rows + kFourBitTile - 1) / kFourBitTile * ((rows + kTileRows - 1) / kTileRows);
+    float shortest = 0;
+    int32_t best = 1;
+    for (int32_t splits = 1; splits <= kMostSplits + 1; ++splits) {
+        const bool expanded = splits > kMostSplits; // the last one
+        if (expanded && !can_expand(p.w)) continue;
+        if (!expanded && splits > 1 &&
+            (kernel_ != GroupedKernel::sm90 || splits > shape.cell_columns() ||
+             tiles * splits > 2 * sms_)) {
+            continue;
+        }
+        const auto run = [&]() {
+            return expanded ? run_expanded(own, rows, stream)
+                            : run_packed(own, rows, splits, stream);
+        };
+        RETURN_IF_ERROR(run()); // loads the kernel
+        RETURN_IF_CUDA(cudaEventRecord(begin, stream));
+        for (int32_t i = 0; i < kRepeats; ++i) RETURN_IF_ERROR(run());
+        RETURN_IF_CUDA(cudaEventRecord(end, stream));
+        RETURN_IF_CUDA(cudaEventSynchronize(end));
+        float milliseconds = 0;
+        RETURN_IF_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
+        if (splits > 1 && milliseconds >= 0.97f * shortest) continue; // as Linear's
+        shortest = milliseconds;
+        best = expanded ? 0 : splits;
+    }
+    return best;
+}
+
+Result<int32_t> Products::choose(const StepProduct &p, int64_t rows, cudaStream_t stream) {
+    const PackedShape shape = shape_of(p.w);
+    const bool splits = kernel_ == GroupedKernel::sm90;
+    const auto by_count = [&](int64_t tokens) {
+        if (!splits) return 1;
+        return std::min(kMostSplits, four_bit_splits(shape, static_cast<int32_t>(tokens), sms_));
+    };
+    if (in_order_) return by_count(kRowsInOrder);
+    const TuningKey key = key_of(p, rows, element_);
+    if (const auto known = chosen_.find(key); known != chosen_.end()) return known->second;
+    const bool tunes = linear_.scratch() != nullptr &&
+                       key.m * p.w.rows * dtype_bytes(p.y_type) <= linear_.scratch_bytes();
+    int32_t choice = rows >= expanded_rows_ && can_expand(p.w) ? 0 : by_count(rows);
+    if (tunes) {
+        choice = linear_.known_choice(key);
+        const bool possible = choice > 0 ? splits || choice == 1 : choice == 0 && can_expand(p.w);
+        if (!possible) {
+            ASSIGN_OR_RETURN(choice, fastest(p, key.m, stream));
+            linear_.remember(key, choice);
+        }
+    }
+    chosen_[key] = choice;
+    return choice;
+}
+
+Result<bool> Products::expands(const StepProduct &p, int64_t rows, cudaStream_t stream) {
+    ASSIGN_OR_RETURN(const int32_t choice, choose(p, rows, stream));
+    return choice == 0;
+}
+
+Status Products::run(const StepProduct &p, int64_t rows, cudaStream_t stream) {
+    if (!p.w.packing) {
+        return linear_.run(p.w, p.x, rows, p.y, p.y_type, p.accumulate, stream, p.alpha);
+    }
+    if (rows == 0) return {};
+    ASSIGN_OR_RETURN(const int32_t splits, choose(p, rows, stream));
+    return splits == 0 ? run_expanded(p, rows, stream) : run_packed(p, rows, splits, stream);
+}
+
+Status Products::prepare(const StepProduct &p, int64_t rows, cudaStream_t stream) {
+    Matrix w = p.w;
+    if (w.packing) {
+        ASSIGN_OR_RETURN(const int32_t splits, choose(p, rows, stream));
+        if (splits > 0) return {};
+        w = {expanded_, w.rows, w.columns};
+    }
+    return linear_.prepare(w, p.x, rows, p.y_type, p.accumulate, stream);
+}
+
 Status Products::prepare_in_order(const std::vector<InOrder> &wanted) {
     OrderProbe probe;
     for (const InOrder &p : wanted) {
+        if (p.w.packing) continue; // in order as they are
         const DType type = p.w.scaling == Scaling::none ? element_ : DType::e4m3;
         probe.reserve({p.w.rows, p.w.columns, type, p.y_type, p.accumulate, p.most_rows});
     }
     RETURN_IF_ERROR(probe.allocate());
     ASSIGN_OR_RETURN(const Stream stream, Stream::create());
     for (const InOrder &p : wanted) {
+        if (p.w.packing) continue;
         RETURN_IF_ERROR(linear_.prepare_in_order(p.w, p.y_type, p.accumulate, p.alpha, p.most_rows,
                                                  &probe, stream));
     }

@@ -1,9 +1,15 @@
 // A step's matrix products: which matrices can be in e4m3, and each run or prepared. What is in e4m3 is the same at every step
 // size.
+//
+// A matrix in four bits is multiplied as it lies packed (four_bits/product.h), by CTAs that share its columns in so many
+// splits; or it is expanded into memory that all such products share, just before Linear's product. Which is fastest for a
+// number of rows is timed as Linear's algorithms are, and kept with them. In order: packed, splits by the matrix alone.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +27,9 @@ struct StepProduct {
     DType y_type;
     bool accumulate;
     float alpha = 1; // of what is added to y
+    // Of a packed W in which gate and up take turns: packed, the product makes activation(gate) * up, [rows, w.rows / 2];
+    // expanded, what they are before that, gate's part first.
+    Activation activation = Activation::silu;
 };
 
 class Products {
@@ -36,14 +45,15 @@ class Products {
     // Why there are no products in e4m3, or "".
     const std::string &refusal() const { return linear_.refusal(); }
 
-    Status run(const StepProduct &product, int64_t rows, cudaStream_t stream) {
-        return linear_.run(product.w, product.x, rows, product.y, product.y_type,
-                           product.accumulate, stream, product.alpha);
-    }
+    Status run(const StepProduct &product, int64_t rows, cudaStream_t stream);
     // Chooses the algorithms for so many rows, which is otherwise done as they come.
-    Status prepare(const StepProduct &product, int64_t rows, cudaStream_t stream) {
-        return linear_.prepare(product.w, product.x, rows, product.y_type, product.accumulate,
-                               stream);
+    Status prepare(const StepProduct &product, int64_t rows, cudaStream_t stream);
+
+    // Of packed matrices: whether run() expands W for so many rows; and W expanded, until the next such product.
+    Result<bool> expands(const StepProduct &product, int64_t rows, cudaStream_t stream);
+    Result<Matrix> expand(const Matrix &w, cudaStream_t stream) const;
+    bool can_expand(const Matrix &w) const {
+        return w.rows * w.columns * dtype_bytes(element_) <= expanded_bytes_;
     }
 
     // A product as reproducible steps need it, of up to most_rows rows. They are prepared all at once, before the first.
@@ -60,17 +70,36 @@ class Products {
     void set_scratch(const DeviceMemory &memory) {
         if (tunes_) linear_.set_scratch(memory.data(), memory.bytes());
     }
+    // Where matrices are expanded; those that are larger never are.
+    void set_expanded(const DeviceMemory &memory) {
+        expanded_ = memory.data();
+        expanded_bytes_ = memory.bytes();
+    }
 
   private:
     Products(const ForwardOptions &options, int64_t rows, Linear linear)
         : linear_(std::move(linear)), element_(options.element), residual_(options.residual),
-          tunes_(options.tune),
+          kernel_(options.experts), sms_(options.attention.sms), tunes_(options.tune),
+          in_order_(options.reproducible), expanded_rows_(options.expanded_rows),
           most_asked_(options.reproducible ? std::max<int64_t>(rows, 16384) : rows) {}
+
+    // Of packed matrices: in how many splits, 0: expanded.
+    Result<int32_t> choose(const StepProduct &product, int64_t rows, cudaStream_t stream);
+    Result<int32_t> fastest(const StepProduct &product, int64_t rows, cudaStream_t stream);
+    Status run_packed(const StepProduct &product, int64_t rows, int32_t splits,
+                      cudaStream_t stream) const;
+    Status run_expanded(const StepProduct &product, int64_t rows, cudaStream_t stream);
 
     Linear linear_;
     DType element_, residual_;
-    bool tunes_;
-    int64_t most_asked_; // rows
+    GroupedKernel kernel_;
+    int32_t sms_;
+    bool tunes_, in_order_;
+    int64_t expanded_rows_; // without tuning
+    int64_t most_asked_;    // rows
+    std::byte *expanded_ = nullptr;
+    int64_t expanded_bytes_ = 0;
+    std::map<TuningKey, int32_t> chosen_;
 };
 
 } // namespace batchllm::cuda

@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "elementwise/elementwise.h"
+#include "four_bits/convert.h"
+#include "model/four_bits.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -72,6 +74,129 @@ Status Sender::send(const Tensor &tensor, std::byte *to, DType type, int64_t str
                                        placing.swizzled};
         RETURN_IF_CUDA(launch_convert(convert, stream_));
         RETURN_IF_CUDA(cudaEventRecord(free_[side], stream_));
+    }
+    return {};
+}
+
+namespace {
+
+// Where the parts of a row of codes and scales are in the staging memory, of so many rows at once.
+struct PackedRows {
+    int64_t code_bytes, groups, scale_bytes; // of a row; scale_bytes: of a scale
+    int64_t rows, scales, zeros, bytes;      // of all rows: where parts begin, and the end
+
+    PackedRows(PackedForm form, int64_t columns, int64_t own_groups, int64_t most_rows)
+        : code_bytes(columns / 2), groups(own_groups), scale_bytes(is_int4(form) ? 4 : 1) {
+        const int64_t row = code_bytes + groups * (scale_bytes + 1);
+        rows = std::min(most_rows, (kStaging - 32) / row);
+        scales = (rows * code_bytes + 15) / 16 * 16;
+        zeros = scales + rows * groups * scale_bytes;
+        bytes = zeros + (is_int4(form) ? rows * groups : 0);
+    }
+};
+
+PackSource source_of(const PackedRows &at, PackedForm form, const std::byte *raw, int64_t columns,
+                     int64_t group_columns, const PackedPlace &place, int64_t row, int64_t rows) {
+    const auto *bytes = reinterpret_cast<const uint8_t *>(raw);
+    const bool int4 = is_int4(form);
+    return {bytes,
+            int4 ? reinterpret_cast<const float *>(raw + at.scales) : nullptr,
+            int4 ? bytes + at.zeros : nullptr,
+            int4 ? nullptr : bytes + at.scales,
+            nullptr,
+            static_cast<int32_t>(rows),
+            static_cast<int32_t>(columns),
+            1,
+            static_cast<int32_t>(at.groups),
+            static_cast<int32_t>(group_columns),
+            static_cast<int32_t>(place.first + row / place.run * place.stride),
+            static_cast<int32_t>(place.run),
+            static_cast<int32_t>(place.stride),
+            0};
+}
+
+} // namespace
+
+Status Sender::send_packed(const Tensor &tensor, const PackTarget &target,
+                           const PackedPlace &place) {
+    const FourBits &from = *tensor.four_bits;
+    const PackedForm form = target.shape.form;
+    PackedRows at(form, tensor.columns, from.groups, tensor.rows);
+    if (at.rows < tensor.rows) {
+        at = PackedRows(form, tensor.columns, from.groups, at.rows / place.run * place.run);
+    }
+    if (at.rows < place.run) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED, "cuda: a weight's row of %lld columns",
+                     static_cast<long long>(tensor.columns));
+    }
+    // A multiple of what fills cache lines of the files that have several rows in a word.
+    const int64_t at_once = (kReadBytes / at.code_bytes + 127) / 128 * 128;
+    for (int64_t row = 0; row < tensor.rows; row += at.rows) {
+        const int64_t rows = std::min(at.rows, tensor.rows - row);
+        const int side = turn_;
+        turn_ ^= 1;
+        RETURN_IF_CUDA(cudaEventSynchronize(free_[side]));
+        std::byte *pinned = pinned_[side].data();
+        pool_->parallel_for((rows + at_once - 1) / at_once, [&](int64_t i, int32_t) {
+            const int64_t begin = i * at_once, count = std::min(at_once, rows - begin);
+            auto *bytes = reinterpret_cast<uint8_t *>(pinned);
+            read_codes(tensor, row + begin, count, bytes + begin * at.code_bytes);
+            uint8_t *scales = bytes + at.scales + begin * at.groups * at.scale_bytes;
+            if (is_int4(form)) {
+                read_scales_and_zeros(tensor, row + begin, count, reinterpret_cast<float *>(scales),
+                                      bytes + at.zeros + begin * at.groups);
+            } else {
+                read_scale_bytes(tensor, row + begin, count, scales);
+            }
+        });
+        std::byte *raw = raw_[side].data();
+        RETURN_IF_CUDA(cudaMemcpyAsync(raw, pinned, static_cast<size_t>(at.bytes),
+                                       cudaMemcpyHostToDevice, stream_));
+        RETURN_IF_CUDA(launch_pack(
+            target, source_of(at, form, raw, tensor.columns, from.group_columns, place, row, rows),
+            stream_));
+        RETURN_IF_CUDA(cudaEventRecord(free_[side], stream_));
+    }
+    return {};
+}
+
+Status Sender::make_packed(int64_t rows, int64_t columns, const PackTarget &target,
+                           const PackedPlace &place, cudaStream_t stream) {
+    const PackedForm form = target.shape.form;
+    const int64_t group_columns = scale_columns(form);
+    const int64_t groups = (columns + group_columns - 1) / group_columns;
+    // A multiple of any run.
+    const int64_t most = std::max<int64_t>(64, (kStaging / 2 / columns) / 64 * 64);
+    const PackedRows at(form, columns, groups, std::min(most, rows));
+    const int64_t code_bytes = at.scales;
+    if (made_up_.bytes() < at.bytes) {
+        RETURN_IF_CUDA(cudaStreamSynchronize(stream));
+        made_up_ = {};
+        ASSIGN_OR_RETURN(made_up_, DeviceMemory::create(kStaging, "random weights"));
+        std::vector<uint8_t> random(static_cast<size_t>(kStaging));
+        uint64_t state = 1;
+        for (uint8_t &byte : random) {
+            state = state * 6364136223846793005U + 1442695040888963407U;
+            byte = static_cast<uint8_t>(state >> 56);
+        }
+        RETURN_IF_CUDA(
+            cudaMemcpy(made_up_.data(), random.data(), random.size(), cudaMemcpyHostToDevice));
+    }
+    // Codes deviate by 4.6 in int4, by 2.8 in e2m1.
+    std::vector<float> floats(static_cast<size_t>(is_int4(form) ? at.rows * groups : 0), 0.0044F);
+    std::vector<uint8_t> bytes(static_cast<size_t>(at.bytes - code_bytes),
+                               is_int4(form)               ? 8
+                               : form == PackedForm::mxfp4 ? 120
+                                                           : 0x38);
+    if (!floats.empty()) std::memcpy(bytes.data(), floats.data(), floats.size() * 4);
+    RETURN_IF_CUDA(cudaStreamSynchronize(stream)); // what was there has been packed
+    RETURN_IF_CUDA(cudaMemcpy(made_up_.data() + code_bytes, bytes.data(), bytes.size(),
+                              cudaMemcpyHostToDevice));
+    for (int64_t row = 0; row < rows; row += at.rows) {
+        RETURN_IF_CUDA(launch_pack(target,
+                                   source_of(at, form, made_up_.data(), columns, group_columns,
+                                             place, row, std::min(at.rows, rows - row)),
+                                   stream));
     }
     return {};
 }

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "device/device.h"
+#include "four_bits/pack.h"
 #include "model/model.h"
 #include "step/matrix_form.h"
 
@@ -22,6 +23,12 @@ class Sender {
     Status send(const Tensor &tensor, std::byte *to, DType type, int64_t stride,
                 const Placing &placing);
 
+    // The same, packed with four bits.
+    Status send_packed(const Tensor &tensor, const PackTarget &target, const PackedPlace &place);
+    // Instead, made up: codes at random, of scales with which weights deviate by some 0.02.
+    Status make_packed(int64_t rows, int64_t columns, const PackTarget &target,
+                       const PackedPlace &place, cudaStream_t stream);
+
   private:
     void read_bytes(const std::byte *from, int64_t bytes, std::byte *pinned);
     void read_quantized(const Tensor &tensor, int64_t row, int64_t rows, DType type,
@@ -33,6 +40,7 @@ class Sender {
     DeviceMemory raw_[2];
     Event free_[2];
     int turn_ = 0;
+    DeviceMemory made_up_; // codes, then scales
 };
 
 } // namespace batchllm::cuda

@@ -18,6 +18,7 @@ const char *missing(const Experts &experts) {
     const FeedForward &first = experts.each[0];
     const bool squared = first.activation == Activation::relu_squared;
     if (squared && first.gate) return "a squared ReLU (relu2) of experts' gates";
+    if (first.activation == Activation::xielu) return "experts with xIELU";
     if (!squared && !first.gate) return "experts without a gate other than with relu2";
     for (const FeedForward &expert : experts.each) {
         if (bool(expert.gate) != bool(first.gate)) return "experts of which some have a gate";

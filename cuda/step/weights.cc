@@ -1,11 +1,13 @@
 #include "step/weights.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "backend/gpu/step_buffers.h"
 #include "base/visit.h"
 #include "elementwise/elementwise.h"
 #include "experts/grouped.h"
+#include "four_bits/product.h"
 #include "recurrent/delta.h"
 #include "step/expert_weights.h"
 #include "step/matrix_form.h"
@@ -18,6 +20,10 @@ namespace {
 constexpr int64_t kAlign = 256;
 
 int64_t align(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+const char *name_of(PackedForm form) {
+    return is_int4(form) ? "int4" : form == PackedForm::mxfp4 ? "mxfp4" : "nvfp4";
+}
 
 class Loader {
   public:
@@ -38,6 +44,9 @@ class Loader {
         used_ = 0;
         out->layers.clear();
         out->in_e4m3 = out->widened = out->widened_with_experts = 0;
+        out->packed = out->expanded = 0;
+        out->formats.clear();
+        out->refusals.clear();
         RETURN_IF_ERROR(place(out));
         RETURN_IF_CUDA(cudaStreamSynchronize(stream_));
         return {};
@@ -60,8 +69,10 @@ class Loader {
         out->head = table;
         if (!model_.head) out->head = {};
         if (model_.head && !model_.tied) {
-            RETURN_IF_ERROR(
-                matrix({head_rows, hidden, {{&model_.head.values, 0}}, {}}, &out->head));
+            const MatrixSource source{head_rows, hidden, {{&model_.head.values, 0}}, {}};
+            const auto packing = packing_of(source, out);
+            RETURN_IF_ERROR(packing ? packed(source, *packing, &out->head)
+                                    : matrix(source, &out->head));
         }
         Placing scaled;
         scaled.scale = model_.logits_scale;
@@ -146,7 +157,7 @@ class Loader {
         const int64_t kv_rows = from.kv_layer < 0 ? from.kv_heads * padded : 0;
         const int64_t qkv_rows = first_rows(layer.mixer);
         const bool whole = from.norm_whole;
-        const SplitQueries q(from.q.bias, from, padded, q_rows + 2 * kv_rows);
+        const SplitQueries q(from.q.bias, from.gate.bias, from, padded, q_rows + 2 * kv_rows);
         RETURN_IF_ERROR(norm(from.q_norm, whole ? q_rows : padded, heads_as_rows, &own->q_norm));
         RETURN_IF_ERROR(norm(from.k_norm, whole ? kv_rows : padded, heads_as_rows, &own->k_norm));
         RETURN_IF_ERROR(norm(from.v_norm, padded, heads_as_rows, &own->v_norm));
@@ -191,6 +202,7 @@ class Loader {
         const int64_t up = from->gate ? width : 0, rows = up + width; // where it begins, and all
         RETURN_IF_ERROR(
             vector(rows, {{&from->gate.bias, 0}, {&from->up.bias, up}}, {}, 0, &to->gate_up_bias));
+        RETURN_IF_ERROR(vector(2, {{&from->rise, 0}, {&from->fall, 1}}, {}, 0, &to->curve));
         const bool ends_layer = !model_.layer_inputs;
         const bool scaled_later =
             layer.after_feed_forward || layer.shared() != nullptr || (layer.scalar && ends_layer);
@@ -208,23 +220,53 @@ class Loader {
         const MatrixSource gate_up{
             up + width, hidden, {{&f.gate.values, 0}, {&f.up.values, up}}, {}};
         const MatrixSource down{hidden, width, {{&f.down.values, 0}}, {}};
-        MatrixForm of_qkv = form_of(qkv, false);
+        MatrixForm of_qkv = form_of(qkv, false, all);
+        const MatrixForm of_o = form_of(o, true, all);
         // What experts share a layer with takes rows of the compute type.
-        MatrixForm of_gate_up = sparse ? MatrixForm{} : form_of(gate_up, false);
+        const auto form_of_feed = [&](const MatrixSource &source, bool ends) {
+            return sparse ? MatrixForm{Scaling::none, false, packing_of(source, all)}
+                          : form_of(source, ends, all);
+        };
+        MatrixForm of_gate_up = form_of_feed(gate_up, false);
+        const MatrixForm of_down = form_of_feed(down, true);
+        // Then gate and up can be multiplied and activated in one launch.
+        if (of_gate_up.packing && f.gate && !f.gate.bias && !f.up.bias && width % kGateRows == 0 &&
+            has_packed_ending(f.activation) && of_down.scaling == Scaling::none) {
+            of_gate_up.packing->turns = true;
+        }
         if (layer.parallel && of_qkv.scaling != of_gate_up.scaling) {
             of_qkv = of_gate_up = {}; // they are multiplied with the same rows
         }
         RETURN_IF_ERROR(matrix(qkv, of_qkv, &to->qkv, all));
-        RETURN_IF_ERROR(matrix(o, form_of(o, true), &to->o, all));
-        if (sparse) {
-            for (const MatrixSource *source : {&gate_up, &down}) {
-                if (is_stored_in_e4m3(*source)) ++all->widened_with_experts;
-            }
-            RETURN_IF_ERROR(matrix(gate_up, &to->gate_up));
-            return matrix(down, &to->down);
-        }
+        RETURN_IF_ERROR(matrix(o, of_o, &to->o, all));
+        const int64_t before = all->widened;
         RETURN_IF_ERROR(matrix(gate_up, of_gate_up, &to->gate_up, all));
-        return matrix(down, form_of(down, true), &to->down, all);
+        RETURN_IF_ERROR(matrix(down, of_down, &to->down, all));
+        if (sparse) all->widened_with_experts += std::exchange(all->widened, before) - before;
+        return {};
+    }
+
+    // How a matrix stays in four bits; what does not is counted.
+    template <typename Source> std::optional<Packing>
+    packing_of(const Source &source, DeviceWeights *all, bool has_ending = true) const {
+        if (options_.quantize != Quantize::stored) return std::nullopt;
+        PackedFit fit = packed_fit(model_, source, element_);
+        if (fit.packing && !has_ending) {
+            fit = {std::nullopt, "products in four bits do not have their experts' activation"};
+        }
+        if (fit.refusal != nullptr) {
+            ++all->expanded;
+            if (all->refusals.find(fit.refusal) == std::string::npos) {
+                all->refusals.append(all->refusals.empty() ? "" : ", or ").append(fit.refusal);
+            }
+        }
+        if (!fit.packing) return std::nullopt;
+        ++all->packed;
+        const std::string name = name_of(fit.packing->form);
+        if (all->formats.find(name) == std::string::npos) {
+            all->formats.append(all->formats.empty() ? "" : ", ").append(name);
+        }
+        return fit.packing;
     }
 
     // Whether it is to be quantised here. What a quantised checkpoint leaves out stays as it is.
@@ -233,11 +275,12 @@ class Loader {
                (model_.quantization == nullptr || is_stored_quantised(source));
     }
 
-    MatrixForm form_of(const MatrixSource &source, bool ends) const {
+    MatrixForm form_of(const MatrixSource &source, bool ends, DeviceWeights *all) const {
         // A layer of one thing has no matrices of the other.
         if (options_.quantize == Quantize::none || source.rows == 0 || source.columns == 0) {
             return {};
         }
+        if (const auto packing = packing_of(source, all)) return {Scaling::none, false, packing};
         const auto takes = [&](Scaling scaling) {
             return options_.takes(source.rows, source.columns, scaling, ends);
         };
@@ -280,11 +323,27 @@ class Loader {
             !experts_take_e4m3(hidden, width, from.each[0].activation)) {
             of_gate_up = of_down = {element_};
         }
+        const bool ending = !from.each[0].gate || has_packed_ending(from.each[0].activation);
+        if (auto packing = packing_of(each.gate_up, all, ending)) {
+            packing->turns = bool(from.each[0].gate);
+            of_gate_up = {element_, Scaling::none, false, packing};
+        }
+        if (const auto packing = packing_of(each.down, all)) {
+            of_down = {element_, Scaling::none, false, packing};
+        }
         RETURN_IF_ERROR(matrix(each.gate_up, of_gate_up, &to->gate_up, &to->gate_up_scales, all));
         RETURN_IF_ERROR(matrix(each.down, of_down, &to->down, &to->down_scales, all));
         to->gate_up_scaling = of_gate_up.scaling;
         to->down_scaling = of_down.scaling;
+        to->gate_up_packing = packing_with(of_gate_up, to->gate_up_scales);
+        to->down_packing = packing_with(of_down, to->down_scales);
         return {};
+    }
+
+    static std::optional<Packing> packing_with(const ExpertForm &form, const float *factors) {
+        std::optional<Packing> packing = form.packing;
+        if (packing && packing->form == PackedForm::nvfp4) packing->factors = factors;
+        return packing;
     }
 
     ExpertForm form_of(const ExpertMatrix &matrix) const {
@@ -304,7 +363,7 @@ class Loader {
         *scales = of_to;
         if (form.scaling != Scaling::none) {
             ++all->in_e4m3;
-        } else {
+        } else if (!form.packing) {
             for (size_t e = 0; e < matrix.experts.size(); ++e) {
                 if (is_stored_in_e4m3(matrix.source(e))) ++all->widened_with_experts;
             }
@@ -344,7 +403,36 @@ class Loader {
         return base_ == nullptr ? Status() : fill(source, to, element_);
     }
 
+    // The rows of gate and up, which are the parts' order, may take turns.
+    Status packed(const MatrixSource &source, Packing packing, Matrix *out) {
+        const PackedShape shape{packing.form, static_cast<int32_t>(source.rows),
+                                static_cast<int32_t>(source.columns)};
+        const PackTarget target{shape, element_, static_cast<std::byte *>(take(shape.bytes()))};
+        float *factors = nullptr;
+        if (packing.form == PackedForm::nvfp4) {
+            factors = static_cast<float *>(take(source.rows * 4));
+            packing.factors = factors;
+        }
+        *out = {target.data, source.rows, source.columns, nullptr, Scaling::none, packing};
+        if (base_ == nullptr) return {};
+        if (factors != nullptr) {
+            const std::vector<float> own = packed_factors(source, packing.turns);
+            RETURN_IF_CUDA(cudaMemcpyAsync(factors, own.data(), own.size() * sizeof(float),
+                                           cudaMemcpyHostToDevice, stream_));
+        }
+        for (const MatrixPart &part : source.parts) {
+            const Tensor &tensor = *part.first;
+            if (!tensor) continue;
+            const PackedPlace place = packed_place(source, part, packing.turns);
+            RETURN_IF_ERROR(
+                random_ ? sender_.make_packed(tensor.rows, source.columns, target, place, stream_)
+                        : sender_.send_packed(tensor, target, place));
+        }
+        return {};
+    }
+
     Status matrix(const MatrixSource &source, MatrixForm form, Matrix *out, DeviceWeights *all) {
+        if (form.packing) return packed(source, *form.packing, out);
         if (form.scaling == Scaling::none) {
             if (is_stored_in_e4m3(source)) ++all->widened;
             return matrix(source, out);

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -27,6 +29,7 @@ struct DeviceExperts {
     const void *gate_up = nullptr;         // [experts][2 width, hidden], gate and up taking turns;
                                            // or without a gate [width, hidden]
     const void *down = nullptr;            // [experts][hidden, width]
+    std::optional<Packing> gate_up_packing = {}, down_packing = {}; // of those in four bits
     // Where both are in e4m3, as GroupedScales has them.
     Scaling gate_up_scaling = Scaling::none, down_scaling = Scaling::none;
     const float *gate_up_scales = nullptr, *down_scales = nullptr;
@@ -77,6 +80,7 @@ struct DeviceLayer {
     const float *o_bias = nullptr;                      // [hidden]
     const float *gate_up_bias = nullptr;                // [gate_up.rows]
     const float *down_bias = nullptr;                   // [hidden]
+    const float *curve = nullptr;                       // [2] rise and fall of xielu
     DeviceMixer mixer;
     Matrix qkv;                    // the mixer's first: [first_rows(), hidden]
     Matrix o;                      // and its last: [hidden, last_columns()]
@@ -100,6 +104,10 @@ struct DeviceWeights {
     DeviceNorm input_norm;                 // [LayerInputs::width]
     std::vector<DeviceLayer> layers;
     int64_t in_e4m3 = 0;              // of the layers' matrices
+    int64_t packed = 0;               // of all matrices, those in four bits
+    int64_t expanded = 0;             // of those that the checkpoint has in four bits
+    std::string formats;              // of what is packed: "int4, mxfp4"
+    std::string refusals;             // why others are expanded
     int64_t widened = 0;              // of those that the checkpoint has in e4m3
     int64_t widened_with_experts = 0; // the same, of feed-forwards that have experts
     DeviceMemory memory;              // all of it
@@ -107,12 +115,13 @@ struct DeviceWeights {
     bool scaled() const { return in_e4m3 > 0; }
 };
 
-// Which of the layers' matrices are in e4m3. The embedding, the head and what gives layers their inputs never
-// are.
+// Which of the layers' matrices are in e4m3 or in four bits. The embedding and what gives layers their inputs never
+// are, the head is never in e4m3.
 enum class Quantize : uint8_t {
     none,   // no matrix
     stored, // those that the checkpoint has so, with its own scales
-    fp8,    // those and, of a checkpoint that is not quantised, all: with a scale a row
+    fp8, // in e4m3 those that it has so, and those that it has in four bits; of a checkpoint that is not quantised, all:
+         // with a scale a row
 };
 
 struct LoadOptions {

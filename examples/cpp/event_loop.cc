@@ -7,7 +7,12 @@
 #include <queue>
 #include <thread>
 
-#include "handles.h"
+#include <batchllm/handles.h>
+
+using batchllm::check;
+using batchllm::Engine;
+using batchllm::make;
+using batchllm::Results;
 
 namespace {
 
@@ -53,7 +58,7 @@ void run(const Engine &engine, Inbox *inbox) {
         progress.struct_size = sizeof progress;
         do {
             check(batchllm_step(engine.get(), &progress));
-            Results results = poll(engine);
+            Results results = make(batchllm_poll, engine.get(), 0);
             if (results->count > 0) inbox->push(std::move(results));
         } while (progress.rows_waiting + progress.rows_running > 0);
     } catch (...) {
@@ -76,9 +81,10 @@ const char *name_of(int32_t finish_reason) {
 } // namespace
 
 int main(int argc, char **argv) try {
-    const Engine engine = open_engine(argc > 1 ? argv[1] : ".");
-    batchllm_params params;
-    batchllm_params_init(&params, sizeof params);
+    auto options = batchllm::init(batchllm_engine_options_init);
+    options.model_dir = argc > 1 ? argv[1] : ".";
+    const Engine engine = make(batchllm_engine_create, &options);
+    auto params = batchllm::init(batchllm_params_init);
     params.ignore_eos = 1;
     for (uint64_t tag = 0; tag < 4; ++tag) {
         params.max_tokens = tag == 2 ? 2000 : 8; // row 2 would go on for long

@@ -7,7 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "handles.h"
+#include <batchllm/handles.h>
+
+using batchllm::check;
+using batchllm::Engine;
+using batchllm::make;
+using batchllm::Results;
 
 int main(int argc, char **argv) try {
     const std::array<std::string, 2> prompts = {"Is water wet? Answer:", "Is fire cold? Answer:"};
@@ -26,12 +31,14 @@ int main(int argc, char **argv) try {
         continuation_rows.push_back(static_cast<int64_t>(continuation_offsets.size()) - 1);
     }
 
-    const Engine engine = open_engine(argc > 1 ? argv[1] : ".");
+    auto options = batchllm::init(batchllm_engine_options_init);
+    options.model_dir = argc > 1 ? argv[1] : ".";
+    const Engine engine = make(batchllm_engine_create, &options);
     check(batchllm_add_score_text(engine.get(), prompts.size(), text.data(), offsets.data(),
                                   continuations.data(), continuation_offsets.data(),
                                   continuation_rows.data(), nullptr, nullptr));
     check(batchllm_run(engine.get(), nullptr, nullptr));
-    const Results results = poll(engine);
+    const Results results = make(batchllm_poll, engine.get(), 0);
     for (int64_t i = 0; i < results->count; ++i) {
         if (results->statuses[i] != BATCHLLM_OK) continue;
         const double *scores = results->scores + results->score_offsets[i];

@@ -6,7 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "handles.h"
+#include <batchllm/handles.h>
+
+using batchllm::check;
+using batchllm::Engine;
+using batchllm::make;
+using batchllm::Plan;
 
 namespace {
 
@@ -42,16 +47,12 @@ TextColumn prompts() {
 
 void use_saved_plan(const Engine &engine, const char *path) {
     if (!std::filesystem::exists(path)) return; // the first run
-    batchllm_plan *loaded = nullptr;
-    check(batchllm_plan_load(path, &loaded));
-    const Plan plan(loaded);
+    const Plan plan = make(batchllm_plan_load, path);
     check(batchllm_engine_use_plan(engine.get(), plan.get()));
 }
 
 void save_plan(const Engine &engine, const char *path) {
-    batchllm_plan *made = nullptr;
-    check(batchllm_engine_get_plan(engine.get(), &made));
-    const Plan plan(made);
+    const Plan plan = make(batchllm_engine_get_plan, engine.get());
     batchllm_plan_stats stats;
     stats.struct_size = sizeof stats;
     check(batchllm_plan_get_stats(plan.get(), &stats));
@@ -68,11 +69,12 @@ int main(int argc, char **argv) try {
         return 2;
     }
     const TextColumn column = prompts();
-    batchllm_params params;
-    batchllm_params_init(&params, sizeof params);
+    auto params = batchllm::init(batchllm_params_init);
     params.max_tokens = 16;
 
-    const Engine engine = open_engine(argv[1]);
+    auto options = batchllm::init(batchllm_engine_options_init);
+    options.model_dir = argv[1];
+    const Engine engine = make(batchllm_engine_create, &options);
     use_saved_plan(engine, argv[2]);
     check(batchllm_add_text(engine.get(), column.size(), column.text.data(), column.offsets.data(),
                             nullptr, &params, 1));

@@ -52,6 +52,7 @@ batchllm_prediction as_struct(const Prediction &prediction, size_t devices) {
     full.kv_pages_total = stats.kv_pages_total;
     full.kv_page_bytes = stats.kv_page_bytes;
     full.saving_ratio = stats.saving_ratio;
+    full.common_prefix_cost = prediction.common_prefix_cost;
     full.seconds = stats.backend_seconds;
     full.linear_seconds = prediction.parts.linear;
     full.attention_seconds = prediction.parts.attention;

@@ -1,7 +1,5 @@
 // batchllm_report_*: what a job did, as a page.
-#include <cinttypes>
 #include <cmath>
-#include <limits>
 
 #include "api/boundary.h"
 #include "api/engine.h"

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <cstring>
 #include <new>
 
 #include "api/boundary.h"

@@ -1,7 +1,5 @@
 #include "cli/command_line.h"
 
-#include <cmath>
-#include <cstdio>
 #include <map>
 #include <optional>
 #include <utility>
@@ -25,8 +23,6 @@ const std::map<std::string, int32_t> enlarge_names = {{"none", BATCHLLM_ENLARGE_
                                                       {"optimal", BATCHLLM_ENLARGE_OPTIMAL},
                                                       {"paper", BATCHLLM_ENLARGE_PAPER}};
 const std::map<std::string, int32_t> level_names = {{"auto", 0}, {"1", 1}, {"2", 2}};
-const std::map<std::string, int32_t> order_names = {{"decode-first", BATCHLLM_ORDER_DECODE_FIRST},
-                                                    {"arrival", BATCHLLM_ORDER_ARRIVAL}};
 const std::map<std::string, int32_t> fields_names = {{"given", BATCHLLM_FIELDS_GIVEN},
                                                      {"reorder", BATCHLLM_FIELDS_REORDER}};
 const std::map<std::string, int32_t> log_names = {{"error", BATCHLLM_LOG_ERROR},
@@ -131,7 +127,6 @@ CLI::App *add_run(CLI::App *app, RunOptions *options) {
     run->add_flag("--force", options->force, "overwrite an existing output")->excludes(resume);
     add_engine(run, &options->engine);
     add_prediction(run, &options->prediction);
-    add_named(run, "--order", &options->order, order_names, "order of groups (decode-first)");
     run->add_option("--seed", options->seed, "mixed into every row's random numbers (0)");
     add_size(run, "--window-tokens", &options->window_tokens, 1,
              "prompt tokens read, planned and kept in memory at a time (32M)");
@@ -181,15 +176,6 @@ CLI::App *add_inspect(CLI::App *app, InspectOptions *options) {
     inspect->add_option("--groups", options->groups, "how many groups to list (10)")
         ->check(CLI::Range(int64_t{0}, INT64_MAX).description(""))
         ->type_name("N");
-    add_report(inspect, &options->report);
-    add_prediction(inspect, &options->prediction);
-    add_whole(inspect, "--max-tokens", &options->max_tokens, 1,
-              "tokens that each row is predicted to generate (128)");
-    inspect
-        ->add_option("--model,-m", options->model,
-                     "model directory or tokenizer.json: the report shows words if the plan "
-                     "holds the rows' tokens")
-        ->type_name("DIR");
     return inspect;
 }
 
@@ -212,6 +198,13 @@ CLI::App *add_tokenize(CLI::App *app, TokenizeOptions *options) {
     return tokenize;
 }
 
+CLI::App *add_demo(CLI::App *app, DemoOptions *options) {
+    CLI::App *demo =
+        app->add_subcommand("demo", "run a small model, installed with the program, on 300 rows");
+    demo->add_option("--backend", options->backend, "auto, cpu or cuda (auto)")->type_name("NAME");
+    return demo;
+}
+
 // Shown at the end of --help.
 void add_examples(CLI::App *app, CLI::App *run, CLI::App *plan, CLI::App *inspect,
                   CLI::App *tokenize) {
@@ -229,7 +222,7 @@ void add_examples(CLI::App *app, CLI::App *run, CLI::App *plan, CLI::App *inspec
     plan->footer("Examples:\n" + plans + "\n" + plans + " --device h200 --max-tokens 100\n" +
                  plans + " --previous old.plan");
     inspect->footer("Examples:\n  batchllm inspect rows.plan\n"
-                    "  batchllm inspect rows.plan --report plan.html --model ./model");
+                    "  batchllm inspect rows.plan --json --groups 100");
     tokenize->footer(
         "Examples:\n  echo '{\"text\": \"a text\"}' | batchllm tokenize --model ./model\n"
         "  echo '{\"tokens\": [1, 2]}' | batchllm tokenize --model ./model --decode");
@@ -254,16 +247,18 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     PlanCommandOptions plan_options;
     InspectOptions inspect_options;
     TokenizeOptions tokenize_options;
+    DemoOptions demo_options;
     CLI::App *run = add_run(&app, &run_options);
     CLI::App *plan = add_plan(&app, &plan_options);
     CLI::App *inspect = add_inspect(&app, &inspect_options);
     CLI::App *tokenize = add_tokenize(&app, &tokenize_options);
+    CLI::App *demo = add_demo(&app, &demo_options);
     add_examples(&app, run, plan, inspect, tokenize);
     const std::string first = argc > 1 ? argv[1] : "-";
     if (first[0] != '-' && first != "run" && first != "plan" && first != "inspect" &&
-        first != "tokenize") {
+        first != "tokenize" && first != "demo") {
         return report(std::string("no command \"").append(first) +
-                      "\": there are run, plan, inspect and tokenize");
+                      "\": there are run, plan, inspect, tokenize and demo");
     }
     try {
         app.parse(argc, argv);
@@ -298,6 +293,7 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     if (app.got_subcommand(plan)) return plan_command(plan_options, interrupted);
     if (app.got_subcommand(inspect)) return inspect_command(inspect_options);
     if (app.got_subcommand(tokenize)) return tokenize_command(tokenize_options, interrupted);
+    if (app.got_subcommand(demo)) return demo_command(demo_options, interrupted);
     return exit_fatal;
 }
 

@@ -62,7 +62,6 @@ struct RunOptions {
     std::string output;
     bool resume = false;
     bool force = false;
-    int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
     uint64_t seed = 0;
     int64_t window_tokens = int64_t{32} << 20;
     int64_t window_rows = int64_t{256} << 10;
@@ -88,13 +87,8 @@ struct PlanCommandOptions {
 
 struct InspectOptions {
     std::string path;
-    EngineChoice engine;
-    PredictionChoice prediction;
-    int32_t max_tokens = 128; // per row, for the prediction
     bool json = false;
     int64_t groups = 10; // how many are listed, largest first
-    std::string report;
-    std::string model; // directory or tokenizer.json, for the words in the report; empty: none
 };
 
 struct TokenizeOptions {
@@ -107,11 +101,16 @@ struct TokenizeOptions {
     int64_t max_line_bytes = int64_t{256} << 20;
 };
 
+struct DemoOptions {
+    std::string backend = "auto";
+};
+
 // interrupted: set by SIGINT and SIGTERM.
 int run_command(const RunOptions &options, const std::atomic<bool> &interrupted);
 int plan_command(const PlanCommandOptions &options, const std::atomic<bool> &interrupted);
 int inspect_command(const InspectOptions &options);
 int tokenize_command(const TokenizeOptions &options, const std::atomic<bool> &interrupted);
+int demo_command(const DemoOptions &options, const std::atomic<bool> &interrupted);
 
 // Prints "batchllm: message" on stderr and returns exit_fatal.
 int report(const std::string &message);

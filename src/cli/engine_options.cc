@@ -35,8 +35,9 @@ void add_engine(CLI::App *app, EngineChoice *choice) {
     app->add_option("--devices", choice->devices, "device numbers, such as 0,1 (0)");
     app->add_option("--compute-type", choice->compute_type, "auto, bf16, f16 or f32 (auto)");
     app->add_option("--quantize", choice->quantize,
-                    "fp8: compute all layers in fp8 (cuda); stored: those that the checkpoint "
-                    "has in fp8; none: none of them (stored)")
+                    "stored: weights as the checkpoint has them, in fp8 or four bits, where the "
+                    "device has such products; fp8: compute all layers in fp8 (cuda); none: all "
+                    "in the compute type (stored)")
         ->check(CLI::IsMember({"none", "stored", "fp8"}).description(""))
         ->type_name("none|stored|fp8");
     app->add_option("--kv-type", choice->kv_type,

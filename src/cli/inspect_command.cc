@@ -6,10 +6,7 @@
 #include "cli/api.h"
 #include "cli/commands.h"
 #include "cli/json_text.h"
-#include "cli/output_paths.h"
 #include "cli/plan_text.h"
-#include "cli/prediction.h"
-#include "cli/report_file.h"
 
 namespace batchllm::cli {
 namespace {
@@ -44,28 +41,7 @@ Result<std::vector<GroupSummary>> largest_groups(const batchllm_plan *plan, int6
     return groups;
 }
 
-Status write_inspect_report(const InspectOptions &options, const batchllm_plan *plan,
-                            const batchllm_prediction &predicted) {
-    ASSIGN_OR_RETURN(ReportFile file, ReportFile::open(options.report));
-    if (!file.wanted()) return {};
-    TokenizerHandle tokenizer;
-    if (!options.model.empty()) {
-        batchllm_tokenizer *created = nullptr;
-        RETURN_IF_ERROR(call_status(batchllm_tokenizer_create(options.model.c_str(), &created)));
-        tokenizer.reset(created);
-    }
-    RETURN_IF_ERROR(call_status(
-        batchllm_report_add_plan(file.handle(), plan, nullptr, nullptr, tokenizer.get())));
-    if (predicted.rows > 0) {
-        RETURN_IF_ERROR(call_status(batchllm_report_add_prediction(file.handle(), &predicted)));
-    }
-    RETURN_IF_ERROR(file.add_fact("Plan", options.path));
-    return file.write("Plan: " + heading_of(options.path), {});
-}
-
 Status inspect(const InspectOptions &options) {
-    const NamedPath outputs[] = {{"--report", options.report}};
-    RETURN_IF_ERROR(check_output_paths({options.path, options.model, {}, ""}, outputs));
     batchllm_plan *loaded = nullptr;
     RETURN_IF_ERROR(call_status(batchllm_plan_load(options.path.c_str(), &loaded)));
     const PlanHandle plan(loaded);
@@ -73,20 +49,11 @@ Status inspect(const InspectOptions &options) {
     ASSIGN_OR_RETURN(const std::vector<GroupSummary> groups,
                      largest_groups(loaded, options.groups));
     ASSIGN_OR_RETURN(const batchllm_plan_advice advice, plan_advice(loaded));
-    batchllm_prediction predicted = {};
-    if (!options.prediction.device.empty()) {
-        InputOptions in;
-        in.model = options.model;
-        in.sampling.max_tokens = options.max_tokens;
-        ASSIGN_OR_RETURN(predicted, predict_plan(loaded, in, options.engine, options.prediction));
-    }
-    RETURN_IF_ERROR(write_inspect_report(options, loaded, predicted));
     std::string text;
     if (options.json) {
         JsonObject object(&text);
         append_plan_stats(&object, stats);
         if (advice.kind != BATCHLLM_ADVICE_NONE) object.field("advice", advice.text);
-        if (predicted.rows > 0) append_prediction(&object, &text, predicted);
         object.key("largest_groups");
         text += '[';
         for (size_t i = 0; i < groups.size(); ++i) {
@@ -105,7 +72,6 @@ Status inspect(const InspectOptions &options) {
         text += '\n';
     } else {
         text = describe(stats);
-        if (predicted.rows > 0) text += prediction_text(predicted);
         if (advice.kind != BATCHLLM_ADVICE_NONE) {
             text += "advice          " + std::string(advice.text) + "\n";
         }

@@ -31,6 +31,10 @@ void handle_signals() {
     ::signal(SIGXFSZ, SIG_IGN);
 }
 
+// Before the initialisers of the shared libraries, which take milliseconds: a signal during them
+// would end the program as if it had no handlers.
+[[gnu::used, gnu::section(".preinit_array")]] void (*const before_initialisers)() = handle_signals;
+
 // If descriptor 0, 1 or 2 is closed at the start (by a daemon or cron), the first file to be opened
 // would get its number, and printed text would end up in that file. So /dev/null takes its place,
 // opened so that reading from stdin and writing to stdout and stderr fail as before.
@@ -46,7 +50,6 @@ bool keep_standard_descriptors() {
 
 int main(int argc, char **argv) try {
     if (!keep_standard_descriptors()) return batchllm::cli::exit_fatal;
-    handle_signals();
     return batchllm::cli::run_command_line(argc, argv, interrupted);
 } catch (...) {
     return batchllm::cli::report_exception();

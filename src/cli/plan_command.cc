@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <numeric>
 #include <set>
 #include <span>
 #include <tuple>
@@ -145,7 +144,8 @@ Status make_plan_file(const PlanCommandOptions &options, const std::atomic<bool>
     std::vector<NamedPath> read = options.in.files;
     read.push_back({"--previous", options.previous == options.output ? "" : options.previous});
     RETURN_IF_ERROR(check_output_paths({options.in.input, options.in.model, read, ""}, outputs));
-    RETURN_IF_ERROR(check_prediction(options.in, options.engine, options.prediction));
+    ASSIGN_OR_RETURN(const double common_prefix_cost,
+                     check_prediction(options.in, options.engine, options.prediction));
     ASSIGN_OR_RETURN(const TokenizerHandle tokenizer, open_tokenizer(options));
     RowReaderOptions row_options;
     row_options.defaults = std::make_shared<SamplingOptions>(options.in.sampling);
@@ -162,8 +162,7 @@ Status make_plan_file(const PlanCommandOptions &options, const std::atomic<bool>
     windows.keep_plan_tokens = options.self_contained;
     windows.enlarge = options.in.enlarge;
     windows.levels = options.in.levels;
-    ASSIGN_OR_RETURN(windows.common_prefix_cost,
-                     described_common_prefix_cost(options.in, options.engine, options.prediction));
+    windows.common_prefix_cost = common_prefix_cost;
     windows.previous_plan = options.previous;
     windows.model = options.in.model;
     WindowBuilder builder(&input, std::move(row_options), std::move(windows), tokenizer.get(),

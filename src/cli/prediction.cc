@@ -48,28 +48,6 @@ batchllm_engine_options engine_options_of(const InputOptions &in, const EngineCh
     return options;
 }
 
-Result<double> described_common_prefix_cost(const InputOptions &in, const EngineChoice &engine,
-                                            const PredictionChoice &choice) {
-    if (in.model.empty() || in.levels != 0) return 0.0;
-    const bool named = !choice.device.empty() && choice.device != "here";
-    const std::string device = "device=" + (named ? choice.device : "h200");
-    EngineChoice any; // the returned options point into it
-    any.reproducible = named && engine.reproducible;
-    batchllm_engine_options options = engine_options_of(in, any);
-    options.backend = "sim";
-    options.backend_options = device.c_str();
-    batchllm_engine *made = nullptr;
-    const Status status = call_status(batchllm_engine_create(&options, &made));
-    if (is_failure_of_process(status.code())) return status;
-    if (!status.ok()) return 0.0;
-    batchllm_info info = {};
-    info.struct_size = sizeof info;
-    const Status asked = call_status(batchllm_engine_info(made, 0, &info));
-    batchllm_engine_destroy(made);
-    RETURN_IF_ERROR(asked);
-    return info.common_prefix_cost;
-}
-
 Result<batchllm_prediction> predict_window(const Window &window, const InputOptions &in,
                                            const EngineChoice &engine,
                                            const PredictionChoice &choice) {
@@ -96,30 +74,23 @@ Result<batchllm_prediction> predict_window(const Window &window, const InputOpti
     return predicted;
 }
 
-Result<batchllm_prediction> predict_plan(const batchllm_plan *plan, const InputOptions &in,
-                                         const EngineChoice &engine,
-                                         const PredictionChoice &choice) {
-    RETURN_IF_ERROR(need_model(in));
-    ParameterViews pointers;
-    const batchllm_params params = view_params(in.sampling, &pointers);
-    batchllm_prediction predicted = {};
-    predicted.struct_size = sizeof predicted;
-    const batchllm_engine_options options = engine_options_of(in, engine);
-    const batchllm_predict_options predicting = options_of(choice);
-    RETURN_IF_ERROR(call_status(batchllm_plan_predict(plan, nullptr, nullptr, &params, 1, &options,
-                                                      &predicting, &predicted)));
-    return predicted;
-}
-
-Status check_prediction(const InputOptions &in, const EngineChoice &engine,
-                        const PredictionChoice &choice) {
-    if (choice.device.empty()) return {};
+Result<double> check_prediction(const InputOptions &in, const EngineChoice &engine,
+                                const PredictionChoice &choice) {
+    const bool chosen = !choice.device.empty();
+    if (!chosen && in.model.empty()) return 0.0;
     const int64_t offsets[] = {0};
     batchllm_plan *empty = nullptr;
     RETURN_IF_ERROR(
         call_status(batchllm_plan_create(0, nullptr, offsets, nullptr, nullptr, nullptr, &empty)));
-    const PlanHandle plan(empty);
-    return predict_plan(empty, in, engine, choice).status();
+    Window window;
+    window.plan.reset(empty);
+    EngineChoice any; // weights in 16 bits, which every model can be predicted with
+    any.backend_options = "quantize=none";
+    const Result<batchllm_prediction> nothing = predict_window(
+        window, in, chosen ? engine : any, chosen ? choice : PredictionChoice{.device = "h200"});
+    if (nothing.ok()) return nothing->common_prefix_cost;
+    if (chosen || is_failure_of_process(nothing.status().code())) return nothing.status();
+    return 0.0;
 }
 
 void append_prediction(JsonObject *object, std::string *out, const batchllm_prediction &of) {

@@ -14,26 +14,18 @@ namespace batchllm::cli {
 batchllm_engine_options engine_options_of(const InputOptions &in, const EngineChoice &choice);
 batchllm_engine_options engine_options_of(const InputOptions &in, EngineChoice &&choice) = delete;
 
-// batchllm_plan_options.common_prefix_cost on the named device. If none is named, and for "here", on an
-// H200, where common prefixes cost most, so that the plan suits any device. 0 without a model, for
-// a model that cannot be predicted, and for reproducible steps on a named GPU.
-Result<double> described_common_prefix_cost(const InputOptions &in, const EngineChoice &engine,
-                                            const PredictionChoice &choice);
-
 // For the rows of a window, as in its plan. A scored row counts as its prompt and one generated
 // token.
 Result<batchllm_prediction> predict_window(const Window &window, const InputOptions &in,
                                            const EngineChoice &engine,
                                            const PredictionChoice &choice);
-// For a plan that contains its rows' tokens.
-Result<batchllm_prediction> predict_plan(const batchllm_plan *plan, const InputOptions &in,
-                                         const EngineChoice &engine,
-                                         const PredictionChoice &choice);
 
-// Checks, before any other work, that the device and the model exist, and measures "here". OK if
-// nothing is to be predicted.
-Status check_prediction(const InputOptions &in, const EngineChoice &engine,
-                        const PredictionChoice &choice);
+// Checks, before any other work, that the device and the model exist, and measures "here". The
+// result is batchllm_plan_options.common_prefix_cost there. If no device is chosen, it is that of an
+// H200, where common prefixes cost most, so that the plan suits any device; 0 without a model, and
+// for one that cannot be predicted.
+Result<double> check_prediction(const InputOptions &in, const EngineChoice &engine,
+                                const PredictionChoice &choice);
 
 // As the member "predicted".
 void append_prediction(JsonObject *object, std::string *out, const batchllm_prediction &of);

@@ -4,7 +4,6 @@
 #include <new>
 #include <optional>
 #include <span>
-#include <type_traits>
 
 #include "cli/json_text.h"
 #include "cli/row_constraint.h"

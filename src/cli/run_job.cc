@@ -55,7 +55,6 @@ Status RunJob::create_engine() {
         tokenizer_.reset(tokenizer);
     }
     batchllm_engine_options options = engine_options_of(options_.in, options_.engine);
-    options.order = options_.order;
     options.log_level = options_.log_level;
     options.log = log_to_stderr;
     options.log_user = &bar_;
@@ -98,7 +97,7 @@ Status RunJob::run(LineReader input) {
                       " output lines were not in the state file; their rows are run again");
     }
     // A device must be measured before the engine takes its memory.
-    RETURN_IF_ERROR(check_prediction(options_.in, options_.engine, options_.prediction));
+    RETURN_IF_ERROR(check_prediction(options_.in, options_.engine, options_.prediction).status());
     RETURN_IF_ERROR(create_engine());
     if (!options_.plan.empty()) {
         RETURN_IF_ERROR(load_previous_plan(options_.plan, tokenizer_.get()).status());
@@ -122,7 +121,6 @@ Status RunJob::run(LineReader input) {
     windows.tokens = options_.window_tokens;
     windows.rows = options_.window_rows;
     windows.threads = options_.in.threads;
-    windows.order = options_.order;
     windows.enlarge = options_.in.enlarge;
     windows.levels = options_.in.levels;
     batchllm_info info = {};

@@ -2,7 +2,6 @@
 
 #include <functional>
 #include <map>
-#include <span>
 
 #include "cli/option_files.h"
 #include "cli/option_kinds.h"

@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <new>
 #include <unistd.h>
 
 #include "cli/api.h"

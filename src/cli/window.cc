@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <iterator>
-#include <system_error>
 
 #include "base/file.h"
 #include "cli/plan_text.h"
@@ -360,7 +359,6 @@ Status WindowBuilder::plan(Window *window) {
     options.enlarge = options_.enlarge;
     options.levels = options_.levels;
     options.common_prefix_cost = options_.common_prefix_cost;
-    options.order = options_.order;
     options.self_contained = options_.keep_plan_tokens ? 1 : 0;
     if (tokenizer_ != nullptr) {
         options.tokenizer_fingerprint = batchllm_tokenizer_fingerprint(tokenizer_);

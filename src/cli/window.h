@@ -29,7 +29,6 @@ struct WindowOptions {
     int64_t tokens = int64_t{32} << 20; // prompt tokens
     int64_t rows = int64_t{256} << 10;
     int32_t threads = 0; // for tokenizing
-    int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
     bool keep_plan_tokens = false;
     int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
     int32_t levels = 0;

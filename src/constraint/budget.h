@@ -15,8 +15,14 @@ class Budget {
   public:
     // states: over all intermediate automata, including discarded ones. work: transitions examined,
     // about a hundred million per second.
-    explicit Budget(int64_t states = int64_t{1} << 19, int64_t work = int64_t{1} << 28)
+    explicit Budget(int64_t states = kStates, int64_t work = kWork)
         : states_(states), states_left_(states), work_left_(work) {}
+    // A part of the usual budget. *spent becomes true if the budget, or a copy of it, is spent.
+    static Budget part(int64_t divisor, bool *spent) {
+        Budget made(kStates / divisor, kWork / divisor);
+        made.spent_ = spent;
+        return made;
+    }
 
     // BATCHLLM_ERROR_UNSUPPORTED once the budget is spent.
     Status spend_states(int64_t count) {
@@ -29,11 +35,14 @@ class Budget {
     }
 
   private:
+    static constexpr int64_t kStates = int64_t{1} << 19;
+    static constexpr int64_t kWork = int64_t{1} << 28;
     Status exhausted() const;
 
     int64_t states_;
     int64_t states_left_;
     int64_t work_left_;
+    bool *spent_ = nullptr;
 };
 
 } // namespace batchllm

@@ -1,6 +1,5 @@
 #include "constraint/lark_terminal.h"
 
-#include <iterator>
 #include <vector>
 
 #include "text/utf8.h"

@@ -1,8 +1,6 @@
 #include "constraint/nfa.h"
 
 #include <algorithm>
-#include <bitset>
-#include <string>
 #include <unordered_map>
 #include <utility>
 

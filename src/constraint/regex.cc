@@ -3,7 +3,6 @@
 #include "constraint/regex.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 
 #include "constraint/regex_tree.h"

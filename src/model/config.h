@@ -91,7 +91,9 @@ struct RopeDefaults {
     double part = 1;           // share of a head that rotates
     bool partial = false;      // "partial_rotary_factor" is known
     bool proportional = false; // the rope type "proportional" is known
+    bool alpha = false;        // the rope type "dynamic" with "alpha" is known: another base
     bool pairs = false;
+    bool mscales = false; // longrope's scale is "short_mscale" or "long_mscale"
     // "original_max_position_embeddings" if the top level has none; 0: that of the object, else the
     // longest request.
     int64_t original_positions = 0;
@@ -165,9 +167,23 @@ Result<ExpertCounts> read_expert_counts(const JsonValue &config,
                                         std::initializer_list<std::string_view> keys, int32_t all,
                                         int32_t chosen, const Model &model,
                                         const char *chosen_key = "num_experts_per_tok");
+// What that checks, for families that read them otherwise.
+Status check_experts(const JsonValue &config, std::initializer_list<std::string_view> keys,
+                     const ExpertCounts &counts, const Model &model, const char *chosen_key);
 // A sigmoid router with groups of experts ("n_group", "topk_group") and a scale
-// ("routed_scaling_factor"), as in several families.
-Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts);
+// ("routed_scaling_factor"), as in several families; `otherwise`: the defaults.
+Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts,
+                                   Router otherwise);
+// The experts of DeepSeek V3 and those after it: such a router with a correction, and shared experts;
+// the first layers are dense. The numbers are defaults.
+struct GroupedExperts {
+    ExpertCounts counts;
+    int32_t width = 0;
+    int32_t shared = 1; // experts
+    int32_t dense = 0;  // layers
+    Router router;
+};
+Status set_grouped_experts(const JsonValue &config, const GroupedExperts &defaults, Model *model);
 // A feed-forward with a gate: `prefix`gate_proj, up_proj, down_proj.
 FeedForward named_feed_forward(const std::string &prefix, int32_t width, int64_t hidden);
 

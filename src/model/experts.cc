@@ -36,13 +36,19 @@ Result<ExpertCounts> read_expert_counts(const JsonValue &config,
         ASSIGN_OR_RETURN(counts.all, read_count(config, key, all, most_experts));
         break;
     }
-    RETURN_IF_ERROR(check_all(config, keys, counts.all, model.layers.size()));
     ASSIGN_OR_RETURN(counts.chosen, read_count(config, chosen_key, chosen, most_experts));
-    if (counts.chosen <= counts.all) return counts;
+    RETURN_IF_ERROR(check_experts(config, keys, counts, model, chosen_key));
+    return counts;
+}
+
+Status check_experts(const JsonValue &config, std::initializer_list<std::string_view> keys,
+                     const ExpertCounts &counts, const Model &model, const char *chosen_key) {
+    RETURN_IF_ERROR(check_all(config, keys, counts.all, model.layers.size()));
+    if (counts.chosen <= counts.all) return {};
     const std::string all_of_them = "there are " + std::to_string(counts.all) + " experts";
     if (const auto given = config.given(chosen_key)) return given->fail(all_of_them);
     return config.fail(all_of_them + ", and " + chosen_key + ", which is not given, is " +
-                       std::to_string(chosen));
+                       std::to_string(counts.chosen));
 }
 
 void set_experts(const std::string &prefix, const ExpertsShape &shape, Router router,
@@ -76,16 +82,18 @@ SharedExperts &add_shared_expert(FeedForward shared, Layer *layer) {
     return layer->feed.emplace<SharedExperts>(std::move(both));
 }
 
-Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts) {
-    Router router;
+Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts,
+                                   Router otherwise) {
+    Router router = std::move(otherwise);
     router.kind = RouterKind::sigmoid;
     router.chosen = counts.chosen;
-    ASSIGN_OR_RETURN(router.normalised, read_flag(config, "norm_topk_prob", true));
+    ASSIGN_OR_RETURN(router.normalised, read_flag(config, "norm_topk_prob", router.normalised));
     ASSIGN_OR_RETURN(const double scale,
-                     read_number(config, "routed_scaling_factor", 1, 1e-9, 1e9));
+                     read_number(config, "routed_scaling_factor", router.scale, 1e-9, 1e9));
     router.scale = static_cast<float>(scale);
-    ASSIGN_OR_RETURN(router.groups, read_count(config, "n_group", 1, counts.all));
-    ASSIGN_OR_RETURN(router.chosen_groups, read_count(config, "topk_group", 1, router.groups));
+    ASSIGN_OR_RETURN(router.groups, read_count(config, "n_group", router.groups, counts.all));
+    ASSIGN_OR_RETURN(router.chosen_groups,
+                     read_count(config, "topk_group", router.chosen_groups, router.groups));
     const int32_t of_group = counts.all / router.groups;
     if (of_group * router.groups != counts.all || (router.groups > 1 && of_group < 2) ||
         router.chosen_groups * of_group < router.chosen) {
@@ -95,6 +103,31 @@ Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &
                   std::to_string(router.chosen) + " of them are chosen");
     }
     return router;
+}
+
+Status set_grouped_experts(const JsonValue &config, const GroupedExperts &defaults, Model *model) {
+    ASSIGN_OR_RETURN(const ExpertCounts counts,
+                     read_expert_counts(config, {"n_routed_experts", "num_local_experts"},
+                                        defaults.counts.all, defaults.counts.chosen, *model));
+    ASSIGN_OR_RETURN(const Router router, read_grouped_router(config, counts, defaults.router));
+    ExpertsShape experts;
+    experts.count = counts.all;
+    ASSIGN_OR_RETURN(experts.width,
+                     read_count(config, "moe_intermediate_size", defaults.width, 1 << 20));
+    ASSIGN_OR_RETURN(const int32_t shared,
+                     read_count(config, "n_shared_experts", defaults.shared, 64));
+    ASSIGN_OR_RETURN(const int32_t dense,
+                     read_count_or_zero(config, "first_k_dense_replace", defaults.dense, 4096));
+    for (size_t i = static_cast<size_t>(dense); i < model->layers.size(); ++i) {
+        const std::string prefix = layer_prefix(i) + "mlp.";
+        Layer &layer = model->layers[i];
+        set_experts(prefix, experts, router, model->hidden, &layer);
+        set_correction(prefix + "gate.e_score_correction_bias", &layer);
+        add_shared_expert(
+            named_feed_forward(prefix + "shared_experts.", shared * experts.width, model->hidden),
+            &layer);
+    }
+    return {};
 }
 
 } // namespace batchllm

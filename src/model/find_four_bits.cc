@@ -43,6 +43,10 @@ class Finder {
         case FourBitForm::mxfp4_experts:
             RETURN_IF_ERROR(find_mxfp4());
             break;
+        case FourBitForm::packed_nvfp4:
+        case FourBitForm::nvfp4:
+            RETURN_IF_ERROR(find_nvfp4());
+            break;
         case FourBitForm::awq:
             RETURN_IF_ERROR(find_awq());
             break;
@@ -152,7 +156,11 @@ class Finder {
                          groups.file, printable(name).c_str(), static_cast<long long>(c), group,
                          static_cast<long long>(found_.groups));
         }
-        found_.group_of = groups.data;
+        for (int64_t c = 0; c < found_.columns; ++c) { // in order, after all: nothing to look up
+            if (word_at(groups.data, c) == c / found_.group_columns) continue;
+            found_.group_of = groups.data;
+            break;
+        }
         return {};
     }
 
@@ -247,7 +255,7 @@ class Finder {
             shape.back() = found_.columns / 2;
         }
         ASSIGN_OR_RETURN(const StoredPart blocks, part(name, "U8", shape));
-        found_.floats = true;
+        found_.kind = FourBitKind::mxfp4;
         found_.row_bytes = found_.columns / 2;
         found_.codes = blocks.data;
         found_.scales = scales.data;
@@ -256,6 +264,52 @@ class Finder {
             const auto exponent = std::to_integer<uint8_t>(scales.data[i]);
             if (exponent <= 252) continue;
             return refuse_scale(scales, i, e8m0_to_float(exponent), "at most 2^125");
+        }
+        for (int64_t r = 0; r < tensor_.rows; ++r) { // its own alone, of a stack
+            const std::byte *row =
+                scales.data + (tensor_.first_row + r * tensor_.row_step) * found_.groups;
+            for (int64_t g = 0; g < found_.groups; ++g) {
+                found_.largest_power =
+                    std::max(found_.largest_power, std::to_integer<uint8_t>(row[g]));
+            }
+        }
+        return {};
+    }
+
+    // [rows, columns / 2] bytes, a scale in e4m3 per 16 columns, and one of the whole tensor, by which elements are
+    // multiplied (ModelOpt) or divided (compressed-tensors).
+    Status find_nvfp4() {
+        const bool packed = scheme_.four_bits == FourBitForm::packed_nvfp4;
+        const std::string name = four_bits_name(tensor_, scheme_);
+        if (found_.columns % 16 != 0) {
+            return error(BATCHLLM_ERROR_UNSUPPORTED,
+                         "%s: tensor %s would have %lld columns, which blocks of 16 do not divide",
+                         find_(name)->file, printable(name).c_str(),
+                         static_cast<long long>(found_.columns));
+        }
+        ASSIGN_OR_RETURN(const StoredPart codes,
+                         part(name, "U8", {found_.rows, found_.columns / 2}));
+        ASSIGN_OR_RETURN(const StoredPart scales, part(module_ + ".weight_scale", "F8_E4M3",
+                                                       {found_.rows, found_.groups}));
+        const std::string whole = module_ + (packed ? ".weight_global_scale" : ".weight_scale_2");
+        const auto stored = find_(whole);
+        const bool scalar = stored && stored->stored->shape.empty();
+        ASSIGN_OR_RETURN(const StoredPart factor, part(whole, "F32", scalar ? Shape{} : Shape{1}));
+        float value;
+        std::memcpy(&value, factor.data, sizeof value);
+        found_.factor = packed ? 1 / value : value;
+        // Elements are up to 6 * 448 times it.
+        if (!(value > 0) || !(found_.factor > 0) || !std::isfinite(found_.factor * 4096)) {
+            return refuse_scale(factor, 0, value, "above 0 and finite");
+        }
+        found_.kind = FourBitKind::nvfp4;
+        found_.row_bytes = found_.columns / 2;
+        found_.codes = codes.data;
+        found_.scales = scales.data;
+        for (int64_t i = 0; scales.is_new && i < found_.rows * found_.groups; ++i) {
+            const auto scale = std::to_integer<uint8_t>(scales.data[i]);
+            if ((scale & 0x7F) != 0x7F) continue;
+            return refuse_scale(scales, i, e4m3_to_float(scale), "a number");
         }
         return {};
     }
@@ -274,8 +328,11 @@ std::string four_bits_name(const Tensor &tensor, const ScaleScheme &scheme) {
     if (scheme.four_bits == FourBitForm::mxfp4_experts) return tensor.name + "_blocks";
     const bool words =
         scheme.four_bits == FourBitForm::awq || scheme.four_bits == FourBitForm::gptq;
+    const bool plain = scheme.four_bits == FourBitForm::nvfp4;
     return tensor.name.substr(0, tensor.name.rfind(".weight")) +
-           (words ? ".qweight" : ".weight_packed");
+           (words   ? ".qweight"
+            : plain ? ".weight"
+                    : ".weight_packed");
 }
 
 Result<std::shared_ptr<const FourBits>>

@@ -94,12 +94,17 @@ void unpack(const FourBits &from, Block *block) {
 }
 
 float scale_at(const FourBits &from, int64_t index) {
-    if (from.floats) return e8m0_to_float(std::to_integer<uint8_t>(from.scales[index]));
+    if (from.kind == FourBitKind::mxfp4) {
+        return e8m0_to_float(std::to_integer<uint8_t>(from.scales[index]));
+    }
+    if (from.kind == FourBitKind::nvfp4) {
+        return e4m3_to_float(std::to_integer<uint8_t>(from.scales[index]));
+    }
     return stored_float(from.scales, index, from.scale_type);
 }
 
 float zero_at(const FourBits &from, int64_t row, int64_t group) {
-    if (from.zeros == FourBits::Zeros::one) return from.floats ? 0 : from.zero;
+    if (from.zeros == FourBits::Zeros::one) return from.kind == FourBitKind::int4 ? from.zero : 0;
     const bool by_row = from.zeros == FourBits::Zeros::by_row;
     const int64_t index =
         by_row ? row / 8 * from.groups + group : group * (from.rows / 8) + row / 8;
@@ -108,13 +113,16 @@ float zero_at(const FourBits &from, int64_t row, int64_t group) {
     return static_cast<float>(word >> (4 * place) & 15u);
 }
 
+int64_t scale_index(const FourBits &from, int64_t row, int64_t group) {
+    return from.scales_by_group ? group * from.rows + row : row * from.groups + group;
+}
+
 void read_scales(const FourBits &from, Block *block) {
     for (int64_t r = 0; r < block->rows; ++r) {
         const int64_t row = block->row[r];
         for (int64_t group = 0; group < from.groups; ++group) {
             const auto at = static_cast<size_t>(r * from.groups + group);
-            block->scales[at] = scale_at(from, from.scales_by_group ? group * from.rows + row
-                                                                    : row * from.groups + group);
+            block->scales[at] = scale_at(from, scale_index(from, row, group));
             block->zeros[at] = zero_at(from, row, group);
         }
     }
@@ -123,11 +131,27 @@ void read_scales(const FourBits &from, Block *block) {
 void put(float x, float *out) { *out = x; }
 void put(float x, uint16_t *out) { *out = float_to_bfloat16(x); }
 
+// The scheme of a tensor whose files have not been opened, by any of the names that it may have in them.
+std::optional<ScaleScheme> described_scheme(const Model &model, const Tensor &tensor) {
+    const std::string module = tensor.name.substr(0, tensor.name.rfind(".weight"));
+    if (auto scheme = model.quantization->scheme_of(module)) {
+        for (const Model::Renamed &renamed : model.renamed) { // left out under another name
+            if (!module.starts_with(renamed.to)) continue;
+            const std::string other = renamed.from + module.substr(renamed.to.size());
+            if (!model.quantization->scheme_of(other)) return std::nullopt;
+        }
+        return scheme;
+    }
+    return std::nullopt;
+}
+
 // Adjacent columns of a group.
 template <typename T> void write_run(const FourBits &from, const uint8_t *codes, int64_t count,
                                      float scale, float zero, T *out) {
-    if (from.floats) {
-        for (int64_t c = 0; c < count; ++c) put(e2m1_floats[codes[c]] * scale, out + c);
+    if (from.kind != FourBitKind::int4) {
+        for (int64_t c = 0; c < count; ++c) {
+            put(e2m1_floats[codes[c]] * scale * from.factor, out + c);
+        }
     } else {
         for (int64_t c = 0; c < count; ++c) {
             put((static_cast<float>(codes[c]) - zero) * scale, out + c);
@@ -159,6 +183,15 @@ template <typename T> void write(const FourBits &from, const Block &block, int64
     }
 }
 
+int64_t row_in_file(const Tensor &tensor, int64_t row) {
+    return tensor.first_row + row * tensor.row_step;
+}
+
+void take_rows(const Tensor &tensor, int64_t begin, int64_t count, Block *block) {
+    block->rows = count;
+    for (int64_t r = 0; r < count; ++r) block->row[r] = row_in_file(tensor, begin + r);
+}
+
 template <typename T>
 void read(const Tensor &tensor, const FourBits &from, int64_t begin, int64_t count, T *out) {
     Block block;
@@ -166,10 +199,7 @@ void read(const Tensor &tensor, const FourBits &from, int64_t begin, int64_t cou
     block.scales.resize(most);
     block.zeros.resize(most);
     for (int64_t first = 0; first < count; first += block_rows) {
-        block.rows = std::min(block_rows, count - first);
-        for (int64_t r = 0; r < block.rows; ++r) {
-            block.row[r] = tensor.first_row + (begin + first + r) * tensor.row_step;
-        }
+        take_rows(tensor, begin + first, std::min(block_rows, count - first), &block);
         read_scales(from, &block);
         for (int64_t column = 0; column < tensor.columns; column += block_columns) {
             block.first_column = column;
@@ -181,6 +211,95 @@ void read(const Tensor &tensor, const FourBits &from, int64_t begin, int64_t cou
 }
 
 } // namespace
+
+std::optional<FourBitFacts> four_bit_facts(const Model &model, const Tensor &tensor) {
+    FourBitFacts facts;
+    if (const FourBits *found = tensor.four_bits.get()) {
+        facts.kind = found->kind;
+        facts.group_columns = found->group_columns;
+        facts.any_order = found->group_of != nullptr;
+        facts.scale_type = found->kind == FourBitKind::int4 ? found->scale_type : DType::f16;
+        facts.largest_power = found->largest_power;
+        return facts;
+    }
+    if (tensor.data != nullptr || tensor.columns <= 1 || model.quantization == nullptr) return {};
+    const auto scheme = described_scheme(model, tensor);
+    if (!scheme || scheme->four_bits == FourBitForm::none) return {};
+    if (tensor.name == model.embedding.name || tensor.name == model.layer_inputs.embedding.name) {
+        return {};
+    }
+    const bool words =
+        scheme->four_bits == FourBitForm::awq || scheme->four_bits == FourBitForm::gptq;
+    if (words && tensor.name == model.head.values.name) return {}; // seldom is, and does not say so
+    const bool experts = scheme->four_bits == FourBitForm::mxfp4_experts;
+    if (experts != (tensor.stored_stack > 0)) return {};
+    switch (scheme->four_bits) {
+    case FourBitForm::packed_nvfp4:
+    case FourBitForm::nvfp4:
+        facts.kind = FourBitKind::nvfp4;
+        break;
+    case FourBitForm::packed_mxfp4:
+    case FourBitForm::mxfp4_experts:
+        facts.kind = FourBitKind::mxfp4;
+        break;
+    default:
+        break;
+    }
+    facts.group_columns = scheme->group > 0 ? scheme->group : tensor.columns;
+    facts.any_order = scheme->any_order;
+    if (scheme->four_bits == FourBitForm::packed) facts.scale_type = model.dtype;
+    return facts;
+}
+
+void read_codes(const Tensor &tensor, int64_t begin, int64_t count, uint8_t *codes) {
+    const FourBits &from = *tensor.four_bits;
+    const auto bytes = static_cast<size_t>(tensor.columns / 2);
+    if (from.packing == FourBits::Packing::row) {
+        for (int64_t r = 0; r < count; ++r) {
+            const std::byte *row = from.codes + row_in_file(tensor, begin + r) * from.row_bytes;
+            std::memcpy(codes + static_cast<size_t>(r) * bytes, row, bytes);
+        }
+        return;
+    }
+    Block block;
+    for (int64_t first = 0; first < count; first += block_rows) {
+        take_rows(tensor, begin + first, std::min(block_rows, count - first), &block);
+        for (int64_t column = 0; column < tensor.columns; column += block_columns) {
+            block.first_column = column;
+            block.columns = std::min(block_columns, tensor.columns - column);
+            unpack(from, &block);
+            for (int64_t r = 0; r < block.rows; ++r) {
+                uint8_t *to = codes + static_cast<size_t>(first + r) * bytes + column / 2;
+                const uint8_t *own = block.codes[r];
+                for (int64_t c = 0; c < block.columns; c += 2) {
+                    to[c / 2] = static_cast<uint8_t>(own[c] | own[c + 1] << 4);
+                }
+            }
+        }
+    }
+}
+
+void read_scales_and_zeros(const Tensor &tensor, int64_t begin, int64_t count, float *scales,
+                           uint8_t *zeros) {
+    const FourBits &from = *tensor.four_bits;
+    for (int64_t r = 0; r < count; ++r) {
+        const int64_t row = row_in_file(tensor, begin + r);
+        for (int64_t group = 0; group < from.groups; ++group) {
+            *scales++ = scale_at(from, scale_index(from, row, group));
+            *zeros++ = static_cast<uint8_t>(zero_at(from, row, group));
+        }
+    }
+}
+
+void read_scale_bytes(const Tensor &tensor, int64_t begin, int64_t count, uint8_t *bytes) {
+    const FourBits &from = *tensor.four_bits;
+    const auto groups = static_cast<size_t>(from.groups);
+    for (int64_t r = 0; r < count; ++r) {
+        const int64_t row = row_in_file(tensor, begin + r);
+        std::memcpy(bytes + static_cast<size_t>(r) * groups, from.scales + row * from.groups,
+                    groups);
+    }
+}
 
 void read_four_bits(const Tensor &tensor, int64_t begin, int64_t count, DType type, void *out) {
     if (type == DType::f32) {

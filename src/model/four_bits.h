@@ -1,9 +1,9 @@
 // A tensor whose elements have four bits, as it is stored in the files: integers with scales and zero points
-// by group (AWQ, GPTQ, compressed-tensors), or e2m1 with powers of two (MXFP4). Nothing is copied:
-// read_rows() of model.h turns it into rows of elements.
+// by group (AWQ, GPTQ, compressed-tensors), or e2m1 with powers of two (MXFP4) or e4m3 (NVFP4). Nothing is copied:
+// read_rows() of model.h turns it into rows of elements; backends that keep four bits read the parts.
 //
 // The element in row r and column c is (code - zero(r, g)) * scale(r, g), where g is the group of column c;
-// in e2m1 it is value(code) * scale(r, g).
+// in e2m1 it is value(code) * scale(r, g), in NVFP4 times a factor of the whole tensor.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +19,24 @@
 #include "model/safetensors.h"
 
 namespace batchllm {
+
+enum class FourBitKind : uint8_t {
+    int4,
+    mxfp4, // e2m1 with one-byte scales that are powers of two, of 32 columns
+    nvfp4, // e2m1 with scales in e4m3, of 16 columns
+};
+
+// What decides how a backend can keep such a tensor.
+struct FourBitFacts {
+    FourBitKind kind = FourBitKind::int4;
+    int64_t group_columns = 0;
+    bool any_order = false;            // the columns of a group may be anywhere
+    DType scale_type = DType::f16;     // of int4
+    uint8_t largest_power = 0;         // mxfp4: of all scales, with the bias 127
+    bool operator==(const FourBitFacts &) const = default;
+};
+// Of a tensor that is in four bits; empty: it is not. Before its bytes are there, as the quantization_config says.
+std::optional<FourBitFacts> four_bit_facts(const Model &model, const Tensor &tensor);
 
 // Words have 32 bits. [rows, columns] is the whole tensor in the file.
 struct FourBits {
@@ -36,7 +54,7 @@ struct FourBits {
     };
 
     Packing packing = Packing::row;
-    bool floats = false; // e2m1 with one-byte scales that are powers of two; else integers
+    FourBitKind kind = FourBitKind::int4;
     int64_t rows = 0, columns = 0;
     int64_t row_bytes = 0; // for Packing::row
     const std::byte *codes = nullptr;
@@ -48,6 +66,8 @@ struct FourBits {
     DType scale_type = DType::f32;
     bool scales_by_group = false; // [groups, rows], else [rows, groups]
     const std::byte *scales = nullptr;
+    uint8_t largest_power = 0; // mxfp4
+    float factor = 1;          // nvfp4
 
     Zeros zeros = Zeros::one;
     float zero = 8;
@@ -74,6 +94,15 @@ std::string four_bits_name(const Tensor &tensor, const ScaleScheme &scheme);
 // exist.
 Result<std::shared_ptr<const FourBits>>
 find_four_bits(const Tensor &tensor, const ScaleScheme &scheme, const FindPart &find);
+
+// Rows [begin, begin + count) of the parts. codes: [count, columns / 2], column c in bits 4 (c % 2) .. of its byte;
+// columns are a multiple of 8.
+void read_codes(const Tensor &tensor, int64_t begin, int64_t count, uint8_t *codes);
+// [count, groups] each. int4:
+void read_scales_and_zeros(const Tensor &tensor, int64_t begin, int64_t count, float *scales,
+                           uint8_t *zeros);
+// As they are in the file, of the others.
+void read_scale_bytes(const Tensor &tensor, int64_t begin, int64_t count, uint8_t *bytes);
 
 // read_rows() of model.h for such a tensor.
 void read_four_bits(const Tensor &tensor, int64_t begin, int64_t count, DType type, void *out);

@@ -11,7 +11,7 @@ using Visit = std::function<void(Tensor *)>;
 
 void visit_norm(Norm *norm, const Visit &visit) {
     visit(&norm->weight);
-    visit(&norm->bias);
+    if (norm->kind == NormKind::layer) visit(&norm->bias);
 }
 
 void visit_weight(Weight *weight, const Visit &visit) {
@@ -23,6 +23,8 @@ void visit_feed_forward(FeedForward *feed_forward, const Visit &visit) {
     for (Weight *w : {&feed_forward->gate, &feed_forward->up, &feed_forward->down}) {
         visit_weight(w, visit);
     }
+    visit(&feed_forward->rise);
+    visit(&feed_forward->fall);
 }
 
 void visit_experts(Experts *experts, const Visit &visit) {
@@ -46,7 +48,9 @@ void visit_linear_attention(LinearAttention *layer, const Visit &visit) {
 void visit_mixer(Mixer *mixer, const Visit &visit) {
     std::visit(Visitor{[](NoMixer &) {},
                        [&](Attention &a) {
-                           for (Weight *w : {&a.q, &a.k, &a.v, &a.o}) visit_weight(w, visit);
+                           for (Weight *w : {&a.q, &a.k, &a.v, &a.gate, &a.o}) {
+                               visit_weight(w, visit);
+                           }
                            for (Norm *n : {&a.q_norm, &a.k_norm, &a.v_norm}) visit_norm(n, visit);
                            visit(&a.sinks);
                        },

@@ -89,7 +89,7 @@ struct Weight {
 struct Norm {
     NormKind kind = NormKind::none;
     Tensor weight; // [length], or absent: ones
-    Tensor bias;   // [length], or absent
+    Tensor bias;   // [length], or absent; only of NormKind::layer
     float offset = 0;
     float epsilon = 1e-6F;
 
@@ -108,14 +108,16 @@ struct Attention {
     // not if long_scale is 0.
     float long_scale = 0;
     int32_t long_period = 1;
-    Weight q;                // [heads * head_dim, hidden], or see `gated`
-    Weight k, v;             // [kv_heads * head_dim, hidden]
-    Weight o;                // [hidden, heads * head_dim]
-    Norm q_norm, k_norm;     // before the rope: per head, [head_dim], or over all heads
-    bool norm_whole = false; // q_norm is [heads * head_dim], k_norm [kv_heads * head_dim]
-    // q is [heads, 2, head_dim] by hidden: for each head its query, then a gate. The head's result is multiplied by
-    // sigmoid(gate).
+    Weight q;                 // [heads * head_dim, hidden], or see `gated`
+    Weight k, v;              // [kv_heads * head_dim, hidden]
+    Weight o;                 // [hidden, heads * head_dim]
+    Norm q_norm, k_norm;      // before the rope: per head, [head_dim], or over all heads
+    bool norm_whole = false;  // q_norm is [heads * head_dim], k_norm [kv_heads * head_dim]
+    bool norm_turned = false; // q_norm and k_norm are after the rope; not with norm_whole
+    // The heads' results are multiplied by sigmoid(their gates). `gate` is [heads * head_dim, hidden], or absent: then q
+    // is [heads, 2, head_dim] by hidden, for each head its query, then its gate.
     bool gated = false;
+    Weight gate;
     Norm v_norm;  // per head of the values, [head_dim]
     Tensor sinks; // [heads] an extra score per head, with value 0; or absent
 
@@ -216,16 +218,17 @@ struct ShortConvolution {
 struct FeedForward {
     int32_t width = 0;
     Activation activation = Activation::silu;
-    Weight gate; // [width, hidden], or absent
-    Weight up;   // [width, hidden]
-    Weight down; // [hidden, width]
+    Weight gate;       // [width, hidden], or absent
+    Weight up;         // [width, hidden]
+    Weight down;       // [hidden, width]
+    Tensor rise, fall; // [1] of xielu
 };
 
 // A token's logits -> its experts and their weights. The score of an expert is the softmax or sigmoid of its logit.
 // The `chosen` experts with the highest score plus correction are chosen; ties: the first ones. An expert's weight is
 // its score (if normalised, divided by epsilon plus the sum of the chosen experts' scores) times scale, times its
-// expert_scale. Groups are equal, consecutive parts of the experts: only experts in the chosen_groups groups whose two
-// best experts have the highest sum may be chosen.
+// expert_scale. Groups are equal, consecutive parts of the experts: only experts in the chosen_groups groups whose
+// group_best (one or two) best experts have the highest sum may be chosen.
 struct Router {
     RouterKind kind = RouterKind::softmax;
     Norm norm;              // only if Experts::before is there
@@ -236,9 +239,11 @@ struct Router {
     int32_t chosen = 0;
     int32_t groups = 1;
     int32_t chosen_groups = 1;
+    int32_t group_best = 2;
     bool normalised = false;
     float epsilon = 0;
     float scale = 1;
+    float jitter = 0; // of a sparse mixer, which has none of what is above but its weight
 };
 
 // Feed-forwards of one shape. A token's result is after(the weighted sum over those that its router chooses). The

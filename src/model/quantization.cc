@@ -123,7 +123,8 @@ std::optional<ScaleScheme> preset(std::string_view name) {
 }
 
 constexpr const char *formats_known =
-    "only float-quantized, naive-quantized, pack-quantized and mxfp4-pack-quantized are supported";
+    "only float-quantized, naive-quantized, pack-quantized, mxfp4-pack-quantized and "
+    "nvfp4-pack-quantized are supported";
 
 // "format" of all groups or of one: the weights of a scheme must be in that scheme's format.
 Status check_format(const JsonValue &object, const ScaleScheme *scheme) {
@@ -132,11 +133,13 @@ Status check_format(const JsonValue &object, const ScaleScheme *scheme) {
     ASSIGN_OR_RETURN(const std::string name, format->string());
     const bool eight = name == "float-quantized" || name == "naive-quantized";
     const bool four = name == "pack-quantized", mxfp4 = name == "mxfp4-pack-quantized";
-    if (!eight && !four && !mxfp4) return format->unsupported(formats_known);
+    const bool nvfp4 = name == "nvfp4-pack-quantized";
+    if (!eight && !four && !mxfp4 && !nvfp4) return format->unsupported(formats_known);
     if (scheme == nullptr) return {};
     const FourBitForm form = scheme->four_bits;
     if (eight == (form == FourBitForm::none) && four == (form == FourBitForm::packed) &&
-        mxfp4 == (form == FourBitForm::packed_mxfp4)) {
+        mxfp4 == (form == FourBitForm::packed_mxfp4) &&
+        nvfp4 == (form == FourBitForm::packed_nvfp4)) {
         return {};
     }
     return format->unsupported("weights of another type and num_bits are not supported in it");
@@ -212,7 +215,9 @@ Result<Quantization::Group> Quantization::read_group(std::string_view name, cons
                                  "not quantised stand under \"ignore\"");
     ASSIGN_OR_RETURN(group.scheme, read_weights(*weights));
     RETURN_IF_ERROR(check_format(value, &group.scheme));
-    if (const auto inputs = value.given("input_activations")) {
+    // With NVFP4 they may have four bits too, which are not rounded to here.
+    const bool nvfp4 = group.scheme.four_bits == FourBitForm::packed_nvfp4;
+    if (const auto inputs = value.given("input_activations"); inputs && !nvfp4) {
         RETURN_IF_ERROR(check_float8(*inputs));
     }
     if (const auto outputs = value.given("output_activations")) {
@@ -286,8 +291,17 @@ Status Quantization::read_modelopt_keys(const JsonValue &config, const char *exc
         all_ = ScaleScheme{ScaleKind::channel};
     } else if (algorithm == "FP8_PB_WO") {
         all_ = ScaleScheme{ScaleKind::block, 128, 128};
+    } else if (algorithm == "NVFP4") {
+        ScaleScheme &scheme = all_.emplace();
+        scheme.four_bits = FourBitForm::nvfp4;
+        scheme.group = 16;
+        if (const auto size = config.given("group_size")) {
+            ASSIGN_OR_RETURN(const int64_t columns, size->integer(1, most_block));
+            if (columns != 16) return size->unsupported("only 16 is supported");
+        }
     } else {
-        return value.unsupported("only FP8, FP8_PER_CHANNEL_PER_TOKEN and FP8_PB_WO are supported");
+        return value.unsupported(
+            "only FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO and NVFP4 are supported");
     }
     if (config.given("kv_cache_quant_algo")) {
         RETURN_IF_ERROR(one_of(config, "kv_cache_quant_algo", "", {"FP8", "none", "None"},

@@ -104,8 +104,12 @@ Result<ScaleScheme> read_four_bit_weights(const JsonValue &weights) {
         one_of(weights, "type", "int", {"int", "float"}, "only int and float are supported"));
     ASSIGN_OR_RETURN(const std::string type, text_of(weights, "type", "int"));
     const bool floats = type == "float";
+    ASSIGN_OR_RETURN(const std::string strategy, text_of(weights, "strategy", "tensor"));
+    const bool nvfp4 = floats && strategy == "tensor_group";
     ScaleScheme scheme;
-    scheme.four_bits = floats ? FourBitForm::packed_mxfp4 : FourBitForm::packed;
+    scheme.four_bits = nvfp4    ? FourBitForm::packed_nvfp4
+                       : floats ? FourBitForm::packed_mxfp4
+                                : FourBitForm::packed;
     ASSIGN_OR_RETURN(scheme.symmetric, weights.boolean_or("symmetric", true));
     if (floats && !scheme.symmetric) {
         return weights.find("symmetric")->unsupported("only true is supported");
@@ -114,14 +118,16 @@ Result<ScaleScheme> read_four_bit_weights(const JsonValue &weights) {
         ASSIGN_OR_RETURN(const bool yes, dynamic->boolean());
         if (yes) return dynamic->unsupported("scales of weights must be in the files");
     }
-    ASSIGN_OR_RETURN(const std::string strategy, text_of(weights, "strategy", "tensor"));
     if (strategy == "channel" && !floats) return scheme;
-    RETURN_IF_ERROR(one_of(weights, "strategy", "tensor", {"group"},
-                           floats ? "only group is supported for float of 4 bits"
+    RETURN_IF_ERROR(one_of(weights, "strategy", "tensor", {nvfp4 ? "tensor_group" : "group"},
+                           floats ? "only group and tensor_group are supported for float of 4 bits"
                                   : "only channel and group are supported for 4 bits"));
     ASSIGN_OR_RETURN(const JsonValue size, weights.at("group_size"));
     ASSIGN_OR_RETURN(scheme.group, size.integer(1, most_columns));
-    if (floats && scheme.group != 32) return size.unsupported("only 32, as MXFP4, is supported");
+    if (nvfp4 && scheme.group != 16) return size.unsupported("only 16, as NVFP4, is supported");
+    if (floats && !nvfp4 && scheme.group != 32) {
+        return size.unsupported("only 32, as MXFP4, is supported");
+    }
     return scheme;
 }
 

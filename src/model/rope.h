@@ -38,6 +38,7 @@ struct Rope {
     // If rows may grow longer than long_after positions, these replace `frequencies` (longrope):
     // see choose_frequencies(). Empty: there is only one set.
     std::vector<float> long_frequencies = {};
+    float long_scale = 1; // replaces `scale` with them
     int64_t long_after = 0;
 
     int32_t dims() const { return static_cast<int32_t>(2 * frequencies.size()); }

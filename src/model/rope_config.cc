@@ -65,12 +65,14 @@ class RopeReader {
         if (!long_factors_.empty()) {
             config_.factors = long_factors_;
             rope.long_frequencies = rope_frequencies(config_, dims());
+            rope.long_scale = long_scale_ ? *long_scale_ : scale_;
             rope.long_after = config_.original_max_positions;
         }
         rope.scale = scale_;
         rope.pairs = defaults_.pairs;
         const auto finite = [](float value) { return std::isfinite(value); };
-        if (!finite(rope.scale) || !std::ranges::all_of(rope.frequencies, finite) ||
+        if (!finite(rope.scale) || !finite(rope.long_scale) ||
+            !std::ranges::all_of(rope.frequencies, finite) ||
             !std::ranges::all_of(rope.long_frequencies, finite)) {
             return config.fail("the rope's keys give it frequencies or a scale that are infinite");
         }
@@ -130,6 +132,13 @@ class RopeReader {
         }
         if (*type == "llama3") return read_llama3(object);
         if (*type == "yarn") return read_yarn(object);
+        if (*type == "dynamic" && defaults_.alpha) {
+            ASSIGN_OR_RETURN(const JsonValue given, object.at("alpha"));
+            ASSIGN_OR_RETURN(const double alpha, given.number(1, theta_most));
+            const double all = dims();
+            config_.theta *= std::pow(alpha, all / (all - 2));
+            return {};
+        }
         if (*type == "linear") {
             config_.kind = RopeKind::linear;
             return read_factor(object);
@@ -191,6 +200,15 @@ class RopeReader {
         RETURN_IF_ERROR(read_original(object));
         ASSIGN_OR_RETURN(config_.factors, read_factors(object, "short_factor"));
         ASSIGN_OR_RETURN(long_factors_, read_factors(object, "long_factor"));
+        if (defaults_.mscales) {
+            ASSIGN_OR_RETURN(const JsonValue few, object.at("short_mscale"));
+            ASSIGN_OR_RETURN(const double scale, few.number(0, factor_most));
+            ASSIGN_OR_RETURN(const JsonValue many, object.at("long_mscale"));
+            ASSIGN_OR_RETURN(const double long_scale, many.number(0, factor_most));
+            scale_ = static_cast<float>(scale);
+            long_scale_ = static_cast<float>(long_scale);
+            return {};
+        }
         const double original = static_cast<double>(config_.original_max_positions);
         ASSIGN_OR_RETURN(const double factor,
                          read_number(object, "factor",
@@ -229,6 +247,7 @@ class RopeReader {
     std::vector<float> long_factors_;
     double part_ = 1;
     float scale_ = 1;
+    std::optional<float> long_scale_;
     std::optional<JsonValue> top_theta_;
     std::optional<JsonValue> top_original_;
 };
@@ -339,6 +358,7 @@ void choose_frequencies(int64_t longest, Model *model) {
     for (Rope &rope : model->ropes) {
         if (!rope.long_frequencies.empty() && longest > rope.long_after) {
             rope.frequencies = rope.long_frequencies;
+            rope.scale = rope.long_scale;
         }
     }
 }

@@ -42,12 +42,14 @@ class Taker {
     // Sets type and data.
     Status take(Tensor *tensor) {
         const auto found = checkpoint_.tensors.find(tensor->name);
-        if (found == checkpoint_.tensors.end()) {
+        const bool bytes = found != checkpoint_.tensors.end() && found->second.stored.type == "U8";
+        if (found == checkpoint_.tensors.end() || bytes) {
             ASSIGN_OR_RETURN(tensor->four_bits, find_in_four_bits(*tensor));
             if (tensor->four_bits != nullptr) {
                 tensor->dtype = DType::u4;
                 return {};
             }
+            if (bytes) return refuse_type(found->second);
             return error(code, "%s: tensor %s is missing",
                          checkpoint_.files.size() == 1 ? checkpoint_.files[0].path().c_str()
                                                        : "the model's shards",
@@ -171,7 +173,7 @@ class Taker {
     std::optional<ScaleScheme> four_bit_scheme_of(const Tensor &tensor) const {
         if (tensor.columns == 1) return std::nullopt;
         const std::string module = tensor.name.substr(0, tensor.name.rfind(".weight"));
-        for (const char *ending : {".qweight", ".weight_packed", "_blocks"}) {
+        for (const char *ending : {".qweight", ".weight_packed", "_blocks", ".weight"}) {
             const std::string name = module + ending;
             const auto found = checkpoint_.tensors.find(name);
             if (found == checkpoint_.tensors.end()) continue;
@@ -240,8 +242,8 @@ class Taker {
     // and values whose scales take_kv_scales has not read.
     bool is_other_scale(const std::string &name) const {
         if (model_.quantization == nullptr) return false;
-        for (const char *ending : {".input_scale", ".activation_scale", ".k_scale", ".v_scale",
-                                   ".kv_scale", ".q_scale"}) {
+        for (const char *ending : {".input_scale", ".activation_scale", ".input_global_scale",
+                                   ".k_scale", ".v_scale", ".kv_scale", ".q_scale"}) {
             if (name.ends_with(ending)) return true;
         }
         return false;

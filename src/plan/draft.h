@@ -1,5 +1,5 @@
 // The parts of make_plan, in the order in which they run: keep groups of the previous plan, group
-// the other rows, find the heads of their prefixes, put the groups in order.
+// the other rows, find the common prefixes of their prefixes, put the groups in order.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,8 @@
 namespace batchllm {
 
 constexpr uint32_t no_group = UINT32_MAX;
-constexpr int32_t max_plan_levels = 64;
 
-// Groups in no particular order. Group g's prefix is prefixes[g]; heads of prefixes belong to no
+// Groups in no particular order. Group g's prefix is prefixes[g]; common prefixes belong to no
 // group.
 struct PlanDraft {
     std::vector<PlanPrefix> prefixes;
@@ -43,8 +42,8 @@ inline int32_t decode_length(std::span<const int32_t> lengths, size_t row) {
 }
 
 // Appends the common prefixes that the groups' prefixes share, after those prefixes.
-void share_heads(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
-                 const PlanOptions &options, PlanDraft &draft);
+void share_common_prefixes(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
+                           const PlanOptions &options, PlanDraft &draft);
 
 // Fills plan.prefixes, groups and rows.
 void put_in_order(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,

@@ -1,5 +1,4 @@
 // Rows -> groups, and the groups' prefixes -> common prefixes, both through the prefix tree.
-#include <algorithm>
 #include <cmath>
 
 #include "plan/draft.h"
@@ -88,55 +87,43 @@ std::vector<int64_t> readers_of(std::span<const TokenRow> rows,
 } // namespace
 
 // Prefixes are grouped like rows: the common prefix of a group of prefixes is the optimum of the
-// same objective, one level higher. Each level groups the prefixes that have no parent yet. With
-// levels_auto there is one such level, and the objective includes the cost of reading a common
-// prefix.
-void share_heads(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
-                 const PlanOptions &options, PlanDraft &draft) {
+// same objective, one level higher. With levels_auto the objective includes the cost of reading a
+// common prefix.
+void share_common_prefixes(std::span<const TokenRow> rows, std::span<const int32_t> decode_lengths,
+                           const PlanOptions &options, PlanDraft &draft) {
     const bool chosen_by_cost = options.levels == levels_auto;
-    if (chosen_by_cost && options.common_prefix_cost == 0) return;
+    if (options.levels == 1 || (chosen_by_cost && options.common_prefix_cost == 0)) return;
     std::vector<int64_t> readers;
     if (chosen_by_cost) readers = readers_of(rows, decode_lengths, draft);
     const int64_t reading =
         std::llround(static_cast<double>(token_parts) * options.common_prefix_cost);
     std::vector<PlanPrefix> &prefixes = draft.prefixes;
-    const int32_t levels = chosen_by_cost ? 2 : options.levels;
-    for (int32_t level = 1; level < levels; ++level) {
-        std::vector<int32_t> tops;
-        std::vector<TokenRun> runs;
-        for (size_t i = 0; i < prefixes.size(); ++i) {
-            if (prefixes[i].parent >= 0) continue;
-            tops.push_back(static_cast<int32_t>(i));
-            runs.push_back(
-                first_tokens(rows[static_cast<size_t>(prefixes[i].row)], prefixes[i].length));
-        }
-        const PrefixTree tree(runs);
-        const ChosenAbove chosen =
-            choose_optimal(tree, runs, {options.min_prefix_tokens, UINT32_MAX, readers, reading});
+    std::vector<TokenRun> runs; // one for each prefix
+    for (const PlanPrefix &prefix : prefixes) {
+        runs.push_back(first_tokens(rows[static_cast<size_t>(prefix.row)], prefix.length));
+    }
+    const PrefixTree tree(runs);
+    const ChosenAbove chosen =
+        choose_optimal(tree, runs, {options.min_prefix_tokens, UINT32_MAX, readers, reading});
 
-        // A prefix as long as the common prefix is that itself.
-        std::vector<int32_t> common_prefixes(tree.nodes().size(), -1);
-        for (size_t leaf = 0; leaf < runs.size(); ++leaf) {
-            const uint32_t run = tree.leaves()[leaf], node = chosen[tree.leaf_parents()[leaf]];
-            if (node == no_node) continue;
-            if (runs[run].tokens.size() == static_cast<size_t>(tree.nodes()[node].depth))
-                common_prefixes[node] = tops[run];
+    // A prefix as long as the common prefix is that itself.
+    std::vector<int32_t> common_prefixes(tree.nodes().size(), -1);
+    for (size_t leaf = 0; leaf < runs.size(); ++leaf) {
+        const uint32_t run = tree.leaves()[leaf], node = chosen[tree.leaf_parents()[leaf]];
+        if (node != no_node && prefixes[run].length == tree.nodes()[node].depth)
+            common_prefixes[node] = static_cast<int32_t>(run);
+    }
+    for (size_t leaf = 0; leaf < runs.size(); ++leaf) {
+        const uint32_t run = tree.leaves()[leaf], node = chosen[tree.leaf_parents()[leaf]];
+        if (node == no_node) continue;
+        const int32_t depth = tree.nodes()[node].depth, length = prefixes[run].length;
+        if (chosen_by_cost && gain_by_common_prefix(depth, length, readers[run], reading) <= 0)
+            continue;
+        if (common_prefixes[node] < 0) {
+            common_prefixes[node] = static_cast<int32_t>(prefixes.size());
+            prefixes.push_back({prefixes[run].row, depth, -1});
         }
-        bool found = false;
-        for (size_t leaf = 0; leaf < runs.size(); ++leaf) {
-            const uint32_t run = tree.leaves()[leaf], node = chosen[tree.leaf_parents()[leaf]];
-            if (node == no_node) continue;
-            const int32_t depth = tree.nodes()[node].depth;
-            const auto length = static_cast<int64_t>(runs[run].tokens.size());
-            if (chosen_by_cost && gain_by_head(depth, length, readers[run], reading) <= 0) continue;
-            if (common_prefixes[node] < 0) {
-                common_prefixes[node] = static_cast<int32_t>(prefixes.size());
-                prefixes.push_back({prefixes[static_cast<size_t>(tops[run])].row, depth, -1});
-            }
-            PlanPrefix &prefix = prefixes[static_cast<size_t>(tops[run])];
-            if (prefix.length > depth) prefix.parent = common_prefixes[node], found = true;
-        }
-        if (!found) break;
+        if (length > depth) prefixes[run].parent = common_prefixes[node];
     }
 }
 

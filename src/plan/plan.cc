@@ -21,8 +21,8 @@ Status check_arguments(std::span<const TokenRow> rows, std::span<const int32_t> 
     if (options.order < BATCHLLM_ORDER_DECODE_FIRST || options.order > BATCHLLM_ORDER_ARRIVAL) {
         return error(bad, "order is %d: it must be 0 or 1 (DECODE_FIRST, ARRIVAL)", options.order);
     }
-    if (options.levels < levels_auto || options.levels > max_plan_levels) {
-        return error(bad, "levels: %d is not in [0, %d]", options.levels, max_plan_levels);
+    if (options.levels < levels_auto || options.levels > 2) {
+        return error(bad, "levels: %d is not in [0, 2]", options.levels);
     }
     if (!(options.common_prefix_cost >= 0 &&
           options.common_prefix_cost <= most_common_prefix_cost)) {
@@ -108,7 +108,7 @@ Result<Plan> make_plan(std::span<const TokenRow> rows, std::span<const int32_t> 
         }
     }
 
-    share_heads(rows, decode_lengths, options, draft);
+    share_common_prefixes(rows, decode_lengths, options, draft);
     put_in_order(rows, decode_lengths, draft, plan);
 
     if (options.self_contained) keep_rows(rows, &plan);

@@ -35,7 +35,7 @@ constexpr double most_common_prefix_cost = 1024;
 
 struct PlanOptions {
     int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
-    // 1: prefixes stand alone; 2: they may have a parent; n: n - 1 ancestors; or levels_auto
+    // 1: prefixes stand alone; 2: they may have a parent; or levels_auto
     int32_t levels = 1;
     int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
     // Shorter prefixes are not shared: they would save at most a page, and would put all rows that

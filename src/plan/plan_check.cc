@@ -16,7 +16,7 @@ Status check_options(const PlanOptions &options) {
     if (options.order < BATCHLLM_ORDER_DECODE_FIRST || options.order > BATCHLLM_ORDER_ARRIVAL) {
         return error(bad, "options: unknown order %d", options.order);
     }
-    if (options.levels < levels_auto || options.levels > max_plan_levels) {
+    if (options.levels < levels_auto || options.levels > 2) {
         return error(bad, "options: %d levels", options.levels);
     }
     if (options.min_prefix_tokens < 1) {

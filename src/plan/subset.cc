@@ -1,5 +1,4 @@
 // A plan for some of a plan's rows, and two plans joined: how the engine uses a plan as it is.
-#include <algorithm>
 
 #include "plan/plan.h"
 

@@ -22,7 +22,8 @@ constexpr int64_t token_parts = 1024;
 // common prefix: these tokens, less `reading` parts for each token that reads the common prefix.
 // Those are the rest of the run and the `readers` tokens after it. A run that equals the common
 // prefix pays nothing.
-constexpr int64_t gain_by_head(int32_t depth, int64_t length, int64_t readers, int64_t reading) {
+constexpr int64_t gain_by_common_prefix(int32_t depth, int64_t length, int64_t readers,
+                                        int64_t reading) {
     if (length == depth) return token_parts * depth;
     return token_parts * depth - reading * (length - depth + readers);
 }
@@ -33,11 +34,11 @@ struct GroupingOptions {
     // shared at no cost. They do not count as runs.
     uint32_t first_existing = UINT32_MAX;
     // [runs] tokens computed after each run. If given, the runs are prefixes that look for common
-    // prefixes: a choice then saves the sum of gain_by_head() over the runs where it is positive,
+    // prefixes: a choice then saves the sum of gain_by_common_prefix() over the runs where it is positive,
     // less the chosen nodes' tokens. A run for which a common prefix does not pay gets none. Not
     // together with first_existing.
     std::span<const int64_t> readers = {};
-    int64_t reading = 0; // argument of gain_by_head()
+    int64_t reading = 0; // argument of gain_by_common_prefix()
 };
 
 // [nodes] the chosen node (this one or an ancestor) whose prefix is shared by the runs directly

@@ -11,7 +11,7 @@
 //
 // Prefixes that look for common prefixes pay for reading them. All values are then in parts of a
 // token, and
-//     g(run, a) = max(0, gain_by_head(a))
+//     g(run, a) = max(0, gain_by_common_prefix(a))
 // is also convex and never decreases. At a run's own end it jumps, which matters only to the node
 // that ends there.
 #include <algorithm>

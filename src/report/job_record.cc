@@ -1,8 +1,6 @@
 #include "report/job_record.h"
 
 #include <algorithm>
-#include <cinttypes>
-#include <cstdio>
 
 #include "base/printable.h"
 #include "report/prediction_sum.h"
@@ -184,7 +182,7 @@ std::shared_ptr<GroupRun> JobRecord::start_group(std::span<const int32_t> row, i
     return kept;
 }
 
-void JobRecord::end_job(GroupRun *run, int64_t generated, int64_t longest, double now) noexcept {
+void JobRecord::end_run(GroupRun *run, int64_t generated, int64_t longest, double now) noexcept {
     run->generated += generated;
     run->longest_output = std::max(run->longest_output, longest);
     if (--run->unfinished > 0) return;

@@ -34,7 +34,7 @@ struct GroupRun {
     int64_t prompt_tokens = 0; // sum over all rows, each including the prefix
     int64_t generated = 0;
     int64_t longest_output = 0;
-    int64_t unfinished = 0; // number of jobs
+    int64_t unfinished = 0; // rows, each with its equals
     // The first tokens of the prefix (or of the only row), which other groups may share, and its
     // last tokens.
     std::vector<int32_t> first_tokens, last_tokens;
@@ -88,7 +88,7 @@ class JobRecord {
     // those from computed_from on.
     std::shared_ptr<GroupRun> start_group(std::span<const int32_t> row, int64_t shared,
                                           int64_t computed_from, const GroupRun &run) noexcept;
-    void end_job(GroupRun *run, int64_t generated, int64_t longest, double now) noexcept;
+    void end_run(GroupRun *run, int64_t generated, int64_t longest, double now) noexcept;
     void add_batch(double now, double seconds, const BatchTokens &batch) noexcept;
     void add_advice(const std::string &text, double gain) noexcept; // gain: in tokens, used to
                                                                     // choose among advice

@@ -115,7 +115,19 @@ std::string batches_section(const JobRecord &record) {
            bytes_text(static_cast<double>(stats.kv_pages_total) *
                       static_cast<double>(stats.kv_page_bytes)) +
            ") were in use; " + format_count(stats.preemptions) + " preemptions, " +
-           format_count(stats.recomputed_tokens) + " tokens computed again.</p>\n";
+           format_count(stats.recomputed_tokens) + " tokens computed again.";
+    if (stats.state_slots_total > 0) {
+        const auto bytes_of = [&](int64_t slots) {
+            return bytes_text(static_cast<double>(slots) *
+                              static_cast<double>(stats.state_slot_bytes));
+        };
+        out += " Of the states of layers that have one, at most " +
+               format_count(stats.state_slots_peak) + " of " +
+               format_count(stats.state_slots_total) + " slots (" +
+               bytes_of(stats.state_slots_peak) + " of " + bytes_of(stats.state_slots_total) +
+               ") were in use.";
+    }
+    out += "</p>\n";
     return out + draw_pages(points, stats.kv_pages_total) + "</section>\n";
 }
 

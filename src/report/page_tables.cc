@@ -72,6 +72,9 @@ void add_run_figures(const JobRecord &record, const PageOptions &options, Figure
         .add("pages_peak", stats.kv_pages_peak)
         .add("pages_total", stats.kv_pages_total)
         .add("page_bytes", stats.kv_page_bytes)
+        .add("state_slots_peak", stats.state_slots_peak)
+        .add("state_slots_total", stats.state_slots_total)
+        .add("state_slot_bytes", stats.state_slot_bytes)
         .add_seconds("total", job_seconds(record, options))
         .add_seconds("run", stats.run_seconds)
         .add_seconds("backend", stats.backend_seconds);

@@ -39,9 +39,13 @@ class Answers {
     int64_t accept(const BatchRecord &record, const BatchOutput &output, size_t hidden);
     // Takes the tokens that must come next, instead of a sample.
     int64_t accept_forced(Sequence *sequence);
-    // The runs of which nothing is left to compute since the last call. All others ask for it
-    // before the next batch is post-processed.
-    std::vector<RowRun *> take_ended() { return std::exchange(ended_, {}); }
+    // The runs of which nothing is left to compute since the last call; valid until the next one.
+    // It is called before the next batch is post-processed.
+    std::span<RowRun *const> take_ended() {
+        std::swap(ended_, taken_);
+        ended_.clear();
+        return taken_;
+    }
 
     // Nothing of the run that is not done can be computed.
     void fail(RowRun *run, const Status &why);
@@ -77,7 +81,7 @@ class Answers {
 
     const RowReader &reader_;
     std::deque<Outcome> outcomes_; // not polled
-    std::vector<RowRun *> ended_;
+    std::vector<RowRun *> ended_, taken_;
     int64_t settled_ = 0; // what accept() returns
     int64_t refused_ = 0, answered_ = 0, failed_ = 0;
     int64_t completion_tokens_ = 0;

@@ -1,10 +1,8 @@
 #include "runtime/device_probe.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <mutex>
-#include <numeric>
 
 #include "backend/sim/device_memory.h"
 #include "backend/sim/step_cost.h"
@@ -247,11 +245,12 @@ bool find_kept(const std::string &path, DeviceCosts *costs) {
 // have changed.
 void take_info(const BackendInfo &info, DeviceCosts *costs) {
     costs->name = info.device;
+    costs->gpu = !on_processor(info);
     costs->page_tokens = info.page_tokens;
     costs->batches_in_flight = info.batches_in_flight;
     // On a GPU the backend's default depends on the model (step_tokens_on), and the probe's model
     // is not the job's.
-    costs->step_tokens = costs->on_gpu() ? most_step_tokens : info.step_tokens;
+    costs->step_tokens = costs->gpu ? most_step_tokens : info.step_tokens;
     if (on_processor(info)) costs->expert_step_tokens = 0;
     costs->gated_tokens = info.gated_tokens;
 }

@@ -34,7 +34,6 @@ PlanOptions planning_of(const EngineOptions &options, const RowReader &reader,
 SchedulerOptions scheduling_of(const EngineOptions &options) {
     SchedulerOptions scheduling;
     scheduling.max_requests = options.max_requests;
-    scheduling.order = options.order;
     return scheduling;
 }
 
@@ -204,7 +203,7 @@ Status Engine::fail_without_adapter(Lane *lane) {
         placement_.drop(run);
         answers_.fail(run, placement_.why_no_adapter(*run));
     }
-    if (!runs.empty()) end_runs(answers_.take_ended());
+    for (RowRun *run : answers_.take_ended()) end_run(run);
     return {};
 }
 
@@ -215,7 +214,7 @@ Status Engine::sample(Lane *lane) {
         lane->will_generate(-answers_.accept_forced(sequence));
         if (sequence->done) lane->scheduler().drop(sequence);
     }
-    end_runs(answers_.take_ended());
+    for (RowRun *run : answers_.take_ended()) end_run(run);
     return {};
 }
 
@@ -224,17 +223,15 @@ Status Engine::answer_batch(Lane *lane) {
     const auto hidden = static_cast<size_t>(lane->info().hidden);
     lane->will_generate(-answers_.accept(lane->record(), lane->output(), hidden));
     placement_.finish_batch(lane);
-    end_runs(answers_.take_ended());
+    for (RowRun *run : answers_.take_ended()) end_run(run);
     return lane->unsampled() ? sample(lane) : Status();
 }
 
-// Nothing is left to compute for the runs, and the scheduler has released them.
-void Engine::end_runs(const std::vector<RowRun *> &runs) {
-    for (RowRun *run : runs) {
-        answers_.answer(run);
-        observers_->ended(*run);
-        placement_.remove_run(run);
-    }
+// Nothing is left to compute for the run, and the scheduler has released it.
+void Engine::end_run(RowRun *run) {
+    answers_.answer(run);
+    observers_->ended(*run);
+    placement_.remove_run(run);
 }
 
 void Engine::apply_cancels() {
@@ -244,7 +241,7 @@ void Engine::apply_cancels() {
         answers_.cancel(run, *cancels);
         if (run->any_answer_left()) continue;
         placement_.drop(run);
-        end_runs({run});
+        end_run(run);
     }
     agenda_.cancel(*cancels, [this](const Row &row) { answers_.cancel(row); });
 }

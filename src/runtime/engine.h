@@ -89,7 +89,7 @@ class Engine {
     Status fail_without_adapter(Lane *lane);
     Status sample(Lane *lane);
     Status answer_batch(Lane *lane);
-    void end_runs(const std::vector<RowRun *> &runs);
+    void end_run(RowRun *run);
     void apply_cancels();
     Status go_on_without(Lane *lost, Status why);
     bool all_done() const { return answers_.rows_done() == intake_.added(); }

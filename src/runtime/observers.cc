@@ -114,7 +114,7 @@ void Observers::ended(const RowRun &run) {
         generated += tokens;
         longest = std::max(longest, tokens);
     }
-    report_->end_job(run.group_run.get(), generated, longest, clock(*run.lane));
+    report_->end_run(run.group_run.get(), generated, longest, clock(*run.lane));
 }
 
 void Observers::all_done() {

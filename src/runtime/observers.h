@@ -56,7 +56,7 @@ class Observers {
     // advice: "" for none. gain: in tokens.
     void planned(const std::string &advice, double gain);
     bool wants_advice() const { return !advised_ || report_ != nullptr; }
-    // Jobs of one group are about to be queued on a lane. All begin with the same `shared` tokens;
+    // Rows of one group are about to be queued on a lane. All begin with the same `shared` tokens;
     // the last new_tokens of those are computed for them.
     void placed(std::span<RowRun *const> runs, const Lane &lane, int64_t shared,
                 int64_t new_tokens);

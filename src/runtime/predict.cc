@@ -26,25 +26,29 @@ EngineOptions options_on_sim(const EngineOptions &options, const Plan &plan) {
     return own;
 }
 
+std::string quantize_of(const EngineOptions &options) {
+    std::string quantize = "stored"; // the default of the CUDA backend
+    for (const auto &[key, value] : options.backend_options.extra) {
+        if (key == "quantize") quantize = value;
+    }
+    return quantize;
+}
+
 // The CUDA backend computes fp8 weights in fp8, which takes another time than a description says.
-// On other backends, and for four-bit weights everywhere, weights are widened at load and cost as
-// much as 16-bit ones. f32 takes another time too, unless the description was measured in f32 on
+// On other backends weights are widened at load and cost as much as 16-bit ones. f32 takes another time too, unless the description was measured in f32 on
 // this machine's device.
 Status refuse_types(const Model &model, const EngineOptions &options, const DeviceCosts &costs,
                     bool measured_here) {
-    if (costs.on_gpu() && !measured_here && options.backend_options.compute_type == "f32") {
+    if (costs.gpu && !measured_here && options.backend_options.compute_type == "f32") {
         return error(BATCHLLM_ERROR_UNSUPPORTED,
                      "%s is not predicted in f32 on %s: its description says what products in 16 "
                      "bits take",
                      options.model_dir.c_str(), costs.name.c_str());
     }
-    std::string quantize = "stored"; // the default of the CUDA backend
-    for (const auto &[key, value] : options.backend_options.extra) {
-        if (key == "quantize") quantize = value;
-    }
+    const std::string quantize = quantize_of(options);
     const bool stored = model.quantization != nullptr && model.quantization->has_fp8();
     const bool in_fp8 = quantize == "fp8" || (stored && quantize != "none");
-    if (!costs.on_gpu() || !in_fp8) return {};
+    if (!costs.gpu || !in_fp8) return {};
     return error(BATCHLLM_ERROR_UNSUPPORTED,
                  "%s is not predicted in fp8: no description of a device says what products in fp8 "
                  "take; its checkpoint in 16 bits can be predicted, and takes longer",
@@ -99,6 +103,7 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
                          "a device says what they take",
                          of.model_dir.c_str());
         }
+        if (quantize_of(options) == "none") model.quantization = nullptr; // all in 16 bits
         loaded.model = std::make_unique<Model>(std::move(model));
         BackendOptions backend = of.backend_options;
         if (predicting.expected_tokens > 0 && !loaded.model->eos_tokens.empty()) {
@@ -126,6 +131,8 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
         engine->poll(0); // the made-up tokens are not used
     }
     prediction.stats = engine->stats();
+    ASSIGN_OR_RETURN(const batchllm_info info, engine->info(0));
+    prediction.common_prefix_cost = info.common_prefix_cost;
     for (const SimBackend *device : devices) prediction.parts += device->spent();
     return prediction;
 }

@@ -20,8 +20,9 @@ struct PredictOptions {
 
 struct Prediction {
     std::string device;
-    StepSeconds parts;    // sum over all devices
-    batchllm_stats stats; // of the engine on sim; backend_seconds is the prediction
+    double common_prefix_cost = 0; // there, as of batchllm_plan_options
+    StepSeconds parts;             // sum over all devices
+    batchllm_stats stats;          // of the engine on sim; backend_seconds is the prediction
 };
 
 // rows: those of the plan. options: those of the engine that would run them; if no device is named,

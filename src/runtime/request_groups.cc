@@ -23,7 +23,6 @@ std::vector<RequestGroup> request_groups(std::span<const PlanPrefix> prefixes, i
 
     std::vector<RequestGroup> groups;
     for (RowRun *run : runs) {
-        run->shared_tokens = apart(*run) ? run->prompt_length - 1 : shared;
         if (!apart(*run)) add(run);
     }
     if (!requests->empty()) groups.push_back({prefix, 0, from(0)});
@@ -35,14 +34,6 @@ std::vector<RequestGroup> request_groups(std::span<const PlanPrefix> prefixes, i
         const size_t begin = requests->size();
         add(run);
         groups.push_back({prefix, run->prompt_length - 1, from(begin)});
-    }
-    for (RowRun *run : runs) {
-        // Equal rows and equal samples are answered by one computation of the whole prompt.
-        if (run->answers.size() > 1 || run->answers.front().samples > 1) {
-            if (run->score == nullptr && run->sequences.size() == 1) {
-                run->shared_tokens = run->prompt_length;
-            }
-        }
     }
     return groups;
 }

@@ -142,7 +142,7 @@ RowReader::make_constraint(const ConstraintSpecification &specification) {
         }
         vocabulary = vocabulary_;
     }
-    return batchllm::make_constraint(specification, std::move(vocabulary));
+    return constraints_.make(specification, std::move(vocabulary));
 }
 
 } // namespace batchllm

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "constraint/specification.h"
+#include "constraint/constraint_maker.h"
 #include "runtime/columns.h"
 #include "runtime/embedding.h"
 #include "runtime/options.h"
@@ -82,6 +82,7 @@ class RowReader {
     std::unique_ptr<ThreadPool> pool_;
     mutable std::mutex vocabulary_mutex_;
     std::shared_ptr<const TokenVocabulary> vocabulary_; // for constraints
+    ConstraintMaker constraints_;
 };
 
 } // namespace batchllm

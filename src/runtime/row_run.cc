@@ -66,9 +66,11 @@ void make_sampled_sequences(const Row &row, const RunLimits &limits, RowRun *run
         if (scored) sequence.targets.assign(row.tokens + 1, row.tokens + row.length);
         sequence.max_tokens = clipped_max_tokens(params, row.length, limits.max_request_tokens);
         sequence.sample = i;
-        // Greedy samples are equal even if each is computed separately, also on `sim`.
-        const int32_t drawn = params.greedy() ? 0 : i;
-        sequence.random_key = random_key(limits.engine_seed, params.seed, row.tag, drawn);
+        // Only `sim` reads the key of a greedy row, whose answer comes from the prompt alone.
+        sequence.random_key =
+            params.greedy()
+                ? token_fingerprint({row.tokens, static_cast<size_t>(row.length)}, params.salt)
+                : random_key(limits.engine_seed, params.seed, row.tag, i);
         if (params.constraint != nullptr) {
             sequence.constrained = std::make_unique<Constrained>(params.constraint);
             sequence.constrained->takes_forced =
@@ -142,8 +144,12 @@ void add_scores(const RowRun &run, const RowRun::Answer &to, bool cancelled,
     Outcome outcome;
     outcome.tag = to.tag;
     outcome.prompt_tokens = run.prompt_length;
-    outcome.shared_tokens = run.shared_tokens;
+    outcome.shared_tokens = run.prompt_length;
     outcome.finish = cancelled ? BATCHLLM_FINISH_CANCELLED : BATCHLLM_FINISH_SCORED;
+    for (const Sequence &sequence : run.sequences) {
+        outcome.shared_tokens =
+            std::min<int64_t>(outcome.shared_tokens, run.shared_tokens(sequence));
+    }
     for (const Sequence &sequence : run.sequences) {
         if (sequence.status == BATCHLLM_OK) continue;
         outcome.finish = BATCHLLM_FINISH_ERROR;
@@ -161,7 +167,7 @@ void add_embedded(const RowRun &run, const RowRun::Answer &to, bool cancelled,
     Outcome outcome;
     outcome.tag = to.tag;
     outcome.prompt_tokens = to.prompt_length;
-    outcome.shared_tokens = std::min(run.shared_tokens, to.prompt_length);
+    outcome.shared_tokens = std::min(run.shared_tokens(sequence), to.prompt_length);
     outcome.finish = cancelled ? BATCHLLM_FINISH_CANCELLED : sequence.finish;
     outcome.status = sequence.status;
     outcome.error = sequence.error;
@@ -171,10 +177,8 @@ void add_embedded(const RowRun &run, const RowRun::Answer &to, bool cancelled,
 }
 
 // Takes the log-probabilities of the prompt if all of them are there.
-void take_prompt_logprobs(const RowRun &run, const Sequence &sequence, Outcome *outcome) {
+void take_prompt_logprobs(const Sequence &sequence, Outcome *outcome) {
     if (sequence.targets.empty()) return;
-    // The other samples share the prompt with each other, but not with this one.
-    if (run.sequences.size() > 1) outcome->shared_tokens = 0;
     if (sequence.prompt_logprobs.values.size() < sequence.targets.size()) return;
     outcome->prompt_logprobs = sequence.prompt_logprobs;
 }
@@ -191,16 +195,23 @@ void add_samples(const RowRun &run, const RowRun::Answer &to, const Tokenizer *t
         outcome.error = sequence.error;
         outcome.finish = sequence.done ? sequence.finish : BATCHLLM_FINISH_CANCELLED;
         outcome.prompt_tokens = run.prompt_length;
-        outcome.shared_tokens = run.shared_tokens;
+        outcome.shared_tokens = run.shared_tokens(sequence);
         outcome.tokens = sequence.output;
         outcome.text = text_of(sequence, *run.params, tokenizer);
         outcome.logprobs = sequence.logprobs;
-        if (sample == 0) take_prompt_logprobs(run, sequence, &outcome);
+        if (sample == 0) take_prompt_logprobs(sequence, &outcome);
         outcomes->push_back(std::move(outcome));
     }
 }
 
 } // namespace
+
+int32_t RowRun::shared_tokens(const Sequence &sequence) const {
+    // Equal rows and equal samples are answered by one computation of the whole prompt.
+    const bool several = answers.size() > 1 || answers.front().samples > 1;
+    if (several && score == nullptr && sequences.size() == 1) return prompt_length;
+    return sequence.own_begin;
+}
 
 bool RowRun::any_answer_left() const {
     return std::any_of(answers.begin(), answers.end(), [](const Answer &a) { return !a.answered; });

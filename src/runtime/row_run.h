@@ -85,12 +85,12 @@ struct RowRun {
     Task task = Task::generate;
     int32_t prompt_length = 0;
     int32_t computed_length = 0;         // tokens of the prompt: Row::computed_length()
-    int32_t shared_tokens = 0;           // tokens of the prompt that are not computed for one
-                                         // result alone
     int32_t unfinished = 0;              // sequences that are not done
     std::shared_ptr<GroupRun> group_run; // for the report; null: none
 
     bool any_answer_left() const;
+    // Tokens of the prompt that were not computed for one result alone.
+    int32_t shared_tokens(const Sequence &sequence) const;
 };
 
 struct RunLimits {

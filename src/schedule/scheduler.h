@@ -99,10 +99,6 @@ struct SchedulerOptions {
     int32_t page_tokens = 0;
     int64_t step_tokens = 0;
     int64_t max_requests = 0; // 0: no cap
-    // DECODE_FIRST: groups in the plan's order (Eq. 4; its expected decode lengths are relative to
-    // max_tokens, so later estimates scale all of them equally and do not change the order).
-    // ARRIVAL: a plan's groups by their first row, whatever their order in the plan.
-    int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
     // false: requests are admitted while any page is free, without looking ahead. For comparisons.
     bool look_ahead = true;
     // Backend::feeds. Never called for rows with penalties or bad words of several tokens, because
@@ -167,13 +163,9 @@ class Scheduler {
 
     // Queues requests behind those already there. prefixes: all of the plan's. A request uses the
     // prefix only if its prompt's `shareable` and wanted_positions allow it; otherwise the nearest
-    // parent prefix that they allow, or none. A prefix that is here already is used together with
+    // parent prefix that they allow, or none. Null requests are passed over. A prefix that is here already is used together with
     // everything computed of it. If a request does not fit, none is added.
     Status add(std::span<const PlanPrefix> prefixes, const RequestGroup &group);
-    // The same for all groups of a plan, in the order that the options state. requests[i] is the
-    // plan's row i. A null entry is a row that must not be computed (nor is its prefix, if no other
-    // row needs it). Adds nothing if the plan does not match the requests.
-    Status add(const Plan &plan, std::span<Request *const> requests);
 
     // Whether the plan's prefix is here: a request that has not finished needs it, or it is kept.
     bool has(int32_t prefix) const;

@@ -50,7 +50,6 @@ struct Scheduler::Impl {
 
     // add
     Status check(std::span<Request *const> requests) const;
-    Status check(const Plan &plan, std::span<Request *const> requests) const;
     void add(std::span<const PlanPrefix> prefixes, int32_t prefix, int32_t own_common,
              Request *request, int32_t *own_node);
     void enqueue(Request *request, int32_t prefix);

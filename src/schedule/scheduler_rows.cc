@@ -1,6 +1,5 @@
 // Adding requests, and ending them.
 #include <algorithm>
-#include <numeric>
 #include <stdexcept>
 
 #include "schedule/scheduler_impl.h"
@@ -33,30 +32,6 @@ Status Scheduler::Impl::check(std::span<Request *const> requests) const {
                          static_cast<long long>(stored_at_most(*request)),
                          static_cast<long long>(pool.most_tokens()));
     }
-    return {};
-}
-
-Status Scheduler::Impl::check(const Plan &plan, std::span<Request *const> requests) const {
-    if (static_cast<int64_t>(requests.size()) != plan.row_count())
-        return error(BATCHLLM_ERROR_INTERNAL, "scheduler: a plan of %lld rows for %zu requests",
-                     static_cast<long long>(plan.row_count()), requests.size());
-    RETURN_IF_ERROR(check(requests));
-    const auto prefixes = static_cast<int64_t>(plan.prefixes.size());
-    for (int64_t i = 0; i < prefixes; ++i) {
-        const PlanPrefix &prefix = plan.prefixes[static_cast<size_t>(i)];
-        const int32_t parent = prefix.parent;
-        if (parent >= prefixes || prefix.length < 1 ||
-            (parent >= 0 && plan.prefixes[static_cast<size_t>(parent)].length >= prefix.length))
-            return error(BATCHLLM_ERROR_INTERNAL, "scheduler: prefix %lld continues none",
-                         static_cast<long long>(i));
-    }
-    for (const PlanGroup &group : plan.groups)
-        if (group.prefix >= prefixes || group.row_begin < 0 || group.row_begin > group.row_end ||
-            group.row_end > plan.row_count())
-            return error(BATCHLLM_ERROR_INTERNAL, "scheduler: a group outside its plan");
-    for (const int64_t row : plan.rows)
-        if (row < 0 || row >= plan.row_count())
-            return error(BATCHLLM_ERROR_INTERNAL, "scheduler: a row outside its plan");
     return {};
 }
 
@@ -96,29 +71,6 @@ Status Scheduler::add(std::span<const PlanPrefix> prefixes, const RequestGroup &
     int32_t own_node = -1;
     for (Request *request : group.requests)
         if (request) impl_->add(prefixes, group.prefix, group.own_common, request, &own_node);
-    return {};
-}
-
-Status Scheduler::add(const Plan &plan, std::span<Request *const> requests) {
-    RETURN_IF_ERROR(impl_->check(plan, requests));
-    std::vector<size_t> order(plan.groups.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    if (impl_->options.order == BATCHLLM_ORDER_ARRIVAL) {
-        std::vector<int64_t> first(plan.groups.size(), INT64_MAX);
-        for (size_t i = 0; i < first.size(); ++i)
-            for (int64_t j = plan.groups[i].row_begin; j < plan.groups[i].row_end; ++j)
-                first[i] = std::min(first[i], plan.rows[static_cast<size_t>(j)]);
-        std::stable_sort(order.begin(), order.end(),
-                         [&](size_t a, size_t b) { return first[a] < first[b]; });
-    }
-    for (const size_t i : order) {
-        const PlanGroup &group = plan.groups[i];
-        int32_t none = -1;
-        for (int64_t j = group.row_begin; j < group.row_end; ++j) {
-            Request *request = requests[static_cast<size_t>(plan.rows[static_cast<size_t>(j)])];
-            if (request) impl_->add(plan.prefixes, group.prefix, 0, request, &none);
-        }
-    }
     return {};
 }
 

@@ -1,15 +1,19 @@
 #include "table/cells.h"
 
-#include <random>
+#include <chrono>
+#include <unistd.h>
+
 #include <xxhash.h>
 
 namespace batchllm {
 namespace {
 
-// A new seed for each table, so that nobody can make cells collide on purpose.
+// A new seed for each table, so that nobody can make cells collide on purpose. Not std::random_device, which in a
+// library that libstdc++ is linked into needs glibc 2.36.
 uint64_t random_seed() {
-    std::random_device device;
-    return uint64_t{device()} << 32 | device();
+    uint64_t seed = 0;
+    if (::getentropy(&seed, sizeof seed) == 0) return seed;
+    return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
 
 // Values by hash, in an open-addressing table that grows; values are compared in full. The numbers

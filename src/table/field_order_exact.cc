@@ -6,7 +6,6 @@
 // for the first row r of S, over the columns c of F and the sets T of at least two rows of S that
 // include r and have r's value in c. A column that is equal in all of S comes first: placed before
 // what two rows share, it costs them nothing. A column that no two rows of S share is never chosen.
-#include <algorithm>
 #include <bit>
 
 #include "table/field_order_search.h"

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Installs the built library into an empty directory, finds it there with pkg-config, compiles a C program
-against it and runs it. Usage: installed.py BUILD_DIRECTORY SOURCE MODEL_DIRECTORY"""
+"""Installs the built library into an empty directory, finds it there with pkg-config and with CMake, compiles programs
+against it and runs them, and the installed program too. Usage: installed.py BUILD_DIRECTORY MODEL_DIRECTORY"""
 import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree
 import zipfile
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 
 
 def run(command, **options):
@@ -40,6 +43,8 @@ def check_jars(root, build):
         for kind in ("", "-sources", "-javadoc"):
             with zipfile.ZipFile(folder / f"{pom.stem}{kind}.jar") as jar:
                 names[kind] = set(jar.namelist())
+            if "META-INF/LICENSE" not in names[kind]:
+                sys.exit(f"{pom.stem}{kind}.jar has no licence")
         # Nested classes, and those in a file with several, are in the file of that name.
         classes = {re.sub(r"(\$.*)?\.class$", ".java", name) for name in names[""] if name.endswith(".class")}
         if not classes or classes - names["-sources"] or "index.html" not in names["-javadoc"]:
@@ -47,8 +52,20 @@ def check_jars(root, build):
     print(f"{len(jars)} JARs, {len(poms)} POMs")
 
 
+def check_cmake(prefix, model, build):
+    """A project of its own finds the package, builds and passes its tests, also after the tree has moved."""
+    if shutil.which("cmake") is None:
+        print("no cmake: find_package is not tested")
+        return
+    moved = prefix.rename(prefix.with_name("moved"))
+    run(["cmake", "-S", pathlib.Path(__file__).parent / "cmake", "-B", build, f"-DCMAKE_PREFIX_PATH={moved}",
+         f"-DEXAMPLES={EXAMPLES}", f"-DMODEL={model}"])
+    run(["cmake", "--build", build])
+    run(["ctest", "--test-dir", build, "--output-on-failure", "--no-tests=error"])
+
+
 def main():
-    build, source, model = sys.argv[1:4]
+    build, model = sys.argv[1:3]
     with tempfile.TemporaryDirectory() as directory:
         root = pathlib.Path(directory) / "root"
         run([*shlex.split(os.environ.get("MESON", "meson")), "install", "-C", build, "--no-rebuild",
@@ -62,13 +79,20 @@ def main():
                            PKG_CONFIG_SYSROOT_DIR=str(root), LD_LIBRARY_PATH=str(library))
         flags = run(["pkg-config", "--cflags", "--libs", "batchllm"], env=environment).split()
         program = directory + "/program"
-        run([*shlex.split(os.environ.get("CC", "cc")), "-std=c99", "-Wall", "-Werror", source,
+        run([*shlex.split(os.environ.get("CC", "cc")), "-std=c99", "-Wall", "-Werror", EXAMPLES / "c/hello.c",
              "-o", program, *flags], env=environment)
         needed = run(["readelf", "-d", program])
         if "libbatchllm.so.0" not in needed:
             sys.exit("the program does not name libbatchllm.so.0")
         if not run([program, model], env=environment).strip():
             sys.exit("the program printed nothing")
+        prefix = library
+        while not (prefix / "include").is_dir():
+            prefix = prefix.parent
+        if (prefix / "bin/batchllm").exists():  # built without CLI11's headers there is none
+            without = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+            run([prefix / "bin/batchllm", "--version"], env=without)
+        check_cmake(prefix, model, f"{directory}/project")
 
 
 main()

@@ -300,6 +300,25 @@ static void a_poll_limit_below_a_rows_samples_gives_the_whole_row(void **state) 
     free_rows(&rows);
 }
 
+/* A prefix of 17 tokens leaves most of its second page empty: both rows run without it. */
+static void a_row_that_ran_without_its_prefix_shared_nothing(void **state) {
+    (void)state;
+    batchllm_engine *engine = sim_engine("vocabulary=1000,page_tokens=16,pages=2");
+    int32_t tokens[2 * 22];
+    const int64_t offsets[3] = {0, 22, 44};
+    for (int32_t i = 0; i < 44; ++i) tokens[i] = i % 22 < 17 ? i % 22 : 100 + i;
+    const batchllm_params params = params_of(8);
+    assert_ok(batchllm_add_tokens(engine, 2, tokens, offsets, NULL, &params, 1));
+    batchllm_results *results = run_all(engine);
+    for (int64_t i = 0; i < 2; ++i) {
+        assert_int_equal(results->statuses[i], BATCHLLM_OK);
+        assert_int_equal(token_count(results, i), 8);
+        assert_int_equal(results->shared_tokens[i], 0);
+    }
+    batchllm_results_free(results);
+    batchllm_engine_destroy(engine);
+}
+
 static void equal_greedy_rows_are_computed_once(void **state) {
     (void)state;
     batchllm_engine *engine = sim_engine(small);
@@ -789,6 +808,7 @@ int main(void) {
         cmocka_unit_test(an_eos_or_stop_token_ends_a_row_and_is_its_last_token),
         cmocka_unit_test(samples_are_adjacent_and_never_split_by_poll),
         cmocka_unit_test(a_poll_limit_below_a_rows_samples_gives_the_whole_row),
+        cmocka_unit_test(a_row_that_ran_without_its_prefix_shared_nothing),
         cmocka_unit_test(equal_greedy_rows_are_computed_once),
         cmocka_unit_test(sharing_switched_off_computes_every_row_for_itself),
         cmocka_unit_test(sharing_switched_off_computes_every_greedy_sample_for_itself),

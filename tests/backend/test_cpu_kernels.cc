@@ -139,6 +139,9 @@ double activation_of(Activation activation, double x) {
         return std::min(x, 7.0) / (1 + std::exp(-1.702 * std::min(x, 7.0)));
     case Activation::relu_squared:
         return std::max(x, 0.0) * std::max(x, 0.0);
+    case Activation::xielu:
+        return x / 2 + 0.7 * (std::expm1(std::min(x, 0.0)) - std::min(x, 0.0)) +
+               0.4 * std::max(x, 0.0) * std::max(x, 0.0);
     }
     return 0;
 }
@@ -152,8 +155,9 @@ void activations_equal_the_reference_gated_or_not_with_biases_or_without(void **
     std::mt19937_64 random(seed_of_run());
     for_each_table([&](const Kernels &kernels) {
         for (const int32_t n : kLengths) {
-            for (const auto activation : {Activation::silu, Activation::gelu, Activation::gelu_tanh,
-                                          Activation::clamped_swiglu, Activation::relu_squared}) {
+            for (const auto activation :
+                 {Activation::silu, Activation::gelu, Activation::gelu_tanh,
+                  Activation::clamped_swiglu, Activation::relu_squared, Activation::xielu}) {
                 for (int form = 0; form < 4; ++form) {
                     const bool gated = form % 2 == 0, biased = form >= 2;
                     const auto gate = random_floats(&random, n, 4);
@@ -167,11 +171,12 @@ void activations_equal_the_reference_gated_or_not_with_biases_or_without(void **
                         expected.push_back(activation_of(activation, g) *
                                            factor_of(activation, gated ? u : 1));
                     }
+                    const float curve[] = {0.4F, 0.7F};
                     auto out = room(kernels, n);
                     kernels.activate[static_cast<size_t>(activation)](
                         gate.data(), gated ? up.data() : nullptr,
                         biased ? gate_bias.data() : nullptr,
-                        biased && gated ? up_bias.data() : nullptr, n, out.data());
+                        biased && gated ? up_bias.data() : nullptr, curve, n, out.data());
                     expect_elements("activate", kernels, out, expected);
                 }
             }
@@ -188,7 +193,7 @@ void activations_of_large_numbers_are_finite(void **) {
             for (const float g : gate) expected.push_back(g < 0 ? 0 : g);
             auto out = room(kernels, n);
             kernels.activate[static_cast<size_t>(activation)](gate.data(), nullptr, nullptr,
-                                                              nullptr, n, out.data());
+                                                              nullptr, nullptr, n, out.data());
             expect_elements("activate", kernels, out, expected);
         }
     });

@@ -16,6 +16,7 @@ extern "C" {
 
 #include "backend/sim/sim_backend.h"
 #include "schedule/scheduler.h"
+#include "whole_plan.h"
 
 using namespace batchllm;
 
@@ -260,7 +261,7 @@ struct Job {
 template <typename Ended, typename After> bool run_job(Backend *backend, Scheduler *scheduler,
                                                        const Job &job, const Ended &ended,
                                                        const After &after) {
-    if (!scheduler->add(job.plan, job.held).ok()) return false;
+    if (!add_plan(*scheduler, job.plan, job.held).ok()) return false;
     BatchOutput output;
     while (true) {
         const TokenBatch &batch = scheduler->next_step();
@@ -286,7 +287,7 @@ void a_job_of_100000_rows_is_scheduled_in_seconds(void **) {
     constexpr int64_t rows = 100000, group = 16;
     constexpr int32_t prefix = 200, own = 60;
     const Job job(rows, prefix + own, 64, group, prefix);
-    Scheduler scheduler({backend->info().pages, backend->info().page_tokens, 2048, 0, 0, true});
+    Scheduler scheduler({backend->info().pages, backend->info().page_tokens, 2048, 0, true});
     int64_t steps = 0, generated = 0, recomputed = 0, prefix_tokens = 0;
     const bool good = run_job(
         backend, &scheduler, job, [](const Request &request) { return request.output.back() == 2; },

@@ -224,7 +224,7 @@ void a_described_gpu_has_the_steps_that_its_backend_chooses(void **) {
     costs.step_tokens = 2048; // as in the description
     assert_int_equal(tokens("Llama-3.2-1B", "auto"), 2048);
     costs.step_tokens = 16384;
-    costs.batches_in_flight = 1; // a processor
+    costs.gpu = false; // a processor
     assert_int_equal(tokens("Mistral-7B", "auto"), 16384);
 }
 

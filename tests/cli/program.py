@@ -32,8 +32,7 @@ def lines(rows):
 
 
 def token_rows(count, prefix=40, own=10, sharing=5):
-    """Rows in groups of `sharing`, each group with its own prefix. No two are equal: an engine answers equal greedy
-    rows once, with the tokens that sim generates for the first of them."""
+    """Rows in groups of `sharing`, each group with its own prefix. No two are equal."""
     rows = []
     for i in range(count):
         group = i // sharing

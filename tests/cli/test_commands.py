@@ -47,6 +47,14 @@ class Windows(ProgramTest):
             found[row.get("error", {}).get("line", row["id"])] = row
         return found
 
+    def test_a_greedy_answer_comes_from_the_prompt_alone(self):
+        rows = [{"id": i, "tokens": [7, 8, 9 + i % 3]} for i in range(30)]
+        answers = set()
+        for options in ([], ["--window-rows", "1"], ["--seed", "5", "--no-sharing"]):
+            for row in self.run_rows(rows, *options, "--force"):
+                answers.add((row["id"] % 3, tuple(row["tokens"])))
+        self.assertEqual(len(answers), 3)
+
     def test_steps_stay_full_across_windows(self):
         """The next window is added before the previous one has drained."""
         timeline = self.directory / "timeline.csv"
@@ -423,8 +431,6 @@ class Usage(ProgramTest):
         template.write_text("{id}")
         done = self.run_program("plan", "-i", self.input, "--model", model, "--template-file", template, "-o", template)
         self.assertIn(b"is the file of --template-file too", done.stderr)
-        done = self.run_program("inspect", self.input, "--model", model, "--report", model / "tokenizer.json")
-        self.assertIn(b"is a file of the model", done.stderr)
         self.assertFalse(self.output.exists() or state.exists())
         self.assertEqual((model / "config.json").read_text(), config)
         # Other files in the same folder are not touched; /dev/null cannot have a state, and needs none.
@@ -761,7 +767,7 @@ class TextRows(ProgramTest):
         stats = self.directory / "stats.json"
         self.input.write_bytes(lines(rows))
         done = self.run_program("run", *self.sim, "-i", self.input, "-o", self.output, "--progress", "lines", "--stats", stats)
-        self.assertEqual({row["finish_reason"] for row in self.read_output()}, {"length"}, done.stderr)
+        self.assertEqual({row["finish_reason"] for row in self.read_output() if row["id"] < 20}, {"length"}, done.stderr)
         for text in (b"20 of 20 rows with a constraint were cut off by max_tokens", b"has 8 bytes",  # {"n":12}
                      b"Cut off by max_tokens: 20 of 20 results with a constraint."):
             self.assertIn(text, done.stderr)
@@ -925,6 +931,17 @@ class Surroundings(ProgramTest):
         errors = child.communicate(timeout=60)[1]
         self.assertEqual(child.returncode, 1)
         self.assertIn(b"stdout: cannot write", errors)
+
+
+class Demo(ProgramTest):
+    def test_the_job_that_is_installed_with_the_program_runs_anywhere(self):
+        environment = {**os.environ, "TMPDIR": str(self.directory)}
+        done = subprocess.run([PROGRAM, "demo", "--backend", "cpu"], capture_output=True, text=True, cwd="/", env=environment)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        right, rows = re.search(r"^(\d+) of (\d+) answers are right\.$", done.stdout, re.MULTILINE).groups()
+        self.assertGreater(int(right), 280)
+        self.assertEqual(rows, "300")
+        self.assertEqual(list(self.directory.iterdir()), [])
 
 
 class GoldenModel(ProgramTest):

@@ -1,4 +1,4 @@
-"""--report of run, plan and inspect: a page that is well-formed, has the figures of --stats, and contains no foreign
+"""--report of run and plan: a page that is well-formed, has the figures of --stats, and contains no foreign
 markup."""
 
 import html.parser
@@ -114,6 +114,20 @@ class ReportTest(ProgramTest):
 
 
 class Run(ReportTest):
+    def test_a_model_with_states_has_its_slots_in_the_page(self):
+        page = self.directory / "job.html"
+        stats = self.directory / "stats.json"
+        model = pathlib.Path(__file__).resolve().parents[1] / "golden/bamba_bf16"
+        rows = [{"id": i, "tokens": [5, 6, 7, i]} for i in range(20)]
+        self.run_rows(rows, "--model", model, "--report", page, "--stats", stats,
+                      backend=["--backend", "sim", "--backend-options", "state_slots=9"])
+        states = json.loads(stats.read_text())["states"]
+        found = Page(page.read_text())
+        self.assertEqual(found.figures["state_slots_total"], 9)
+        self.assertEqual(found.figures["state_slots_peak"], states["slots_peak"])
+        self.assertEqual(found.figures["state_slot_bytes"], states["slot_bytes"])
+        self.assertIn(f"at most {states['slots_peak']} of 9 slots", "".join(found.text))
+
     def test_the_figures_are_those_of_the_statistics(self):
         self.run_rows(token_rows(600), "--report", self.report, "--stats", self.stats)
         page = self.read_report()
@@ -230,9 +244,8 @@ class Plans(ReportTest):
         self.assertEqual(page.figures["predicted_steps"], predicted["steps"])
         self.assertIn("For NVIDIA H200, before anything ran", self.words)
         self.assertEqual((predicted["rows"], predicted["completion_tokens"]), (200, 4000))
-        done = self.run_program("inspect", self.directory / "p.plan", "--json", "--model", model, "--device", "h200", "--max-tokens", "20")
-        self.assertEqual(json.loads(done.stdout)["predicted"], predicted, done.stderr.decode())
-        self.assertEqual(self.run_program("inspect", self.directory / "p.plan", "--device", "h200").returncode, 1)
+        done = self.run_program("plan", "-i", self.input, "-o", self.directory / "p.plan", "--device", "h200")
+        self.assertIn(b"a prediction needs the model: --model DIR", done.stderr)
 
     def test_a_run_shows_what_was_predicted_beside_what_it_took(self):
         model = text_model(self.directory / "model")
@@ -264,32 +277,11 @@ class Plans(ReportTest):
     def test_a_report_is_a_file(self):
         self.plan(token_rows(10))
         self.input.write_bytes(lines(token_rows(10)))
-        for command in (["plan", "-i", self.input, "-o", self.directory / "q.plan"], ["run", *SIM, "-i", self.input, "-o", self.output],
-                        ["inspect", self.directory / "p.plan"]):
+        for command in (["plan", "-i", self.input, "-o", self.directory / "q.plan"], ["run", *SIM, "-i", self.input, "-o", self.output]):
             done = self.run_program(*command, "--report", "-")
             self.assertEqual(done.returncode, 1)
             self.assertIn(b"--report: -: it is a file, and cannot be stdout", done.stderr)
         self.assertFalse(self.output.exists())
-
-    def test_inspect_shows_lengths_and_where_it_can_words(self):
-        model = text_model(self.directory / "model")
-        rows = [{"id": i, "prompt": "Read the review and answer with one word. " * 4 + f"Review {i}: good"} for i in range(30)]
-        for options, wanted in (([], "prefix"), (["--self-contained"], "Read the review and answer")):
-            self.plan(rows, "--model", model, *options)
-            done = self.run_program("inspect", self.directory / "p.plan", "--model", model, "--report", self.report)
-            self.assertEqual(done.returncode, 0, done.stderr.decode())
-            page = self.read_report()
-            self.assertIn(wanted, self.words)
-            self.assertEqual(page.figures["rows"], 30)
-            self.assertIn(b"rows            30\n", done.stdout)
-
-    def test_inspect_does_not_write_over_the_plan(self):
-        self.plan(token_rows(10))
-        before = (self.directory / "p.plan").read_bytes()
-        done = self.run_program("inspect", self.directory / "p.plan", "--report", self.directory / "p.plan")
-        self.assertEqual(done.returncode, 1)
-        self.assertIn(b"is the input", done.stderr)
-        self.assertEqual((self.directory / "p.plan").read_bytes(), before)
 
     def test_advice_is_in_the_report(self):
         rows = [{"id": i, "tokens": [i % 997, i // 997, *((i * 7 + j) % 991 for j in range(40)), *range(500)]} for i in range(500)]

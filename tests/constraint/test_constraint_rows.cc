@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "constraint_job.h"
+#include "parameters/row_parameters.h"
 #include "text/tokenizer.h"
 
 using namespace batchllm;
@@ -31,7 +32,8 @@ std::vector<double> free_logprobs(const std::string &prompt, const std::vector<i
     const uint64_t tag = 0;
     assert_true((*engine->intake())
                     ->add_scores({1, prompt_tokens.data(), prompt_offsets},
-                                 {{count, tokens.data(), offsets.data()}, rows}, &tag)
+                                 {{count, tokens.data(), offsets.data()}, rows}, &tag,
+                                 default_params())
                     .ok());
     assert_true(engine->run(nullptr, nullptr).ok());
     const std::unique_ptr<ResultBatch> results = engine->poll(0);

@@ -8,6 +8,7 @@
 #include "cuda_backend.h"
 #include "golden_files.h"
 #include "runtime/lane.h"
+#include "whole_plan.h"
 
 using namespace batchllm;
 using cuda::CudaBackend;
@@ -100,7 +101,7 @@ Sampled run_rows(CudaBackend *backend, const Golden &golden,
         requests[i].random_key = random_key(1, 2, i, 0);
         held.push_back(&requests[i]);
     }
-    check(lane.scheduler().add(*plan, held));
+    check(add_plan(lane.scheduler(), *plan, held));
     while (true) {
         while (lane.takes_another()) {
             const TokenBatch &batch = lane.next_batch();

@@ -169,6 +169,11 @@ void a_fused_norm_is_the_norm_apart(void **) {
 double activated(Activation kind, double x) {
     if (kind == Activation::silu) return x / (1 + std::exp(-x));
     if (kind == Activation::relu_squared) return std::max(x, 0.0) * std::max(x, 0.0);
+    if (kind == Activation::xielu) { // rise and fall: -1 and 0.5
+        const double p = std::max(x, 0.0), m = std::min(x, 0.0);
+        return x / 2 + (0.5 + std::log1p(std::exp(0.5))) * (std::expm1(m) - m) +
+               std::log1p(std::exp(-1.0)) * p * p;
+    }
     if (kind == Activation::gelu) return x / 2 * std::erfc(-x / std::sqrt(2.0));
     return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
@@ -177,7 +182,7 @@ void activations_are_the_references(void **) {
     Random random(kSeed + 8);
     for (const DType type : kTypes) {
         for (const Activation kind : {Activation::silu, Activation::gelu, Activation::gelu_tanh,
-                                      Activation::relu_squared}) {
+                                      Activation::relu_squared, Activation::xielu}) {
             for (int round = 0; round < 6; ++round) {
                 const bool gated = round % 2 == 0, biased = round % 3 > 0;
                 const auto rows = static_cast<int32_t>(draw(random, 1, 30));
@@ -186,9 +191,11 @@ void activations_are_the_references(void **) {
                 const auto x = normal(random, rows * stride, type, 2);
                 const auto bias = normal(random, stride, DType::f32);
                 const Array in(x, type), b(bias, DType::f32), out(int64_t{rows} * width, type);
-                check(launch_activation({type, kind, gated, in.data(),
-                                         biased ? b.floats() : nullptr, out.data(), rows, width},
-                                        nullptr));
+                const Array curve(std::vector<float>{-1, 0.5F}, DType::f32);
+                check(
+                    launch_activation({type, kind, gated, in.data(), biased ? b.floats() : nullptr,
+                                       out.data(), rows, width, curve.floats()},
+                                      nullptr));
                 std::vector<double> wanted;
                 for (int64_t r = 0; r < rows; ++r) {
                     const auto value = [&](int64_t i) {

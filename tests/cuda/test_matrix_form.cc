@@ -1,9 +1,12 @@
 // Which matrices in e4m3 keep the checkpoint's scales, where those scales go, and which tensors a
 // mixer's matrices are made from. Needs no CUDA.
 #include <cstdint>
+#include <cstring>
 #include <deque>
+#include <memory>
 #include <vector>
 
+#include "model/four_bits.h"
 #include "step/matrix_form.h"
 #include "testing.h"
 
@@ -179,6 +182,85 @@ void a_matrix_is_stored_quantised_if_a_part_is(void **) {
     assert_true(is_stored_quantised(experts.source(2)));
 }
 
+// What of a matrix decides whether it stays in four bits, and how.
+void a_matrix_stays_in_four_bits_if_all_parts_can(void **) {
+    FourBits facts;
+    facts.group_columns = 128;
+    facts.scale_type = DType::f16;
+    const Model model;
+    std::deque<Tensor> tensors;
+    const auto tensor = [&](const FourBits &of, int64_t columns = 256) {
+        Tensor made;
+        made.dtype = DType::u4;
+        made.rows = 32;
+        made.columns = columns;
+        made.four_bits = std::make_shared<const FourBits>(of);
+        return &tensors.emplace_back(made);
+    };
+    const auto fit = [&](const FourBits &of, DType element, int64_t columns = 256) {
+        return packed_fit(model, MatrixSource{32, columns, {{tensor(of, columns), 0}}, {}},
+                          element);
+    };
+    const auto form = [&](int64_t group, int64_t columns = 256) {
+        FourBits of = facts;
+        of.group_columns = group;
+        return fit(of, DType::bf16, columns).packing->form;
+    };
+    assert_true(form(128) == PackedForm::int4_128 && form(256) == PackedForm::int4_128);
+    assert_true(form(64) == PackedForm::int4_32 && form(32) == PackedForm::int4_32);
+    assert_true(form(200, 200) == PackedForm::int4_128); // a scale for all
+    assert_true(fit(facts, DType::bf16).packing->split && !fit(facts, DType::f16).packing->split);
+    assert_true(!fit(facts, DType::f32).packing && fit(facts, DType::f32).refusal == nullptr);
+    const auto refused = [&](FourBits of, DType element, const char *why, int64_t columns = 256) {
+        const PackedFit got = fit(of, element, columns);
+        assert_false(got.packing.has_value());
+        assert_non_null(std::strstr(got.refusal, why));
+    };
+    FourBits other = facts;
+    other.group_columns = 48;
+    refused(other, DType::bf16, "multiples of 32");
+    other = facts;
+    const int32_t order[256] = {};
+    other.group_of = reinterpret_cast<const std::byte *>(order);
+    refused(other, DType::bf16, "g_idx");
+    other = facts;
+    other.scale_type = DType::f32;
+    refused(other, DType::bf16, "f32");
+    other.scale_type = DType::bf16;
+    assert_false(fit(other, DType::bf16).packing->split);
+    refused(other, DType::f16, "f16");
+    refused(facts, DType::bf16, "multiple of 8", 252);
+    FourBits floats;
+    floats.kind = FourBitKind::mxfp4;
+    floats.group_columns = 32;
+    floats.largest_power = 128;
+    assert_true(fit(floats, DType::bf16).packing->form == PackedForm::mxfp4);
+    refused(floats, DType::f16, "bf16");
+    floats.largest_power = 129;
+    refused(floats, DType::bf16, "above 2");
+    // Several parts, and where they go.
+    const Tensor *q = tensor(facts), *k = tensor(facts), *mx = tensor(floats);
+    Tensors stored;
+    const Tensor *bf16 = stored.of(DType::bf16, 32, 256), *none = stored.none();
+    const auto parts = [&](std::vector<MatrixPart> all, Placing placing = {}) {
+        return packed_fit(model, MatrixSource{64, 256, std::move(all), placing}, DType::bf16);
+    };
+    assert_true(parts({{q, 0}, {k, 32}, {none, 64}}).packing.has_value());
+    assert_non_null(std::strstr(parts({{q, 0}, {bf16, 32}}).refusal, "not in four bits"));
+    assert_non_null(std::strstr(parts({{q, 0}, {mx, 32}}).refusal, "different formats"));
+    assert_null(parts({{bf16, 0}, {none, 32}}).refusal);
+    assert_true(parts({{q, 0}, {k, 32}}, {16, 64, 1, 1}).packing.has_value());
+    assert_non_null(std::strstr(parts({{q, 0}}, {1, 1, 16, 64}).refusal, "padded"));
+    const MatrixSource both{64, 256, {{q, 0}, {k, 32}}, {}};
+    const PackedPlace up = packed_place(both, both.parts[1], true);
+    assert_true(up.row(0) == 8 && up.row(7) == 15 && up.row(8) == 24);
+    assert_int_equal(packed_place(both, both.parts[1], false).row(9), 41);
+    assert_true(packed_fit(model, ExpertMatrix{64, 256, {{q, k}, {k, q}}}, DType::bf16)
+                    .packing.has_value());
+    assert_false(packed_fit(model, ExpertMatrix{64, 256, {{q, k}, {k, bf16}}}, DType::bf16)
+                     .packing.has_value());
+}
+
 // Each head's rows of queries, then of its gate: queries come before keys and values, gates after
 // them.
 void gates_of_queries_are_rows_of_their_own(void **) {
@@ -194,7 +276,7 @@ void gates_of_queries_are_rows_of_their_own(void **) {
     q.columns = 10;
     q.first_row = 7;
     const Tensor k = q;
-    const SplitQueries split(q, attention, 64, 1000);
+    const SplitQueries split(q, {}, attention, 64, 1000);
     const std::vector<MatrixPart> parts = split.parts({{&k, 192}});
     assert_int_equal(parts.size(), 7);
     assert_true(parts[0].first == &k && parts[0].second == 192);
@@ -209,7 +291,7 @@ void gates_of_queries_are_rows_of_their_own(void **) {
         }
     }
     attention.gated = false;
-    const SplitQueries whole(q, attention, 64, 1000);
+    const SplitQueries whole(q, {}, attention, 64, 1000);
     const std::vector<MatrixPart> same = whole.parts({});
     assert_int_equal(same.size(), 1);
     assert_true(same[0].first->rows == q.rows && same[0].second == 0);
@@ -383,6 +465,7 @@ int main() {
         cmocka_unit_test(blocks_stay_blocks_where_parts_begin_on_them),
         cmocka_unit_test(what_the_products_cannot_multiply_is_left),
         cmocka_unit_test(a_matrix_is_stored_quantised_if_a_part_is),
+        cmocka_unit_test(a_matrix_stays_in_four_bits_if_all_parts_can),
         cmocka_unit_test(gates_of_queries_are_rows_of_their_own),
         cmocka_unit_test(a_short_convolutions_b_c_and_x_are_one_matrix),
         cmocka_unit_test(a_short_convolutions_filter_is_turned_over),

@@ -13,6 +13,7 @@
 #include "checked_model.h"
 #include "held_batch.h"
 #include "schedule/scheduler.h"
+#include "whole_plan.h"
 
 namespace batchllm {
 
@@ -254,7 +255,7 @@ inline std::string CheckedJob::add(Window *window) {
     if (options_.in_parts && window->keep.empty())
         for (size_t i = 0; i < part.prefixes.size(); ++i)
             window->keep.push_back(draw(random_, 0, 3) > 0);
-    const Status status = scheduler_.add(part, requests);
+    const Status status = add_plan(scheduler_, part, requests);
     for (size_t i = 0; i < window->keep.size(); ++i) {
         const auto prefix = static_cast<int32_t>(i);
         if (end == groups) {

@@ -109,7 +109,8 @@ inline bool has_states(const Golden &golden) {
 
 // Nemotron-H's configurations always have the key.
 inline bool has_experts(const Golden &golden) {
-    return config_has(golden, "\"enable_moe_block\": true") ||
+    return config_has(golden, "\"enable_moe_block\": true") || config_has(golden, "moe_k") ||
+           config_has(golden, "moe_topk") ||
            (config_has(golden, "num_experts_per_tok") &&
             (!is_nemotron(golden) || file_has(golden, "model.safetensors", ".experts.")));
 }

@@ -504,6 +504,15 @@ inline std::vector<LayerKind> state_layer_kinds() {
              return model;
          }},
         {"layers of one thing each, with biases and norms behind", lone_attention},
+        {"xIELU without a gate (Apertus)",
+         [] {
+             return changed(plain(), [](Layer *layer) {
+                 FeedForward &f = *layer->feed_forward();
+                 f.activation = Activation::xielu;
+                 f.gate = {};
+                 f.rise = f.fall = tensor(1, 1);
+             });
+         }},
         {"a squared ReLU of a gate",
          [] {
              return changed(plain(), [](Layer *layer) {
@@ -559,6 +568,16 @@ inline std::vector<LayerKind> layer_kinds() {
         return model;
     };
     const auto head_norms = [](Layer *layer) { add_head_norms(NormKind::rms, layer); };
+    const auto turned_norms = [](Layer *layer) {
+        add_head_norms(NormKind::rms, layer);
+        layer->attention()->norm_turned = true;
+    };
+    const auto own_gates = [](Layer *layer) {
+        Attention &a = *layer->attention();
+        a.gated = true;
+        a.gate.values = tensor(a.q_size(), a.q.columns());
+        add_bias(&a.gate);
+    };
     const auto sinks = [](Layer *layer) {
         layer->attention()->sinks = tensor(layer->attention()->heads, 1);
         layer->attention()->window = 25;
@@ -588,6 +607,9 @@ inline std::vector<LayerKind> layer_kinds() {
         {"heads of an odd size", [] { return plain(3, 1, 50); }},
         {"heads of 256", [] { return plain(2, 1, 256); }},
         {"heads of 512", [] { return plain(2, 1, 512); }},
+        {"norms of each head behind the rope (Hunyuan)",
+         [=] { return changed(plain(4, 1, 128), turned_norms); }},
+        {"gates of a matrix of their own (AFMoE)", [=] { return changed(plain(), own_gates); }},
         {"sinks (gpt-oss)", [=] { return changed(plain(8, 1, 64), sinks); }},
         {"queries scaled by their position (Ministral 3)",
          [=] { return changed(plain(), long_scale); }},
@@ -595,6 +617,15 @@ inline std::vector<LayerKind> layer_kinds() {
         {"shared keys and values, layer inputs (Gemma 4)", [] { return gemma4(true); }},
         {"shared keys and values, scaled layers (Gemma 4)", [] { return gemma4(false); }},
         {"experts alone, a norm after", experts_alone},
+        {"experts of a sparse mixer (Phi-3.5-MoE)",
+         [] {
+             return changed(plain(), [](Layer *layer) {
+                 Router &router = set_experts(layer).router;
+                 router.kind = RouterKind::sparse_mixer;
+                 router.chosen = 2;
+                 router.jitter = 0.3F;
+             });
+         }},
         {"experts and a gated shared one (Qwen2-MoE)", shared_expert},
         {"experts with biases and a clamped SwiGLU (gpt-oss)", biased_experts},
         {"experts and a feed-forward between norms of their own (Gemma 4)",

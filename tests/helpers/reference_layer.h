@@ -98,10 +98,12 @@ inline void place(const Model &model, const Attention &a, const Norm &norm, int6
         Row &row = (*x)[t];
         if (a.norm_whole) normalise(norm, 0, static_cast<int64_t>(row.size()), &row);
         for (int64_t h = 0; h < heads; ++h) {
-            if (!a.norm_whole) normalise(norm, h * a.head_dim, a.head_dim, &row);
+            const bool alone = !a.norm_whole;
+            if (alone && !a.norm_turned) normalise(norm, h * a.head_dim, a.head_dim, &row);
             if (a.rope >= 0) {
                 turn(model.ropes[static_cast<size_t>(a.rope)], t, row.data() + h * a.head_dim);
             }
+            if (alone && a.norm_turned) normalise(norm, h * a.head_dim, a.head_dim, &row);
         }
     }
 }
@@ -184,7 +186,7 @@ inline Rows attention(const Model &model, size_t layer, const Rows &x, const KvS
                       std::vector<KeysValues> *kept) {
     const Attention &a = *model.layers[layer].attention();
     Rows q = product(a.q, x);
-    const Rows gates = take_gates(a, &q);
+    const Rows gates = a.gate ? product(a.gate, x) : take_gates(a, &q);
     place(model, a, a.q_norm, a.heads, &q);
     if (a.kv_layer < 0) {
         KeysValues own{product(a.k, x), product(a.v, x)};
@@ -223,8 +225,9 @@ inline double activated(Activation kind, double x) {
         return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case Activation::relu_squared:
         return std::max(x, 0.0) * std::max(x, 0.0);
-    case Activation::clamped_swiglu:
-        break; // applied to gate and up together
+    case Activation::clamped_swiglu: // applied to gate and up together
+    case Activation::xielu:          // has numbers of its own
+        break;
     }
     return 0;
 }
@@ -237,11 +240,16 @@ inline double gated(Activation kind, double gate, double up) {
 
 inline Rows feed_forward(const FeedForward &f, const Rows &x) {
     Rows up = product(f.up, x);
+    const auto activation = [&](double value) {
+        if (f.activation != Activation::xielu) return activated(f.activation, value);
+        const double p = std::max(value, 0.0), m = std::min(value, 0.0);
+        return value / 2 + (0.5 + std::log1p(std::exp(at(f.fall, 0)))) * (std::expm1(m) - m) +
+               std::log1p(std::exp(at(f.rise, 0))) * p * p;
+    };
     const Rows gate = f.gate ? product(f.gate, x) : Rows();
     for (size_t t = 0; t < x.size(); ++t) {
         for (size_t i = 0; i < up[t].size(); ++i) {
-            up[t][i] = f.gate ? gated(f.activation, gate[t][i], up[t][i])
-                              : activated(f.activation, up[t][i]);
+            up[t][i] = f.gate ? gated(f.activation, gate[t][i], up[t][i]) : activation(up[t][i]);
         }
     }
     return product(f.down, up);
@@ -388,8 +396,27 @@ inline Rows short_convolution(const ShortConvolution &s, const Rows &x) {
     return product(s.o, out);
 }
 
+// Of a sparse mixer.
+inline Row mixed_weights(float jitter, const Row &logits) {
+    Row weights(logits.size()), left = logits;
+    for (int c = 0; c < 2; ++c) {
+        const auto best =
+            static_cast<size_t>(std::max_element(left.begin(), left.end()) - left.begin());
+        const double most = left[best];
+        double sum = 0;
+        for (const double x : left) {
+            const double far = (most - x) / std::max(std::fabs(x), most);
+            if (std::isfinite(x) && far <= 2 * double(jitter)) sum += std::exp(x - most);
+        }
+        weights[best] = 1 / sum;
+        left[best] = -std::numeric_limits<double>::infinity();
+    }
+    return weights;
+}
+
 // The weights of a token's experts; 0 for those that are not chosen. For a router without groups.
 inline Row expert_weights(const Router &router, Row scores) {
+    if (router.kind == RouterKind::sparse_mixer) return mixed_weights(router.jitter, scores);
     double total = 0;
     for (double &score : scores) {
         score = router.kind == RouterKind::sigmoid ? sigmoid(score) : std::exp(score);

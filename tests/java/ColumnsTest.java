@@ -126,6 +126,12 @@ final class ColumnsTest {
                 Check.equal(2, tagged.get(2).scores().length);
                 Check.equal(Status.ROW_NULL, tagged.get(1).status());
             }
+            List<int[]> tokens = Arrays.asList(null, new int[] {5, 6}, null);
+            try (Results results = engine.generate(Rows.ofTokens(tokens).withParams(Jobs.tokens(2)))) {
+                Check.equal(Status.ROW_NULL, results.get(0).status());
+                Check.equal(2, results.tokens(1).length);
+                Check.equal(Status.ROW_NULL, results.get(2).status());
+            }
             engine.add(Rows.ofChat((String) null));
             engine.add(Rows.ofText("a", null).withTags(7, 9).withParams(Jobs.tokens(1)));
             engine.run();

@@ -25,7 +25,6 @@ import org.batchllm.EngineInfo;
 import org.batchllm.EngineOptions;
 import org.batchllm.EngineStats;
 import org.batchllm.FinishReason;
-import org.batchllm.GroupOrder;
 import org.batchllm.Plan;
 import org.batchllm.PlanOptions;
 import org.batchllm.PlanStats;
@@ -315,7 +314,6 @@ final class EngineTest {
                 PlanOptions.builder()
                         .sharing(Sharing.OPTIMAL)
                         .levels(1)
-                        .order(GroupOrder.ARRIVAL)
                         .minPrefixTokens(8)
                         .selfContained(true)
                         .build();
@@ -494,7 +492,6 @@ final class EngineTest {
                 .maxRequests(3)
                 .sharing(Sharing.NONE)
                 .levels(1)
-                .order(GroupOrder.ARRIVAL)
                 .minPrefixTokens(4)
                 .seed(5)
                 .timeline(timeline)

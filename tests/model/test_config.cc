@@ -177,9 +177,8 @@ void absent_keys_have_the_defaults_of_transformers(void **) {
         }
         assert_true(got.eos_tokens == eos);
         assert_true(got.final_norm.epsilon == static_cast<float>(*e.at("epsilon")->number(0, 1)));
-        const std::string activation = *e.string("activation");
         assert_true(got.layers[0].feed_forward()->activation ==
-                    (activation == "silu" ? Activation::silu : Activation::gelu_tanh));
+                    *read_activation(e, "activation", Activation::clamped_swiglu));
         assert_int_equal(got.tied, *e.at("tie_word_embeddings")->boolean());
         if (type != "ministral3") check_rope_theta(got, e); // YaRN by default
         check_tensors(type, got, e);
@@ -1507,7 +1506,7 @@ void text_of_the_file_cannot_break_out_of_an_error(void **) {
     const auto loaded = load(R"({"model_type": "a\nb\u001b[2J)" + std::string(1000, 'x') + "\"}");
     assert_false(loaded.ok());
     const std::string &message = loaded.status().message();
-    assert_true(message.size() < 700); // the families are named
+    assert_true(message.size() < 1000); // the families are named
     for (const char c : message) assert_true(static_cast<unsigned char>(c) >= 0x20);
 }
 

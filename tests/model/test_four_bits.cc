@@ -30,7 +30,8 @@ Entry plain(std::vector<int64_t> shape) {
 
 // ---- Matrices -------------------------------------------------------------------------------------
 
-enum class Form { awq, gptq_v1, gptq_v2, gptq_symmetric, packed, packed_asymmetric, mxfp4 };
+enum class Form { awq, gptq_v1, gptq_v2, gptq_symmetric, packed, packed_asymmetric, mxfp4, nvfp4 };
+constexpr float nvfp4_global = 4; // elements are divided by it
 
 bool is_symmetric(Form form) { return form == Form::gptq_symmetric || form == Form::packed; }
 
@@ -45,9 +46,10 @@ struct Matrix {
     double value(Form form, int64_t row, int64_t column) const {
         const int code = codes[static_cast<size_t>(row * columns + column)];
         const auto at = static_cast<size_t>(row * groups + group_of[static_cast<size_t>(column)]);
-        if (form != Form::mxfp4) return double{scales[at]} * (code - zeros[at]);
+        if (form < Form::mxfp4) return double{scales[at]} * (code - zeros[at]);
         constexpr double sizes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-        return double{scales[at]} * (code < 8 ? sizes[code] : -sizes[code - 8]);
+        const double number = code < 8 ? sizes[code] : -sizes[code - 8];
+        return double{scales[at]} * number / (form == Form::nvfp4 ? double{nvfp4_global} : 1);
     }
 };
 
@@ -59,7 +61,7 @@ Matrix make_matrix(Form form, int64_t rows, int64_t columns, int64_t group, bool
     for (int64_t i = 0; i < rows * m.groups; ++i) {
         m.zeros.push_back(is_symmetric(form) ? 8 : code(*random));
         const float size = std::ldexp(1.0f, exponent(*random));
-        m.scales.push_back(form == Form::mxfp4 ? size
+        m.scales.push_back(form >= Form::mxfp4 ? size
                                                : size * static_cast<float>(1 + code(*random)));
     }
     for (int64_t c = 0; c < columns; ++c) m.group_of.push_back(static_cast<int32_t>(c / group));
@@ -124,13 +126,22 @@ void add_packed(Form form, const Matrix &m, bool any_order, const std::string &m
     const auto code = [&](int64_t r, int64_t c) {
         return c < m.columns ? m.codes[r * m.columns + c] : 5; // padding
     };
-    if (form == Form::mxfp4) {
+    if (form >= Form::mxfp4) {
         std::string bytes, powers;
         for (int64_t i = 0; i < m.rows * m.columns; i += 2) {
             bytes += static_cast<char>(m.codes[i] | m.codes[i + 1] << 4);
         }
-        for (const float scale : m.scales) powers += static_cast<char>(127 + std::ilogb(scale));
         (*entries)[module + ".weight_packed"] = {"U8", {m.rows, m.columns / 2}, bytes};
+        if (form == Form::nvfp4) {
+            for (const float scale : m.scales) {
+                powers += static_cast<char>((7 + std::ilogb(scale)) << 3);
+            }
+            (*entries)[module + ".weight_scale"] = {"F8_E4M3", {m.rows, m.groups}, powers};
+            (*entries)[module + ".weight_global_scale"] = floats({1}, {nvfp4_global});
+            (*entries)[module + ".input_global_scale"] = floats({1}, {1});
+            return;
+        }
+        for (const float scale : m.scales) powers += static_cast<char>(127 + std::ilogb(scale));
         (*entries)[module + ".weight_scale"] = {"U8", {m.rows, m.groups}, powers};
         return;
     }
@@ -160,7 +171,7 @@ struct Sizes {
     int64_t hidden, width, q_size, kv_size, head_dim, group;
 };
 constexpr Sizes even{96, 40, 32, 16, 16, 32}, odd{76, 46, 36, 18, 18, 20},
-    mx{96, 64, 32, 16, 16, 32};
+    mx{96, 64, 32, 16, 16, 32}, nv{96, 48, 32, 16, 16, 16};
 
 struct Checkpoint4 {
     Form form;
@@ -195,6 +206,8 @@ std::string config_of(Form form, int64_t group, bool any_order) {
                           std::string(form == Form::packed ? "true, " : "false, ") + size);
     case Form::mxfp4:
         return compressed(R"("type": "float", "strategy": "group", )" + size);
+    case Form::nvfp4:
+        return compressed(R"("type": "float", "strategy": "tensor_group", )" + size);
     }
     return "";
 }
@@ -264,6 +277,46 @@ void check_tensor(const Tensor &tensor, const std::function<double(int64_t, int6
     }
 }
 
+// Checks that the parts, as backends that keep four bits read them, make up the elements.
+void check_parts(const Tensor &tensor) {
+    const FourBits &from = *tensor.four_bits;
+    const auto facts = four_bit_facts(Model(), tensor);
+    assert_true(facts.has_value() && facts->group_columns == from.group_columns);
+    assert_int_equal(facts->any_order, from.group_of != nullptr);
+    if (tensor.columns % 8 != 0 || from.group_of != nullptr) return;
+    const auto size = [&](int64_t columns) { return static_cast<size_t>(tensor.rows * columns); };
+    std::vector<float> whole(size(tensor.columns)), scales(size(from.groups));
+    std::vector<uint8_t> codes(size(tensor.columns / 2)), zeros(size(from.groups)),
+        bytes(size(from.groups));
+    read_rows(tensor, 0, tensor.rows, DType::f32, whole.data());
+    const int64_t cut = tensor.rows / 3; // rows in two parts
+    for (const auto &[begin, count] : {std::pair(int64_t{0}, cut), std::pair(cut, tensor.rows - cut)}) {
+        read_codes(tensor, begin, count, codes.data() + begin * tensor.columns / 2);
+        if (from.kind == FourBitKind::int4) {
+            read_scales_and_zeros(tensor, begin, count, scales.data() + begin * from.groups,
+                                  zeros.data() + begin * from.groups);
+        } else {
+            read_scale_bytes(tensor, begin, count, bytes.data() + begin * from.groups);
+        }
+    }
+    constexpr float sizes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    for (int64_t r = 0; r < tensor.rows; ++r) {
+        for (int64_t c = 0; c < tensor.columns; ++c) {
+            const auto i = static_cast<size_t>(r * tensor.columns + c);
+            const auto g = static_cast<size_t>(r * from.groups + c / from.group_columns);
+            const int code = codes[i / 2] >> (c % 2 * 4) & 15;
+            const float number = code < 8 ? sizes[code] : -sizes[code - 8];
+            const float made =
+                from.kind == FourBitKind::int4 ? static_cast<float>(code - zeros[g]) * scales[g]
+                : from.kind == FourBitKind::mxfp4
+                    ? std::ldexp(number, bytes[g] - 127)
+                    : number * e4m3_to_float(bytes[g]) * from.factor;
+            assert_true(made == whole[i]);
+            if (from.kind == FourBitKind::mxfp4) assert_true(bytes[g] <= facts->largest_power);
+        }
+    }
+}
+
 void check_model(const Checkpoint4 &from) {
     const auto loaded = load(from);
     if (!loaded.ok()) fail_msg("%s", loaded.status().message().c_str());
@@ -280,6 +333,7 @@ void check_model(const Checkpoint4 &from) {
         check_tensor(tensor, [&](int64_t r, int64_t c) {
             return matrix.value(from.form, tensor.first_row + r, c);
         });
+        check_parts(tensor);
     }
 }
 
@@ -287,14 +341,15 @@ void check_model(const Checkpoint4 &from) {
 std::vector<Checkpoint4> all_forms() {
     std::vector<Checkpoint4> all;
     for (const Form form : {Form::awq, Form::gptq_v1, Form::gptq_v2, Form::gptq_symmetric,
-                            Form::packed, Form::packed_asymmetric, Form::mxfp4}) {
+                            Form::packed, Form::packed_asymmetric, Form::mxfp4, Form::nvfp4}) {
         const bool compressed = form == Form::packed || form == Form::packed_asymmetric;
         all.push_back(make_checkpoint(form,
-                                      form == Form::mxfp4 ? mx
+                                      form == Form::mxfp4   ? mx
+                                      : form == Form::nvfp4 ? nv
                                       : compressed        ? odd
                                                           : even,
                                       false));
-        if (form == Form::awq || form == Form::mxfp4) continue;
+        if (form == Form::awq || form >= Form::mxfp4) continue;
         all.push_back(make_checkpoint(form, compressed ? odd : even, true));
     }
     return all;
@@ -364,6 +419,7 @@ void every_tensor_of_a_matrix_must_be_there_of_its_type_and_shape(void **) {
     for (const Checkpoint4 &whole : all_forms()) {
         for (const auto &[name, entry] : whole.entries) {
             if (!name.starts_with(layer + "self_attn.qkv_proj")) continue;
+            if (name.ends_with(".input_global_scale")) continue; // not used
             const bool optional = name.ends_with("shape") || name.ends_with("g_idx");
             Checkpoint4 from = whole;
             from.entries.erase(name);
@@ -378,7 +434,9 @@ void every_tensor_of_a_matrix_must_be_there_of_its_type_and_shape(void **) {
                                       : entry.type == "I32" ? "F32"
                                       : entry.type == "I64" ? "F64"
                                       : entry.type == "U8"  ? "I8"
-                                                            : "I16";
+                                      : entry.type == "F8_E4M3"
+                                          ? "I8"
+                                          : "I16";
             must_fail(load(from).status(), unsupported, {name, "type", from.entries[name].type});
             for (const bool flat : {true, false}) {
                 from = whole;
@@ -399,7 +457,7 @@ void every_tensor_of_a_matrix_must_be_there_of_its_type_and_shape(void **) {
 
 void a_group_size_that_is_not_the_files_is_an_error_of_shape(void **) {
     for (Checkpoint4 from : all_forms()) {
-        if (from.form == Form::mxfp4) continue;
+        if (from.form >= Form::mxfp4) continue;
         from.config = config_of(from.form, from.sizes.group / 2, false);
         must_fail(load(from).status(), format_error, {"qkv_proj.", "scale", "shape"});
     }
@@ -426,7 +484,22 @@ void scales_that_are_none_are_errors_that_name_the_tensor(void **) {
     const float infinite = std::numeric_limits<float>::infinity();
     for (const Checkpoint4 &whole : all_forms()) {
         for (const auto &[name, entry] : whole.entries) {
+            if (name.ends_with(".weight_global_scale")) {
+                for (const float wrong : {0.0F, -1.0F, std::nanf(""), infinite, 1e-38F}) {
+                    Checkpoint4 from = whole;
+                    from.entries[name] = floats({1}, {wrong});
+                    must_fail(load(from).status(), format_error, {name, "above 0 and finite"});
+                }
+            }
             if (!name.ends_with(".scales") && !name.ends_with(".weight_scale")) continue;
+            if (whole.form == Form::nvfp4) {
+                for (const char wrong : {'\x7f', '\xff'}) {
+                    Checkpoint4 from = whole;
+                    from.entries[name].bytes.back() = wrong;
+                    must_fail(load(from).status(), format_error, {name, "scale", "a number"});
+                }
+                continue;
+            }
             if (whole.form == Form::mxfp4) {
                 for (const uint8_t wrong : {uint8_t{255}, uint8_t{254}, uint8_t{253}}) {
                     Checkpoint4 from = whole;
@@ -459,6 +532,9 @@ void sizes_that_do_not_pack_are_refused(void **) {
     sizes.width = 40;
     must_fail(load(make_checkpoint(Form::mxfp4, sizes, false)).status(), unsupported,
               {"mlp.down_proj.weight_packed", "40 columns", "32"});
+    sizes.group = 16;
+    must_fail(load(make_checkpoint(Form::nvfp4, sizes, false)).status(), unsupported,
+              {"mlp.down_proj.weight_packed", "40 columns", "16"});
 }
 
 void a_shape_that_the_file_says_must_be_the_models(void **) {
@@ -514,8 +590,10 @@ void what_is_not_read_is_refused_by_key_and_value(void **) {
     refuse(compressed(R"("type": "int", "strategy": "block")"), {"strategy", "block"});
     refuse(compressed(R"("type": "int", "strategy": "tensor")"), {"strategy", "tensor"});
     refuse(compressed(R"("type": "int", "strategy": "channel", "dynamic": true)"), {"dynamic"});
-    refuse(compressed(R"("type": "float", "strategy": "tensor_group", "group_size": 16)"),
+    refuse(compressed(R"("type": "int", "strategy": "tensor_group", "group_size": 16)"),
            {"strategy", "tensor_group"});
+    refuse(compressed(R"("type": "float", "strategy": "tensor_group", "group_size": 32)"),
+           {"group_size", "NVFP4"});
     refuse(compressed(R"("type": "float", "strategy": "group", "group_size": 16)"),
            {"group_size", "16"});
     refuse(compressed(R"("type": "float", "strategy": "group", "symmetric": false)"),
@@ -675,6 +753,38 @@ void experts_in_mxfp4_are_held_to_their_shapes_and_scales(void **) {
               unsupported, {"swiglu_limit", "5"});
 }
 
+// What a description says without the files is what the files have, where the configuration says it at all.
+void descriptions_know_what_is_in_four_bits(void **) {
+    for (const char *name : {"llama_awq", "llama_gptq_sym", "llama_ct_mxfp4", "llama_ct_nvfp4", "gpt_oss_mxfp4",
+                             "qwen3_moe_gptq", "qwen3_moe_modelopt_nvfp4", "qwen3_ct_packed_asym"}) {
+        const std::string directory = std::string("golden/") + name;
+        const auto described = describe_model(directory);
+        const auto loaded = load_model(directory);
+        assert_true(described.ok() && loaded.ok());
+        std::map<std::string, std::optional<FourBitFacts>> known;
+        for_each_tensor(*described, [&](const Tensor &tensor) {
+            known[tensor.name] = four_bit_facts(*described, tensor);
+        });
+        size_t packed = 0;
+        for_each_tensor(**loaded, [&](const Tensor &tensor) {
+            if (tensor.columns == 1) return;
+            const auto own = four_bit_facts(**loaded, tensor);
+            const auto before = known.find(tensor.name);
+            if (before == known.end()) return; // experts that are stacked in the file
+            packed += own.has_value();
+            const bool router = tensor.name.ends_with(".gate.weight");
+            if (own.has_value() != before->second.has_value() && !router) {
+                fail_msg("%s: %s: %d", name, tensor.name.c_str(), own.has_value());
+            }
+            if (!own || !before->second) return;
+            assert_true(own->kind == before->second->kind);
+            assert_true(own->scale_type == before->second->scale_type);
+            assert_int_equal(own->group_columns, before->second->group_columns);
+        });
+        assert_true(packed > 0);
+    }
+}
+
 } // namespace
 
 int main() {
@@ -695,6 +805,7 @@ int main() {
         cmocka_unit_test(what_is_not_read_is_refused_by_key_and_value),
         cmocka_unit_test(experts_are_read_out_of_a_stack_gate_and_up_by_turns),
         cmocka_unit_test(experts_in_mxfp4_are_held_to_their_shapes_and_scales),
+        cmocka_unit_test(descriptions_know_what_is_in_four_bits),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

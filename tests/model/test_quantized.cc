@@ -186,6 +186,9 @@ void what_is_not_read_is_refused_by_key_and_value(void **) {
     must_refuse(group + R"({"format": "nvfp4-pack-quantized", "targets": ["Linear"],
                             "weights": {"type": "float"}}}})",
                 unsupported, {"config_groups.g.format", "nvfp4-pack-quantized"});
+    must_refuse(group + R"({"targets": ["Linear"], "weights": {"type": "float", "num_bits": 4,
+                            "strategy": "tensor_group", "group_size": 32}}}})",
+                unsupported, {"config_groups.g.weights.group_size", "32", "NVFP4"});
     must_refuse(group + R"(["Linear"]}})", unsupported, {"config_groups.g", "presets"});
     must_refuse(group + R"(7}})", format, {"config_groups.g"});
     must_refuse(R"({"quant_method": "compressed-tensors", "config_groups": {}})", format,
@@ -196,8 +199,10 @@ void what_is_not_read_is_refused_by_key_and_value(void **) {
                 {"activation_scheme", "token"});
     must_refuse(R"({"quant_method": "fp8", "weight_block_size": [128, -1]})", format,
                 {"weight_block_size[1]", "-1"});
-    must_refuse(R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})", unsupported,
-                {"quant_algo", "NVFP4"});
+    must_refuse(R"({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"})", unsupported,
+                {"quant_algo", "W4A8_AWQ"});
+    must_refuse(R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32})",
+                unsupported, {"group_size", "32"});
     must_refuse(R"({"quant_method": "modelopt"})", format, {"quant_algo"});
     must_refuse(
         R"({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "NVFP4"})",
@@ -566,12 +571,12 @@ void modelopts_own_file_counts_where_config_json_says_nothing(void **) {
     const char *own =
         R"({"producer": {}, "quantization": {"quant_algo": "FP8", "exclude_modules": []}})";
     assert_true(load(entries, "", own).ok());
-    const char *other = R"({"quantization": {"quant_algo": "NVFP4"}})";
+    const char *other = R"({"quantization": {"quant_algo": "W4A8_AWQ"}})";
     assert_true(load(entries, by_tensor, other).ok());
     const auto refused = load(entries, "", other);
     assert_false(refused.ok());
     assert_true(refused.status().message().find("hf_quant_config.json") != std::string::npos);
-    assert_true(refused.status().message().find("NVFP4") != std::string::npos);
+    assert_true(refused.status().message().find("W4A8_AWQ") != std::string::npos);
 }
 
 } // namespace

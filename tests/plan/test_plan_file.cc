@@ -56,7 +56,7 @@ std::string temporary(const char *name) {
 
 Plan some_plan(std::mt19937_64 &random, bool self_contained, int rows = 40) {
     PlanOptions options;
-    options.levels = static_cast<int32_t>(random() % 4);
+    options.levels = static_cast<int32_t>(random() % 3);
     options.min_prefix_tokens = 1 + static_cast<int32_t>(random() % 3);
     options.order = static_cast<int32_t>(random() % 2);
     options.enlarge = static_cast<int32_t>(random() % 3);

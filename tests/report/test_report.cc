@@ -281,7 +281,7 @@ void a_page_is_bounded(void **) {
         run.unfinished = 1;
         const auto kept = record.start_group(row, 150, 0, run);
         assert_non_null(kept.get());
-        record.end_job(kept.get(), 5, 5, static_cast<double>(random() % 1000));
+        record.end_run(kept.get(), 5, 5, static_cast<double>(random() % 1000));
         record.add_batch(i * 0.01, 0.01, {500, 500, 500, 10});
     }
     for (int i = 0; i < 1000; ++i)

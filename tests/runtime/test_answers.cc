@@ -1,4 +1,6 @@
 // What batches computed -> results.
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -45,10 +47,10 @@ void a_sequence_ends_with_its_eos_or_its_last_token(void **) {
     assert_true(rows.answers.take_ended().empty());
     assert_int_equal(rows.sample({{a, 7}, {b, parts_eos}}),
                      3); // and the token that b does not need
-    assert_true(rows.answers.take_ended() == std::vector<RowRun *>({second}));
+    assert_true(std::ranges::equal(rows.answers.take_ended(), std::array{second}));
     rows.answers.answer(second);
     assert_int_equal(rows.sample({{a, 9}, {nullptr, 5}}), 1);
-    assert_true(rows.answers.take_ended() == std::vector<RowRun *>({first}));
+    assert_true(std::ranges::equal(rows.answers.take_ended(), std::array{first}));
     rows.answers.answer(first);
     assert_int_equal(rows.answers.rows_done(), 2);
     assert_int_equal(rows.answers.generated_tokens(), 5);
@@ -132,9 +134,10 @@ void scores_come_in_any_number_of_batches(void **) {
     const std::vector<int32_t> prompt = {1, 2}, continuation = {3, 4, 5};
     const std::vector<int64_t> offsets = {0, 2}, ends = {0, 3}, of_row = {0, 1};
     const Column<int32_t> column{1, continuation.data(), ends.data()};
-    assert_true(
-        rows.intake.add_scores({1, prompt.data(), offsets.data()}, {column, of_row.data()}, nullptr)
-            .ok());
+    assert_true(rows.intake
+                    .add_scores({1, prompt.data(), offsets.data()}, {column, of_row.data()},
+                                nullptr, default_params())
+                    .ok());
     RowRun *run = rows.start({0});
     for (const int32_t count : {1, 2}) {
         BatchRecord record;

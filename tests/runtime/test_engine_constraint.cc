@@ -2,6 +2,7 @@
 // number of batches in flight and however few pages; and no other row changes.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 
 #include <regex.h>
@@ -380,6 +381,32 @@ void a_row_without_a_token_left_fails_alone(void **) {
     assert_true(is_choice(answers.at({1, 0}).text));
 }
 
+// Otherwise each of a million such rows would cost half a second.
+void constraints_that_are_too_large_share_an_allowance(void **) {
+    const std::unique_ptr<Engine> engine = make_engine({});
+    const auto status_of = [&](const std::string &regex) {
+        ConstraintSpecification wanted;
+        wanted.kind = ConstraintSpecification::Kind::regex;
+        wanted.text = regex;
+        return engine->make_constraint(wanted).status();
+    };
+    const std::string large = ".{0,1500}a";
+    assert_true(status_of(large).ok());
+    for (int i = 0; i < 40; ++i) { // the same verdict: made once
+        assert_int_equal(status_of("(a{1000}){1000}").code(), BATCHLLM_ERROR_UNSUPPORTED);
+    }
+    assert_true(status_of(large + "a").ok());
+    for (int i = 1; i < 32; ++i) {
+        assert_int_equal(status_of("(a{1000}){100" + std::to_string(i) + "}").code(),
+                         BATCHLLM_ERROR_UNSUPPORTED);
+    }
+    const Status less = status_of(large + "b");
+    assert_int_equal(less.code(), BATCHLLM_ERROR_UNSUPPORTED);
+    assert_non_null(std::strstr(less.message().c_str(), "more than 16384 automaton states"));
+    assert_non_null(std::strstr(less.message().c_str(), "so each has less"));
+    assert_true(status_of(".{0,99}a").ok());
+}
+
 } // namespace
 
 int main() {
@@ -394,6 +421,7 @@ int main() {
         cmocka_unit_test(a_constraint_of_another_engine_is_the_rows_error),
         cmocka_unit_test(a_constraint_of_an_embedded_row_is_its_error),
         cmocka_unit_test(a_row_without_a_token_left_fails_alone),
+        cmocka_unit_test(constraints_that_are_too_large_share_an_allowance),
     };
     return cmocka_run_group_tests_name("engine_constraint", tests, nullptr, nullptr);
 }

@@ -8,6 +8,7 @@
 
 #include "checked_model.h"
 #include "late_backend.h"
+#include "parameters/row_parameters.h"
 #include "runtime/engine.h" // before cmocka, whose fail() is a macro
 
 #include "golden_files.h"
@@ -165,7 +166,7 @@ bool add(Engine *engine, const TestRow &row, uint64_t tag) {
     const int64_t count = static_cast<int64_t>(row.continuations.size());
     const int64_t of_row[2] = {0, count};
     return (*engine->intake())
-        ->add_scores(prompt, {{count, tokens.data(), ends.data()}, of_row}, &tag)
+        ->add_scores(prompt, {{count, tokens.data(), ends.data()}, of_row}, &tag, default_params())
         .ok();
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "constraint_job.h"
+#include "parameters/row_parameters.h"
 
 namespace batchllm {
 namespace {
@@ -113,9 +114,10 @@ std::map<uint64_t, std::vector<float>> scored_prompts() {
         const int64_t continuation[] = {0, static_cast<int64_t>(tokens.size()) - 1};
         const int64_t of_row[] = {0, 1};
         const Column<int32_t> scored{1, tokens.data() + 1, continuation};
-        assert_true((*engine->intake())
-                        ->add_scores({1, tokens.data(), offsets}, {scored, of_row}, &row)
-                        .ok());
+        assert_true(
+            (*engine->intake())
+                ->add_scores({1, tokens.data(), offsets}, {scored, of_row}, &row, default_params())
+                .ok());
     }
     const auto results = run(engine.get());
     for (int64_t i = 0; i < results->count; ++i) {

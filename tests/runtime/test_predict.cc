@@ -9,6 +9,7 @@
 #include "../../bench/predict_job.h"
 #include "base/cache_path.h"
 #include "base/file.h"
+#include "backend/sim/device_memory.h"
 #include "batchllm.h"
 #include "runtime/common_prefix_cost.h"
 #include "runtime/device_probe.h"
@@ -157,7 +158,7 @@ void prompts_merge_fewer_nodes_than_decode_tokens(void **) {
     assert_int_equal(merges(1, false), 0);
     assert_int_equal(merges(2, false), 0);
     assert_int_equal(merges(3, false), 1);
-    costs.batches_in_flight = 1;
+    costs.gpu = false;
     assert_int_equal(merges(3, true), 2);
     assert_int_equal(merges(3, false), 2);
 }
@@ -297,7 +298,7 @@ void rows_that_the_model_may_end_take_the_expected_tokens(void **) {
 void what_cannot_be_predicted_says_why(void **) {
     const TemporaryDirectory model;
     model.write("config.json", config);
-    model.write("bad.json", R"({"format": 2, "name": "x"})");
+    model.write("bad.json", R"({"format": 3, "name": "x"})");
     model.write("old.json", R"({"name": "x"})");
     const Rows rows;
     batchllm_plan *plan = rows.plan();
@@ -380,7 +381,7 @@ void fp8_and_f32_on_a_gpu_and_models_with_a_state_are_refused(void **) {
     refused("qwen3_bf16", nullptr, "in f32 on NVIDIA H200");
     const TemporaryDirectory files;
     DeviceCosts costs = named_device_costs("h200").value();
-    costs.batches_in_flight = 1; // a processor
+    costs.gpu = false; // a processor
     files.write("cpu.json", device_costs_text(costs));
     assert_int_equal(predict("qwen3_bf16", files.file("cpu.json").c_str(), nullptr).first,
                      BATCHLLM_OK);
@@ -397,6 +398,7 @@ void a_description_is_read_as_it_was_written(void **) {
     assert_int_equal(read.memory_bytes, costs.memory_bytes);
     assert_true(read.kv_fraction == 0.25);
     assert_int_equal(read.batches_in_flight, 2);
+    assert_true(read.gpu);
     assert_int_equal(read.products.size(), costs.products.size());
     assert_true(read.products.back().flops == costs.products.back().flops);
     assert_true(read.merge_ns == costs.merge_ns && read.host_token_us == costs.host_token_us);
@@ -427,9 +429,10 @@ void a_description_is_read_as_it_was_written(void **) {
             fail_msg("%s is not in: %s", words, parsed.status().message().c_str());
         }
     };
-    fails("\"format\": 2,", "", "x.json: a description of format 1");
-    fails("\"format\": 2,", "\"format\": 3, \"more\": 1,", "from a newer version");
-    fails("\"format\": 2,", "\"format\": \"2\",", "format");
+    fails("\"format\": 3,", "", "x.json: a description of format 1");
+    fails("\"format\": 3,", "\"format\": 4, \"more\": 1,", "from a newer version");
+    fails("\"format\": 3,", "\"format\": \"3\",", "format");
+    fails("\"gpu\": true", "\"gpu\": 1", "gpu");
     fails("\"step_us\"", "\"step_ms\"", "step_ms");
     fails("\"kv_fraction\": 0.25", "\"kv_fraction\": 25", "kv_fraction");
     fails("\"attention_overlap\": 0.3", "\"attention_overlap\": 1.5", "attention_overlap");
@@ -489,6 +492,42 @@ void experts_are_read_once_a_step_however_few_tokens_they_have(void **) {
     older.experts.clear();
     const double otherwise = decode(StepCost(older, sparse), 128).linear;
     assert_true(otherwise > few && otherwise < 3 * few);
+}
+
+void weights_in_four_bits_take_less_memory_and_few_rows_less_time(void **) {
+    DeviceCosts costs = named_device_costs("h100").value();
+    costs.product_us = 0;
+    const auto beside_pages = [&](const Model &model, const char *type, bool reproducible) {
+        return bytes_beside_pages(costs, model, form_on_gpu(model, type, reproducible), 8192,
+                                  false);
+    };
+    const Model whole = bench_model("Llama-3.3-70B").value().model;
+    const Model packed = bench_model("Llama-3.3-70B-awq").value().model;
+    const int64_t elements = 80 * (int64_t{8192} * (2 * 8192 + 2 * 1024) + 3 * 28672 * 8192);
+    const int64_t saved = elements * 2 - elements * 17 / 32; // 4.25 bits each
+    const int64_t expanded = int64_t{2} * 2 * 28672 * 8192;  // a matrix, in wide steps
+    for (const char *type : {"bf16", "f16"}) {
+        assert_int_equal(beside_pages(whole, type, false) - beside_pages(packed, type, false),
+                         saved - expanded);
+        assert_int_equal(beside_pages(whole, type, true) - beside_pages(packed, type, true), saved);
+    }
+    assert_int_equal(beside_pages(whole, "f32", false), beside_pages(packed, "f32", false));
+    const auto share = [&](int32_t tokens) {
+        return decode(StepCost(costs, packed), tokens).linear /
+               decode(StepCost(costs, whole), tokens).linear;
+    };
+    assert_true(share(1) < 0.39 && share(1) == share(16));
+    assert_true(share(64) < 0.5 && share(512) > 1.2 && share(16384) < 1.04);
+    for (int32_t tokens = 16; tokens < 400; tokens += 16) {
+        assert_true(share(tokens) <= share(tokens + 16));
+    }
+    const Model sparse = bench_model("gpt-oss-120b-mxfp4").value().model;
+    assert_true(beside_pages(sparse, "bf16", false) < int64_t{70} << 30);
+    assert_true(beside_pages(sparse, "f16", false) > int64_t{200} << 30); // e2m1 is bf16's alone
+    // A processor expands them.
+    const DeviceCosts on_processor = costs_of_device(processor);
+    assert_true(decode(StepCost(on_processor, packed), 16).linear ==
+                decode(StepCost(on_processor, whole), 16).linear);
 }
 
 // Nemotron-H without Mamba-2: attention by itself, then a feed-forward or experts.
@@ -640,7 +679,7 @@ void a_probe_finds_the_memory_of_a_processor(void **) {
     const auto probe = probe_model(true).value();
     DeviceCosts known = named_device_costs("h200").value();
     known.kv_fraction = 0.4;
-    known.batches_in_flight = 1;
+    known.gpu = false;
     Processor backend(read_sim_options(&probe->model, {}, known).value());
     const DeviceCosts found = measure_device(&backend, probe->model).value();
     assert_true(found.kv_fraction == 0.4 && found.gated_tokens == 0);
@@ -662,7 +701,7 @@ void a_probe_finds_the_memory_of_a_processor(void **) {
 // Checks that a description measured by an older library is measured again and replaced.
 void measure_again_what_is_older(const EngineOptions &options, const std::string &path) {
     std::string older = read_file(path, size_t{1} << 20).value();
-    older.erase(older.find("\"format\": 2,"), 12);
+    older.erase(older.find("\"format\": 3,"), 12);
     assert_true(keep_in_cache(path, older));
     const ProbedDevice again = probe_device(options).value();
     const DeviceCosts replaced = find_device_costs(path).value();
@@ -722,6 +761,7 @@ int main() {
         cmocka_unit_test(a_description_is_read_as_it_was_written),
         cmocka_unit_test(only_devices_that_there_are_are_measured),
         cmocka_unit_test(experts_are_read_once_a_step_however_few_tokens_they_have),
+        cmocka_unit_test(weights_in_four_bits_take_less_memory_and_few_rows_less_time),
         cmocka_unit_test(layers_of_one_thing_cost_what_one_layer_of_both_does),
         cmocka_unit_test(activations_within_products_move_no_bytes),
         cmocka_unit_test(every_norm_of_experts_moves_bytes),

@@ -52,7 +52,6 @@ void it_keeps_the_prefix_where_results_are_to_be_reproducible(void **) {
     assert_int_equal(groups[0].requests.size(), 3);
     assert_int_equal(groups[0].own_common, 99);
     assert_int_equal(groups[0].prefix, 0);
-    assert_int_equal(run->shared_tokens, 99);
 }
 
 void rows_of_one_request_come_before_those_of_several(void **) {
@@ -69,8 +68,6 @@ void rows_of_one_request_come_before_those_of_several(void **) {
     assert_int_equal(groups[1].prefix, 0);
     assert_int_equal(groups[1].own_common, 99);
     assert_ptr_equal(groups[1].requests[2], &three->sequences[2]);
-    assert_int_equal(one->shared_tokens, 60);
-    assert_int_equal(three->shared_tokens, 99);
 }
 
 void without_sharing_no_request_has_a_prefix_of_its_row(void **) {
@@ -83,7 +80,6 @@ void without_sharing_no_request_has_a_prefix_of_its_row(void **) {
     assert_int_equal(groups.size(), 1);
     assert_int_equal(groups[0].own_common, 0);
     assert_int_equal(groups[0].requests.size(), 3);
-    assert_int_equal(three->shared_tokens, 0);
 }
 
 } // namespace

@@ -93,8 +93,6 @@ std::string sweep(const Sweep &given, JobResult *total) {
             fewest + (draw(random, 0, 3) ? draw(random, 0, given.most_extra_pages) : 0);
         options.scheduler.step_tokens = draw(random, 1, draw(random, 0, 1) ? 6 : 100);
         options.scheduler.max_requests = draw(random, 0, 3) ? 0 : draw(random, 1, 5);
-        options.scheduler.order =
-            draw(random, 0, 1) ? BATCHLLM_ORDER_ARRIVAL : BATCHLLM_ORDER_DECODE_FIRST;
         options.scheduler.look_ahead = draw(random, 0, 1) == 0;
         options.mean_length = static_cast<int32_t>(draw(random, 2, 30));
         options.cancel_one_in = given.cancel_one_in;
@@ -340,7 +338,7 @@ constexpr int32_t never = 1 << 30; // mean length: no EOS
 
 void a_shared_prefix_is_computed_once(void **) {
     JobResult result;
-    expect_good(run_one(one_group(40, 8, 10, 5), {1000, 16, 64, 0, 0, true}, never, &result));
+    expect_good(run_one(one_group(40, 8, 10, 5), {1000, 16, 64, 0, true}, never, &result));
     assert_int_equal(result.prefix_tokens, 40);
     assert_int_equal(result.own_tokens, 80);
     assert_int_equal(result.recomputed, 0);
@@ -349,39 +347,37 @@ void a_shared_prefix_is_computed_once(void **) {
 
 void a_prefix_end_and_its_rows_share_a_batch(void **) {
     JobResult result; // 40 + 2 * 8 prompt tokens fit one step; each row's second token is the last
-    expect_good(run_one(one_group(40, 8, 2, 2), {1000, 16, 64, 0, 0, true}, never, &result));
+    expect_good(run_one(one_group(40, 8, 2, 2), {1000, 16, 64, 0, true}, never, &result));
     assert_int_equal(result.steps, 2);
 }
 
 void a_request_fits_where_its_prefix_would_waste_the_page_it_needs(void **) {
     // 17 + 15 prompt tokens and no output to store: 2 pages of 16, but 3 with a seam at 17.
     JobResult result;
-    expect_good(run_one(one_group(17, 15, 3, 1), {2, 16, 64, 0, 0, true}, never, &result));
+    expect_good(run_one(one_group(17, 15, 3, 1), {2, 16, 64, 0, true}, never, &result));
     assert_true(result.steps >= 3);
 }
 
 void requests_have_no_cap_unless_one_is_set(void **) {
     JobResult free_result, capped;
-    expect_good(
-        run_one(one_group(16, 4, 600, 8), {4000, 4, 2048, 0, 0, true}, never, &free_result));
-    expect_good(run_one(one_group(16, 4, 600, 8), {4000, 4, 2048, 256, 0, true}, never, &capped));
+    expect_good(run_one(one_group(16, 4, 600, 8), {4000, 4, 2048, 0, true}, never, &free_result));
+    expect_good(run_one(one_group(16, 4, 600, 8), {4000, 4, 2048, 256, true}, never, &capped));
     assert_int_equal(free_result.peak_running, 600);
     assert_int_equal(capped.peak_running, 256);
     assert_true(capped.steps > free_result.steps);
 }
 
 void the_longest_request_is_exact(void **) {
-    Scheduler scheduler({3, 8, 64, 0, 0, true});
+    Scheduler scheduler({3, 8, 64, 0, true});
     assert_int_equal(scheduler.longest_request(), 25); // the last token is not stored
-    SchedulerOptions windows{3, 8, 64, 0, 0, true};
+    SchedulerOptions windows{3, 8, 64, 0, true};
     windows.kv_windows = {4}; // pages that no token sees any more are released
     assert_true(Scheduler(windows).longest_request() == INT64_MAX);
 }
 
 void a_request_that_does_not_fit_is_refused_and_nothing_is_taken(void **) {
     JobResult result;
-    const std::string wrong =
-        run_one(one_group(10, 10, 2, 6), {3, 8, 64, 0, 0, true}, never, &result);
+    const std::string wrong = run_one(one_group(10, 10, 2, 6), {3, 8, 64, 0, true}, never, &result);
     assert_non_null(std::strstr(wrong.c_str(), "row 0 needs keys and values of 25 tokens"));
 }
 
@@ -389,7 +385,7 @@ void prefixes_of_rows_that_are_not_computed_are_not_computed(void **) {
     Window window = one_group(40, 8, 3, 1);
     for (CheckedRow &row : window.rows) row.null = true;
     JobResult result;
-    expect_good(run_one(std::move(window), {100, 16, 64, 0, 0, true}, never, &result));
+    expect_good(run_one(std::move(window), {100, 16, 64, 0, true}, never, &result));
     assert_int_equal(result.steps, 0);
 }
 
@@ -400,7 +396,7 @@ void a_row_that_may_share_less_takes_the_parent_prefix(void **) {
     window.rows[1].shareable = 39; // the head of 30
     window.rows[2].shareable = 29; // nothing
     JobResult result;
-    expect_good(run_one(std::move(window), {100, 16, 64, 0, 0, true}, never, &result));
+    expect_good(run_one(std::move(window), {100, 16, 64, 0, true}, never, &result));
     assert_int_equal(result.prefix_tokens, 40);
     assert_int_equal(result.own_tokens, 8 + 18 + 48);
 }
@@ -413,12 +409,12 @@ void scored_positions_are_never_in_the_prefix(void **) {
         row.targets.assign(9, 3);
     }
     JobResult result;
-    expect_good(run_one(std::move(window), {100, 16, 7, 0, 0, true}, never, &result));
+    expect_good(run_one(std::move(window), {100, 16, 7, 0, true}, never, &result));
     assert_int_equal(result.prefix_tokens, 0);
 }
 
 void requests_at_once_are_as_many_as_slots_less_their_prefix(void **) {
-    SchedulerOptions options{1000, 16, 64, 0, 0, true};
+    SchedulerOptions options{1000, 16, 64, 0, true};
     options.state_slots = 8;
     JobResult result;
     expect_good(run_one(one_group(40, 8, 30, 6), options, never, &result));
@@ -430,7 +426,7 @@ void requests_at_once_are_as_many_as_slots_less_their_prefix(void **) {
 }
 
 void a_request_without_a_slot_for_its_prefix_is_not_shared(void **) {
-    SchedulerOptions options{1000, 16, 64, 0, 0, true};
+    SchedulerOptions options{1000, 16, 64, 0, true};
     options.state_slots = 1;
     JobResult result;
     expect_good(run_one(one_group(40, 8, 3, 6), options, never, &result));
@@ -442,7 +438,7 @@ void a_request_without_a_slot_for_its_prefix_is_not_shared(void **) {
 
 void a_preempted_request_starts_again_from_its_prefix(void **) {
     // Two rows that outgrow the pool together: only own tokens are computed again.
-    SchedulerOptions options{16, 4, 64, 0, 0, false};
+    SchedulerOptions options{16, 4, 64, 0, false};
     options.state_slots = 10;
     JobResult result;
     expect_good(run_one(one_group(16, 4, 2, 24), options, never, &result));
@@ -454,36 +450,11 @@ void looking_ahead_avoids_preemption(void **) {
     // Prompts of 4 tokens that grow to 100: if admitted by the pages that are free now, they
     // outgrow the pool.
     JobResult ahead, by_free_pages;
-    expect_good(run_one(one_group(16, 4, 100, 97), {100, 8, 64, 0, 0, true}, never, &ahead));
-    expect_good(
-        run_one(one_group(16, 4, 100, 97), {100, 8, 64, 0, 0, false}, never, &by_free_pages));
+    expect_good(run_one(one_group(16, 4, 100, 97), {100, 8, 64, 0, true}, never, &ahead));
+    expect_good(run_one(one_group(16, 4, 100, 97), {100, 8, 64, 0, false}, never, &by_free_pages));
     assert_int_equal(ahead.preemptions, 0);
     assert_true(ahead.peak_running >= 7); // 98 pages, at most 13 per request, with staggered starts
     assert_true(by_free_pages.preemptions > 0);
-}
-
-void arrival_order_follows_the_first_rows(void **) {
-    // Two groups; the plan puts the group of row 1 first.
-    for (const int32_t order : {BATCHLLM_ORDER_DECODE_FIRST, BATCHLLM_ORDER_ARRIVAL}) {
-        Plan plan;
-        plan.rows = {1, 0};
-        plan.groups = {{-1, 0, 1}, {-1, 1, 2}};
-        const int32_t tokens[4] = {1, 2, 3, 4};
-        Request requests[2];
-        Request *held[2] = {&requests[0], &requests[1]};
-        for (Request &request : requests) {
-            request.prompt = {tokens, 4, 3};
-            request.max_tokens = 2;
-        }
-        Scheduler scheduler({100, 4, 4, 0, order, true});
-        const bool added = scheduler.add(plan, held).ok();
-        const bool one_row = scheduler.next_step().outputs.size() == 1;
-        const bool first =
-            one_row && scheduler.sampled()[0] == held[order == BATCHLLM_ORDER_ARRIVAL ? 0 : 1];
-        assert_true(added);
-        assert_true(one_row);
-        assert_true(first);
-    }
 }
 
 // Requests for prompts of 40 tokens, which generate one token each.
@@ -513,7 +484,7 @@ StepCounts run_step_of(Scheduler *scheduler) {
 
 void a_prefix_has_the_number_of_its_plan_until_another_begins(void **) {
     const std::vector<PlanPrefix> prefixes = {{0, 20, -1}, {0, 30, 0}};
-    Scheduler scheduler({100, 4, 400, 0, 0, true});
+    Scheduler scheduler({100, 4, 400, 0, true});
     Several first(2), second(2), third(2);
     assert_true(scheduler.add(prefixes, {1, 0, first.pointers}).ok());
     assert_true(scheduler.has(0) && scheduler.has(1));
@@ -537,7 +508,7 @@ void a_prefix_has_the_number_of_its_plan_until_another_begins(void **) {
 // Its requests end after the plan does: what they release is not the new plan's.
 void requests_of_an_earlier_plan_keep_their_prefix(void **) {
     const std::vector<PlanPrefix> prefixes = {{0, 20, -1}};
-    Scheduler scheduler({100, 4, 400, 0, 0, true});
+    Scheduler scheduler({100, 4, 400, 0, true});
     Several first(2), second(2);
     assert_true(scheduler.add(prefixes, {0, 0, first.pointers}).ok());
     scheduler.begin_plan();
@@ -554,7 +525,7 @@ void requests_of_an_earlier_plan_keep_their_prefix(void **) {
 
 void tokens_that_only_one_rows_requests_share_are_computed_once(void **) {
     const std::vector<PlanPrefix> prefixes = {{0, 20, -1}};
-    Scheduler scheduler({100, 4, 400, 0, 0, true});
+    Scheduler scheduler({100, 4, 400, 0, true});
     Several samples(3), others(2);
     samples.requests[0].prompt.shareable = 0; // its prompt is scored
     assert_true(scheduler.add(prefixes, {0, 0, others.pointers}).ok());
@@ -581,7 +552,6 @@ int main() {
         cmocka_unit_test(a_request_without_a_slot_for_its_prefix_is_not_shared),
         cmocka_unit_test(a_preempted_request_starts_again_from_its_prefix),
         cmocka_unit_test(looking_ahead_avoids_preemption),
-        cmocka_unit_test(arrival_order_follows_the_first_rows),
         cmocka_unit_test(a_prefix_has_the_number_of_its_plan_until_another_begins),
         cmocka_unit_test(requests_of_an_earlier_plan_keep_their_prefix),
         cmocka_unit_test(tokens_that_only_one_rows_requests_share_are_computed_once),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from .columns import Texts, Tokens
+from .demo import demo_model
 from .engine import Engine
 from .errors import (
     BackendUnavailableError,
@@ -105,6 +106,7 @@ __all__ = [
     "Tokens",
     "UnsupportedError",
     "__version__",
+    "demo_model",
     "run_files",
     "spark_jars",
 ]

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Optional, Sequence
 from .engine import Engine
 from .errors import Error
 from .files import run_files
+from .plan import ENLARGE
 from .sampling_params import PARAMETERS, Parameter, SamplingParams
 from .task_rows import TASKS
 
@@ -90,9 +91,15 @@ def _parser() -> _Parser:
     parameters = run.add_argument_group("parameters")
     for one in _PARAMETERS:
         _add_parameter(parameters, one)
-    parameters.add_argument("--regex", metavar="EXPRESSION", help="the whole output matches")
-    parameters.add_argument("--choices", action="append", metavar="TEXT", help="the output is one of these")
-    parameters.add_argument("--json-schema", metavar="FILE", help="the output is JSON of this schema")
+    wanted = run.add_argument_group("what the output of rows must look like")
+    one_of = wanted.add_mutually_exclusive_group()
+    one_of.add_argument("--json-schema", metavar="FILE", help="JSON of this schema")
+    one_of.add_argument("--regex", metavar="EXPRESSION", help="text that matches it as a whole")
+    one_of.add_argument("--grammar", metavar="FILE", help="a text of this grammar: Lark in a .lark, else GBNF")
+    one_of.add_argument("--choices", action="append", metavar="TEXT", help="one of these; may be given several times")
+    wanted.add_argument("--start-after", metavar="TEXT", help="only after this text, such as </think>")
+    for name, what in _CONSTRAINT_FLAGS.items():
+        wanted.add_argument("--" + name.replace("_", "-"), action="store_const", const=True, help=what)
     engine = run.add_argument_group("engine")
     engine.add_argument("--model", metavar="DIR", help="a Hugging Face directory on this machine")
     for name in ("backend", "devices", "compute_type", "backend_options"):
@@ -106,8 +113,20 @@ def _parser() -> _Parser:
     )
     for name in ("threads", "kv_memory_bytes", "step_tokens", "max_request_tokens", "max_requests", "engine_seed"):
         engine.add_argument("--" + name.replace("_", "-"), type=int, default=0, metavar="N")
+    sharing = engine.add_mutually_exclusive_group()
+    sharing.add_argument("--enlarge", choices=tuple(ENLARGE), default="optimal", help="how shared prefixes are chosen (%(default)s)")
+    sharing.add_argument("--no-sharing", action="store_const", dest="enlarge", const="none", help="compute every prompt separately")
+    engine.add_argument("--levels", choices=("1", "2", "auto"), default="auto", help="levels of shared prefixes (%(default)s)")
+    engine.add_argument("--order", choices=("decode-first", "arrival"), default="decode-first", help="of groups (%(default)s)")
+    engine.add_argument("--quantize", choices=("none", "stored", "fp8"), help="fp8: compute all layers in fp8 (cuda)")
+    engine.add_argument("--kv-type", choices=("auto", "fp8"), help="fp8: keys and values in fp8 (cuda)")
+    engine.add_argument("--plan", metavar="FILE", help="a plan whose groups rows take")
     engine.add_argument("--reproducible", action="store_true", help="a row's results are the same bits whatever rows run with it")
-    run.add_argument("--progress", choices=("bar", "none"), default="bar" if sys.stderr.isatty() else "none")
+    told = run.add_argument_group("what is told")
+    told.add_argument("--stats", metavar="FILE", help="statistics of the job as JSON")
+    told.add_argument("--report", metavar="FILE", help="an HTML page that shows what was shared and done")
+    told.add_argument("--timeline", metavar="FILE", help="CSV with a line for each step")
+    told.add_argument("--progress", choices=("auto", "none"), default="auto", help="on stderr: a bar on a terminal, else lines; and a summary")
     return parser
 
 
@@ -122,6 +141,13 @@ def _memory(text: str) -> tuple[int, float]:
     thousand = 1000 if (found[3] or "").lower() == "b" else 1024
     return int(number * thousand ** ("kmgt".index(found[2].lower()) + 1 if found[2] else 0)), 0.0
 
+
+_CONSTRAINT_FLAGS = {
+    "flexible_whitespace": "JSON may have spaces and line ends",
+    "any_member_order": "members of JSON objects in any order",
+    "any_numbers": "JSON numbers may be 12.0 for 12, and have exponents",
+    "loose_schema": "ignore what a schema requires but cannot be enforced, with a warning",
+}
 
 # Those of generated rows; the others are options of tasks.
 _PARAMETERS = [one for one in PARAMETERS if hasattr(SamplingParams(), one.python_name) and one.kind != "Biases"]
@@ -148,11 +174,15 @@ def _add_parameter(group: argparse._ArgumentGroup, one: Parameter) -> None:
 
 
 def _params(given: argparse.Namespace) -> SamplingParams:
-    places = {one.python_name: _place(one) for one in _PARAMETERS} | {"regex": "regex", "choices": "choices"}
+    places = {one.python_name: _place(one) for one in _PARAMETERS}
+    places |= {name: name for name in ("regex", "choices", "start_after", *_CONSTRAINT_FLAGS)}
     # 0 is a value: only options that were not given are left out.
     named = {name: value for name, place in places.items() if (value := getattr(given, place)) is not None}
     if given.json_schema is not None:
         named["json_schema"] = _text_of(given.json_schema)
+    if given.grammar is not None:
+        text = _text_of(given.grammar)
+        named["grammar"] = {"lark": text} if given.grammar.endswith(".lark") else text
     return SamplingParams(**named)
 
 
@@ -184,6 +214,11 @@ def _storage_options(text: Optional[str]) -> Optional[dict[str, Any]]:
     return options
 
 
+def _backend_options(given: argparse.Namespace) -> Optional[str]:
+    named = [f"{name}={value}" for name in ("quantize", "kv_type") if (value := getattr(given, name)) is not None]
+    return ",".join([given.backend_options] * bool(given.backend_options) + named) or None
+
+
 def _run(given: argparse.Namespace) -> int:
     params, template = _params(given), _template(given)
     options = _storage_options(given.storage_options)
@@ -192,13 +227,17 @@ def _run(given: argparse.Namespace) -> int:
         backend=given.backend,
         devices=given.devices,
         compute_type=given.compute_type,
-        backend_options=given.backend_options,
+        backend_options=_backend_options(given),
         threads=given.threads,
         kv_memory_bytes=given.kv_memory_bytes or given.kv_memory[0],
         kv_memory_fraction=given.kv_memory[1],
         step_tokens=given.step_tokens,
         max_request_tokens=given.max_request_tokens,
         max_requests=given.max_requests,
+        enlarge=given.enlarge,
+        levels=given.levels if given.levels == "auto" else int(given.levels),
+        order=given.order.replace("-", "_"),
+        timeline=given.timeline,
         reproducible=given.reproducible,
         seed=given.engine_seed,
     ) as engine:
@@ -228,10 +267,13 @@ def _run(given: argparse.Namespace) -> int:
             input_format=given.input_format,
             output_format=given.output_format,
             storage_options=options,
-            progress=given.progress == "bar",
+            progress=given.progress != "none",
+            plan=given.plan,
+            report=given.report,
+            stats=given.stats,
         )
-    before = f", {report.resumed:,} by earlier runs" if report.resumed else ""
-    print(f"{report.rows:,} rows{before}; {report.failed:,} with an error", file=sys.stderr)
+    if given.progress != "none" and not report.summary:
+        print(f"{report.rows:,} rows are done since an earlier run ({report.failed:,} errors)", file=sys.stderr)
     return _ROW_ERRORS if report.failed else _DONE
 
 

@@ -32,7 +32,7 @@ from .mistakes import mistake_of
 from .options import hinted
 from .params import Params, SamplingParams, params_column
 from .parsed import parser_of
-from .plan import Enlarge, Levels, Order, Plan
+from .plan import Enlarge, Levels, Plan
 from .progress import Progress, ProgressOption, Reporter, reporter
 from .report import Report
 from .results import Result, Results, RowError
@@ -73,7 +73,6 @@ class Engine:
     enlarge: which prefixes are shared: "optimal", "paper" (BatchLLM's Algorithm 1) or "none".
     levels: 1: each row shares one prefix; 2: prefixes may also share their beginnings (heads); "auto": those heads that
         save more than they cost with this model.
-    order: order of groups: "decode_first" (groups that generate much for their prompt length go first) or "arrival".
     min_prefix_tokens: prefixes shorter than this are not shared; 0: 16.
     reproducible: a row's results are the same bits whatever rows are computed with it, shared or not, for any
         step_tokens, memory and number of threads. On "cuda" in 16 bits this holds if the row shares the same prefixes:
@@ -102,7 +101,6 @@ class Engine:
         max_requests: int = 0,
         enlarge: Enlarge = "optimal",
         levels: Levels = "auto",
-        order: Order = "decode_first",
         min_prefix_tokens: int = 0,
         reproducible: bool = False,
         seed: int = 0,
@@ -125,7 +123,6 @@ class Engine:
             max_requests=max_requests,
             enlarge=enlarge,
             levels=levels,
-            order=order,
             min_prefix_tokens=min_prefix_tokens,
             reproducible=reproducible,
             seed=seed,
@@ -169,7 +166,8 @@ class Engine:
         Arrow array; or a table with one column: docs/python.md. The result of a null row is an error.
         params: one `SamplingParams` for all rows, or a list with one for each row.
         on_error: "return": a row that fails gives a result with `error`; "raise": `RowError` is raised after the last row.
-        progress: True shows a bar if tqdm is installed; a function is called now and then with a `Progress`.
+        progress: True shows a bar if tqdm is installed and stderr is a terminal or a notebook's, and else prints a line
+        on stderr every ten seconds; a function is called now and then with a `Progress`.
         plan: a saved plan. Rows that are not in it are planned now.
         first_row: number of the first row, if these rows are part of a larger job. A row's number and the seeds
         determine its random numbers.

@@ -7,7 +7,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from . import native
 from .errors import need_directory
-from .plan import ENLARGE, ORDER, level_count, named
+from .plan import ENLARGE, level_count, named
 
 # What the value of an engine option must be, by the type of its default.
 _EXPECTED = {type(None): "a text or None", int: "a whole number that fits", float: "a number"}
@@ -31,7 +31,6 @@ _SPELLED: dict[str, Callable[[Any], Any]] = {
     "backend_options": _backend_options,
     "enlarge": lambda value: named("enlarge", ENLARGE, value),
     "levels": level_count,
-    "order": lambda value: named("order", ORDER, value),
 }
 
 

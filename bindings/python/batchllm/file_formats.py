@@ -20,6 +20,8 @@ FORMATS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".arrow": "ar
 _PIECE_ROWS = 8192
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 _CSV_BLOCK = 1 << 24  # a row is shorter than that
+_MOST_BYTES = (1 << 31) - 1  # of an array with offsets of 32 bits
+_KEPT_BYTES = 64 << 20  # of a CSV file that is kept once it is checked
 
 Wanted = Callable[[int, int], bool]
 """Whether any row of [first, end) is needed."""
@@ -94,8 +96,13 @@ class Reader:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise InvalidArgumentError(f"{path}: the column {twice!r} is there twice")
-        self.columns = list(columns) if columns is not None else names
-        self.schema = _plain_schema(self._arrow, [self._field(name) for name in self.columns])
+        self.given = self._given()
+        self.select(list(columns) if columns is not None else names)
+
+    def select(self, columns: Sequence[str]) -> None:
+        """Chooses the columns that are read, in this order."""
+        self.columns = list(columns)
+        self.schema = _plain_schema(self._arrow, [self.given.field(name) for name in self.columns])
 
     def pieces(self, wanted: Wanted) -> Iterator[tuple[int, Any]]:
         """Yields (number of its first row, table) for each piece that has wanted rows."""
@@ -120,7 +127,8 @@ class Reader:
     def _open(self) -> list[str]:
         raise NotImplementedError
 
-    def _field(self, name: str) -> Any:
+    def _given(self) -> Any:
+        """The file's own schema."""
         raise NotImplementedError
 
     def _pieces(self, wanted: Wanted) -> Iterator[tuple[int, Any]]:
@@ -156,8 +164,8 @@ class _Parquet(Reader):
         self.rows = self._parquet.metadata.num_rows
         return list(self._parquet.schema_arrow.names)
 
-    def _field(self, name: str) -> Any:
-        return self._parquet.schema_arrow.field(name)
+    def _given(self) -> Any:
+        return self._parquet.schema_arrow
 
     def _pieces(self, wanted: Wanted) -> Iterator[tuple[int, Any]]:
         first = 0
@@ -176,6 +184,7 @@ class _Csv(Reader):
 
     def _open(self) -> list[str]:
         self._csv = optional("pyarrow.csv", "run_files")
+        self._kept: Optional[list[tuple[int, Any]]] = None
         try:
             names = self._reader({}).schema.names
         except (self._arrow.ArrowInvalid, self._arrow.ArrowKeyError) as fault:
@@ -184,11 +193,14 @@ class _Csv(Reader):
         return self._names
 
     def check(self) -> None:
-        """Reads every row once. Otherwise an error in the last row would end a job that has run for hours."""
-        rows = 0
+        """Reads every row once. Otherwise an error in the last row would end a job that has run for hours. A small file
+        is kept, and so not read again."""
+        kept: Optional[list[tuple[int, Any]]] = []
+        rows = size = 0
         for first, table in self.pieces(lambda *_: True):
-            rows = first + table.num_rows
-        self.rows = rows
+            rows, size = first + table.num_rows, size + table.nbytes
+            kept = None if kept is None or size > _KEPT_BYTES else [*kept, (first, table)]
+        self.rows, self._kept = rows, kept
 
     def _explained(self, fault: str) -> str:
         column = re.match(r"In CSV column #(\d+): ", fault)
@@ -198,8 +210,8 @@ class _Csv(Reader):
             fault += " (is there a quote that is never closed?)"
         return fault
 
-    def _field(self, name: str) -> Any:
-        return self._arrow.field(name, self._arrow.large_string())
+    def _given(self) -> Any:
+        return self._arrow.schema([(name, self._arrow.large_string()) for name in self._names])
 
     def _reader(self, types: dict[str, Any]) -> Any:
         self._file.seek(0)
@@ -218,6 +230,9 @@ class _Csv(Reader):
         )
 
     def _pieces(self, wanted: Wanted) -> Iterator[tuple[int, Any]]:
+        if self._kept is not None:
+            yield from ((first, table.select(self.columns)) for first, table in self._kept if wanted(first, first + table.num_rows))
+            return
         first, last = 0, None
         read = dict.fromkeys([*self.columns, self._names[-1]], self._arrow.large_string())
         for batch in self._reader(read):
@@ -247,6 +262,7 @@ class _Ipc(Reader):
 
     def _open(self) -> list[str]:
         ipc = optional("pyarrow.ipc", "run_files")
+        self._ipc, self._begun = ipc, False
         magic = self._file.read(6)
         self._file.seek(0)
         self._random = magic == b"ARROW1"
@@ -256,11 +272,15 @@ class _Ipc(Reader):
             raise self._refuse("Arrow", fault) from None
         return list(self._reader.schema.names)
 
-    def _field(self, name: str) -> Any:
-        return self._reader.schema.field(name)
+    def _given(self) -> Any:
+        return self._reader.schema
 
     def _batches(self) -> Iterator[Any]:
         if not self._random:
+            if self._begun:
+                self._file.seek(0)
+                self._reader = self._ipc.open_stream(self._file)
+            self._begun = True
             yield from self._reader
             # A stream that was cut between two messages looks complete.
             self._file.seek(self._file.tell() - len(_STREAM_END))
@@ -327,7 +347,7 @@ def check_writable(format_: str, schema: Any) -> None:
     """Raises if a column cannot be written in a format."""
     arrow = optional("pyarrow", "run_files")
     types = arrow.types
-    for field in schema:
+    for field in schema:  # of one of the results, or as it is in memory
         if format_ == "csv" and types.is_nested(field.type):
             raise InvalidArgumentError(
                 f"the column {field.name!r} has lists ({field.type}), which CSV has not: write Parquet or Arrow"
@@ -337,15 +357,45 @@ def check_writable(format_: str, schema: Any) -> None:
                 f"the column {field.name!r} has bytes ({field.type}), which CSV has not: write Parquet or Arrow"
             )
         # It is better to fail before the job than after it.
-        one = arrow.schema([field])
         try:
-            writer = Writer(cast(BinaryIO, io.BytesIO()), format_, one)
-            writer.write(one.empty_table().take(arrow.array([], arrow.int64())))
-            writer.close()
+            _plain_schema(arrow, [field]).empty_table().take(arrow.array([], arrow.int64()))
+            _try_to_write(format_, field)
         except arrow.ArrowException as fault:
             raise InvalidArgumentError(
                 f"the column {field.name!r} ({field.type}) cannot be written as {format_}: {fault}; name the columns to pass through"
             ) from None
+
+
+def _try_to_write(format_: str, field: Any) -> None:
+    arrow = optional("pyarrow", "run_files")
+    one = arrow.schema([field])
+    writer = Writer(cast(BinaryIO, io.BytesIO()), format_, one)
+    writer.write(one.empty_table())
+    writer.close()
+
+
+def can_write(format_: str, field: Any) -> bool:
+    """Whether a column that passes through keeps its type. Dictionaries are written as their values."""
+    arrow = optional("pyarrow", "run_files")
+    if arrow.types.is_dictionary(field.type) or format_ == "csv":
+        return False
+    try:
+        _try_to_write(format_, field)
+    except arrow.ArrowException:
+        return False
+    return True
+
+
+def taken(column: Any, rows: Any, kind: Any) -> Any:
+    """Rows of a column in another type of texts or bytes, in pieces whose offsets fit."""
+    found = column.take(rows)
+    if found.type == kind:
+        return found
+    if len(rows) > 1 and found.nbytes > _MOST_BYTES:
+        half = len(rows) // 2
+        pieces = [taken(column, part, kind).chunks for part in (rows.slice(0, half), rows.slice(half))]
+        return optional("pyarrow", "run_files").chunked_array([*pieces[0], *pieces[1]], kind)
+    return found.cast(kind)
 
 
 class Writer:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
 from .columns import Chats, Sparse, Texts, from_texts
+from .constraints import constraint_key
 from .errors import InvalidArgumentError, no_column
 from .file_formats import Reader, listed
 from .frames import optional, samples_as_lists
@@ -167,6 +168,11 @@ class ResultColumns:
             once = ("error", "prompt_tokens")
             found = [(name, kind if name in once else arrow.large_list(kind)) for name, kind in found]
         return [(self.prefix + name, name, kind) for name, kind in found]
+
+    @property
+    def constrained(self) -> bool:
+        """Whether answers have a form that max_tokens may cut."""
+        return self.task.generates and constraint_key(self.params) is not None
 
     def parser(self) -> Parser:
         """What reads the values of answers."""

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from array import array
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from . import native
 from .columns import columns as columns_of
 from .embeddings import Pooling
-from .engine import Engine
-from .errors import Error, InvalidArgumentError, StateError
-from .file_formats import Reader, Writer, check_writable, format_of, is_remote, listed, open_reader
+from .engine import Engine, _Reported
+from .errors import Error, InvalidArgumentError, StateError, StoppedError
+from .file_figures import Figures
+from .file_formats import Reader, Writer, can_write, check_writable, format_of, is_remote, listed, open_reader, taken
 from .file_identity import identity_of
 from .file_results import FileResults, open_results
 from .file_rows import Prompts, ResultColumns, check_continuations
 from .frames import optional
 from .mistakes import mistake_of
 from .params import SamplingParams
+from .plan import Plan
 from .progress import Progress, reporter
+from .report import Report
 from .results import Results, Samples
 from .table import Fields
 from .task_rows import Task, TaskName, add_scored
@@ -39,6 +43,11 @@ class FilesReport:
     """How many of them have an error."""
     resumed: int
     """How many of them earlier runs answered."""
+    cut_off: Optional[int] = 0
+    """How many of them have a constraint and an answer that max_tokens cut off; None: not counted, since an earlier run
+    had finished the output."""
+    summary: str = field(default="", compare=False)
+    """What this run did, in one line; "" if there was nothing to do."""
 
 
 def run_files(
@@ -69,6 +78,10 @@ def run_files(
     output_format: Optional[str] = None,
     storage_options: Optional[Mapping[str, Any]] = None,
     progress: Union[bool, Callable[[Progress], object]] = False,
+    plan: Union[Plan, str, os.PathLike[str], None] = None,
+    report: Union[str, os.PathLike[str], None] = None,
+    stats: Union[str, os.PathLike[str], None] = None,
+    engine_options: Optional[Mapping[str, Any]] = None,
 ) -> FilesReport:
     """Runs every row of a file and writes its columns and the results to another: docs/files.md. Needs pyarrow.
 
@@ -96,11 +109,19 @@ def run_files(
     chunk_rows: how many rows are planned together, held in memory together and written as a row group.
     input_format, output_format: "parquet", "csv" or "arrow", if the file name does not say.
     storage_options: for fsspec.
-    progress: as in `Engine.generate`.
+    progress: as in `Engine.generate`; True also prints the report's summary.
+    plan: a plan whose groups rows take, or its file, as the program's --plan: chunk k takes them from FILE.k if there
+    is one.
+    report: a file for the page of `Report`. stats: a file for the program's stats.json. Both tell what this run did.
+    engine_options: options of the engine, as in `Engine`, if engine is a model's directory.
 
     The output appears only when every row has its result. A row that fails gets an `error`, and the others continue.
     Whatever stops the run (Ctrl-C, a full disk) is raised; the results so far are kept for `resume`.
     """
+    if params is not None and not isinstance(params, SamplingParams):
+        raise TypeError(f"params is one {type(params).__name__}: SamplingParams are expected, the same for all rows")
+    if engine_options and isinstance(engine, Engine):
+        raise ValueError("engine_options: the engine has its options already")
     if chunk_rows < 1:
         raise InvalidArgumentError(f"chunk_rows is {chunk_rows}: it is at least 1")
     if samples not in ("rows", "lists"):
@@ -121,6 +142,11 @@ def run_files(
     folder = os.path.dirname(target)
     if not is_remote(target) and folder and not os.path.isdir(folder):
         raise InvalidArgumentError(f"{target}: there is no directory {folder!r}")
+    named = {source: "the input", target: "the output"}
+    for name, path in (("report", report), ("stats", stats)):
+        if path is not None and (other := named.setdefault(os.fspath(path), name)) != name:
+            raise InvalidArgumentError(f"{name}: {os.fspath(path)} is {other}")
+    plans = _Plans(plan)
     reader = open_reader(source, kinds[0], storage_options)
     opened: Optional[Engine] = None
     results: Optional[FileResults] = None
@@ -137,31 +163,40 @@ def run_files(
                 )
             if passed.count(name) > 1:
                 raise InvalidArgumentError(f"columns: {name!r} is named twice")
-        schema = _output_schema(reader.schema, passed, wanted)
+        schema = _output_schema(reader, passed, wanted, kinds[1])
         check_writable(kinds[1], schema)
-        read = [name for name in reader.columns if name in passed or name in needed]
-        reader.close()
-        reader = open_reader(source, kinds[0], storage_options, read)
+        reader.select([name for name in reader.columns if name in passed or name in needed])
         # That takes long, and a job that is done needs none of it.
         check_later = resume and not force and (is_remote(target) or os.path.exists(target))
         if not check_later:
             reader.check()
         if not isinstance(engine, Engine):
-            engine = opened = Engine(engine)
+            engine = opened = Engine(engine, **(engine_options or {}))
         job = identity_of(engine, source, kinds, prompts, wanted, passed, chunk_rows, storage_options)
         results = open_results(target, storage_options, chunk_rows, wanted.schema(), resume, force, job)
         complete = results.complete()
         if complete is not None:
-            return FilesReport(complete[0], complete[1], complete[0])
+            return FilesReport(complete[0], complete[1], complete[0], None)
         if check_later:
             reader.check()
-        run = _Run(engine, results, reader, prompts, wanted, passed, chunk_rows)
-        try:
-            run.go(progress)
-        finally:
-            run.close(opened is None)
-        with closing(open_reader(source, kinds[0], storage_options, passed or read)) as again:
-            return run.write(again, kinds[1], schema)
+        figures = Figures(engine, opened is not None)
+        run = _Run(engine, results, reader, prompts, wanted, passed, chunk_rows, plans, figures)
+        with _Reported(engine, report is not None) as page:
+            interrupted = True
+            try:
+                run.go(progress)
+                interrupted = False
+            finally:
+                run.close(opened is None)
+                if interrupted and isinstance(sys.exc_info()[1], (KeyboardInterrupt, StoppedError)):
+                    with suppress(Error, OSError):
+                        run.write_figures(page, report, stats, target, True)
+        reader.select(passed or reader.columns)
+        done = run.write(kinds[1], schema)
+        run.write_figures(page, report, stats, target, False)
+        if progress is True:
+            print(done.summary, file=sys.stderr)
+        return done
     except OSError as fault:
         if fault.filename is None and fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             fault.filename = target  # a failed write does not name its file; all of them are beside this one
@@ -174,7 +209,8 @@ def run_files(
             opened.close()
 
 
-def _output_schema(schema: Any, passed: Sequence[str], wanted: ResultColumns) -> Any:
+def _output_schema(reader: Reader, passed: Sequence[str], wanted: ResultColumns, format_: str) -> Any:
+    """Columns that pass through have the input's types and metadata, where the format can write them."""
     arrow = optional("pyarrow", "run_files")
     made = wanted.fields()
     for name, _, _ in made:
@@ -182,7 +218,23 @@ def _output_schema(schema: Any, passed: Sequence[str], wanted: ResultColumns) ->
             raise InvalidArgumentError(
                 f"the input has a column {name!r}, and so have the results: give a result_prefix, or name the columns to pass through"
             )
-    return arrow.schema([schema.field(name) for name in passed] + [(name, kind) for name, _, kind in made])
+    own = [reader.given.field(name) for name in passed]
+    own = [one if can_write(format_, one) else reader.schema.field(one.name) for one in own]
+    return arrow.schema([*own, *(arrow.field(name, kind) for name, _, kind in made)], reader.given.metadata)
+
+
+class _Plans:
+    """The plan of each chunk: an object, or a file as of the program's --plan."""
+
+    def __init__(self, plan: Union[Plan, str, os.PathLike[str], None]) -> None:
+        if plan is not None and not isinstance(plan, (Plan, str, os.PathLike)):
+            raise TypeError(f"plan is one {type(plan).__name__}: a batchllm.Plan or a path is expected")
+        self._path = None if plan is None or isinstance(plan, Plan) else os.fspath(plan)
+        self._plan = plan if isinstance(plan, Plan) else Plan.load(self._path) if self._path is not None else None
+
+    def of_chunk(self, number: int) -> Optional[Plan]:
+        own = f"{self._path}.{number + 1}"
+        return Plan.load(own) if self._path is not None and os.path.exists(own) else self._plan
 
 
 class _Run:
@@ -197,7 +249,11 @@ class _Run:
         wanted: ResultColumns,
         passed: Sequence[str],
         chunk_rows: int,
+        plans: _Plans,
+        figures: Figures,
     ) -> None:
+        self._plans, self._figures = plans, figures
+        self._failed_now, self._written = 0, 0
         self._arrow = optional("pyarrow", "run_files")
         self._engine, self._results, self._reader = engine, results, reader
         self._prompts, self._wanted, self._passed, self._chunk_rows = prompts, wanted, passed, chunk_rows
@@ -216,7 +272,8 @@ class _Run:
             raise StateError(f"the engine has {len(unpolled)} results of other calls: poll them first")
         chunks = self._chunks()
         waiting, last, ended = 0, 0, False
-        report = reporter(progress, self._reader.rows or 0)
+        rows = self._reader.rows or 0
+        report = reporter(progress, rows, self._results.rows_done(rows), stats.rows_done)
         try:
             while not ended or self._left:
                 if not ended and waiting <= last // 8:
@@ -238,26 +295,42 @@ class _Run:
         finally:
             report.close()
 
-    def write(self, reader: Reader, format_: str, schema: Any) -> FilesReport:
+    def write(self, format_: str, schema: Any) -> FilesReport:
         """Makes the output: the columns that pass through, and the results."""
-        failed = 0
+        failed = cut_off = 0
         try:
             with self._results.new_output() as file:
                 writer = Writer(file, format_, schema)
-                for number, given in _chunks(reader, self._chunk_rows, lambda *_: False):
-                    table, bad = self._joined(number, given, schema)
+                for number, given in _chunks(self._reader, self._chunk_rows, lambda *_: False):
+                    table, bad, cut = self._joined(number, given, schema)
                     writer.write(table)
-                    failed += bad
+                    failed, cut_off = failed + bad, cut_off + cut
                 writer.close()
         except BaseException:
             self._results.drop_output()
             raise
-        resumed = self._results.rows_done(self._rows)
+        kept = self._results.rows_done(self._rows)
         self._results.finish(self._rows, failed)
-        return FilesReport(self._rows, failed, resumed)
+        return FilesReport(self._rows, failed, kept, cut_off, self._figures.summary(self._written, self._failed_now, kept))
 
-    def _joined(self, number: int, given: Any, schema: Any) -> tuple[Any, int]:
-        """A chunk's rows with their results, in the order of the rows; and how many of them failed."""
+    def write_figures(
+        self,
+        page: Optional[Report],
+        report: Union[str, os.PathLike[str], None],
+        stats: Union[str, os.PathLike[str], None],
+        target: str,
+        interrupted: bool,
+    ) -> None:
+        """Writes the files of `report` and `stats`."""
+        kept = self._results.rows_done(self._rows)
+        if stats is not None:
+            self._figures.write_stats(os.fspath(stats), self._written, self._failed_now, kept)
+        if page is not None and report is not None:
+            self._figures.write_report(page, os.fspath(report), self._reader.path, target, kept, interrupted)
+
+    def _joined(self, number: int, given: Any, schema: Any) -> tuple[Any, int, int]:
+        """A chunk's rows with their results, in the order of the rows; how many of them failed, and how many were cut
+        off."""
         results = self._results.read(number)
         order = sorted(range(results.num_rows), key=results.column("tag").to_pylist().__getitem__)
         results = results.take(self._arrow.array(order, self._arrow.int64()))
@@ -265,10 +338,15 @@ class _Run:
         if set(tags) != set(range(number * self._chunk_rows, number * self._chunk_rows + given.num_rows)):
             raise InvalidArgumentError(f"{self._reader.path}: it has changed since its rows ran")
         rows = self._arrow.array([tag - number * self._chunk_rows for tag in tags], self._arrow.int64())
-        own = [given.column(name).take(rows) for name in self._passed]
+        own = [taken(given.column(name), rows, schema.field(name).type) for name in self._passed]
         errors = results.column(self._wanted.prefix + "error").is_valid().to_pylist()
         failed = len({tag for tag, bad in zip(tags, errors) if bad})
-        return self._arrow.table([*own, *results.columns[1:]], schema=schema), failed
+        table = self._arrow.table([*own, *results.columns[1:]], schema=schema)
+        if not self._wanted.constrained:
+            return table, failed, 0
+        reasons = results.column(self._wanted.prefix + "finish_reason").to_pylist()
+        cut = {tag for tag, reason in zip(tags, reasons) if "length" in ([reason] if isinstance(reason, str) else reason or ())}
+        return table, failed, len(cut)
 
     def close(self, keep_engine: bool) -> None:
         """However the run ended, an engine that is kept is left without rows."""
@@ -300,9 +378,13 @@ class _Run:
         first, end = number * self._chunk_rows, number * self._chunk_rows + table.num_rows
         tags = self._results.left(first, end)
         self._left[number] = set(tags)
+        self._figures.chunks += 1
         if not tags:
             self._close_chunk(number)
             return 0
+        plan = self._plans.of_chunk(number)
+        if plan is not None:
+            self._engine.use_plan(plan)
         self._add_rows(table, None if len(tags) == table.num_rows else [tag - first for tag in tags], tags)
         refused = self._engine.poll()
         mistake = mistake_of(refused) if len(refused) >= len(tags) else None
@@ -350,6 +432,8 @@ class _Run:
                 failed[tags[i]] = failed.get(tags[i], False) or errors[i]
             own = batch if len(places) == 1 else batch.take(self._arrow.array(mine, self._arrow.int64()))
             self._results.keep(number, own, failed)
+            self._written += len(failed)
+            self._failed_now += sum(failed.values())
             self._left[number] -= failed.keys()
             if not self._left[number]:
                 self._close_chunk(number)

@@ -12,7 +12,7 @@ def spark_jars() -> str:
 
         session = SparkSession.builder.config("spark.jars", batchllm.spark_jars()).getOrCreate()
 
-    A wheel contains them (scripts/wheel); `meson install` installs them in share/java.
+    A wheel contains them (scripts/release); `meson install` installs them in share/java.
 
     Raises:
         FileNotFoundError: if this package was built without them.
@@ -24,5 +24,5 @@ def spark_jars() -> str:
             return ",".join(map(str, jars))
     raise FileNotFoundError(
         f"{' and '.join(_NAMES)} are not in {here / 'jars'}: this package was built without a JDK 17 or without pyspark,"
-        " which scripts/wheel has from scripts/setup --tests"
+        " which scripts/release has from scripts/setup --tests"
     )

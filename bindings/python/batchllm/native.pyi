@@ -235,6 +235,7 @@ class batchllm_prediction(_Handle):
     kv_pages_total: int
     kv_page_bytes: int
     saving_ratio: float
+    common_prefix_cost: float
     seconds: float
     linear_seconds: float
     attention_seconds: float

@@ -15,11 +15,9 @@ from .report import Report
 from .tokenizer import Tokenizer
 
 ENLARGE = {"none": 0, "optimal": 1, "paper": 2}
-ORDER = {"decode_first": 0, "arrival": 1}
 LEVELS = {"auto": 0}
 
 Enlarge = Literal["none", "optimal", "paper"]
-Order = Literal["decode_first", "arrival"]
 Levels = Union[Literal[1, 2, "auto"], int]
 
 
@@ -118,7 +116,6 @@ class Plan:
         *,
         enlarge: Enlarge = "optimal",
         levels: Levels = "auto",
-        order: Order = "decode_first",
         min_prefix_tokens: int = 0,
         self_contained: bool = False,
         decode_lengths: Optional[Sequence[int]] = None,
@@ -129,7 +126,7 @@ class Plan:
         """Plans rows of token ids.
 
         rows: as for `Engine.generate`, or as returned by `Tokenizer.encode`.
-        enlarge, levels, order, min_prefix_tokens: as in `Engine`.
+        enlarge, levels, min_prefix_tokens: as in `Engine`.
         self_contained: the plan contains the rows' tokens.
         decode_lengths: tokens that each row is expected to generate, for the order of groups; None: all the same.
         previous: a plan of earlier rows: equal rows keep their groups, the others are planned again.
@@ -140,7 +137,6 @@ class Plan:
         column = token_column(rows)
         options = native.batchllm_plan_options()
         options.enlarge = named("enlarge", ENLARGE, enlarge)
-        options.order = named("order", ORDER, order)
         options.levels = level_count(levels)
         options.min_prefix_tokens = min_prefix_tokens
         options.self_contained = int(self_contained)

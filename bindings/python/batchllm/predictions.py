@@ -18,6 +18,7 @@ class Prediction:
     rows, logical_prompt_tokens, processed_prompt_tokens, recomputed_tokens, completion_tokens: of all rows; n samples of
         a row count as n rows.
     saving_ratio: 1 - processed / logical.
+    common_prefix_cost: for `Plan.build`, on this device; 0: not known.
     kv_pages_peak, kv_pages_total, kv_page_bytes: KV pages: the most in use, their number, and the size of one.
     """
 
@@ -35,6 +36,7 @@ class Prediction:
     recomputed_tokens: int
     completion_tokens: int
     saving_ratio: float
+    common_prefix_cost: float
     kv_pages_peak: int
     kv_pages_total: int
     kv_page_bytes: int

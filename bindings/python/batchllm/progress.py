@@ -1,12 +1,15 @@
-"""Progress during a call, and what shows it: a bar by tqdm, a function, or nothing."""
+"""Progress during a call, and what shows it: a bar by tqdm, plain lines, a function, or nothing."""
 
 from __future__ import annotations
 
-import logging
+import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Callable, Union
+from typing import Any, Callable, Optional, Union
+
+_LINE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ class Progress:
 
 
 ProgressOption = Union[bool, Callable[[Progress], object]]
-"""What `progress=` takes: True shows a bar if tqdm is installed; a function is called now and then."""
+"""What `progress=` takes: True shows a bar by tqdm on a terminal or in a notebook, and else prints plain lines on stderr; a
+function is called now and then."""
 
 
 class Reporter:
@@ -70,20 +74,16 @@ class _Function(Reporter):
 
 
 class _Bar(Reporter):
-    def __init__(self, bar: Any, rows: int) -> None:
-        self._bar = bar
-        self._rows = rows
-        self._start = -1
+    """A bar by tqdm."""
+
+    def __init__(self, bar: Any, counter: _Counter) -> None:
+        self._bar, self._counter = bar, counter
 
     def wanted(self) -> bool:
         return True
 
     def update(self, progress: Progress) -> None:
-        # Rows of earlier calls are done already; rows of other calls that run now make the bar advance too fast.
-        if self._start < 0:
-            all_rows = progress.rows_waiting + progress.rows_running + progress.rows_done
-            self._start = max(0, all_rows - self._rows)
-        self._bar.n = min(self._rows, max(0, progress.rows_done - self._start))
+        self._bar.n = self._counter.done(progress)
         self._bar.set_postfix(running=progress.rows_running, left=f"{progress.tokens_left:,} tokens", refresh=False)
         self._bar.refresh()
 
@@ -92,29 +92,82 @@ class _Bar(Reporter):
 
 
 class _Lines(Reporter):
-    """Without tqdm: a line of `logging` every five seconds."""
+    """Where there is no bar: a line on stderr every ten seconds, and one at the end."""
 
-    def __init__(self) -> None:
-        self._next = time.monotonic() + 5
+    def __init__(self, counter: _Counter) -> None:
+        self._counter = counter
+        self._start = time.monotonic()
+        self._next = self._start + _LINE_SECONDS
+        self._last: Optional[Progress] = None
 
     def wanted(self) -> bool:
-        return time.monotonic() >= self._next
+        return True
 
     def update(self, progress: Progress) -> None:
-        self._next = time.monotonic() + 5
-        logging.getLogger("batchllm").info(
-            "%d rows done, %d running, %d waiting", progress.rows_done, progress.rows_running, progress.rows_waiting
-        )
+        self._last = progress
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _LINE_SECONDS
+            self._print(progress)
+
+    def close(self) -> None:
+        if self._last is not None:
+            self._print(self._last)
+
+    def _print(self, progress: Progress) -> None:
+        done, rows = self._counter.done(progress), self._counter.rows
+        share = f"{100 * done // rows:3}%  " if rows else ""
+        of = f"/{rows:,}" if rows else ""
+        text = f"{share}{done:,}{of} rows  {progress.rows_running:,} running  {progress.tokens_left:,} tokens left"
+        with suppress(OSError, ValueError, AttributeError):  # a closed stderr is no reason to stop
+            print(f"{text}  {duration(time.monotonic() - self._start)}", file=sys.stderr, flush=True)
 
 
-def reporter(progress: ProgressOption, rows: int) -> Reporter:
-    """What `progress=` asks for."""
+class _Counter:
+    """The rows of one call among those of its engine. rows: 0: not known. kept: those that earlier runs have done.
+    before: the engine's rows that were done before the call; None: as far as the first update tells."""
+
+    def __init__(self, rows: int, kept: int, before: Optional[int]) -> None:
+        self.rows = rows
+        self._kept, self._before = kept, before
+
+    def done(self, progress: Progress) -> int:
+        """How many rows of the call are done. Rows of other calls that run now make it advance too fast."""
+        if self._before is None:
+            all_rows = progress.rows_waiting + progress.rows_running + progress.rows_done
+            self._before = max(0, all_rows - self.rows)
+        done = self._kept + max(0, progress.rows_done - self._before)
+        return min(self.rows, done) if self.rows else done
+
+
+def duration(seconds: float) -> str:
+    """Seconds as the program writes them: 1h02m, 3m05s, 12s."""
+    whole = round(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600}h{whole // 60 % 60:02}m"
+    return f"{whole // 60}m{whole % 60:02}s" if whole >= 60 else f"{whole}s"
+
+
+def _bar_class() -> Any:
+    """tqdm's bar, if it is installed and stderr is a terminal or a notebook shows it; else None."""
+    try:
+        bar = import_module("tqdm.auto").tqdm
+    except ImportError:
+        return None
+    shown = any(kind.__name__ == "tqdm_notebook" for kind in bar.__mro__)
+    try:
+        return bar if shown or sys.stderr.isatty() else None
+    except (AttributeError, ValueError):  # there is no stderr, or it is closed
+        return None
+
+
+def reporter(progress: ProgressOption, rows: int, kept: int = 0, before: Optional[int] = None) -> Reporter:
+    """What `progress=` asks for. The others are as in `_Counter`."""
     if callable(progress):
         return _Function(progress)
     if not progress:
         return Reporter()
-    try:
-        bar = import_module("tqdm.auto").tqdm
-    except ImportError:
-        return _Lines()
-    return _Bar(bar(total=rows, unit=" rows"), rows)
+    counter = _Counter(rows, kept, before)
+    bar = _bar_class()
+    if bar is None:
+        return _Lines(counter)
+    return _Bar(bar(total=rows or None, initial=kept, unit=" rows"), counter)

@@ -345,7 +345,6 @@ class Options(unittest.TestCase):
             ({"step_tokens": -1}, "step_tokens"),
             ({"backend": "sim", "backend_options": {"page_tokens": 0}}, "page_tokens"),
             ({"enlarge": "more"}, "'optimal'"),
-            ({"order": "any"}, "'arrival'"),
             ({"levels": 7}, "levels"),
             ({"levels": "many"}, "'auto'"),
         ):

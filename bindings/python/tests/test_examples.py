@@ -124,7 +124,7 @@ class Types(unittest.TestCase):
                              "    batchllm.SamplingParams(temperature='hot')\n"
                              "    engine.generate(3)\n"
                              "    engine.generate_table(3, '{a}')\n"
-                             "    batchllm.Plan.build([[1]], order='first')\n"
+                             "    batchllm.Plan.build([[1]], enlarge='first')\n"
                              "    batchllm.run_files(engine, 'a', 'b', task='sum')\n"
                              "    engine.generate(['a', None], on_error='stop')\n"
                              "    batchllm.spark.transform(3)\n")

@@ -6,11 +6,13 @@ import json
 import os
 import pathlib
 import random
+import re
 import resource
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import unittest.mock
@@ -518,6 +520,246 @@ class Formats(Files):
         self.assertEqual((done.returncode, done.stderr), (1, "batchllm: run_files needs pyarrow: pip install pyarrow\n"))
 
 
+class Screen:
+    """A stderr that is a terminal or is not, and what a bar made of it."""
+
+    def __init__(self, terminal):
+        self.terminal, self.text = terminal, ""
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        pass
+
+    def isatty(self):
+        return self.terminal
+
+
+class Bar:
+    """Stands for tqdm's."""
+
+    made = []
+
+    def __init__(self, total, initial, unit):
+        self.total, self.n, self.shown = total, initial, [initial]
+        Bar.made.append(self)
+
+    def set_postfix(self, **_):
+        pass
+
+    def refresh(self):
+        self.shown.append(self.n)
+
+    def close(self):
+        pass
+
+
+@unittest.skipIf(pyarrow is None, "needs pyarrow")
+class AsTheProgram(Files):
+    """What the program has, files have too."""
+
+    SCHEMA = {"type": "object", "properties": {"n": {"enum": [12, 345]}}, "required": ["n"], "additionalProperties": False}
+
+    def test_types_and_metadata_of_the_input_come_back(self):
+        import pandas
+
+        kinds = [pyarrow.string(), pyarrow.large_string(), pyarrow.string_view(), pyarrow.binary(), pyarrow.large_binary(), pyarrow.binary_view()]
+        fields = [pyarrow.field(f"c{i}", kind, metadata={"of": str(i)}) for i, kind in enumerate(kinds)]
+        fields.append(pyarrow.field("prompt", pyarrow.string(), nullable=False))
+        texts = ["a", "a longer text than twelve bytes"]
+        columns = [pyarrow.array([None, texts[1]], pyarrow.string()).cast(kind) for kind in kinds] + [pyarrow.array(texts)]
+        table = pyarrow.table(columns, schema=pyarrow.schema(fields, {"whose": "mine"}))
+        params = SamplingParams(max_tokens=2, n=2, temperature=1.0)
+        with batchllm.Engine(MODEL) as engine:
+            for one in ("in.arrow", "in.parquet"):
+                source = write(self.path(one), table)
+                for other in ("out.arrow", "out.parquet"):
+                    run_files(engine, source, self.path(other), params=params, force=True)
+                    found, given = read(self.path(other)), read(source)
+                    for field in given.schema:
+                        self.assertEqual(found.schema.field(field.name).type, field.type, (one, other))
+                        self.assertEqual(found.column(field.name).to_pylist()[::2], given.column(field.name).to_pylist())
+                    self.assertEqual(found.schema.metadata[b"whose"], b"mine")
+                    self.assertEqual(found.schema.field("c3").metadata[b"of"], b"3")
+                    self.assertFalse(found.schema.field("prompt").nullable)
+            frame = pandas.DataFrame({"prompt": ["a", "b", "c"]}, index=pandas.Index(["x", "y", "z"], name="key"))
+            for index in (frame.index, pandas.RangeIndex(5, 8), pandas.MultiIndex.from_tuples([(1, "a"), (1, "b"), (2, "a")], names=["i", None])):
+                frame.index = index
+                frame.to_parquet(self.path("frame.parquet"))
+                run_files(engine, self.path("frame.parquet"), self.path("frame_out.parquet"), params=FEW, force=True)
+                found = pandas.read_parquet(self.path("frame_out.parquet"))
+                self.assertTrue(found.index.equals(index), found.index)
+                self.assertEqual(found.columns.tolist(), ["prompt", *RESULTS])
+
+    def test_a_column_whose_offsets_do_not_fit_is_written_in_pieces(self):
+        source = write(self.path("in.parquet"), pyarrow.table({"prompt": [f"{i} of many" for i in range(50)]}))
+        with batchllm.Engine(MODEL) as engine, unittest.mock.patch.object(batchllm.file_formats, "_MOST_BYTES", 300):
+            run_files(engine, source, self.path("out.arrow"), params=FEW)
+        found = pyarrow.ipc.open_file(self.path("out.arrow"))
+        self.assertGreater(found.num_record_batches, 3)
+        self.assertEqual(found.read_all().column("prompt"), read(source).column("prompt"))
+
+    def test_a_bar_begins_at_the_rows_that_are_kept_and_counts_the_jobs_rows_alone(self):
+        source = write(self.path("in.parquet"), token_rows(60))
+
+        class Stop(Exception):
+            pass
+
+        def stop(now):
+            if now.rows_done >= 25:
+                raise Stop
+
+        tqdm = unittest.mock.Mock(tqdm=Bar)
+        with sim(max_requests=4) as engine, unittest.mock.patch.object(batchllm.files, "_SLICE_SECONDS", 0.0):
+            with self.assertRaises(Stop):
+                run_files(engine, source, self.path("out.parquet"), params=FEW, chunk_rows=10, progress=stop)
+            engine.generate([[i] for i in range(500)], FEW)  # rows of another job
+            with unittest.mock.patch.object(batchllm.progress, "import_module", lambda name: tqdm), contextlib.redirect_stderr(Screen(True)):
+                report = run_files(engine, source, self.path("out.parquet"), params=FEW, chunk_rows=10, progress=True, resume=True)
+        bar = Bar.made.pop()
+        self.assertGreaterEqual(report.resumed, 20)
+        self.assertEqual((bar.total, bar.shown[0], bar.shown[-1]), (60, report.resumed, 60))
+        self.assertLess(bar.shown[1], 40)
+        self.assertEqual(bar.shown, sorted(bar.shown))
+
+    def test_redirected_progress_is_a_few_plain_lines_and_a_summary(self):
+        source = write(self.path("in.parquet"), token_rows(400))
+        for terminal, packages in ((False, {}), (True, {"tqdm": None, "tqdm.auto": None})):
+            screen = Screen(terminal)
+            with sim() as engine, contextlib.redirect_stderr(screen), unittest.mock.patch.dict(sys.modules, packages):
+                with unittest.mock.patch.object(batchllm.files, "_SLICE_SECONDS", 0.0):
+                    report = run_files(engine, source, self.path("out.parquet"), params=FEW, progress=True, force=True)
+            lines = screen.text.splitlines()
+            self.assertLessEqual(len(lines), 4, screen.text)
+            self.assertRegex(lines[-2], r"^100%  400/400 rows  0 running  0 tokens left  \d+s$")
+            self.assertRegex(lines[-1], r"^400 rows in \d+s \(0 errors\)\. Prompts: 3,200 tokens, [\d,]+ computed, [\d.]+ % saved by sharing\. Generated: [\d,]+ tokens\.$")
+            self.assertEqual(lines[-1], report.summary)
+
+    def test_params_of_another_type_are_refused_as_generate_does(self):
+        source = write(self.path("in.parquet"), pyarrow.table({"prompt": ["a"]}))
+        for wrong in ({"max_tokens": 3}, [FEW], "FEW"):
+            with self.assertRaisesRegex(TypeError, f"params is one {type(wrong).__name__}: SamplingParams are expected"):
+                run_files(MODEL, source, self.path("out.parquet"), params=wrong)
+        self.assertFalse(os.path.exists(self.path("out.parquet.state")))
+
+    def test_rows_that_were_cut_off_are_counted_in_the_report_the_summary_and_the_statistics(self):
+        source = write(self.path("in.parquet"), pyarrow.table({"prompt": ["one", None, "three"]}))
+        cut, whole = (SamplingParams(max_tokens=n, json_schema=self.SCHEMA) for n in (2, 40))
+        report = run_files(MODEL, source, self.path("out.parquet"), params=cut, stats=self.path("stats.json"))
+        self.assertEqual((report.rows, report.failed, report.cut_off), (3, 1, 2))
+        self.assertIn("Cut off by max_tokens: 2 of 2 results with a constraint.", report.summary)
+        stats = json.loads(pathlib.Path(self.path("stats.json")).read_text())
+        self.assertEqual((stats["rows"], stats["rows_failed"], stats["constrained_results"], stats["cut_off_results"]), (3, 1, 2, 2))
+        self.assertEqual(run_files(MODEL, source, self.path("out.parquet"), params=cut, resume=True).cut_off, None)
+        self.assertEqual(run_files(MODEL, source, self.path("out.parquet"), params=whole, force=True).cut_off, 0)
+        free = SamplingParams(max_tokens=1)
+        self.assertEqual(run_files(MODEL, source, self.path("out.parquet"), params=free, force=True).cut_off, 0)
+
+    def test_statistics_and_reports_tell_this_jobs_part_alone(self):
+        source = write(self.path("in.parquet"), token_rows(50))
+        stats, page = self.path("stats.json"), self.path("job.html")
+        with sim() as engine:
+            engine.generate([[1, 2, 3]] * 9, FEW)
+            run_files(engine, source, self.path("out.parquet"), params=FEW, chunk_rows=20, stats=stats, report=page)
+        found = json.loads(pathlib.Path(stats).read_text())
+        self.assertEqual((found["rows"], found["windows"], found["logical_prompt_tokens"], found["backend"]), (50, 3, 400, "sim"))
+        text = pathlib.Path(page).read_text()
+        for words in ("Job: in.parquet", "out.parquet", "<html"):
+            self.assertIn(words, text)
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "report: .*in.parquet is the input"):
+            run_files(MODEL, source, self.path("out.parquet"), report=source)
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "stats: .*out.parquet is the output"):
+            run_files(MODEL, source, self.path("out.parquet"), stats=self.path("out.parquet"))
+
+    def test_a_plan_and_options_of_the_engine_are_used(self):
+        table = pyarrow.table({"prompt": pyarrow.array([[1] * 40 + [i] for i in range(40)], pyarrow.list_(pyarrow.int32()))})
+        source, stats = write(self.path("in.parquet"), table), self.path("stats.json")
+
+        def computed(**how):
+            run_files(None if "engine" not in how else how.pop("engine"), source, self.path("out.parquet"), params=FEW, force=True, stats=stats, **how)
+            return json.loads(pathlib.Path(stats).read_text())["processed_prompt_tokens"]
+
+        options = {"backend": "sim", "backend_options": "vocabulary=1000,eos_token=999,pages=4096"}
+        self.assertLess(computed(engine_options=options), 41 * 40 // 2)
+        self.assertEqual(computed(engine_options={**options, "enlarge": "none"}), 41 * 40)
+        plan, other = batchllm.Plan.build(table.column("prompt").to_pylist()), batchllm.Plan.build([[7] * 40])
+        plan.save(self.path("f.plan.2"))  # of the second chunk
+        other.save(self.path("f.plan"))
+        for given, chunk, reused in ((None, 40, 0), (plan, 40, 40), (plan, 10, 10), (self.path("f.plan"), 40, 0), (self.path("f.plan"), 20, 20)):
+            with sim() as engine:
+                computed(engine=engine, plan=given, chunk_rows=chunk)
+                self.assertEqual(engine.get_plan().stats().reused_rows, reused)
+        with sim() as engine:
+            with self.assertRaisesRegex(ValueError, "engine_options: the engine has its options already"):
+                computed(engine=engine, engine_options=options)
+        with self.assertRaises(OSError):
+            computed(engine_options=options, plan=self.path("none.plan"))
+
+    def test_the_command_line_has_the_programs_options(self):
+        source = write(self.path("in.parquet"), pyarrow.table({"prompt": ["one", "two"]}))
+        pathlib.Path(self.path("g.gbnf")).write_text('root ::= "yes" | "no"')
+        pathlib.Path(self.path("g.lark")).write_text('start: "maybe"')
+        pathlib.Path(self.path("loose.json")).write_text('{"type": "array", "uniqueItems": true, "items": {"type": "integer", "minimum": 1, "maximum": 9}, "maxItems": 2}')
+        job = ("--model", MODEL, "--input", source, "--output", self.path("out.parquet"), "--force")
+        for options, texts in (
+            (["--grammar", self.path("g.gbnf")], "yes|no"), (["--grammar", self.path("g.lark")], "maybe"),
+            (["--json-schema", self.path("loose.json"), "--loose-schema", "--flexible-whitespace", "--any-numbers", "--any-member-order"], r"\[[^]]*\]"),
+            (["--choices", "a", "--no-sharing", "--levels", "1", "--order", "arrival", "--timeline", self.path("steps.csv"),
+              "--stats", self.path("stats.json"), "--report", self.path("job.html")], "a"),
+        ):
+            done = program(*job, *options)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(done.stderr, r"2 rows in \d+s \(0 errors\)\. Prompts: ")
+            for text in read(self.path("out.parquet")).column("text").to_pylist():
+                self.assertRegex(text, f"^({texts})$")
+        for name in ("steps.csv", "stats.json", "job.html"):
+            self.assertGreater(os.path.getsize(self.path(name)), 0)
+        done = program(*job, "--choices", "a", "--regex", "b")
+        self.assertIn("not allowed with argument", done.stderr)
+        self.assertEqual(program(*job, "--choices", "a", "--progress", "none").stderr, "")
+
+    def test_a_small_csv_file_is_read_once(self):
+        source = self.path("in.csv")
+        pathlib.Path(source).write_text("prompt,n\n" + "".join(f"row {i},{i}\n" for i in range(200)))
+        parsed = []
+        plain = batchllm.file_formats._Csv._reader
+
+        def counted(self, types):
+            parsed.append(types)
+            return plain(self, types)
+
+        with batchllm.Engine(MODEL) as engine, unittest.mock.patch.object(batchllm.file_formats._Csv, "_reader", counted):
+            for kept, times in ((1 << 20, 1), (0, 3)):
+                parsed.clear()
+                with unittest.mock.patch.object(batchllm.file_formats, "_KEPT_BYTES", kept):
+                    run_files(engine, source, self.path("out.parquet"), params=FEW, chunk_rows=64, columns=["n"], force=True)
+                self.assertEqual(sum(types != {} for types in parsed), times)
+                self.assertEqual(read(self.path("out.parquet")).column("n").to_pylist(), [str(i) for i in range(200)])
+
+    def test_two_jobs_on_one_output_in_two_threads(self):
+        source, out = write(self.path("in.parquet"), token_rows(300)), self.path("out.parquet")
+        begin, outcomes = threading.Barrier(4), []
+
+        def work():
+            begin.wait()
+            try:
+                outcomes.append(run_files(None, source, out, params=SamplingParams(max_tokens=30), engine_options=SIM).rows)
+            except batchllm.Error as fault:
+                outcomes.append(str(fault))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(outcomes.count(300), 1, outcomes)
+        for text in outcomes:
+            self.assertRegex(str(text), "^300$|another run is writing to it|force starts over")
+        self.assertEqual(read(out).num_rows, 300)
+        self.assertEqual(sorted(name for name in os.listdir(self.folder) if name.startswith("out")), ["out.parquet", "out.parquet.state"])
+
+
 @unittest.skipIf(pyarrow is None or importlib.util.find_spec("fsspec") is None, "needs pyarrow and fsspec")
 class Addresses(Files):
     def test_a_job_between_addresses_is_resumed_by_chunks(self):
@@ -576,10 +818,16 @@ class Interrupted(Files):
         self.expected = self.path("expected.parquet")
         done = program("--input", self.source, "--output", self.expected, *self.JOB)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn(f"{self.ROWS:,} rows; 0 with an error", done.stderr)
+        self.assertRegex(done.stderr, rf"{self.ROWS:,} rows in \d+s \(0 errors\)")
 
     def run_job(self, *more, **how):
         return program("--input", self.source, "--output", self.path("out.parquet"), *self.JOB, *more, **how)
+
+    @staticmethod
+    def kept(said):
+        """How many rows earlier runs have done, by the summary."""
+        found = re.search(r"done before: ([\d,]+)|([\d,]+) rows are done since an earlier run", said)
+        return int((found[1] or found[2]).replace(",", "")) if found else 0
 
     def check(self):
         drop = ["shared_tokens"]  # how much is shared depends on what runs at the same time
@@ -622,14 +870,14 @@ class Interrupted(Files):
             ends = (-signal.SIGKILL, 130, 0, -signal.SIGTERM, -signal.SIGINT)
             self.assertIn(job.returncode, ends, f"seed {seed}: {said}")
             if job.returncode == 0:
-                kept = int(said.split(" rows, ")[1].split()[0].replace(",", "")) if "earlier" in said else 0
+                kept = self.kept(said)
                 break
             kills += 1
             waited |= wait_for is row_bytes
         else:
             done = self.run_job("--resume")
             self.assertEqual(done.returncode, 0, f"seed {seed}: {done.stderr}")
-            kept = "earlier" in done.stderr and int(done.stderr.split(" rows, ")[1].split()[0].replace(",", ""))
+            kept = self.kept(done.stderr)
         self.assertGreater(kills, 0, f"seed {seed}")
         if waited:
             self.assertGreater(kept, 0, f"seed {seed}")

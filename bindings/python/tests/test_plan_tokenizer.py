@@ -66,7 +66,7 @@ class Plans(unittest.TestCase):
     def test_saved_and_loaded_a_plan_is_the_same_and_is_carried_over(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "Pläne.plan"
-            plan = batchllm.Plan.build(columns(100), self_contained=True, levels=2, order="arrival", enlarge="paper",
+            plan = batchllm.Plan.build(columns(100), self_contained=True, levels=2, enlarge="paper",
                                        decode_lengths=[5] * 100, min_prefix_tokens=8)
             plan.save(path)
             loaded = batchllm.Plan.load(path)

@@ -1,8 +1,11 @@
-"""A wheel as scripts/wheel builds it, installed into a fresh environment and used outside the source tree."""
+"""A wheel as scripts/release builds it, installed into a fresh environment and used outside the source tree."""
 
+import hashlib
 import importlib.util
+import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -13,8 +16,8 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 MODEL = os.path.abspath(os.environ.get("BATCHLLM_TEXT_MODEL", "build/tests/text_model"))
-# BATCHLLM_WHEEL_CUDA=enabled builds with nvcc and looks for the CUDA library too: minutes.
-CUDA = os.environ.get("BATCHLLM_WHEEL_CUDA", "disabled")
+# The newest symbols that RHEL 9 has.
+NEWEST = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (11,)}
 TOOLS = ("pip", "mesonpy", "auditwheel")
 
 USE = """
@@ -58,20 +61,20 @@ class Wheel(unittest.TestCase):
     def test_a_wheel_works_outside_the_source_tree(self):
         environment = {key: value for key, value in os.environ.items()
                        if key not in ("PYTHONPATH", "LD_LIBRARY_PATH", "MALLOC_PERTURB_")}
-        environment["PYTHON"] = sys.executable
         with tempfile.TemporaryDirectory() as folder:
-            built = subprocess.run([ROOT / "scripts/wheel", f"{folder}/wheels", f"--config-settings=setup-args=-Dcuda={CUDA}"],
+            built = subprocess.run([ROOT / "scripts/release", "wheel", "--output", f"{folder}/wheels", "--python", sys.executable],
                                    env=environment, capture_output=True, text=True)
             self.assertEqual(built.returncode, 0, built.stdout + built.stderr)
             (wheel,) = pathlib.Path(f"{folder}/wheels").glob("*.whl")
-            self.assertIn("manylinux", wheel.name)
+            self.assertRegex(wheel.name, r"-none-manylinux.*_2_34_")
+            self.assertLess(wheel.stat().st_size, 100e6)
             with zipfile.ZipFile(wheel) as archive:
                 names = archive.namelist()
                 archive.extractall(f"{folder}/contents")
-            for name in ("batchllm/libbatchllm.so", "batchllm/py.typed", "batchllm/native.pyi", "batchllm/native.py"):
+            for name in ("batchllm/libbatchllm.so", "batchllm/batchllm", "batchllm/py.typed", "batchllm/native.pyi", "batchllm/native.py"):
                 self.assertIn(name, names)
-            if CUDA == "enabled":
-                self.assertIn("batchllm/libbatchllm_cuda.so", names)
+            self.assertNotIn("batchllm/libbatchllm_cuda.so", names)
+            self.check_contents(pathlib.Path(folder) / "contents")
             self.check_needs(pathlib.Path(folder) / "contents")
             subprocess.run([sys.executable, "-m", "venv", f"{folder}/venv"], check=True, env=environment)
             python = f"{folder}/venv/bin/python"
@@ -81,10 +84,36 @@ class Wheel(unittest.TestCase):
             self.assertEqual(used.returncode, 0, used.stderr)
             tokens, cuda = used.stdout.splitlines()
             self.assertRegex(tokens, r"^\[\d+, \d+, \d+, \d+\]$")
-            # If the wheel has the CUDA library, only a device or a dependency of the library may be missing.
-            missing = "libbatchllm_cuda.so: cannot open" in cuda
-            self.assertEqual(missing, CUDA != "enabled", cuda)
+            self.assertIn("libbatchllm_cuda.so: cannot open", cuda)
+            self.check_program(pathlib.Path(folder) / "venv")
             self.check_spark(python, folder, environment, names)
+
+    def check_contents(self, contents):
+        """The list of contents is true, and says the licence of everything that others made; the texts are there."""
+        (info,) = contents.glob("*.dist-info")
+        listed = json.loads((info / "sboms/batchllm.spdx.json").read_text())
+        for file in listed["files"]:
+            sums = {one["algorithm"]: one["checksumValue"] for one in file["checksums"]}
+            self.assertEqual(hashlib.sha256((contents / file["fileName"]).read_bytes()).hexdigest(), sums["SHA256"], file["fileName"])
+        unlisted = {str(path.relative_to(contents)) for path in contents.rglob("*") if path.is_file()} - {file["fileName"][2:] for file in listed["files"]}
+        self.assertEqual({pathlib.PurePath(name).name for name in unlisted}, {"RECORD", "batchllm.spdx.json"})
+        packages = {package["name"]: package["licenseDeclared"] for package in listed["packages"]}
+        self.assertEqual(packages.pop("batchllm"), "Apache-2.0")
+        self.assertLessEqual({"oneDNN", "simdjson", "xxHash", "Zstandard", "GNU C++ library", "CLI11"}, set(packages))
+        self.assertGreaterEqual(len(packages), 2 + len(list((contents / "batchllm.libs").iterdir())))
+        notice = (info / "licenses/bundled/NOTICE").read_text()
+        for name, licence in packages.items():
+            (text,) = re.findall(rf"^{re.escape(name)} \({re.escape(licence)}\): (.*)$", notice, re.MULTILINE)
+            self.assertGreater((info / "licenses/bundled" / text).stat().st_size, 500, text)
+
+    def check_program(self, environment):
+        """On a worker: without a home, with nothing in the path and no place to write but the temporary folder."""
+        with tempfile.TemporaryDirectory() as empty:
+            done = subprocess.run([environment / "bin/batchllm", "demo"], cwd="/", env={"TMPDIR": empty}, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("answers are right", done.stdout)
+        for page in ("man/man1/batchllm.1", "bash-completion/completions/batchllm"):
+            self.assertGreater((environment / "share" / page).stat().st_size, 1000)
 
     def check_spark(self, python, folder, environment, names):
         """If the wheel was built with a JDK and pyspark, it has everything that Spark needs, and Spark gets nothing
@@ -105,16 +134,18 @@ class Wheel(unittest.TestCase):
         self.assertIn("answers: [(0, None, 2), (1, None, 2), (2, None, 2), (3, None, 2)]", used.stdout)
 
     def check_needs(self, contents):
-        """Outside the wheel, its files only need the C and C++ runtime, and no CUDA."""
+        """Outside the wheel, its files only need the C and C++ runtime, of versions that RHEL 9 has, and no CUDA."""
         runtime = ("libc.so", "libm.so", "libstdc++.so", "libgcc_s.so", "libpthread.so", "libdl.so", "librt.so", "ld-linux")
         own = {path.name for path in contents.rglob("*.so*")}
-        for path in contents.rglob("*.so*"):
+        for path in [*contents.rglob("*.so*"), contents / "batchllm/batchllm"]:
+            symbols = subprocess.run(["readelf", "--version-info", "--wide", path], check=True, capture_output=True, text=True).stdout
+            for kind, version in re.findall(r"Name: (GLIBC|GLIBCXX|CXXABI|GCC)_([0-9.]+)", symbols):
+                self.assertLessEqual(tuple(map(int, version.split("."))), NEWEST[kind], f"{path.name} needs {kind}_{version}")
             dynamic = subprocess.run(["readelf", "-d", path], check=True, capture_output=True, text=True).stdout
             for line in dynamic.splitlines():
                 if "(NEEDED)" in line:
                     needed = line.split("[")[1].split("]")[0]
-                    cuda = path.name == "libbatchllm_cuda.so" and needed.startswith("libcublasLt.so")
-                    self.assertTrue(needed in own or needed.startswith(runtime) or cuda, f"{path.name} needs {needed}")
+                    self.assertTrue(needed in own or needed.startswith(runtime), f"{path.name} needs {needed}")
                 if "RPATH" in line or "RUNPATH" in line:
                     for entry in line.split("[")[1].split("]")[0].split(":"):
                         self.assertRegex(entry, r"^\$ORIGIN(/\.\./batchllm\.libs)?$", f"{path.name}: {line}")

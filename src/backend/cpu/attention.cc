@@ -1,7 +1,6 @@
 #include "backend/cpu/attention.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <limits>
 

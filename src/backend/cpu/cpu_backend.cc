@@ -131,7 +131,11 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
 
     BackendInfo &info = backend->info_;
     info.name = "cpu";
-    info.compute_type = dtype_name(choice.element) + name_of_states(choice.states);
+    bool four_bits = false;
+    for_each_tensor(model, [&](const Tensor &t) { four_bits = four_bits || t.dtype == DType::u4; });
+    info.compute_type = dtype_name(choice.element) +
+                        std::string(four_bits ? ", weights expanded from four bits" : "") +
+                        name_of_states(choice.states);
     info.device = processor_name() + ", " + std::to_string(threads) +
                   (threads == 1 ? " thread, " : " threads, ") + kernels->name;
     info.computes_on = {DeviceKind::processor, processor_name(), 0, 0};

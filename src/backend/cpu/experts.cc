@@ -36,7 +36,7 @@ void drop_groups(const Router &router, std::span<float> by) {
             second = std::max(second, std::min(first, x));
             first = std::max(first, x);
         }
-        sums[g] = first + second;
+        sums[g] = router.group_best == 1 ? first : first + second;
     }
     for (int32_t kept = 0; kept < router.chosen_groups; ++kept) {
         *std::max_element(sums.begin(), sums.end()) = lowest;
@@ -47,10 +47,42 @@ void drop_groups(const Router &router, std::span<float> by) {
     }
 }
 
+// The highest logit, but for `first` (-1: none), and its weight.
+int32_t mix_one(float jitter, std::span<const float> logits, int32_t first, float *weight) {
+    int32_t best = -1;
+    for (size_t e = 0; e < logits.size(); ++e) {
+        if (static_cast<int32_t>(e) == first) continue;
+        if (best < 0 || logits[e] > logits[static_cast<size_t>(best)])
+            best = static_cast<int32_t>(e);
+    }
+    const float most = logits[static_cast<size_t>(best)];
+    float sum = 0;
+    for (size_t e = 0; e < logits.size(); ++e) {
+        const float x = logits[e];
+        if (static_cast<int32_t>(e) == first) continue;
+        if ((most - x) / std::max(std::fabs(x), most) > 2 * jitter) continue;
+        sum += std::exp(x - most);
+    }
+    *weight = 1 / sum;
+    return best;
+}
+
+void mix_experts(float jitter, std::span<const float> logits, int32_t *chosen, float *weights) {
+    chosen[0] = mix_one(jitter, logits, -1, weights);
+    chosen[1] = mix_one(jitter, logits, chosen[0], weights + 1);
+    if (chosen[0] < chosen[1]) return;
+    std::swap(chosen[0], chosen[1]);
+    std::swap(weights[0], weights[1]);
+}
+
 } // namespace
 
 void choose_experts(const Router &router, const Vector &correction, const Vector &expert_scale,
                     const float *logits, int32_t experts, int32_t *chosen, float *weights) {
+    if (router.kind == RouterKind::sparse_mixer) {
+        const std::span all(logits, static_cast<size_t>(experts));
+        return mix_experts(router.jitter, all, chosen, weights);
+    }
     std::vector<float> scores(logits, logits + experts);
     score(router.kind, scores);
     std::vector<float> by = scores;

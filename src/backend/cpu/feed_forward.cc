@@ -14,7 +14,7 @@ Status activate(const FeedForward &shape, const PackedFeedForward &weights, cons
         for (int64_t r = 0; r < tile.rows; ++r) {
             const float *first = tile.data + r * tile.width;
             activation(first, shape.gate ? first + width : nullptr, bias_at(first_bias, column),
-                       shape.gate ? bias_at(weights.up_bias, column) : nullptr,
+                       shape.gate ? bias_at(weights.up_bias, column) : nullptr, weights.curve,
                        static_cast<int32_t>(width),
                        out + ((tile.row + r) * shape.width + column) * element);
         }

@@ -30,7 +30,7 @@ Status Forward::allocate() {
         const int64_t mixed = std::visit(
             Visitor{[](const NoMixer &) { return int64_t{0}; },
                     [&](const Attention &a) {
-                        qkv = std::max(qkv, a.q.rows() + 2 * a.kv_size());
+                        qkv = std::max(qkv, a.q.rows() + 2 * a.kv_size() + a.gate.rows());
                         queries = std::max(queries, a.heads * int64_t{padded_head_dim(a.head_dim)});
                         head_dim = std::max<int64_t>(head_dim, a.head_dim);
                         return a.q_size();
@@ -192,10 +192,15 @@ void Forward::write_token(const TokenBatch &batch, const Attention &attention,
     }
     float *head = qkv_.floats() + token * weights.qkv.rows;
 
-    const int32_t stride = attention.gated ? 2 * head_dim : head_dim; // between queries
-    norm_heads(weights.q_norm, attention.norm_whole, head, attention.heads, head_dim, stride);
+    // Between queries.
+    const int32_t stride = attention.gated && !attention.gate ? 2 * head_dim : head_dim;
+    const bool turned = attention.norm_turned;
+    if (!turned) {
+        norm_heads(weights.q_norm, attention.norm_whole, head, attention.heads, head_dim, stride);
+    }
     for (int64_t h = 0; h < attention.heads; ++h, head += stride) {
         turn(attention, token, head);
+        if (turned) norm_in_place(weights.q_norm, head, head_dim);
         const int64_t row = (h / ratio * tokens + token) * ratio + h % ratio;
         kernels_.store_elements(head, query_scale, head_dim, padded,
                                 queries_.data() + row * padded * element);
@@ -208,9 +213,13 @@ void Forward::write_token(const TokenBatch &batch, const Attention &attention,
         batch.pages[attention.kv_group].page(node_of_[token], place / pages_.page_tokens());
     const int32_t group = place % pages_.page_tokens() / kGroupTokens;
     const int32_t slot = place % kGroupTokens;
-    norm_heads(weights.k_norm, attention.norm_whole, head, attention.kv_heads, head_dim, head_dim);
+    if (!turned) {
+        norm_heads(weights.k_norm, attention.norm_whole, head, attention.kv_heads, head_dim,
+                   head_dim);
+    }
     for (int32_t h = 0; h < attention.kv_heads; ++h, head += head_dim) {
         turn(attention, token, head);
+        if (turned) norm_in_place(weights.k_norm, head, head_dim);
         kernels_.store_key(head, head_dim, padded, slot, pages_.keys(attention, page, h, group));
     }
     norm_heads(weights.v_norm, false, head, attention.kv_heads, head_dim, head_dim);

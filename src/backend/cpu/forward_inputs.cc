@@ -51,7 +51,7 @@ Status Forward::add_layer_input(size_t index, int64_t rows, const std::vector<in
                 const int64_t token = wanted == nullptr ? r : (*wanted)[r];
                 activate(tile.data + (r - tile.row) * tile.width,
                          parts + token * inputs.projection.rows() + tile.column, nullptr, nullptr,
-                         static_cast<int32_t>(tile.width),
+                         nullptr, static_cast<int32_t>(tile.width),
                          activated_.data() + (r * inputs.width + tile.column) * element);
             }
         }));

@@ -75,14 +75,17 @@ void Forward::gate_heads(const Attention &attention, const PackedAttention &weig
     head.rows = 1;
     head.columns = head_dim;
     const int64_t head_bytes = head.bytes();
+    // Of the first head in a token's row of the product, and from one to the next.
+    const int64_t first = attention.gate ? weights.qkv.rows - attention.gate.rows() : head_dim;
+    const int64_t stride = attention.gate ? head_dim : 2 * head_dim;
     pool_->parallel_for(task_count(rows), [&](int64_t task, int32_t) {
         std::vector<float> values(static_cast<size_t>(head_dim));
         Tensor from = head;
         const int64_t last = std::min(rows, (task + 1) * kTokensOfTask);
         for (int64_t r = task * kTokensOfTask; r < last; ++r) {
             const int64_t token = wanted == nullptr ? r : (*wanted)[r];
-            const float *gate = qkv_.floats() + token * weights.qkv.rows + head_dim;
-            for (int64_t h = 0; h < attention.heads; ++h, gate += 2 * head_dim) {
+            const float *gate = qkv_.floats() + token * weights.qkv.rows + first;
+            for (int64_t h = 0; h < attention.heads; ++h, gate += stride) {
                 std::byte *at = attended_.data() + (r * attention.heads + h) * head_bytes;
                 from.data = at;
                 read_row(from, 0, values.data());

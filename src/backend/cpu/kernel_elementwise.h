@@ -284,7 +284,7 @@ KERNEL_TARGET void cap(float *x, float scale, float softcap, int32_t n) {
 
 // Functors from a vector to activation * up.
 struct Silu {
-    KERNEL_TARGET static Vector times(Vector gate, Vector up) {
+    KERNEL_TARGET static Vector times(Vector gate, Vector up, const float * = nullptr) {
         // 1 / (1 + e^-gate). If e^-gate overflows to inf for very negative gates, the quotient is
         // 0.
         const Vector power = Simd::exp2(Simd::multiply(gate, Simd::set(-1.44269504088896341f)));
@@ -294,7 +294,7 @@ struct Silu {
 
 struct GeluTanh {
     // x / 2 * (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3).
-    KERNEL_TARGET static Vector times(Vector gate, Vector up) {
+    KERNEL_TARGET static Vector times(Vector gate, Vector up, const float * = nullptr) {
         const Vector square = Simd::multiply(gate, gate);
         const Vector inner =
             Simd::multiply(gate, Simd::multiply_add(square, Simd::set(0.044715f), Simd::set(1.0f)));
@@ -305,7 +305,7 @@ struct GeluTanh {
 };
 
 struct Gelu {
-    KERNEL_TARGET static Vector times(Vector gate, Vector up) {
+    KERNEL_TARGET static Vector times(Vector gate, Vector up, const float * = nullptr) {
         float lanes[kLanes];
         Simd::store(lanes, gate);
         for (float &x : lanes) x = 0.5f * x * (1.0f + __builtin_erff(x * 0.70710678118654752f));
@@ -319,7 +319,7 @@ struct ClampedSwiglu {
         const Vector zero = Simd::zero();
         return Simd::subtract(zero, Simd::maximum(Simd::subtract(zero, a), Simd::set(-most)));
     }
-    KERNEL_TARGET static Vector times(Vector gate, Vector up) {
+    KERNEL_TARGET static Vector times(Vector gate, Vector up, const float * = nullptr) {
         const Vector g = least(gate, 7.0f);
         const Vector u = Simd::maximum(least(up, 7.0f), Simd::set(-7.0f));
         // 1.702 log2(e)
@@ -330,15 +330,30 @@ struct ClampedSwiglu {
 };
 
 struct ReluSquared {
-    KERNEL_TARGET static Vector times(Vector gate, Vector up) {
+    KERNEL_TARGET static Vector times(Vector gate, Vector up, const float * = nullptr) {
         const Vector g = Simd::maximum(gate, Simd::zero());
         return Simd::multiply(Simd::multiply(g, g), up);
     }
 };
 
+struct Xielu {
+    KERNEL_TARGET static Vector times(Vector gate, Vector up, const float *curve) {
+        const Vector zero = Simd::zero();
+        const Vector p = Simd::maximum(gate, zero);
+        // In size; the maximum of a NaN and 0 may be either.
+        const Vector m = Simd::maximum(Simd::subtract(zero, gate), zero);
+        const Vector power = Simd::exp2(Simd::multiply(m, Simd::set(-1.44269504088896341f)));
+        const Vector bend = Simd::add(Simd::subtract(power, Simd::set(1.0f)), m);
+        Vector y = Simd::multiply(gate, Simd::set(0.5f));
+        y = Simd::multiply_add(Simd::set(curve[1]), bend, y);
+        y = Simd::multiply_add(Simd::set(curve[0]), Simd::multiply(p, p), y);
+        return Simd::multiply(y, up);
+    }
+};
+
 template <typename Function>
 KERNEL_TARGET void activate(const float *gate, const float *up, const float *gate_bias,
-                            const float *up_bias, int32_t n, void *out) {
+                            const float *up_bias, const float *curve, int32_t n, void *out) {
     Type *elements = static_cast<Type *>(out);
     int32_t i = 0;
     for (; i + kLanes <= n; i += kLanes) {
@@ -346,14 +361,14 @@ KERNEL_TARGET void activate(const float *gate, const float *up, const float *gat
         Vector u = up != nullptr ? Simd::load(up + i) : Simd::set(1.0f);
         if (gate_bias != nullptr) g = Simd::add(g, Simd::load(gate_bias + i));
         if (up_bias != nullptr) u = Simd::add(u, Simd::load(up_bias + i));
-        Element::store(elements + i, Function::times(g, u));
+        Element::store(elements + i, Function::times(g, u, curve));
     }
     if (i < n) {
         Vector g = load_some(gate + i, n - i);
         Vector u = up != nullptr ? load_some(up + i, n - i) : Simd::set(1.0f);
         if (gate_bias != nullptr) g = Simd::add(g, load_some(gate_bias + i, n - i));
         if (up_bias != nullptr) u = Simd::add(u, load_some(up_bias + i, n - i));
-        store_some_elements(elements + i, Function::times(g, u), n - i);
+        store_some_elements(elements + i, Function::times(g, u, curve), n - i);
     }
 }
 
@@ -383,7 +398,7 @@ constexpr Kernels kKernels = {
     add_rows,
     cap,
     {activate<Silu>, activate<Gelu>, activate<GeluTanh>, activate<ClampedSwiglu>,
-     activate<ReluSquared>},
+     activate<ReluSquared>, activate<Xielu>},
     convolve,
     scale_gated<Sigmoid>,
     scale_gated<Silu>,

@@ -141,9 +141,10 @@ struct Kernels {
     // x = softcap * tanh(x * scale / softcap); softcap 0: x * scale.
     void (*cap)(float *x, float scale, float softcap, int32_t n);
     // By Activation: out = elements of activation(gate + gate_bias) * (up + up_bias). If up is
-    // null, it counts as 1. Biases may be null.
-    void (*activate[5])(const float *gate, const float *up, const float *gate_bias,
-                        const float *up_bias, int32_t n, void *out);
+    // null, it counts as 1. Biases may be null. curve: of xielu, softplus(rise) and 1/2 +
+    // softplus(fall); others do not read it.
+    void (*activate[6])(const float *gate, const float *up, const float *gate_bias,
+                        const float *up_bias, const float *curve, int32_t n, void *out);
 
     // out[i] = silu(bias[i] + sum over w of inputs[w][i] * weight[w][i]); inputs: width rows of n,
     // weight: [width, n], bias may be null.

@@ -8,6 +8,7 @@
 #include <new>
 #include <random>
 #include <span>
+#include <sys/mman.h>
 
 #include "base/narrow_floats.h"
 
@@ -49,6 +50,17 @@ void need_memory(size_t bytes) {
 
 constexpr size_t kExecuteBytes = size_t{32} << 10; // for a call with a primitive that exists
 constexpr size_t kCreateBytes = size_t{1} << 20;   // for creating one
+// For its code, of which oneDNN maps 256 KiB for each kernel, in several threads at once.
+constexpr size_t kCodeBytes = size_t{16} << 20;
+
+// Before a primitive is created. The heap may have room that the address space does not have.
+void need_memory_to_create() {
+    need_memory(kCreateBytes);
+    void *probe = ::mmap(nullptr, kCodeBytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (probe == MAP_FAILED) throw std::bad_alloc();
+    ::munmap(probe, kCodeBytes);
+}
 
 // How many threads a matrix is divided for if their actual number must not matter.
 constexpr int32_t kThreadsOfAny = 16;
@@ -110,7 +122,7 @@ struct Linear::Impl {
         const auto key = std::make_tuple(m, n, k);
         const auto found = primitives.find(key);
         if (found != primitives.end()) return found->second;
-        need_memory(kCreateBytes);
+        need_memory_to_create();
         using Desc = dnnl::memory::desc;
         using Tag = dnnl::memory::format_tag;
         // The weights have the layout that oneDNN prefers for blocks of 64 rows, whatever the
@@ -204,7 +216,7 @@ Linear::~Linear() = default;
 Result<std::unique_ptr<Linear>> Linear::create(DType compute, ThreadPool *pool, bool reproducible,
                                                const Kernels *kernels) {
     try {
-        need_memory(kCreateBytes);
+        need_memory_to_create();
         auto impl = std::make_unique<Impl>();
         impl->compute = compute;
         impl->pool = pool;
@@ -282,7 +294,7 @@ Result<PackedMatrix> Linear::pack(std::span<const Tensor *const> tensors, bool i
                     }
                 }
             }
-            need_memory(kCreateBytes);
+            need_memory_to_create();
             const Primitive &made = slice + 1 == matrix.slices ? last : full;
             const dnnl::memory::desc plain({matrix.columns, width}, dnnl_type(impl.compute),
                                            dnnl::memory::dims{1, matrix.columns});

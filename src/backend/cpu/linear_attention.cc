@@ -238,7 +238,7 @@ void LinearAttentionLayers::results(const DeltaNet &net, const PackedLinearAtten
                 [&](int64_t, float *result, const float *gate, std::byte *to) {
                     kernels_.rms_norm_head(result, weights.norm.weight.data(), weights.norm.epsilon,
                                            length);
-                    multiply(gate, result, nullptr, nullptr, length, to);
+                    multiply(gate, result, nullptr, nullptr, nullptr, length, to);
                 });
 }
 

@@ -54,12 +54,13 @@ Result<PackedAttention> pack_attention(const Attention &from, Linear *linear) {
     packed.v_norm = pack_norm(from.v_norm, from.head_dim);
     const std::pair<const Tensor *, int64_t> biases[] = {{&from.q.bias, from.q.rows()},
                                                          {&from.k.bias, from.kv_size()},
-                                                         {&from.v.bias, from.kv_size()}};
-    const size_t parts = from.kv_layer < 0 ? 3 : 1; // of queries, keys and values
+                                                         {&from.v.bias, from.kv_size()},
+                                                         {&from.gate.bias, from.gate.rows()}};
+    const size_t parts = from.kv_layer >= 0 ? 1 : from.gate ? 4 : 3;
     packed.qkv_bias = concatenate(std::span(biases, parts));
     packed.sinks = read_vector(from.sinks);
     for (float &sink : packed.sinks) sink *= 1.44269504088896341f;
-    const Tensor *const qkv[] = {&from.q.values, &from.k.values, &from.v.values};
+    const Tensor *const qkv[] = {&from.q.values, &from.k.values, &from.v.values, &from.gate.values};
     ASSIGN_OR_RETURN(packed.qkv, linear->pack(std::span(qkv, parts), false));
     return packed;
 }
@@ -145,6 +146,10 @@ Status pack_feed_forward(const FeedForward &from, Linear *linear, PackedFeedForw
     to->gate_bias = read_vector(from.gate.bias);
     to->up_bias = read_vector(from.up.bias);
     to->down_bias = read_vector(from.down.bias);
+    if (from.activation == Activation::xielu) {
+        to->curve[0] = std::log1p(std::exp(read_vector(from.rise).at(0)));
+        to->curve[1] = 0.5F + std::log1p(std::exp(read_vector(from.fall).at(0)));
+    }
     if (from.gate) {
         const Tensor *const gate_up[] = {&from.gate.values, &from.up.values};
         ASSIGN_OR_RETURN(to->gate_up, linear->pack(gate_up, true));

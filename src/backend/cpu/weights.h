@@ -26,6 +26,7 @@ struct PackedFeedForward {
     Vector gate_bias, up_bias; // [width]
     PackedMatrix down;         // [hidden, width]
     Vector down_bias;          // [hidden]
+    float curve[2] = {};       // as Kernels::activate takes it
 };
 
 struct PackedExperts {
@@ -37,8 +38,8 @@ struct PackedExperts {
 };
 
 struct PackedAttention {
-    PackedMatrix qkv; // [q rows + 2 kv_heads * head_dim, hidden]; [q rows, hidden] if the layer has
-                      // no keys and values of its own
+    PackedMatrix qkv; // [q rows + 2 kv_heads * head_dim + gate rows, hidden]; [q rows, hidden] if
+                      // the layer has no keys and values of its own
     Vector qkv_bias;  // one per row, zero where only some rows have a bias
     PackedNorm q_norm, k_norm, v_norm; // as Attention's
     Vector sinks;                      // [heads] in base 2

@@ -18,7 +18,7 @@ inline constexpr int64_t least_gated_tokens = 1024;
 constexpr bool takes_gated(DType element, Activation kind, int64_t columns, int64_t width) {
     return (element == DType::bf16 || element == DType::f16) &&
            kind != Activation::clamped_swiglu && kind != Activation::relu_squared &&
-           columns % 64 == 0 && width % 128 == 0;
+           kind != Activation::xielu && columns % 64 == 0 && width % 128 == 0;
 }
 
 bool takes_gated(DType element, const FeedForward &feed);

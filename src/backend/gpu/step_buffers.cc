@@ -64,6 +64,7 @@ void add_activations(const Model &model, const StepForm &form, int64_t rows, Ste
     of[normed_scales] = rows * form.normed_scales * number;
     of[attended_scales] = rows * form.attended_scales * number;
     of[activated_scales] = rows * form.activated_scales * number;
+    of[expanded] = form.expanded * dtype_bytes(form.element);
     for (const Rope &rope : model.ropes) {
         of[angles] += rows * static_cast<int64_t>(rope.frequencies.size()) * 2 * number;
     }
@@ -204,7 +205,8 @@ int64_t StepBuffers::total() const {
 }
 
 int64_t StepBuffers::growing() const {
-    return total() - (*this)[logits] - (*this)[state_levels] - (*this)[workspace];
+    return total() - (*this)[logits] - (*this)[state_levels] - (*this)[workspace] -
+           (*this)[StepBuffer::expanded];
 }
 
 int64_t staging_bytes(int64_t step_tokens) {

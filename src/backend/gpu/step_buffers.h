@@ -61,6 +61,8 @@ struct StepForm {
     int64_t normed_scales = 0, attended_scales = 0, activated_scales = 0;
     bool deltas = false;
     bool experts_in_e4m3 = false;
+    // Elements of the largest of the layers' matrices that are in four bits, which wide steps expand.
+    int64_t expanded = 0;
 };
 // bf16 has the range of f32. f16 does not, and residual streams outgrow it.
 constexpr DType residual_type(DType element) {
@@ -82,6 +84,7 @@ enum class StepBuffer : uint8_t {
     normed_scales,
     attended_scales,
     activated_scales,
+    expanded, // [StepForm::expanded]
     angles,  // for all ropes [rows, dims / 2] cos, sin
     logits,  // [logits_rows, head_rows()] f32
     samples, // [rows]

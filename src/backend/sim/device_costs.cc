@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdio>
-#include <functional>
 
 #include "backend/gpu/gated_product.h"
 #include "backend/gpu/step_buffers.h"
@@ -19,6 +18,7 @@ constexpr size_t most_products = 256;
 DeviceCosts h200() {
     DeviceCosts costs;
     costs.name = "NVIDIA H200";
+    costs.gpu = true;
     costs.memory_bytes = int64_t{150754820096};
     costs.page_tokens = 64;
     costs.step_tokens = most_step_tokens;
@@ -152,10 +152,9 @@ Status check_format(const JsonValue &root, const std::string &file) {
         "%s: a description of format %lld, from %s version of this library, which reads "
         "format %lld. Measure the device again (--device here on its machine; in the library, "
         "a prediction without a device): the new description is kept in the cache, as "
-        "costs-*.json%s",
+        "costs-*.json",
         file.c_str(), static_cast<long long>(format), older ? "an older" : "a newer",
-        static_cast<long long>(device_costs_format),
-        older ? ". If batchllm measured none of its figures, add \"format\": 2 instead" : "");
+        static_cast<long long>(device_costs_format));
 }
 
 // The keys that a description may omit.
@@ -240,6 +239,7 @@ Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file
     RETURN_IF_ERROR(check_format(root, file));
     RETURN_IF_ERROR(root.only_keys({"format",
                                     "name",
+                                    "gpu",
                                     "memory_bytes",
                                     "kv_fraction",
                                     "page_tokens",
@@ -263,6 +263,7 @@ Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file
                                     "gated_tokens"}));
     DeviceCosts costs;
     ASSIGN_OR_RETURN(costs.name, root.string("name"));
+    ASSIGN_OR_RETURN(costs.gpu, root.boolean("gpu"));
     ASSIGN_OR_RETURN(const JsonValue memory, root.at("memory_bytes"));
     ASSIGN_OR_RETURN(costs.memory_bytes, memory.integer(1, int64_t{1} << 50));
     ASSIGN_OR_RETURN(const JsonValue page, root.at("page_tokens"));
@@ -291,7 +292,8 @@ std::string device_costs_text(const DeviceCosts &costs) {
         const bool plain = c >= ' ' && c != '"' && c != '\\' && c != '\x7f';
         text += plain ? c : ' ';
     }
-    text += "\",\n  \"memory_bytes\": " + std::to_string(costs.memory_bytes);
+    text += costs.gpu ? "\",\n  \"gpu\": true" : "\",\n  \"gpu\": false";
+    text += ",\n  \"memory_bytes\": " + std::to_string(costs.memory_bytes);
     text += ",\n  \"kv_fraction\": " + number_text(costs.kv_fraction);
     text += ",\n  \"page_tokens\": " + std::to_string(costs.page_tokens);
     text += ",\n  \"step_tokens\": " + std::to_string(costs.step_tokens);

@@ -6,7 +6,7 @@
 // absent. The format number defines what the figures mean and how they were obtained; files with
 // another format are rejected:
 //
-//     {"format": 2, "name": "NVIDIA H200", "memory_bytes": 150754820096, "kv_fraction": 0.9, "page_tokens": 64, "step_tokens": 16384,
+//     {"format": 3, "name": "NVIDIA H200", "gpu": true, "memory_bytes": 150754820096, "kv_fraction": 0.9, "page_tokens": 64, "step_tokens": 16384,
 //      "batches_in_flight": 2, "products": [[32, 7.1e13], [128, 2.7e14], ...], "product_us": 2, "memory_bandwidth": 3e12,
 //      "attention_flops": 5.2e14, "attention_bandwidth": 4.4e12, "attention_overlap": 0.3,
 //      "attention_us": 20, "merge_ns": 1.4, "step_us": 60, "host_us": 335, "host_token_us": 0.18,
@@ -25,10 +25,8 @@
 
 namespace batchllm {
 
-// Format 1, and files without the key: steps took 2 GiB of memory_bytes, whatever they were, and
-// some unmeasured figures were older ones of an H200. Increase it when the meaning or the
-// derivation of the figures changes.
-inline constexpr int64_t device_costs_format = 2;
+// Increase it when the meaning or the derivation of the figures changes.
+inline constexpr int64_t device_costs_format = 3;
 
 // For elements of two bytes.
 struct DeviceCosts {
@@ -38,7 +36,8 @@ struct DeviceCosts {
         double flops = 0; // per second: 2 * rows * matrix elements / seconds
     };
 
-    std::string name;                     // for display
+    std::string name; // for display
+    bool gpu = false;
     int64_t memory_bytes = 0;             // of the device
     double kv_fraction = gpu_kv_fraction; // of the memory that weights leave, unless an option sets
                                           // it
@@ -67,7 +66,6 @@ struct DeviceCosts {
     // gate and up, so its bytes are not moved; 0: in no step.
     int64_t gated_tokens = 0;
 
-    bool on_gpu() const { return batches_in_flight > 1; }
     // For a model with experts (sparse) or without, unless an option sets it.
     int64_t tokens_of_step(bool sparse) const {
         return sparse && expert_step_tokens > 0 ? expert_step_tokens : step_tokens;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/gpu/key_segments.h"
+#include "backend/gpu/packed_fit.h"
 
 namespace batchllm {
 namespace {
@@ -13,17 +14,48 @@ constexpr int64_t driver_bytes = int64_t{1151} << 20;
 // On a CPU, it only has to be the same for measuring a device and for predicting a job.
 constexpr int64_t cpu_bytes = int64_t{2} << 30;
 
+// Calls act(rows, columns, packing, matrices) with those that stay in four bits; matrices: experts, or 1.
+template <typename Act>
+void for_each_packed(const Model &model, DType element, const Act &act) {
+    for (const Layer &layer : model.layers) {
+        const PackedLayer packed = packed_layer(model, layer, element);
+        const auto one = [&](const std::optional<Packing> &packing, int64_t rows, int64_t columns,
+                             int64_t matrices) {
+            if (packing) act(rows, columns, *packing, matrices);
+        };
+        one(packed.first, first_rows(layer.mixer), model.hidden, 1);
+        one(packed.last, model.hidden, last_columns(layer.mixer), 1);
+        const auto feed = [&](const FeedForward &f, const std::optional<Packing> &gate_up,
+                              const std::optional<Packing> &down, int64_t matrices) {
+            one(gate_up, f.gate.rows() + f.up.rows(), model.hidden, matrices);
+            one(down, model.hidden, f.width, matrices);
+        };
+        if (const FeedForward *f = layer.feed_forward()) feed(*f, packed.gate_up, packed.down, 1);
+        if (const Experts *experts = layer.experts()) {
+            feed(experts->each.front(), packed.experts_gate_up, packed.experts_down,
+                 static_cast<int64_t>(experts->each.size()));
+        }
+    }
+}
+
 int64_t weight_bytes(const DeviceCosts &costs, const Model &model, DType element) {
     int64_t elements = 0;
     for_each_tensor(model, [&](const Tensor &tensor) { elements += tensor.rows * tensor.columns; });
     for (const Layer &layer : model.layers) {
         const Attention *a = layer.attention();
-        if (!costs.on_gpu() || a == nullptr) continue;
+        if (!costs.gpu || a == nullptr) continue;
         const int64_t rows = a->q.rows() + a->k.rows() + a->v.rows(); // heads are padded
         elements += (first_rows(layer.mixer) - rows + last_columns(layer.mixer) - a->q_size()) *
                     model.hidden;
     }
-    return elements * dtype_bytes(element);
+    int64_t bytes = elements * dtype_bytes(element);
+    if (!costs.gpu) return bytes;
+    for_each_packed(model, element,
+                    [&](int64_t rows, int64_t columns, const Packing &packing, int64_t matrices) {
+                        bytes += matrices * (packed_bytes(packing.form, rows, columns) -
+                                             rows * columns * dtype_bytes(element));
+                    });
+    return bytes;
 }
 
 } // namespace
@@ -34,21 +66,29 @@ StepForm form_on_gpu(const Model &model, const std::string &compute_type, bool r
     if (compute_type == "f32") form.element = DType::f32;
     if (compute_type == "f16" || (any && model.dtype == DType::f16)) form.element = DType::f16;
     form.residual = residual_type(form.element);
-    if (reproducible) form.partials = most_partials(model.max_positions);
+    if (reproducible) {
+        form.partials = most_partials(model.max_positions);
+    } else {
+        for_each_packed(model, form.element,
+                        [&](int64_t rows, int64_t columns, const Packing &, int64_t matrices) {
+                            if (matrices > 1) return;
+                            form.expanded = std::max(form.expanded, rows * columns);
+                        });
+    }
     return form;
 }
 
 int64_t step_tokens_on(const DeviceCosts &costs, const Model &model, const StepForm &form) {
     const bool sparse = model.has_experts();
     const int64_t described = costs.tokens_of_step(sparse);
-    if (sparse || !costs.on_gpu()) return described;
+    if (sparse || !costs.gpu) return described;
     return std::min(described, default_step_tokens(model, form, costs.memory_bytes));
 }
 
 int64_t bytes_beside_pages(const DeviceCosts &costs, const Model &model, const StepForm &form,
                            int64_t step_tokens, bool widens) {
     const int64_t weights = weight_bytes(costs, model, form.element);
-    if (!costs.on_gpu()) return weights + cpu_bytes;
+    if (!costs.gpu) return weights + cpu_bytes;
     int64_t widened = 0; // as on compute capability 9.0, the only one with such kernels
     for (const AttentionShape &shape : attention_shapes(model).all) {
         if (widens && shape.head_dim <= 256) widened = std::max(widened, widened_bytes(shape));

@@ -151,7 +151,7 @@ Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &
         options.kv_memory_fraction > 0 ? options.kv_memory_fraction : costs.kv_fraction;
     out->kv_memory_bytes = static_cast<int64_t>(static_cast<double>(left) * fraction);
     out->overlap = costs.batches_in_flight > 1 ? 1 : 0;
-    if (costs.on_gpu() && options.kv_memory_bytes > left) {
+    if (costs.gpu && options.kv_memory_bytes > left) {
         return error(
             BATCHLLM_ERROR_INVALID_ARGUMENT,
             "kv_memory_bytes %lld: %s has %lld bytes of memory, of which weights, a step's "
@@ -159,8 +159,7 @@ Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &
             static_cast<long long>(options.kv_memory_bytes), costs.name.c_str(),
             static_cast<long long>(costs.memory_bytes), static_cast<long long>(left));
     }
-    const bool in_order =
-        costs.on_gpu() && options.reproducible; // common prefixes then have no price
+    const bool in_order = costs.gpu && options.reproducible; // common prefixes then have no price
     // The rates for f32 were also derived by counting two bytes.
     out->costs.emplace(std::move(costs), *model, std::min<int64_t>(kv_bytes, 2));
     out->common_prefix_cost = in_order ? 0 : common_prefix_cost(*out->costs);
@@ -181,7 +180,7 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
     if (!device) {
         ASSIGN_OR_RETURN(device, read_device(options));
     }
-    shape_keys_and_values(model, kv_bytes, device && device->on_gpu(), &out);
+    shape_keys_and_values(model, kv_bytes, device && device->gpu, &out);
     if (device) RETURN_IF_ERROR(take_device(model, *std::move(device), options, kv_bytes, &out));
     const bool has_states = model != nullptr && model->state_size() > 0;
     for (const auto &[key, value] : options.extra) {

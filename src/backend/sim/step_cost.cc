@@ -38,6 +38,27 @@ double element_seconds(const std::vector<DeviceCosts::Product> &known, double ro
     return cost(*below) + part * (cost(*above) - cost(*below));
 }
 
+// The time of a product with a matrix in four bits, in parts of that with 16 bits; of experts by the rows of each. On an
+// H100 (docs/lab/four-bits.md): the time of reading weights falls, widening them takes some of what multiplies.
+struct PackedShare {
+    double rows, share;
+};
+constexpr PackedShare packed_products[] = {{16, 0.38},  {64, 0.44},   {128, 0.6},   {256, 1.02},
+                                           {512, 1.25}, {1024, 1.22}, {4096, 1.1}, {16384, 1.03}};
+constexpr PackedShare packed_experts[] = {{8, 0.34},  {32, 0.38}, {64, 0.46},
+                                          {128, 0.7}, {512, 1},   {2048, 1.06}};
+
+template <size_t N> double packed_share(const PackedShare (&known)[N], double rows) {
+    if (rows <= known[0].rows) return known[0].share;
+    for (size_t i = 1; i < N; ++i) {
+        const PackedShare &below = known[i - 1], &above = known[i];
+        if (rows > above.rows) continue;
+        const double part = (rows - below.rows) / (above.rows - below.rows);
+        return below.share + part * (above.share - below.share);
+    }
+    return known[N - 1].share;
+}
+
 double elements(const Weight &weight) {
     return static_cast<double>(weight.rows()) * static_cast<double>(weight.columns());
 }
@@ -59,32 +80,41 @@ StepSeconds &StepSeconds::operator+=(const StepSeconds &other) {
 
 StepCost::StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes)
     : costs_(std::move(costs)), kv_bytes_(static_cast<double>(kv_bytes)) {
-    for (const Layer &layer : model.layers) add_layer(layer, model.hidden);
+    const DType type = model.dtype == DType::f16 ? DType::f16 : DType::bf16;
+    for (const Layer &layer : model.layers) {
+        const PackedLayer packed =
+            costs_.gpu ? packed_layer(model, layer, type) : PackedLayer();
+        add_layer(layer, packed, model.hidden);
+    }
     head_ = static_cast<double>(model.head.rows()) * static_cast<double>(model.head.columns());
     vocabulary_ = static_cast<double>(model.head.rows());
 }
 
-void StepCost::add_product(double elements) {
+void StepCost::add_product(double elements, bool packed) {
     if (elements == 0) return;
-    const auto same = [&](const Product &p) { return p.elements == elements; };
+    const auto same = [&](const Product &p) {
+        return p.elements == elements && p.packed == packed;
+    };
     auto at = std::find_if(products_.begin(), products_.end(), same);
-    if (at == products_.end()) at = products_.insert(at, Product{elements, 0});
+    if (at == products_.end()) at = products_.insert(at, Product{elements, packed, 0});
     at->count += 1;
 }
 
-void StepCost::add_experts(const Experts &experts, double hidden) {
+void StepCost::add_experts(const Experts &experts, const PackedLayer &packed, double hidden) {
     const FeedForward &one = experts.each.front();
     const auto count = static_cast<double>(experts.each.size());
     const double chosen = experts.router.chosen;
     add_product(elements(experts.router.weight));
-    for (const double of_one : {elements(one.gate) + elements(one.up), elements(one.down)}) {
+    for (const auto &[of_one, in_four_bits] :
+         {std::pair(elements(one.gate) + elements(one.up), packed.experts_gate_up.has_value()),
+          std::pair(elements(one.down), packed.experts_down.has_value())}) {
+        const ExpertProduct product{of_one, count, chosen, in_four_bits, 0};
         const auto same = [&](const ExpertProduct &known) {
-            return known.elements == of_one && known.experts == count && known.chosen == chosen;
+            return known.elements == product.elements && known.experts == count &&
+                   known.chosen == chosen && known.packed == product.packed;
         };
         auto at = std::find_if(expert_products_.begin(), expert_products_.end(), same);
-        if (at == expert_products_.end()) {
-            at = expert_products_.insert(at, {of_one, count, chosen, 0});
-        }
+        if (at == expert_products_.end()) at = expert_products_.insert(at, product);
         at->count += 1;
     }
     routed_ += chosen;
@@ -102,15 +132,17 @@ void StepCost::add_attention(const AttentionLayers &one) {
     at->count += 1;
 }
 
-void StepCost::add_layer(const Layer &layer, double hidden) {
-    const bool on_gpu = costs_.on_gpu();
+void StepCost::add_layer(const Layer &layer, const PackedLayer &packed, double hidden) {
+    const bool on_gpu = costs_.gpu;
     std::visit(Visitor{[](const NoMixer &) {},
                        [&](const Attention &a) {
                            const int64_t padded = on_gpu ? padded_head_dim(a.head_dim) : a.head_dim;
                            add_product(on_gpu ? double(first_rows(layer.mixer)) * hidden
-                                              : elements(a.q) + elements(a.k) + elements(a.v));
+                                              : elements(a.q) + elements(a.k) + elements(a.v),
+                                       packed.first.has_value());
                            add_product(on_gpu ? double(last_columns(layer.mixer)) * hidden
-                                              : elements(a.o));
+                                              : elements(a.o),
+                                       packed.last.has_value());
                            add_attention({a.window, a.heads, a.kv_heads, int32_t(padded)});
                            elementwise_bytes_ += rope_bytes * double(a.q_size() + 2 * a.kv_size());
                        },
@@ -124,22 +156,23 @@ void StepCost::add_layer(const Layer &layer, double hidden) {
     count_norms({&layer.before_attention, &layer.after_attention, &layer.before_feed_forward,
                  &layer.after_feed_forward});
     if (const FeedForward *feed = layer.feed_forward()) {
-        add_product(elements(feed->gate) + elements(feed->up));
-        add_product(elements(feed->down));
+        add_product(elements(feed->gate) + elements(feed->up), packed.gate_up.has_value());
+        add_product(elements(feed->down), packed.down.has_value());
         elementwise_bytes_ += activation_bytes * feed->width;
         if (takes_gated(DType::bf16, *feed)) gated_bytes_ += activation_bytes * feed->width;
     }
     if (const Experts *experts = layer.experts()) {
-        add_experts(*experts, hidden);
+        add_experts(*experts, packed, hidden);
         count_norms({&experts->router.norm, &experts->before, &experts->after});
     }
     if (layer.shared() != nullptr) count_norms({&layer.shared()->after});
     elementwise_bytes_ += norms * norm_bytes * hidden;
 }
 
-double StepCost::product_seconds(double rows, double elements) const {
+double StepCost::product_seconds(double rows, const Product &of) const {
     if (rows <= 0) return 0;
-    return costs_.product_us * 1e-6 + elements * element_seconds(costs_.products, rows);
+    const double share = of.packed ? packed_share(packed_products, rows) : 1;
+    return costs_.product_us * 1e-6 + share * of.elements * element_seconds(costs_.products, rows);
 }
 
 double StepCost::expert_seconds(double tokens, const ExpertProduct &of) const {
@@ -147,8 +180,9 @@ double StepCost::expert_seconds(double tokens, const ExpertProduct &of) const {
     // How many experts are used by at least one token, if all are equally likely.
     const double used = of.experts * (1 - std::pow(1 - of.chosen / of.experts, tokens));
     const auto &known = costs_.experts.empty() ? costs_.products : costs_.experts;
-    return costs_.product_us * 1e-6 +
-           used * of.elements * element_seconds(known, tokens * of.chosen / used);
+    const double rows = tokens * of.chosen / used; // of each
+    const double share = of.packed ? packed_share(packed_experts, rows) : 1;
+    return costs_.product_us * 1e-6 + share * used * of.elements * element_seconds(known, rows);
 }
 
 // The time for one of the layers.
@@ -186,7 +220,7 @@ double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayer
             ++parts;
         }
         // On a GPU, a prompt's tokens read two nodes in one pass; all others read each separately.
-        const bool in_pairs = costs_.on_gpu() && count > streamed_queries;
+        const bool in_pairs = costs_.gpu && count > streamed_queries;
         merged += count * std::max(0, (in_pairs ? (parts + 1) / 2 : parts) - 1);
     }
     double flops = 0, bytes = 0, widened = 0; // widened is in bytes too
@@ -216,7 +250,7 @@ StepSeconds StepCost::seconds(const TokenBatch &batch) const {
     const auto tokens = static_cast<double>(batch.tokens.size());
     if (batch.tokens.empty()) return all;
     for (const Product &product : products_)
-        all.linear += product.count * product_seconds(tokens, product.elements);
+        all.linear += product.count * product_seconds(tokens, product);
     for (const ExpertProduct &product : expert_products_)
         all.linear += product.count * expert_seconds(tokens, product);
     for (const AttentionLayers &layers : attention_)
@@ -231,7 +265,7 @@ StepSeconds StepCost::seconds(const TokenBatch &batch) const {
         std::count_if(batch.outputs.begin(), batch.outputs.end(),
                       [](const OutputRow &row) { return !embedded(row.task); }));
     if (wanted > 0) {
-        all.logits = product_seconds(wanted, head_) +
+        all.logits = product_seconds(wanted, {head_, false, 1}) +
                      wanted * vocabulary_ * sampling_bytes / costs_.memory_bandwidth;
     }
     all.step = costs_.step_us * 1e-6;

@@ -1,7 +1,7 @@
 // A token batch on a described device -> the seconds of its parts.
 //
 //     linear      products of all layers. Each takes its matrix elements at the rate for its rows,
-//     and a launch.
+//     and a launch. Matrices that stay in four bits take a known part of that.
 //                 The experts of a layer that have tokens share one launch, and are read once per
 //                 step, however
 //                 few tokens each has
@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/gpu/packed_fit.h"
 #include "backend/sim/device_costs.h"
 
 namespace batchllm {
@@ -55,12 +56,14 @@ class StepCost {
     // The products of one shape in all layers.
     struct Product {
         double elements = 0; // in the matrix
+        bool packed = false; // in four bits
         double count = 0;
     };
     // The same for experts. Each token goes through `chosen` of them.
     struct ExpertProduct {
         double elements = 0; // in one expert's matrix
         double experts = 0, chosen = 0;
+        bool packed = false;
         double count = 0;
     };
     // All attention layers with one window and one head shape.
@@ -68,11 +71,11 @@ class StepCost {
         int32_t window = 0, heads = 0, kv_heads = 0, head_dim = 0; // padded on a GPU
         double count = 0;
     };
-    void add_layer(const Layer &layer, double hidden);
-    void add_product(double elements);
-    void add_experts(const Experts &experts, double hidden);
+    void add_layer(const Layer &layer, const PackedLayer &packed, double hidden);
+    void add_product(double elements, bool packed = false);
+    void add_experts(const Experts &experts, const PackedLayer &packed, double hidden);
     void add_attention(const AttentionLayers &one);
-    double product_seconds(double rows, double elements) const;
+    double product_seconds(double rows, const Product &product) const;
     double expert_seconds(double tokens, const ExpertProduct &product) const;
     double attention_seconds(const TokenBatch &batch, const AttentionLayers &layers) const;
     double merge_seconds_of(const AttentionLayers &layers) const;

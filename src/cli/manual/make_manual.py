@@ -13,6 +13,7 @@ COMMANDS = {
     "run": "Runs rows through a model. Results are written as rows finish; --resume continues an interrupted job.",
     "plan": "Finds what rows share, and with --device how long they will take, without running them.",
     "inspect": "Shows what a plan file holds.",
+    "demo": "Runs a small model that is installed with the program on a job of 300 rows, and shows some of its answers.",
     "tokenize": "Turns lines of text into lines of tokens, and back, from stdin to stdout.",
 }
 EXAMPLES = [
@@ -87,8 +88,8 @@ def manual(program):
            f'.TH BATCHLLM 1 "" "libbatchllm {version}" "User Commands"',
            ".SH NAME", "batchllm \\- runs a language model over a whole data set at once", ".SH SYNOPSIS"]
     for command, usage in (("run", "--model DIR --input FILE --output FILE"), ("plan", "--input FILE --output FILE"),
-                           ("inspect", "PLAN"), ("tokenize", "--model DIR")):
-        out += [f".B batchllm {command}", f"{roff(usage)} [options]", ".br"]
+                           ("inspect", "PLAN"), ("tokenize", "--model DIR"), ("demo", "")):
+        out += [f".B batchllm {command}", f"{roff(usage)} [options]".strip(), ".br"]
     out += [".SH DESCRIPTION",
             "Rows are lines of JSON: {\"id\": .., \"prompt\": ..}, or the OpenAI batch format. Prefixes that prompts share are computed once.",
             ".PP", "Sizes may be written as 2GiB or 16M."]

@@ -147,8 +147,8 @@ Result<const ValueSet *> SchemaMeaning::of_schema(SchemaId id, bool negated, boo
     }
     if (being_made_.size() > kMostDepth) {
         too_large_ = true;
-        return error(BATCHLLM_ERROR_UNSUPPORTED, "%s: nested too deeply",
-                     printable(document_.path(id), 400).c_str());
+        return error(BATCHLLM_ERROR_UNSUPPORTED, "%s: nested more than %zu levels deep",
+                     printable(document_.path(id), 400).c_str(), kMostDepth);
     }
     auto set = make_of_schema(id, negated, track);
     being_made_.erase(key);

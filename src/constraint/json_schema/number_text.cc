@@ -1,6 +1,5 @@
 // NumberSet -> automaton of its texts, by walking the machines of json_schema_number_machine.h.
 #include <map>
-#include <optional>
 
 #include "constraint/json_schema/number_machine.h"
 #include "constraint/nfa.h"

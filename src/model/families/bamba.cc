@@ -1,5 +1,4 @@
 // Bamba: Mamba-2 in most layers, attention in the others, with a rope on half of each head; dense.
-#include <algorithm>
 
 #include "model/families/families.h"
 #include "model/families/mamba.h"

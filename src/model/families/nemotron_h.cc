@@ -138,7 +138,8 @@ Result<LayerExperts> read_experts(const JsonValue &config, const Model &model) {
     ASSIGN_OR_RETURN(
         const ExpertCounts counts,
         read_expert_counts(config, {"n_routed_experts", "num_local_experts"}, 8, 2, model));
-    ASSIGN_OR_RETURN(read.router, read_grouped_router(config, counts));
+    read.router.normalised = true;
+    ASSIGN_OR_RETURN(read.router, read_grouped_router(config, counts, read.router));
     read.shape.count = counts.all;
     read.shape.gate = nullptr;
     ASSIGN_OR_RETURN(read.shape.width,

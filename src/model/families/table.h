@@ -4,8 +4,14 @@
 
 // clang-format off
 #define BATCHLLM_FAMILIES(family)                                                                  \
+    family("afmoe", "AfmoeForCausalLM", describe_afmoe)                                            \
+    family("apertus", "ApertusForCausalLM", describe_apertus)                                      \
+    family("arcee", "ArceeForCausalLM", describe_arcee)                                            \
     family("bamba", "BambaForCausalLM", describe_bamba)                                            \
     family("cohere2", "Cohere2ForCausalLM", describe_cohere2)                                      \
+    family("dots1", "Dots1ForCausalLM", describe_dots1)                                            \
+    family("ernie4_5", "Ernie4_5ForCausalLM", describe_ernie4_5)                                   \
+    family("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", describe_ernie4_5_moe)                       \
     family("exaone4", "Exaone4ForCausalLM", describe_exaone4)                                      \
     family("gemma2", "Gemma2ForCausalLM", describe_gemma2)                                         \
     family("gemma3", "Gemma3ForConditionalGeneration", describe_gemma3_vision)                     \
@@ -20,10 +26,13 @@
     family("granitemoe", "GraniteMoeForCausalLM", describe_granite_moe)                            \
     family("granitemoehybrid", "GraniteMoeHybridForCausalLM", describe_granite_hybrid)             \
     family("granitemoeshared", "GraniteMoeSharedForCausalLM", describe_granite_moe_shared)         \
+    family("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", describe_hunyuan_dense)                \
+    family("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", describe_hunyuan_moe)                      \
     family("lfm2", "Lfm2ForCausalLM", describe_lfm2)                                               \
     family("lfm2_moe", "Lfm2MoeForCausalLM", describe_lfm2_moe)                                    \
     family("lfm2_vl", "Lfm2VlForConditionalGeneration", describe_lfm2_vl)                          \
     family("llama", "LlamaForCausalLM", describe_llama)                                            \
+    family("minimax_m2", "MiniMaxM2ForCausalLM", describe_minimax_m2)                              \
     family("ministral3", "Ministral3ForCausalLM", describe_ministral3)                             \
     family("mistral", "MistralForCausalLM", describe_mistral)                                      \
     family("mistral3", "Mistral3ForConditionalGeneration", describe_mistral3)                      \
@@ -33,6 +42,7 @@
     family("olmo3", "Olmo3ForCausalLM", describe_olmo3)                                            \
     family("olmoe", "OlmoeForCausalLM", describe_olmoe)                                            \
     family("phi3", "Phi3ForCausalLM", describe_phi3)                                               \
+    family("phimoe", "PhimoeForCausalLM", describe_phimoe)                                         \
     family("qwen2", "Qwen2ForCausalLM", describe_qwen2)                                            \
     family("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", describe_qwen2_vl)                  \
     family("qwen2_moe", "Qwen2MoeForCausalLM", describe_qwen2_moe)                                 \

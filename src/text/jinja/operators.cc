@@ -1,6 +1,5 @@
 // Python's operators on values: arithmetic, comparison, membership.
 #include <algorithm>
-#include <cinttypes>
 #include <cmath>
 
 #include "text/jinja/evaluator.h"

@@ -1,6 +1,5 @@
 // Tests: value is name.
 #include <algorithm>
-#include <cmath>
 
 #include "text/jinja/case.h"
 #include "text/jinja/filters.h"

@@ -43,6 +43,7 @@ public final class LocalTest {
         promptsOfEveryTypeComeBackAsTheyWere();
         conversationsGoThroughTheModelsTemplate();
         promptsAreMadeOfATemplate();
+        datesAndTimesAreWrittenAsSparkShowsThem();
         fieldsAreReordered();
         aWrongTemplateSaysWhy();
         equalKeysAreAllAnswered();
@@ -142,6 +143,22 @@ public final class LocalTest {
                               + "{\"role\":\"user\",\"content\":\"Say \\\"number 0\\\"\"}]"),
                 message.toString());
         check(rows.where("id = 7").select(Template.parse("{all}").conversation(null)).head().isNullAt(0), "no null");
+    }
+
+    private static void datesAndTimesAreWrittenAsSparkShowsThem() {
+        Dataset<Row> times = spark.sql("select 1 as id, date'2024-05-06' as day, timestamp_ntz'2024-05-06 07:08:09' as plain,"
+                + " timestamp'2024-05-06 07:08:09' as moment, interval 1 day as span");
+        String template = "On {day} at {plain} or {moment}";
+        Row made = times.select(Template.parse(template).prompt()).head();
+        check(made.getString(0).equals("On 2024-05-06 at 2024-05-06 07:08:09 or 2024-05-06 07:08:09"), made.toString());
+        Row answer = BatchLlm.transform(times, text().keyColumn("id").template(template)).head();
+        check(answer.getAs("error") == null, answer.toString());
+        try {
+            BatchLlm.transform(times, text().keyColumn("id").template("{span}"));
+            check(false, "an interval was taken");
+        } catch (IllegalArgumentException e) {
+            check(e.getMessage().contains("neither text nor a number nor a date: cast it"), e.getMessage());
+        }
     }
 
     private static void fieldsAreReordered() {

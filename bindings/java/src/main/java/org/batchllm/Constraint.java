@@ -80,7 +80,8 @@ public final class Constraint implements Serializable {
     }
 
     /**
-     * The whole output matches a regular expression.
+     * The whole output matches a regular expression. {@code \w}, {@code \d}, {@code \s} and
+     * {@code \b} know ASCII alone; <code>\p{L}</code> is any letter.
      *
      * @param expression in the dialect of Python's `re`
      * @return a constraint

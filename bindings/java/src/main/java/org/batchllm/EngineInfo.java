@@ -40,155 +40,89 @@ public final class EngineInfo {
         maxRequestTokens = info.getMax_request_tokens();
     }
 
-    /**
-     * How many devices the engine has.
-     *
-     * @return devices
-     */
+    /** How many devices the engine has. */
     public int deviceCount() {
         return deviceCount;
     }
 
-    /**
-     * The backend: "cpu", "cuda" or "sim".
-     *
-     * @return its name
-     */
+    /** The backend: "cpu", "cuda" or "sim". */
     public String backend() {
         return backend;
     }
 
-    /**
-     * The type of its arithmetic, for example "bf16".
-     *
-     * @return its name
-     */
+    /** The type of its arithmetic, for example "bf16". */
     public String computeType() {
         return computeType;
     }
 
-    /**
-     * For display: the processor or GPU, and which features of it are used.
-     *
-     * @return a text
-     */
+    /** For display: the processor or GPU, and which features of it are used. */
     public String device() {
         return device;
     }
 
-    /**
-     * The device's number, as in the options.
-     *
-     * @return a number
-     */
+    /** The device's number, as in the options. */
     public int deviceNumber() {
         return deviceNumber;
     }
 
-    /**
-     * The size of the vocabulary; token ids are below this.
-     *
-     * @return tokens
-     */
+    /** The size of the vocabulary; token ids are below this. */
     public int vocabulary() {
         return vocabulary;
     }
 
-    /**
-     * The size of a hidden state.
-     *
-     * @return elements
-     */
+    /** The size of a hidden state. */
     public int hidden() {
         return hidden;
     }
 
-    /**
-     * Positions in a KV page.
-     *
-     * @return tokens
-     */
+    /** Positions in a KV page. */
     public int pageTokens() {
         return pageTokens;
     }
 
-    /**
-     * Groups of layers with separate KV pages.
-     *
-     * @return groups
-     */
+    /** Groups of layers with separate KV pages. */
     public int kvGroups() {
         return kvGroups;
     }
 
-    /**
-     * Whether a row's results are the same bits whatever rows run with it.
-     *
-     * @return as {@link EngineOptions.Builder#reproducible} says
-     */
+    /** Whether a row's results are the same bits whatever rows run with it: {@link EngineOptions.Builder#reproducible}. */
     public boolean reproducible() {
         return reproducible;
     }
 
-    /**
-     * The number of KV pages of this device.
-     *
-     * @return pages
-     */
+    /** The number of KV pages of this device. */
     public long kvPages() {
         return kvPages;
     }
 
-    /**
-     * The size of a KV page.
-     *
-     * @return bytes
-     */
+    /** The size of a KV page, in bytes. */
     public long kvPageBytes() {
         return kvPageBytes;
     }
 
-    /**
-     * The number of state slots of this device; 0 for a model whose layers have no state.
-     *
-     * @return slots
-     */
+    /** The number of state slots of this device; 0 for a model whose layers have no state. */
     public long stateSlots() {
         return stateSlots;
     }
 
-    /**
-     * The size of a state slot.
-     *
-     * @return bytes
-     */
+    /** The size of a state slot, in bytes. */
     public long stateSlotBytes() {
         return stateSlotBytes;
     }
 
     /**
-     * What a common prefix costs each token below it, for {@link PlanOptions.Builder#commonPrefixCost}.
-     *
-     * @return computed tokens; 0: not known
+     * What a common prefix costs each token below it, in computed tokens, for {@link PlanOptions.Builder#commonPrefixCost}; 0: not known.
      */
     public double commonPrefixCost() {
         return commonPrefixCost;
     }
 
-    /**
-     * Maximum tokens of a batch on this device.
-     *
-     * @return tokens
-     */
+    /** Maximum tokens of a batch on this device. */
     public long stepTokens() {
         return stepTokens;
     }
 
-    /**
-     * Maximum tokens of a row, prompt plus output.
-     *
-     * @return tokens
-     */
+    /** Maximum tokens of a row, prompt plus output. */
     public long maxRequestTokens() {
         return maxRequestTokens;
     }

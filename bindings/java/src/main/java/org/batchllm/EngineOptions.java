@@ -52,7 +52,6 @@ public final class EngineOptions {
             if (values.maxRequests != null) options.setMax_requests(values.maxRequests);
             if (values.sharing != null) options.setEnlarge(values.sharing.number);
             if (values.levels != null) options.setLevels(values.levels);
-            if (values.order != null) options.setOrder(values.order.number);
             if (values.minPrefixTokens != null) options.setMin_prefix_tokens(values.minPrefixTokens);
             if (values.reproducible) options.setReproducible(1);
             if (values.seed != null) options.setSeed(values.seed);

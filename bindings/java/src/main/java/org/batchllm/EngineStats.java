@@ -62,245 +62,137 @@ public final class EngineStats {
         runSeconds = stats.getRun_seconds();
     }
 
-    /**
-     * Rows added.
-     *
-     * @return rows
-     */
+    /** Rows added. */
     public long rows() {
         return rows;
     }
 
-    /**
-     * Rows with a result.
-     *
-     * @return rows
-     */
+    /** Rows with a result. */
     public long rowsDone() {
         return rowsDone;
     }
 
-    /**
-     * How many of those have an error.
-     *
-     * @return rows
-     */
+    /** How many of those have an error. */
     public long rowsFailed() {
         return rowsFailed;
     }
 
-    /**
-     * Rows that got the answer of an equal greedy row.
-     *
-     * @return rows
-     */
+    /** Rows that got the answer of an equal greedy row. */
     public long rowsDeduplicated() {
         return rowsDeduplicated;
     }
 
-    /**
-     * Prompt tokens of rows that have started, counting n samples as n rows.
-     *
-     * @return tokens
-     */
+    /** Prompt tokens of rows that have started, counting n samples as n rows. */
     public long logicalPromptTokens() {
         return logicalPromptTokens;
     }
 
-    /**
-     * Prompt tokens computed, once on each device, not counting recomputation.
-     *
-     * @return tokens
-     */
+    /** Prompt tokens computed, once on each device, not counting recomputation. */
     public long processedPromptTokens() {
         return processedPromptTokens;
     }
 
-    /**
-     * Logical minus processed prompt tokens.
-     *
-     * @return tokens
-     */
+    /** Logical minus processed prompt tokens. */
     public long sharedPromptTokens() {
         return sharedPromptTokens;
     }
 
-    /**
-     * Tokens computed again after preemption.
-     *
-     * @return tokens
-     */
+    /** Tokens computed again after preemption. */
     public long recomputedTokens() {
         return recomputedTokens;
     }
 
-    /**
-     * Tokens generated.
-     *
-     * @return tokens
-     */
+    /** Tokens generated. */
     public long completionTokens() {
         return completionTokens;
     }
 
-    /**
-     * Steps run.
-     *
-     * @return steps
-     */
+    /** Steps run. */
     public long steps() {
         return steps;
     }
 
-    /**
-     * How often a row was preempted: it lost its pages and started again.
-     *
-     * @return times
-     */
+    /** How often a row was preempted: it lost its pages and started again. */
     public long preemptions() {
         return preemptions;
     }
 
-    /**
-     * Groups that share a prefix.
-     *
-     * @return groups
-     */
+    /** Groups that share a prefix. */
     public long groups() {
         return groups;
     }
 
-    /**
-     * KV pages of all devices.
-     *
-     * @return pages
-     */
+    /** KV pages of all devices. */
     public long kvPagesTotal() {
         return kvPagesTotal;
     }
 
-    /**
-     * The most KV pages in use at once.
-     *
-     * @return pages
-     */
+    /** The most KV pages in use at once. */
     public long kvPagesPeak() {
         return kvPagesPeak;
     }
 
-    /**
-     * The size of a KV page.
-     *
-     * @return bytes
-     */
+    /** The size of a KV page, in bytes. */
     public long kvPageBytes() {
         return kvPageBytes;
     }
 
-    /**
-     * State slots of all devices; 0 for a model whose layers have no state.
-     *
-     * @return slots
-     */
+    /** State slots of all devices; 0 for a model whose layers have no state. */
     public long stateSlotsTotal() {
         return stateSlotsTotal;
     }
 
-    /**
-     * The most state slots in use at once.
-     *
-     * @return slots
-     */
+    /** The most state slots in use at once. */
     public long stateSlotsPeak() {
         return stateSlotsPeak;
     }
 
-    /**
-     * The size of a state slot.
-     *
-     * @return bytes
-     */
+    /** The size of a state slot, in bytes. */
     public long stateSlotBytes() {
         return stateSlotBytes;
     }
 
-    /**
-     * Results of rows with a constraint that ended by themselves or at their max_tokens.
-     *
-     * @return a count
-     */
+    /** Results of rows with a constraint that ended by themselves or at their max_tokens. */
     public long constrainedResults() {
         return constrainedResults;
     }
 
-    /**
-     * How many of these max_tokens cut off: their texts are only the beginnings of valid ones.
-     *
-     * @return a count
-     */
+    /** How many of these max_tokens cut off: their texts are only the beginnings of valid ones. */
     public long cutOffResults() {
         return cutOffResults;
     }
 
-    /**
-     * 1 - processed / logical prompt tokens.
-     *
-     * @return a ratio
-     */
+    /** 1 - processed / logical prompt tokens. */
     public double savingRatio() {
         return savingRatio;
     }
 
-    /**
-     * Time to create the engine.
-     *
-     * @return seconds
-     */
+    /** Time to create the engine, in seconds. */
     public double loadSeconds() {
         return loadSeconds;
     }
 
-    /**
-     * Time spent in the tokenizer.
-     *
-     * @return seconds
-     */
+    /** Time spent in the tokenizer, in seconds. */
     public double tokenizeSeconds() {
         return tokenizeSeconds;
     }
 
-    /**
-     * Time spent planning.
-     *
-     * @return seconds
-     */
+    /** Time spent planning, in seconds. */
     public double planSeconds() {
         return planSeconds;
     }
 
-    /**
-     * Time spent scheduling.
-     *
-     * @return seconds
-     */
+    /** Time spent scheduling, in seconds. */
     public double scheduleSeconds() {
         return scheduleSeconds;
     }
 
-    /**
-     * Time spent in the model; with backend "sim" its modelled time.
-     *
-     * @return seconds
-     */
+    /** Time spent in the model, in seconds; with backend "sim" its modelled time. */
     public double backendSeconds() {
         return backendSeconds;
     }
 
-    /**
-     * Time spent in steps.
-     *
-     * @return seconds
-     */
+    /** Time spent in steps, in seconds. */
     public double runSeconds() {
         return runSeconds;
     }

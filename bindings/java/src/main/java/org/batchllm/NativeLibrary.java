@@ -27,7 +27,7 @@ import java.util.concurrent.TimeUnit;
 
 /**
  * Loads the native libraries: from the directory that the system property batchllm.library.path names,
- * else from the JAR.
+ * else from the JAR. The CUDA library may be in a JAR of its own beside it.
  *
  * <p>Those in the JAR are unpacked into a directory for this process alone, below batchllm.unpack.dir or
  * java.io.tmpdir, which only its user can enter; each file is checked against the JAR's list of hashes. The directory
@@ -125,13 +125,12 @@ final class NativeLibrary {
     private static void loadUnpacked() {
         String folder = "/org/batchllm/native/" + platform() + "/";
         List<Entry> entries = new ArrayList<>();
-        try (InputStream list = NativeLibrary.class.getResourceAsStream(folder + "index")) {
-            if (list == null) {
+        try {
+            if (!readIndex(folder + "index", entries)) {
                 throw failure("this JAR has no native libraries for " + platform() + "; build them, and name"
                         + " their directory by -D" + LIBRARY_PATH, null);
             }
-            BufferedReader lines = new BufferedReader(new InputStreamReader(list, StandardCharsets.UTF_8));
-            for (String line = lines.readLine(); line != null; line = lines.readLine()) entries.add(new Entry(line));
+            readIndex(folder + "index-cuda", entries);
         } catch (IOException thrown) {
             throw failure("the JAR's list of native libraries cannot be read", thrown);
         }
@@ -154,6 +153,16 @@ final class NativeLibrary {
                 throw failure(thrown.getMessage() + " (unpacked into " + directory + ", which -D" + UNPACK_DIR
                         + " changes; a directory mounted noexec cannot be used)", thrown);
             }
+        }
+    }
+
+    /** False if no JAR has it. */
+    private static boolean readIndex(String name, List<Entry> entries) throws IOException {
+        try (InputStream list = NativeLibrary.class.getResourceAsStream(name)) {
+            if (list == null) return false;
+            BufferedReader lines = new BufferedReader(new InputStreamReader(list, StandardCharsets.UTF_8));
+            for (String line = lines.readLine(); line != null; line = lines.readLine()) entries.add(new Entry(line));
+            return true;
         }
     }
 

@@ -22,7 +22,6 @@ public final class PlanOptions {
         batchllm_plan_options options = new batchllm_plan_options();
         if (values.sharing != null) options.setEnlarge(values.sharing.number);
         if (values.levels != null) options.setLevels(values.levels);
-        if (values.order != null) options.setOrder(values.order.number);
         if (values.minPrefixTokens != null) options.setMin_prefix_tokens(values.minPrefixTokens);
         options.setSelf_contained(values.selfContained ? 1 : 0);
         options.setTokenizer_fingerprint(values.tokenizerFingerprint);

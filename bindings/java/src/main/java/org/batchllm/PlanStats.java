@@ -36,128 +36,74 @@ public final class PlanStats {
         tokenizerFingerprint = stats.getTokenizer_fingerprint();
     }
 
-    /**
-     * How prefixes were chosen.
-     *
-     * @return as in {@link PlanOptions.Builder#sharing}
-     */
+    /** How prefixes were chosen, as in {@link PlanOptions.Builder#sharing}. */
     public Sharing sharing() {
         return sharing;
     }
 
     /**
-     * 1: one shared prefix per row; 2: prefixes also share common prefixes; 0: those common prefixes that save more than they cost.
-     *
-     * @return 0, 1 or 2, as requested
+     * As requested: 1: one shared prefix per row; 2: prefixes also share common prefixes; 0: those common prefixes that save more than they cost.
      */
     public int levels() {
         return levels;
     }
 
-    /**
-     * Whether the plan contains the rows' tokens.
-     *
-     * @return true if so
-     */
+    /** Whether the plan contains the rows' tokens. */
     public boolean selfContained() {
         return selfContained;
     }
 
-    /**
-     * Rows planned.
-     *
-     * @return rows
-     */
+    /** Rows planned. */
     public long rows() {
         return rows;
     }
 
-    /**
-     * Groups with a shared prefix of at least one token.
-     *
-     * @return groups
-     */
+    /** Groups with a shared prefix of at least one token. */
     public long groups() {
         return groups;
     }
 
-    /**
-     * Rows in those groups.
-     *
-     * @return rows
-     */
+    /** Rows in those groups. */
     public long groupedRows() {
         return groupedRows;
     }
 
-    /**
-     * Rows kept from the previous plan.
-     *
-     * @return rows
-     */
+    /** Rows kept from the previous plan. */
     public long reusedRows() {
         return reusedRows;
     }
 
-    /**
-     * Sum of the prompts' lengths.
-     *
-     * @return tokens
-     */
+    /** Sum of the prompts' lengths. */
     public long logicalTokens() {
         return logicalTokens;
     }
 
-    /**
-     * Tokens of each group's prefix, counted once, plus the rows' own tokens.
-     *
-     * @return tokens
-     */
+    /** Tokens of each group's prefix, counted once, plus the rows' own tokens. */
     public long processedTokens() {
         return processedTokens;
     }
 
-    /**
-     * The longest shared prefix.
-     *
-     * @return tokens
-     */
+    /** The longest shared prefix, in tokens. */
     public long longestPrefix() {
         return longestPrefix;
     }
 
-    /**
-     * The largest group.
-     *
-     * @return rows
-     */
+    /** The largest group, in rows. */
     public long largestGroup() {
         return largestGroup;
     }
 
-    /**
-     * 1 - processed / logical tokens.
-     *
-     * @return a ratio
-     */
+    /** 1 - processed / logical tokens. */
     public double savingRatio() {
         return savingRatio;
     }
 
-    /**
-     * Time spent planning; 0 for a loaded plan.
-     *
-     * @return seconds
-     */
+    /** Time spent planning, in seconds; 0 for a loaded plan. */
     public double seconds() {
         return seconds;
     }
 
-    /**
-     * The tokenizer that the rows' tokens come from; 0: unknown.
-     *
-     * @return a hash
-     */
+    /** The tokenizer that the rows' tokens come from; 0: unknown. */
     public long tokenizerFingerprint() {
         return tokenizerFingerprint;
     }

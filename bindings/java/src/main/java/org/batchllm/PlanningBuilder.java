@@ -9,7 +9,6 @@ abstract class PlanningBuilder<B extends PlanningBuilder<B>> implements Cloneabl
     // null: the library's default
     Sharing sharing;
     Integer levels;
-    GroupOrder order;
     Integer minPrefixTokens;
 
     PlanningBuilder() {}
@@ -49,17 +48,6 @@ abstract class PlanningBuilder<B extends PlanningBuilder<B>> implements Cloneabl
      */
     public B levels(int value) {
         levels = value;
-        return self();
-    }
-
-    /**
-     * The order in which groups are computed.
-     *
-     * @param value default {@link GroupOrder#DECODE_FIRST}
-     * @return this
-     */
-    public B order(GroupOrder value) {
-        order = value;
         return self();
     }
 

@@ -28,110 +28,62 @@ public final class Progress {
         seconds = progress.getSeconds();
     }
 
-    /**
-     * Whether nothing is left to do.
-     *
-     * @return true if no row waits or runs
-     */
+    /** Whether nothing is left to do: no row waits or runs. */
     public boolean done() {
         return rowsWaiting + rowsRunning == 0;
     }
 
-    /**
-     * Rows that have not started.
-     *
-     * @return rows
-     */
+    /** Rows that have not started. */
     public long rowsWaiting() {
         return rowsWaiting;
     }
 
-    /**
-     * Rows that are being computed.
-     *
-     * @return rows
-     */
+    /** Rows that are being computed. */
     public long rowsRunning() {
         return rowsRunning;
     }
 
-    /**
-     * Rows with a result, polled or not.
-     *
-     * @return rows
-     */
+    /** Rows with a result, polled or not. */
     public long rowsDone() {
         return rowsDone;
     }
 
-    /**
-     * Tokens that the step generated.
-     *
-     * @return tokens
-     */
+    /** Tokens that the step generated. */
     public long decodeTokens() {
         return decodeTokens;
     }
 
-    /**
-     * Prompt tokens of the step that belong to a single row.
-     *
-     * @return tokens
-     */
+    /** Prompt tokens of the step that belong to a single row. */
     public long ownTokens() {
         return ownTokens;
     }
 
-    /**
-     * Prompt tokens of the step that rows share.
-     *
-     * @return tokens
-     */
+    /** Prompt tokens of the step that rows share. */
     public long prefixTokens() {
         return prefixTokens;
     }
 
-    /**
-     * KV pages in use.
-     *
-     * @return pages
-     */
+    /** KV pages in use. */
     public long pagesUsed() {
         return pagesUsed;
     }
 
-    /**
-     * The number of KV pages.
-     *
-     * @return pages
-     */
+    /** The number of KV pages. */
     public long pagesTotal() {
         return pagesTotal;
     }
 
-    /**
-     * Prompt tokens still to compute plus the maximum tokens still to generate.
-     *
-     * @return tokens
-     */
+    /** Prompt tokens still to compute plus the maximum tokens still to generate. */
     public long tokensLeft() {
         return tokensLeft;
     }
 
-    /**
-     * Prompt tokens computed plus tokens generated in all steps so far.
-     *
-     * @return tokens
-     */
+    /** Prompt tokens computed plus tokens generated in all steps so far. */
     public long tokensDone() {
         return tokensDone;
     }
 
-    /**
-     * Time since the engine's first step.
-     *
-     * @return seconds
-     */
+    /** Time since the engine's first step, in seconds. */
     public double seconds() {
         return seconds;
     }

@@ -160,6 +160,18 @@ public final class Rows {
     }
 
     /**
+     * The same from arrays.
+     *
+     * @param prompts one for each row; a row whose prompt is null gets {@link Status#ROW_NULL}
+     * @return rows with default parameters
+     */
+    public static Rows ofTokens(Collection<int[]> prompts) {
+        List<int[]> given = new ArrayList<>(prompts.size());
+        int[] nulls = split(prompts, given);
+        return ofPrompts(null, false, TokenColumn.of(given), nulls);
+    }
+
+    /**
      * Prompts to be scored, not continued: the log-probability of each of the given continuations after
      * the row's prompt. A continuation is tokenized by itself, without special tokens, and appended.
      *

@@ -53,13 +53,16 @@ public final class TextColumn {
      *
      * @param texts the strings
      * @return a column with its own memory
-     * @throws IllegalArgumentException if one is null; the message names its row
+     * @throws IllegalArgumentException if one is null, which {@link Rows#ofText(Collection)} takes; the
+     *     message names its row
      */
     public static TextColumn of(Collection<? extends CharSequence> texts) {
         long[] offsets = new long[texts.size() + 1];
         int rows = 0;
         for (CharSequence text : texts) {
-            if (text == null) throw new IllegalArgumentException("row " + rows + " is null");
+            if (text == null) {
+                throw new IllegalArgumentException("row " + rows + " is null, which Rows.ofText takes, but no column");
+            }
             offsets[rows + 1] = offsets[rows] + Utf8.length(text);
             rows++;
         }

@@ -49,13 +49,16 @@ public final class TokenColumn {
      *
      * @param rows each row's token ids
      * @return a column with its own memory
-     * @throws IllegalArgumentException if one is null; the message names its row
+     * @throws IllegalArgumentException if one is null, which {@link Rows#ofTokens(Collection)} takes; the
+     *     message names its row
      */
     public static TokenColumn of(Collection<int[]> rows) {
         long[] offsets = new long[rows.size() + 1];
         int count = 0;
         for (int[] row : rows) {
-            if (row == null) throw new IllegalArgumentException("row " + count + " is null");
+            if (row == null) {
+                throw new IllegalArgumentException("row " + count + " is null, which Rows.ofTokens takes, but no column");
+            }
             offsets[count + 1] = offsets[count] + row.length;
             count++;
         }

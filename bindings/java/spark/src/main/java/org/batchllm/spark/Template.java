@@ -16,9 +16,12 @@ import org.apache.spark.sql.Column;
 import org.apache.spark.sql.types.BooleanType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.DateType;
 import org.apache.spark.sql.types.NumericType;
 import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.types.TimestampNTZType;
+import org.apache.spark.sql.types.TimestampType;
 import org.batchllm.BatchLlmException;
 import org.batchllm.Table;
 
@@ -62,9 +65,10 @@ final class Template {
     void check(StructType rows) {
         for (String field : fields()) {
             DataType type = rows.fields()[Columns.index(rows, field)].dataType();
-            if (!(type instanceof StringType || type instanceof NumericType || type instanceof BooleanType)) {
+            boolean time = type instanceof DateType || type instanceof TimestampType || type instanceof TimestampNTZType;
+            if (!(time || type instanceof StringType || type instanceof NumericType || type instanceof BooleanType)) {
                 throw new IllegalArgumentException("column " + field + ": " + type.catalogString()
-                        + " is neither text nor a number: cast it to a string");
+                        + " is neither text nor a number nor a date: cast it to a string");
             }
         }
     }

@@ -1,0 +1,85 @@
+#include "backend/gpu/packed_fit.h"
+
+#include <algorithm>
+
+#include "backend/gpu/step_buffers.h"
+#include "model/four_bits.h"
+
+namespace batchllm {
+namespace {
+
+constexpr uint8_t largest_power = 128; // with the bias 127: larger scales would overflow bf16
+
+PackedFit refused(const char *why) { return {std::nullopt, why}; }
+
+PackedFit int4(const FourBitFacts &facts, int64_t columns, DType element) {
+    Packing packing;
+    if (facts.any_order) return refused("columns of a group are not next to each other (g_idx)");
+    const bool one = facts.group_columns >= columns;
+    if (!one && facts.group_columns % 32 != 0) {
+        return refused("their groups of columns are not multiples of 32");
+    }
+    packing.form =
+        one || facts.group_columns % 128 == 0 ? PackedForm::int4_128 : PackedForm::int4_32;
+    if (facts.scale_type == DType::f32) return refused("their scales are in f32");
+    if (element == DType::f16 && facts.scale_type != DType::f16) {
+        return refused("their scales in bf16 do not fit f16");
+    }
+    packing.split = element != facts.scale_type;
+    return {packing, nullptr};
+}
+
+} // namespace
+
+PackedFit packed_fit(const Model &model, const std::vector<const Tensor *> &parts, DType element) {
+    std::optional<FourBitFacts> facts;
+    bool others = false;
+    int64_t columns = 0;
+    for (const Tensor *tensor : parts) {
+        if (!*tensor) continue;
+        columns = tensor->columns;
+        const auto own = four_bit_facts(model, *tensor);
+        if (own && facts) {
+            const uint8_t power = std::max(own->largest_power, facts->largest_power);
+            FourBitFacts same = *own;
+            same.largest_power = facts->largest_power;
+            if (same != *facts) return refused("parts of a matrix are in different formats");
+            facts->largest_power = power;
+        }
+        if (!facts) facts = own;
+        others = others || !own;
+    }
+    if (!facts || element == DType::f32) return {};
+    if (others) return refused("other parts of their matrices are not in four bits");
+    if (columns % 8 != 0) return refused("their columns are no multiple of 8");
+    if (facts->kind == FourBitKind::int4) return int4(*facts, columns, element);
+    if (element == DType::f16) return refused("products of e2m1 are in bf16 alone");
+    Packing packing;
+    packing.form =
+        facts->kind == FourBitKind::mxfp4 ? PackedForm::mxfp4 : PackedForm::nvfp4;
+    if (facts->largest_power > largest_power) return refused("a scale is above 2");
+    return {packing, nullptr};
+}
+
+PackedLayer packed_layer(const Model &model, const Layer &layer, DType element) {
+    const auto fit = [&](const std::vector<const Tensor *> &parts) {
+        return packed_fit(model, parts, element).packing;
+    };
+    PackedLayer packed;
+    if (const Attention *a = layer.attention()) {
+        packed.first = fit({&a->q.values, &a->k.values, &a->v.values});
+        if (padded_head_dim(a->head_dim) == a->head_dim) packed.last = fit({&a->o.values});
+    }
+    if (const FeedForward *f = layer.feed_forward()) {
+        packed.gate_up = fit({&f->gate.values, &f->up.values});
+        packed.down = fit({&f->down.values});
+    }
+    if (const Experts *experts = layer.experts()) {
+        const FeedForward &one = experts->each.front();
+        packed.experts_gate_up = fit({&one.gate.values, &one.up.values});
+        packed.experts_down = fit({&one.down.values});
+    }
+    return packed;
+}
+
+} // namespace batchllm
