@@ -238,8 +238,8 @@ inline std::string named_config(const std::string &name) {
         if (name == model.name) return config;
         for (const auto &quantized : kQuantized) {
             if (name != std::string(model.name) + quantized.ending) continue;
-            return config.substr(0, config.rfind('}')) +
-                   ", \"quantization_config\": " + quantized.config + "}";
+            return config.substr(0, config.rfind('}')) + ", \"quantization_config\": " +
+                   quantized.config + "}";
         }
     }
     return "";

@@ -16,7 +16,7 @@ namespace batchllm::cuda {
 struct ExpertForm {
     DType element;
     Scaling scaling = Scaling::none;
-    bool own = false;                    // elements and scales of the checkpoint
+    bool own = false; // elements and scales of the checkpoint
     std::optional<Packing> packing = {}; // then nothing else counts; nvfp4's factors are scales
 
     // Of all experts.

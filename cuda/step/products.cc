@@ -25,12 +25,8 @@ TuningKey key_of(const StepProduct &p, int64_t rows, DType element) {
     const Packing &packing = *p.w.packing;
     const int32_t kind = 64 | static_cast<int32_t>(packing.form) << 3 | (packing.split ? 4 : 0) |
                          (packing.turns ? 2 : 0) | (element == DType::f16 ? 1 : 0);
-    return {coarse_rows(padded_rows(rows)),
-            p.w.rows,
-            p.w.columns,
-            kind,
-            static_cast<int32_t>(p.y_type),
-            p.accumulate ? 1 : 0};
+    return {coarse_rows(padded_rows(rows)), p.w.rows, p.w.columns, kind,
+            static_cast<int32_t>(p.y_type), p.accumulate ? 1 : 0};
 }
 
 } // namespace
@@ -83,10 +79,15 @@ Status Products::run_packed(const StepProduct &p, int64_t rows, int32_t splits,
 }
 
 Result<Matrix> Products::expand(const Matrix &w, cudaStream_t stream) const {
-    const ExpandArguments arguments{
-        shape_of(w), element_,           static_cast<const std::byte *>(w.data),
-        1,           w.packing->factors, element_,
-        false,       w.packing->turns,   expanded_};
+    const ExpandArguments arguments{shape_of(w),
+                                    element_,
+                                    static_cast<const std::byte *>(w.data),
+                                    1,
+                                    w.packing->factors,
+                                    element_,
+                                    false,
+                                    w.packing->turns,
+                                    expanded_};
     RETURN_IF_CUDA(launch_expand(arguments, stream));
     return Matrix{expanded_, w.rows, w.columns};
 }
@@ -103,8 +104,8 @@ Result<int32_t> Products::fastest(const StepProduct &p, int64_t rows, cudaStream
     StepProduct own = p;
     own.y = linear_.scratch();
     const PackedShape shape = shape_of(p.w);
-    const int64_t tiles =
-        (p.w.rows + kFourBitTile - 1) / kFourBitTile * ((rows + kTileRows - 1) / kTileRows);
+    const int64_t tiles = (p.w.rows + kFourBitTile - 1) / kFourBitTile *
+                          ((rows + kTileRows - 1) / kTileRows);
     float shortest = 0;
     int32_t best = 1;
     for (int32_t splits = 1; splits <= kMostSplits + 1; ++splits) {

@@ -96,7 +96,8 @@ struct PackedRows {
 };
 
 PackSource source_of(const PackedRows &at, PackedForm form, const std::byte *raw, int64_t columns,
-                     int64_t group_columns, const PackedPlace &place, int64_t row, int64_t rows) {
+                     int64_t group_columns, const PackedPlace &place, int64_t row,
+                     int64_t rows) {
     const auto *bytes = reinterpret_cast<const uint8_t *>(raw);
     const bool int4 = is_int4(form);
     return {bytes,
@@ -153,7 +154,8 @@ Status Sender::send_packed(const Tensor &tensor, const PackTarget &target,
         RETURN_IF_CUDA(cudaMemcpyAsync(raw, pinned, static_cast<size_t>(at.bytes),
                                        cudaMemcpyHostToDevice, stream_));
         RETURN_IF_CUDA(launch_pack(
-            target, source_of(at, form, raw, tensor.columns, from.group_columns, place, row, rows),
+            target,
+            source_of(at, form, raw, tensor.columns, from.group_columns, place, row, rows),
             stream_));
         RETURN_IF_CUDA(cudaEventRecord(free_[side], stream_));
     }
@@ -185,7 +187,7 @@ Status Sender::make_packed(int64_t rows, int64_t columns, const PackTarget &targ
     // Codes deviate by 4.6 in int4, by 2.8 in e2m1.
     std::vector<float> floats(static_cast<size_t>(is_int4(form) ? at.rows * groups : 0), 0.0044F);
     std::vector<uint8_t> bytes(static_cast<size_t>(at.bytes - code_bytes),
-                               is_int4(form)               ? 8
+                               is_int4(form)                ? 8
                                : form == PackedForm::mxfp4 ? 120
                                                            : 0x38);
     if (!floats.empty()) std::memcpy(bytes.data(), floats.data(), floats.size() * 4);

@@ -9,8 +9,8 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "device/device.h"
-#include "four_bits/pack.h"
 #include "model/model.h"
+#include "four_bits/pack.h"
 #include "step/matrix_form.h"
 
 namespace batchllm::cuda {

@@ -247,8 +247,9 @@ class Loader {
     }
 
     // How a matrix stays in four bits; what does not is counted.
-    template <typename Source> std::optional<Packing>
-    packing_of(const Source &source, DeviceWeights *all, bool has_ending = true) const {
+    template <typename Source>
+    std::optional<Packing> packing_of(const Source &source, DeviceWeights *all,
+                                      bool has_ending = true) const {
         if (options_.quantize != Quantize::stored) return std::nullopt;
         PackedFit fit = packed_fit(model_, source, element_);
         if (fit.packing && !has_ending) {
@@ -424,9 +425,9 @@ class Loader {
             const Tensor &tensor = *part.first;
             if (!tensor) continue;
             const PackedPlace place = packed_place(source, part, packing.turns);
-            RETURN_IF_ERROR(
-                random_ ? sender_.make_packed(tensor.rows, source.columns, target, place, stream_)
-                        : sender_.send_packed(tensor, target, place));
+            RETURN_IF_ERROR(random_ ? sender_.make_packed(tensor.rows, source.columns, target,
+                                                          place, stream_)
+                                    : sender_.send_packed(tensor, target, place));
         }
         return {};
     }

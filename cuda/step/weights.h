@@ -120,8 +120,8 @@ struct DeviceWeights {
 enum class Quantize : uint8_t {
     none,   // no matrix
     stored, // those that the checkpoint has so, with its own scales
-    fp8, // in e4m3 those that it has so, and those that it has in four bits; of a checkpoint that is not quantised, all:
-         // with a scale a row
+    fp8,    // in e4m3 those that it has so, and those that it has in four bits; of a checkpoint that is not quantised, all:
+            // with a scale a row
 };
 
 struct LoadOptions {
