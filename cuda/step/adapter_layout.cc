@@ -85,11 +85,14 @@ AdaptedProduct last_of(const Mixer &mixer, int64_t hidden) {
         mixer);
 }
 
-// Whether the launches take it: columns of y begin at multiples of 8, also those of each part.
+// Whether the launches take it: parts follow one another, and begin at columns of y that are multiples of 8.
 bool has_launches(const AdaptedProduct &p) {
-    return p.parts.size() <= kAdapterParts &&
-           std::all_of(p.parts.begin(), p.parts.end(),
-                       [](const AdaptedPart &part) { return part.first % 8 == 0; });
+    int32_t end = 0;
+    for (const AdaptedPart &part : p.parts) {
+        if (part.first != end || end % 8 != 0) return false;
+        end += part.rows;
+    }
+    return p.parts.size() <= kAdapterParts;
 }
 
 } // namespace
