@@ -17,9 +17,12 @@ constexpr DeviceNorm kNoNorm;
 } // namespace
 
 // In reproducible steps products are cuBLASLt's alone, whatever the number of rows is. What is in e4m3 is faster with two
-// launches (docs/lab/engine.md).
-bool Feeds::in_one_product(const DeviceLayer &w, const FeedForward &f, int64_t rows) const {
-    return parts_.options.has_gated_products() && rows >= least_gated_tokens &&
+// launches (docs/lab/engine.md). What adapters add costs less in one product.
+bool Feeds::in_one_product(const DeviceLayer &w, const FeedForward &f, int64_t rows,
+                           bool adapted) const {
+    constexpr int64_t least_adapted = 256; // tokens
+    return parts_.options.has_gated_products() &&
+           rows >= (adapted ? least_adapted : least_gated_tokens) &&
            w.gate_up.scaling == Scaling::none && w.down.scaling == Scaling::none &&
            takes_gated(parts_.element(), f);
 }
@@ -47,7 +50,7 @@ Status Feeds::activate(size_t index, const FeedForward &f, const Input &x, const
         }
         ASSIGN_OR_RETURN(gate_up, products_.expand(w.gate_up, stream));
     }
-    if (!gate_up.packing && in_one_product(w, f, rows)) {
+    if (!gate_up.packing && in_one_product(w, f, rows, adapted)) {
         GatedArguments product{parts_.element(),
                                f.activation,
                                x.data,
