@@ -1,5 +1,6 @@
 // Adapters' products (cuda/adapters) beside the base's: microseconds of shrink and expand for each product of a layer, the
-// rate of the bytes that they move (x, y, A, B and t once), and cuBLASLt's product in bf16.
+// rate of the bytes that they move (x, y, A, B and t once), and cuBLASLt's product in bf16. Then the product that adds them in
+// its epilogue (of gate and up with the activation).
 //
 //     adapters                             Mistral-7B's layer: steps of many kinds
 //     adapters --rows 4096 --adapters 2 --rank 16 --seconds 0.1
@@ -13,6 +14,7 @@
 #include "adapters/adapters.h"
 #include "adapters/work.h"
 #include "device_arrays.h"
+#include "gated/gated.h"
 #include "linear/linear.h"
 
 using namespace batchllm;
@@ -41,6 +43,7 @@ const Product kProducts[] = {{"qkv", 4096, {4096, 1024, 1024}, false},
                              {"down", 14336, {4096}, true}};
 
 int sms = 1;
+bool hopper = false;
 double seconds = 0.05;
 
 DeviceMemory room(int64_t bytes) { return require(DeviceMemory::create(bytes, "a buffer")); }
@@ -116,22 +119,36 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
         require(linear->run(matrix, x.data(), s.rows, y.data(), DType::bf16, p.adds, nullptr,
                             p.adds ? 1e-6F : 1));
     });
+    // Instead of base and expand; gate and up with the activation.
+    double with = 0;
+    if (hopper && s.rows >= 256) {
+        const DeviceMemory out = room(padded_rows(s.rows) * width * 2);
+        const SummedArguments summed{DType::bf16, x.data(), w.data(), y.data(), s.rows,
+                                     p.columns,   width,    p.adds,   1e-6F,    &a};
+        GatedArguments gated{DType::bf16, Activation::silu, x.data(),  w.data(), out.data(),
+                             s.rows,      p.columns,        width / 2, &a};
+        with = time_of([&] {
+            require(parts == 2 ? launch_gated_sm90(gated, sms, nullptr)
+                               : launch_summed_sm90(summed, sms, nullptr));
+        });
+    }
     const double t_bytes = 4.0 * ranges * s.rows * ranks;
     const double of_shrink =
         2.0 * s.rows * p.columns + 2.0 * static_cast<double>(of_a) * s.adapters + t_bytes;
     const double of_expand =
         4.0 * s.rows * width + 2.0 * static_cast<double>(of_b) * s.adapters + t_bytes;
-    std::printf("  %-8s | %8.1f %5.2f | %8.1f %5.2f | %8.1f | %5.1f\n", p.name, shrink,
+    std::printf("  %-8s | %8.1f %5.2f | %8.1f %5.2f | %8.1f | %5.1f | %8.1f\n", p.name, shrink,
                 of_shrink / shrink * 1e-6, expand, of_expand / expand * 1e-6, base,
-                100 * (shrink + expand) / base);
+                100 * (shrink + expand) / base, with);
     std::fflush(stdout);
     sums[0] += shrink, sums[1] += expand, sums[2] += base;
 }
 
 void time_step(const Step &s, Linear *linear) {
-    std::printf("%d rows, %d adapters of rank %d\n"
-                "  product  | shrink us TB/s | expand us TB/s  | base us  | %% more\n",
-                s.rows, s.adapters, s.rank);
+    std::printf(
+        "%d rows, %d adapters of rank %d\n"
+        "  product  | shrink us TB/s | expand us TB/s  | base us  | %% more | with adapters\n",
+        s.rows, s.adapters, s.rank);
     double sums[3] = {};
     for (const Product &p : kProducts) time_product(p, s, linear, sums);
     std::printf("  layer    | %8.1f       | %8.1f       | %8.1f | %5.1f\n", sums[0], sums[1],
@@ -160,6 +177,7 @@ int main(int count, char **values) {
         return 77;
     }
     sms = properties.multiProcessorCount;
+    hopper = properties.major == 9;
     Linear linear = require(Linear::create(DType::bf16, nullptr, 0, TuningCache()));
     if (own.rows > 0) {
         time_step(own, &linear);

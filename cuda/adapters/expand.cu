@@ -51,13 +51,6 @@ int32_t slices_of(const AdapterArguments &a) {
     return slices;
 }
 
-__device__ __forceinline__ float2 widen(uint32_t pair, __nv_bfloat16) {
-    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&pair));
-}
-__device__ __forceinline__ float2 widen(uint32_t pair, __half) {
-    return __half22float2(*reinterpret_cast<const __half2 *>(&pair));
-}
-
 // Eight columns of y: of two bytes each, or of four.
 template <typename Y> struct Eight {
     static constexpr int kWords = sizeof(Y) / 2;

@@ -20,6 +20,14 @@ MMA_SYNC_8("bf16", __nv_bfloat16)
 MMA_SYNC_8("f16", __half)
 #undef MMA_SYNC_8
 
+// Two elements.
+__device__ __forceinline__ float2 widen(uint32_t pair, __nv_bfloat16) {
+    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&pair));
+}
+__device__ __forceinline__ float2 widen(uint32_t pair, __half) {
+    return __half22float2(*reinterpret_cast<const __half2 *>(&pair));
+}
+
 __device__ __forceinline__ AdapterPart load_part(const AdapterEntry *entry, int part) {
     const int4 words = __ldg(reinterpret_cast<const int4 *>(entry->parts + part));
     return {words.x, words.y, words.z, __int_as_float(words.w)};
@@ -31,13 +39,23 @@ struct AdaptedSums {
     int32_t product;
     const float *t; // [ranges, t_rows, t_stride]
     int32_t t_rows, t_stride, ranges;
+    int32_t first[kAdapterParts + 1]; // columns of y: of the parts, and the end of the last ones
 
     AdaptedSums() = default;
     explicit AdaptedSums(const AdapterArguments *a)
         : entries(a == nullptr ? nullptr : a->work.entries), product(a == nullptr ? 0 : a->product),
           t(a == nullptr ? nullptr : a->t), t_rows(a == nullptr ? 0 : a->t_rows),
           t_stride(a == nullptr ? 0 : a->t_stride),
-          ranges(a == nullptr ? 0 : adapter_ranges(a->columns)) {}
+          ranges(a == nullptr ? 0 : adapter_ranges(a->columns)) {
+        for (int32_t p = 0; p <= kAdapterParts; ++p) {
+            first[p] = a == nullptr ? 0 : a->first[p < a->parts ? p : a->parts];
+        }
+    }
+    __device__ int part_of(int32_t column) const {
+        int part = 0;
+        while (column >= first[part + 1]) ++part;
+        return part;
+    }
 };
 
 // Four columns of t, scaled and rounded to T; zeros if the row is not `there`.

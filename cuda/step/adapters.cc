@@ -287,11 +287,4 @@ Result<AdapterArguments> StepAdapters::shrink(const Addition &addition, const St
     return a;
 }
 
-Status StepAdapters::add(const Addition &addition, const StepInput &input,
-                         cudaStream_t stream) const {
-    if (!changes(addition.place)) return {};
-    ASSIGN_OR_RETURN(const AdapterArguments a, shrink(addition, input, stream));
-    return check_cuda(launch_adapter_expand(a, sms_, stream), "adapters");
-}
-
 } // namespace batchllm::cuda

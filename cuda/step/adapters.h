@@ -94,10 +94,12 @@ class StepAdapters {
         DType y_type;
         float alpha;
     };
-    Status add(const Addition &addition, const StepInput &input, cudaStream_t stream) const;
-    // Its first half, for a launch that adds the second to y itself.
+    // In two launches; others may make the second their own.
     Result<AdapterArguments> shrink(const Addition &addition, const StepInput &input,
                                     cudaStream_t stream) const;
+    Status expand(const AdapterArguments &shrunk, cudaStream_t stream) const {
+        return check_cuda(launch_adapter_expand(shrunk, sms_, stream), "adapters");
+    }
 
   private:
     struct Slot {

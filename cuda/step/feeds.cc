@@ -8,6 +8,7 @@
 #include "elementwise/layer_inputs.h"
 #include "elementwise/quantize.h"
 #include "gated/gated.h"
+#include "step/adapted_product.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -70,10 +71,9 @@ Status Feeds::activate(size_t index, const FeedForward &f, const Input &x, const
         RETURN_IF_CUDA(launch_gated_sm90(product, parts_.options.attention.sms, stream));
         return parts_.profile.mark(Part::gate_up, stream);
     }
-    RETURN_IF_ERROR(
-        products_.run({gate_up, x, buffers.gate_up.data(), parts_.element(), false}, rows, stream));
-    RETURN_IF_ERROR(
-        adapt(place, x, w.gate_up.scaling, of, buffers.gate_up.data(), parts_.element(), stream));
+    RETURN_IF_ERROR(run_adapted(parts_, &products_,
+                                {gate_up, x, buffers.gate_up.data(), parts_.element(), false},
+                                place, rows, of.wanted != nullptr, stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::gate_up, stream));
     const ActivationArguments activation{
         parts_.element(),           f.activation,   bool(f.gate),
@@ -89,12 +89,6 @@ Status Feeds::activate(size_t index, const FeedForward &f, const Input &x, const
     return parts_.profile.mark(Part::activation, stream);
 }
 
-Status Feeds::adapt(ProductPlace place, const Input &x, Scaling scaling, const StepRows &rows,
-                    void *y, DType type, cudaStream_t stream) {
-    return parts_.adapters.add({place, x, scaling, rows.count, rows.wanted != nullptr, y, type, 1},
-                               parts_.input, stream);
-}
-
 // Into Activations::delta.
 Status Feeds::shared_expert(size_t index, const FeedForward &f, const Input &x,
                             const StepRows &rows, cudaStream_t stream) {
@@ -105,9 +99,9 @@ Status Feeds::shared_expert(size_t index, const FeedForward &f, const Input &x,
     void *delta = parts_.activations.delta.data();
     RETURN_IF_ERROR(activate(index, f, x, rows, stream));
     const Input activated(parts_.activations.activated.data());
-    RETURN_IF_ERROR(products_.run({w.down, activated, delta, type, false}, rows.count, stream));
-    RETURN_IF_ERROR(
-        adapt({index, LayerProduct::down}, activated, Scaling::none, rows, delta, type, stream));
+    RETURN_IF_ERROR(run_adapted(parts_, &products_, {w.down, activated, delta, type, false},
+                                {index, LayerProduct::down}, rows.count, rows.wanted != nullptr,
+                                stream));
     RETURN_IF_CUDA(launch_add_bias(type, delta, w.down_bias, count, hidden, stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::down, stream));
     if (!w.after_shared) return {};

@@ -28,9 +28,6 @@ class Feeds {
                     cudaStream_t stream);
     Status shared_expert(size_t layer, const FeedForward &f, const Input &x, const StepRows &rows,
                          cudaStream_t stream);
-    // What adapters add to gate and up's product, or to down's.
-    Status adapt(ProductPlace place, const Input &x, Scaling scaling, const StepRows &rows, void *y,
-                 DType type, cudaStream_t stream);
     Status route(const DeviceLayer &w, const Experts &experts, const Input &x, int64_t rows,
                  cudaStream_t stream);
     Status add_layer_input(size_t layer, const StepRows &rows, cudaStream_t stream);

@@ -6,6 +6,7 @@
 #include "elementwise/elementwise.h"
 #include "elementwise/quantize.h"
 #include "elementwise/rope.h"
+#include "step/adapted_product.h"
 
 namespace batchllm::cuda {
 
@@ -36,18 +37,9 @@ Status Mixers::mix(size_t index, cudaStream_t stream) {
 Status Mixers::project(size_t index, cudaStream_t stream) {
     const DeviceLayer &w = parts_.layer(index);
     const Input x = residual_.normed(w.before_attention, w.qkv.scaling, parts_.all_rows());
-    RETURN_IF_ERROR(
-        products_.run({w.qkv, x, parts_.activations.qkv.data(), parts_.element(), false},
-                      parts_.staged.tokens, stream));
-    RETURN_IF_ERROR(parts_.adapters.add({{index, LayerProduct::first},
-                                         x,
-                                         w.qkv.scaling,
-                                         parts_.staged.tokens,
-                                         false,
-                                         parts_.activations.qkv.data(),
-                                         parts_.element(),
-                                         1},
-                                        parts_.input, stream));
+    RETURN_IF_ERROR(run_adapted(parts_, &products_,
+                                {w.qkv, x, parts_.activations.qkv.data(), parts_.element(), false},
+                                {index, LayerProduct::first}, parts_.staged.tokens, false, stream));
     return parts_.profile.mark(Part::qkv, stream);
 }
 

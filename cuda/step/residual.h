@@ -60,9 +60,8 @@ class ResidualStream {
     RowScales scales_of(const DeviceMemory &memory, Scaling scaling, int64_t rows) const;
 
   private:
-    // What adapters add to the ending's product.
-    Status adapt(const Ending &ending, const StepRows &rows, void *y, float alpha,
-                 cudaStream_t stream);
+    Status run(const Ending &ending, const StepProduct &product, const StepRows &rows,
+               cudaStream_t stream);
     // Where there is no norm, and the types are the same, what it passes on is the residual stream itself.
     bool copies_nothing(const DeviceNorm &norm, Scaling scaling) const {
         return !norm && parts_.options.residual == parts_.options.element &&
