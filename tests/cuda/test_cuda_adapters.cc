@@ -251,18 +251,18 @@ struct Job {
         check(launch_adapter_shrink(a, sms, nullptr));
         if (gated) {
             const int32_t width = s.width() / 2;
-            const Array w(std::vector<float>(size_t(s.width()) * size_t(s.columns)), s.element);
+            const Array zeros(std::vector<float>(size_t(s.width()) * size_t(s.columns)), s.element);
             const Array out(int64_t{rows()} * width, s.element);
-            GatedArguments product{s.element,  Activation::silu, a.x,       w.data(),
+            GatedArguments product{s.element,  Activation::silu, a.x,       zeros.data(),
                                    out.data(), rows(),           s.columns, width};
             product.adapters = &a;
             check(launch_gated_sm90(product, sms, nullptr));
             return out.read();
         }
         if (w != nullptr) {
-            const Array there(*w, s.element);
-            const SummedArguments product{s.element, a.x,       there.data(), y.data(), rows(),
-                                          s.columns, s.width(), add,          s.alpha,  &a};
+            const Array of_w(*w, s.element);
+            const SummedArguments product{s.element, a.x,       of_w.data(), y.data(), rows(),
+                                          s.columns, s.width(), add,         s.alpha,  &a};
             assert_true(takes_summed(product));
             check(launch_summed_sm90(product, sms, nullptr));
             return y.read();
