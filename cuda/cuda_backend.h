@@ -33,6 +33,13 @@ class CudaBackend final : public Backend {
     Status collect(BatchOutput *output) override;
     bool ready() const override;
     bool feeds(const SampleInput &input) const override;
+    Result<int64_t> adapter_bytes(const Adapter &adapter) const override {
+        return forward_->parts().adapters.bytes(adapter);
+    }
+    Result<std::shared_ptr<const PackedAdapter>>
+    pack_adapter(std::shared_ptr<const Adapter> adapter) const override;
+    Status load_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> packed) override;
+    void unload_adapter(int32_t slot) override;
     double last_run_seconds() const override { return last_run_seconds_; } // on the device
     double last_wait_seconds() const override { return last_wait_seconds_; }
 
@@ -51,6 +58,7 @@ class CudaBackend final : public Backend {
     CudaBackend() = default;
     Status take_memory(const BackendOptions &options, int64_t state_slots);
     Status take_pages();
+    Status take_adapter_room(int64_t wanted);
     Status forward_checked(const TokenBatch &batch, Slot *slot);
     Status sample_checked(std::span<const TokenMask> masks);
     Status collect_checked(BatchOutput *output);
