@@ -93,13 +93,13 @@ class RowEngine:
         self._metrics = metrics
         self._engine = Engine(model, **options)
         self._labels = self._engine.labels
-        self._task = Task(rows.task, **task).params(rows.params)
         self._lock = threading.Lock()
         self._running: dict[int, _Row] = {}
         self._processed = self._cut_off = 0
         self._refusals: dict[int, tuple[SamplingParams, Optional[str]]] = {}
         if (refused := self._refusal(rows.params)) is not None:
             raise InvalidArgumentError(refused.partition(": ")[2], native.BATCHLLM_ERROR_INVALID_ARGUMENT)
+        self._task = Task(rows.task, **task).params(self._engine, rows.params)
 
     def __call__(self, block: Any) -> Iterator[Any]:
         ahead = self._windows(block)

@@ -248,7 +248,7 @@ class Transform(unittest.TestCase):
         self.assertTrue(found[2]["error"].startswith("ROW_ADAPTER: there is no adapter 'missing'"), found[2])
         with self.assertRaisesRegex(Exception, "there is no adapter 'nobody'"):
             batchllm.ray.transform(rows, base, params=SamplingParams(adapter="nobody"), **given).take_all()
-        with self.assertRaisesRegex(ValueError, "only rows that generate"):
+        with self.assertRaisesRegex(ValueError, "only for rows that generate"):
             batchllm.ray.transform(rows, base, adapter_column="who", task="embed", **given)
 
     def test_rows_are_scored_embedded_and_sampled(self):
