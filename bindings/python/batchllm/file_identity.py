@@ -54,6 +54,8 @@ def identity_of(
     }
     if wanted.parsed:
         found["parsed"] = True
+    if wanted.params.adapter is not None:
+        found["content of the adapter"] = engine._adapters.identity(wanted.params.adapter)
     if is_remote(source):
         found["input"] = _hash(source, options)
     for field in dataclasses.fields(wanted.params):
