@@ -329,7 +329,10 @@ final class EngineTest {
             Check.equal(20, groups.size());
             Check.equal(20L, groups.prefixTokens(3));
             Check.equal(0L, groups.commonPrefixTokens(3));
-            Check.equal(new long[] {30, 31, 32, 33, 34, 35, 36, 37, 38, 39}, groups.rows(3));
+            long[] together = groups.rows(3);  // a block of ten; which one is the order's
+            Check.equal(0L, together[0] % 10);
+            for (int i = 0; i < 10; ++i) Check.equal(together[0] + i, together[i]);
+            Check.equal(10, together.length);
             plan.save(file);
         }
         try (Plan loaded = Plan.load(file);

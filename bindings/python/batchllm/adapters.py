@@ -22,7 +22,7 @@ class Adapters:
 
     def load(self, engine: native.batchllm_engine, name: str, path: Directory) -> None:
         self._loaded[name] = native.batchllm_adapter_open(engine, name, os.fspath(path))
-        self._paths[name] = os.fspath(path)
+        self._paths[name] = os.path.abspath(path)
 
     def identity(self, name: str) -> str:
         """What identifies the content of an adapter."""

@@ -62,6 +62,10 @@ def identity_of(
         value = getattr(wanted.params, field.name)
         if field.name == "json_schema" and value is not None:
             value = schema_of(value)  # a class may have changed without changing its name
+        if field.name == "adapter":
+            if value is None:
+                continue
+            value = f"{value}: {engine._adapters.identity(value)}"
         found["samples of a row" if field.name == "samples" else field.name] = value
     return {"input": None if is_remote(source) else source, "model": engine.model_dir, "parts": found}
 
