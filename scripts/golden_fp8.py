@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 MOST = 448.0  # the largest e4m3 number
-LINEAR = re.compile(r"(_proj|\.w[123])\.weight$")
+LINEAR = re.compile(r"(_proj|_proj_with_mqa|\.w[123])\.weight$")
 
 
 def compressed(strategy, activations, ignore, **more):
@@ -59,6 +59,9 @@ FP8 = {
         config=dict(activation_scheme="dynamic", fmt="e4m3", quant_method="fp8",
                     modules_to_not_convert=["lm_head", "model.layers.0.input_layernorm"],
                     weight_block_size=[128, 128])),
+    "deepseek_v3_block_fp8": dict(
+        kind="block", scale="weight_scale_inv", type=torch.float32, shape=None, left="lm_head",
+        config=dict(activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", weight_block_size=[128, 128])),
     "phi3_block_fp8": dict(
         kind="block", scale="weight_scale_inv", type=torch.bfloat16, shape=None, left="lm_head",
         config=dict(activation_scheme="dynamic", quant_method="fp8", weight_block_size=[48, 80])),

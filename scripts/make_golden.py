@@ -47,6 +47,8 @@ GPT_OSS = dict(
 GRANITE = dict(SMALL, tie_word_embeddings=True, attention_multiplier=0.11, embedding_multiplier=9.0,
                residual_multiplier=0.6, logits_scaling=0.4)
 
+LATENT = dict(SMALL, num_key_value_heads=4, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=24)
+
 # With vision_config and token ids beside it.
 GEMMA4_MOE = dict(
     SMALL, intermediate_size=48, head_dim=16, global_head_dim=24, sliding_window=24, attention_k_eq_v=True,
@@ -417,6 +419,32 @@ MODELS = {
         SMALL, num_hidden_layers=4, head_dim=24, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
         num_shared_experts=1, num_dense_layers=1, route_scale=1.6, global_attn_every_n_layers=2,
         sliding_window=20, mup_enabled=True), [298, 299], None),
+    # Latent attention.
+    "deepseek_v2_lite_bf16": ("deepseek_v2", "bfloat16", "type", dict(
+        LATENT, q_lora_rank=None, n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size=24,
+        n_shared_experts=2, first_k_dense_replace=1, rope_parameters=dict(
+            rope_type="yarn", rope_theta=10000.0, factor=8.0, beta_fast=32.0, beta_slow=1.0, mscale=0.707,
+            mscale_all_dim=0.707, original_max_position_embeddings=64)), 299, None),
+    "deepseek_v2_bf16": ("deepseek_v2", "bfloat16", "new", dict(
+        LATENT, q_lora_rank=40, kv_lora_rank=40, attention_bias=True, n_routed_experts=8, num_experts_per_tok=3,
+        topk_method="group_limited_greedy", n_group=4, topk_group=2, moe_intermediate_size=32, n_shared_experts=1,
+        routed_scaling_factor=1.6), [298, 299], None),
+    "deepseek_v3_bf16": ("deepseek_v3", "bfloat16", "hub", dict(
+        LATENT, num_hidden_layers=3, q_lora_rank=48, v_head_dim=16, n_routed_experts=8, n_group=4, topk_group=2,
+        num_experts_per_tok=3, moe_intermediate_size=32, n_shared_experts=1, first_k_dense_replace=1,
+        rope_parameters=dict(
+            rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+            mscale_all_dim=1.0, original_max_position_embeddings=64)), 299, None),
+    "deepseek_v3_block_fp8": ("deepseek_v3", "bfloat16", "type", dict(
+        LATENT, q_lora_rank=48, n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2,
+        moe_intermediate_size=40, n_shared_experts=1, first_k_dense_replace=1), 299, None),
+    "glm4_moe_lite_bf16": ("glm4_moe_lite", "bfloat16", "new", dict(
+        LATENT, q_lora_rank=32, v_head_dim=32, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=32,
+        routed_scaling_factor=1.4), [298, 299], None),
+    # With the latents of the published models, for which CUDA has kernels.
+    "deepseek_v3_wide_bf16": ("deepseek_v3", "bfloat16", "type", dict(
+        LATENT, num_attention_heads=2, num_key_value_heads=2, q_lora_rank=64, kv_lora_rank=512, qk_rope_head_dim=64,
+        qk_nope_head_dim=32, v_head_dim=32, first_k_dense_replace=2), 298, None),
 }
 
 
@@ -641,6 +669,10 @@ def add_unread_tensors(model, path):
     if model.config.model_type.startswith((*HYBRIDS, "nemotron_h")):
         tensors = load_file(path)
         tensors["mtp.fc.weight"] = torch.ones(2)
+        save_file(tensors, path, metadata={"format": "pt"})
+    if model.config.model_type == "deepseek_v3":
+        tensors = load_file(path)
+        tensors[f"model.layers.{text.num_hidden_layers}.eh_proj.weight"] = torch.ones(2)
         save_file(tensors, path, metadata={"format": "pt"})
     shared = getattr(text, "num_kv_shared_layers", 0)
     if not shared:

@@ -37,9 +37,10 @@ template <int Elements> __device__ void read_node(const PlainAttentionArguments 
         const int at = node.start + key;
         if (at > position || at < low) continue;
         const int64_t page = a.pages[node.page_begin + key / kPageKeys];
-        const float *block = a.kv + ((page * a.kv_heads + kv_head) * 2) * kPageKeys * a.head_dim;
-        const float *k = block + key % kPageKeys * a.head_dim;
-        const float *v = k + kPageKeys * a.head_dim;
+        const bool latent = a.latent_dim > 0;
+        const int64_t blocks = (page * a.kv_heads + kv_head) * (latent ? 1 : 2);
+        const float *k = a.kv + (blocks * kPageKeys + key % kPageKeys) * a.head_dim;
+        const float *v = latent ? k : k + kPageKeys * a.head_dim;
         float dot = 0;
         for (int i = 0; i < Elements; ++i) {
             const int e = lane + 32 * i;
@@ -98,8 +99,9 @@ template <int Elements> __global__ void plain_attention(PlainAttentionArguments 
         scale[w] = maxima[w] == -INFINITY ? 0.0f : expf(maxima[w] - all);
         whole += scale[w] * totals[w];
     }
-    float *out = a.out + (int64_t{token} * a.heads + head) * a.head_dim;
-    for (int e = threadIdx.x; e < a.head_dim; e += blockDim.x) {
+    const int value_dim = a.latent_dim > 0 ? a.latent_dim : a.head_dim;
+    float *out = a.out + (int64_t{token} * a.heads + head) * value_dim;
+    for (int e = threadIdx.x; e < value_dim; e += blockDim.x) {
         float merged = 0;
         for (int w = 0; w < kWarps; ++w) merged += scale[w] * sums[w][e];
         out[e] = merged / whole;
@@ -114,6 +116,8 @@ cudaError_t launch_plain_attention(const PlainAttentionArguments &a, cudaStream_
     const dim3 grid(static_cast<unsigned>(a.tokens), static_cast<unsigned>(a.heads));
     if (a.head_dim <= 256) {
         plain_attention<8><<<grid, kWarps * 32, 0, stream>>>(a);
+    } else if (a.head_dim > 512) {
+        plain_attention<kMostPlainHeadDim / 32><<<grid, kWarps * 32, 0, stream>>>(a);
     } else {
         plain_attention<16><<<grid, kWarps * 32, 0, stream>>>(a);
     }

@@ -10,7 +10,7 @@
 
 namespace batchllm::cuda {
 
-inline constexpr int kMostPlainHeadDim = 512;
+inline constexpr int kMostPlainHeadDim = 576;
 
 struct PlainAttentionArguments {
     int32_t tokens, heads, kv_heads, head_dim; // head_dim: at most kMostPlainHeadDim
@@ -26,6 +26,9 @@ struct PlainAttentionArguments {
     const int32_t *positions; // [tokens]
     float softcap;            // as in AttentionArguments
     const float *sinks;       // as in AttentionArguments
+    // Latents: the values are the first so many elements of the keys, pages are [page][64][head_dim], out [tokens, heads *
+    // latent_dim]. 0: not so.
+    int32_t latent_dim = 0;
     bool by_position = false; // keys are added in the order of positions, independent of nodes
 };
 

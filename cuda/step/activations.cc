@@ -12,6 +12,13 @@ Status Activations::allocate(const StepBuffers &of) {
     ASSIGN_OR_RETURN(normed_whole, zeroed_memory(of[StepBuffer::normed_whole], what));
     ASSIGN_OR_RETURN(qkv, zeroed_memory(of[StepBuffer::first], what));
     ASSIGN_OR_RETURN(attended, zeroed_memory(of[StepBuffer::attended], what));
+    for (const auto &[memory, buffer] :
+         {std::pair(&latent_normed, StepBuffer::latent_normed),
+          std::pair(&latent_of_down, StepBuffer::latent_of_down),
+          std::pair(&latent_queries, StepBuffer::latent_queries), // padding stays zero
+          std::pair(&latent_made, StepBuffer::latent_made)}) {
+        ASSIGN_OR_RETURN(*memory, zeroed_memory(of[buffer], what));
+    }
     ASSIGN_OR_RETURN(delta, zeroed_memory(of[StepBuffer::delta], what));
     ASSIGN_OR_RETURN(gate_up, zeroed_memory(of[StepBuffer::gate_up], what));
     ASSIGN_OR_RETURN(activated, zeroed_memory(of[StepBuffer::activated], what));

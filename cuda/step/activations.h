@@ -15,6 +15,7 @@ struct Activations {
     DeviceMemory normed_whole; // the same for routers, where normed is in e4m3 for their experts
     DeviceMemory qkv;          // [rows, qkv.rows], then attended rows in e4m3
     DeviceMemory attended;     // [rows, o.columns]
+    DeviceMemory latent_normed, latent_of_down, latent_queries, latent_made; // as StepBuffer's
     DeviceMemory delta; // [rows, hidden] of the residual's type, where norms stand after a sublayer
     DeviceMemory gate_up;   // [rows, 2 width], or without a gate [rows, width]
     DeviceMemory activated; // [rows, width]

@@ -6,6 +6,7 @@
 
 #include "attention/attention.h"
 #include "attention/worklist_by_position.h"
+#include "latent/latent.h"
 #include "step/weights.h"
 
 namespace batchllm::cuda {
@@ -156,7 +157,7 @@ Status StepAttention::stage_worklist(Shape *shape, StepInput *input, Staging *st
         return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: %d partial rows, room for %lld",
                      list.slots, static_cast<long long>(slots_));
     }
-    if (!options_.fused) split_by_kind(shape);
+    if (!options_.fused && !shape->latent()) split_by_kind(shape);
     RETURN_IF_ERROR(input->stage<AttentionItem>(shape->sections, list.items, staging));
     RETURN_IF_ERROR(input->stage<AttentionRow>(shape->sections + 1, list.rows, staging));
     RETURN_IF_ERROR(input->stage<PartialRange>(shape->sections + 2, list.partials, staging));
@@ -246,6 +247,9 @@ Status StepAttention::launch(size_t layer, const AttentionTensors &tensors, cons
                              cudaStream_t stream) const {
     if (element_ == DType::f32) return launch_plain(layer, tensors, input, stream);
     AttentionArguments a = arguments(layer, tensors, input);
+    if (shape_of(layer).latent()) {
+        return check_cuda(launch_latent_attention(a, options_.sms, stream), "attention");
+    }
     if (options_.fused) {
         return check_cuda(options_.family->launch(a, options_.sms, stream), "attention");
     }
@@ -264,6 +268,12 @@ Status StepAttention::launch(size_t layer, const AttentionTensors &tensors, cons
         RETURN_IF_CUDA(options_.family->launch(a, options_.sms, stream));
     }
     return {};
+}
+
+Status StepAttention::launch_merging(size_t layer, const AttentionTensors &tensors,
+                                     const StepInput &input, cudaStream_t stream) const {
+    return check_cuda(launch_latent_merge(arguments(layer, tensors, input), options_.sms, stream),
+                      "merging attention");
 }
 
 Status StepAttention::launch_plain(size_t layer, const AttentionTensors &tensors,
@@ -286,6 +296,7 @@ Status StepAttention::launch_plain(size_t layer, const AttentionTensors &tensors
                                             input.at<int32_t>(kPositions),
                                             attention_of(layer).softcap,
                                             tensors.sinks,
+                                            shape.latent() ? shape.value_dim : 0,
                                             options_.reproducible};
     return check_cuda(launch_plain_attention(arguments, stream), "attention");
 }

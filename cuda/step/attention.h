@@ -64,6 +64,9 @@ class StepAttention {
     // Device: one launch, of arguments(), which makes them.
     Status launch_widening(size_t layer, const AttentionTensors &tensors, const StepInput &input,
                            cudaStream_t stream) const;
+    // Device: of latents, after launch(): one launch, of arguments().
+    Status launch_merging(size_t layer, const AttentionTensors &tensors, const StepInput &input,
+                          cudaStream_t stream) const;
     // Device: enqueues the layer's attention. Fused, it is one launch, of arguments().
     Status launch(size_t layer, const AttentionTensors &tensors, const StepInput &input,
                   cudaStream_t stream) const;
@@ -92,6 +95,7 @@ class StepAttention {
     int64_t q_stride(size_t layer) const {
         const Shape &shape = shape_of(layer);
         const Attention &a = attention_of(layer);
+        if (shape.latent()) return int64_t{shape.heads} * shape.head_dim;
         const int64_t heads = (a.gated ? 2 : 1) * int64_t{shape.heads};
         return (heads + (a.kv_layer < 0 ? 2 * shape.kv_heads : 0)) * shape.head_dim;
     }

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/gpu/step_buffers.h"
 #include "elementwise/elementwise.h"
+#include "latent/latent.h"
 #include "step/layer_products.h"
 #include "step/supported.h"
 
@@ -13,6 +15,33 @@ namespace {
 constexpr const char *kExpertsInFp8 =
     "of experts only routed ones that are gated by SiLU, have no biases and have sizes that are "
     "multiples of 128 are multiplied in fp8, by kernels of family sm90";
+
+// What is not there for attention over latents.
+Status check_latents(const Model &model, const ForwardOptions &options) {
+    for (const Layer &layer : model.layers) {
+        const Attention *a = layer.attention();
+        if (a == nullptr || !a->latent || options.element == DType::f32) continue;
+        if (options.kv_e4m3) {
+            return error(BATCHLLM_ERROR_UNSUPPORTED,
+                         "cuda backend: kv_type=fp8: latents are kept in 16 bits");
+        }
+        if (options.reproducible) {
+            return error(BATCHLLM_ERROR_UNSUPPORTED,
+                         "cuda backend: reproducible: not for latents but in f32");
+        }
+        int device = 0, shared = 0;
+        RETURN_IF_CUDA(cudaGetDevice(&device));
+        RETURN_IF_CUDA(
+            cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+        const int64_t needed = latent_attention_bytes(padded_key_dim(*a));
+        if (shared >= needed) continue;
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "cuda backend: latents of %d need %lld bytes of shared memory, this device "
+                     "has %d",
+                     a->latent.rank, static_cast<long long>(needed), shared);
+    }
+    return {};
+}
 
 } // namespace
 
@@ -28,6 +57,7 @@ Forward::Forward(const Model &model, const ForwardOptions &options, Products pro
 Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
                                                  const ForwardOptions &options) {
     RETURN_IF_ERROR(check_supported(model));
+    RETURN_IF_ERROR(check_latents(model, options));
     // The products first: they say what can be in e4m3.
     std::string warning;
     ASSIGN_OR_RETURN(Products products,
@@ -42,6 +72,14 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
     forward->products_.set_scratch(gate_up.bytes() > logits.bytes() ? gate_up : logits);
     forward->products_.set_expanded(parts.activations.expanded);
     forward->products_.set_taken(parts.activations.taken);
+    // Steps with adapters of gate and up need these before the activation; in order there is one product alone.
+    for (size_t i = 0; i < parts.weights.layers.size(); ++i) {
+        const Matrix &w = parts.layer(i).gate_up;
+        if (w.packing && w.packing->turns &&
+            (options.reproducible || !forward->products_.can_expand(w))) {
+            parts.adapters.exclude({i, LayerProduct::gate_up});
+        }
+    }
     if (options.reproducible) RETURN_IF_ERROR(prepare_in_order(parts, &forward->products_));
     return forward;
 }
@@ -120,6 +158,7 @@ Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) 
 Status Forward::run(const Staging &staging, cudaStream_t stream) {
     ASSIGN_OR_RETURN(const bool moved, parts_.reserve(stream));
     if (moved) graphs_.clear(); // they know the old addresses
+    RETURN_IF_ERROR(parts_.adapters.wait(stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::begin, stream));
     RETURN_IF_ERROR(parts_.input.fill(staging, stream));
     Graph *graph = captured(stream);
@@ -131,9 +170,9 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
 Graph *Forward::captured(cudaStream_t stream) {
     const StagedStep &step = parts_.staged;
     bool due = false;
-    Graph *graph = graphs_.find(
-        {step.tokens, step.wanted, step.gather, parts_.states.form(), parts_.attention.form()},
-        &due);
+    Graph *graph = graphs_.find({step.tokens, step.wanted, step.gather, parts_.states.form(),
+                                 parts_.attention.form(), parts_.adapters.form()},
+                                &due);
     if (graph != nullptr || !due) return graph;
     // What cannot be captured can still be launched.
     Status captured = graphs_.begin(stream);

@@ -6,6 +6,7 @@
 #include "attention/attention.h"
 #include "backend/gpu/step_buffers.h"
 #include "backend/kv_scales.h"
+#include "latent/latent.h"
 
 namespace batchllm::cuda {
 
@@ -13,8 +14,9 @@ KvPool::KvPool(const Model &model, DType type) : model_(model) {
     std::vector<int64_t> bytes; // [KV groups] of a page in a plane
     for (const KvGroup &group : model_.kv_groups) {
         const Attention &a = *model_.layers[static_cast<size_t>(group.layers[0])].attention();
-        bytes.push_back(kv_page_bytes(a.kv_heads, padded_head_dim(a.head_dim),
-                                      static_cast<int32_t>(dtype_bytes(type))));
+        const auto element = static_cast<int32_t>(dtype_bytes(type));
+        bytes.push_back(a.latent ? latent_page_bytes(padded_key_dim(a), element)
+                                 : kv_page_bytes(a.kv_heads, padded_key_dim(a), element));
         plane_bytes_ = std::lcm(plane_bytes_, bytes.back());
     }
     for (const int64_t of_group : bytes) {

@@ -25,6 +25,12 @@ std::vector<StepProduct> layer_products(const StepParts &parts, Products *produc
     std::vector<StepProduct> all;
     if (described.mixes()) {
         all.push_back({w.qkv, normed, buffers.qkv.data(), element, false});
+        if (const auto *latent = std::get_if<DeviceLatent>(&w.mixer)) {
+            if (latent->q.rows > 0) {
+                all.push_back({latent->q, Input(buffers.latent_normed.data()),
+                               buffers.latent_of_down.data(), element, false});
+            }
+        }
         all.push_back(end(w.o, attended, w.after_attention, scale));
     }
     const Experts *experts = described.experts();

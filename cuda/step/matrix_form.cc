@@ -74,6 +74,12 @@ MixerMatrices::MixerMatrices(const Mixer &mixer, int64_t hidden)
     std::visit(
         Visitor{[](const NoMixer &) {},
                 [&](const Attention &a) {
+                    if (a.latent) {
+                        const Weight &q = a.latent.q_down ? a.latent.q_down : a.q;
+                        first.parts = {{&q.values, 0}, {&a.latent.down.values, q.rows()}};
+                        last.parts = {{&a.o.values, 0}};
+                        return;
+                    }
                     const int64_t padded = padded_head_dim(a.head_dim), q_rows = a.heads * padded;
                     const int64_t kv_rows = a.kv_layer < 0 ? a.kv_heads * padded : 0;
                     queries_.emplace(a.q.values, a.gate.values, a, padded, q_rows + 2 * kv_rows);

@@ -6,6 +6,8 @@
 #include "elementwise/elementwise.h"
 #include "elementwise/quantize.h"
 #include "elementwise/rope.h"
+#include "latent/latent.h"
+#include "step/adapted_product.h"
 
 namespace batchllm::cuda {
 
@@ -20,7 +22,9 @@ Status Mixers::begin(size_t index, cudaStream_t stream) {
     return std::visit(
         Visitor{
             [](const NoMixer &) { return Status(); },
-            [&](const Attention &a) { return keys_and_values(index, a, stream); },
+            [&](const Attention &a) {
+                return a.latent ? latents(index, a, stream) : keys_and_values(index, a, stream);
+            },
             [&](const LinearAttention &) { return recurrent(index, Part::delta, stream); },
             [&](const ShortConvolution &) { return recurrent(index, Part::convolution, stream); }},
         parts_.model.layers[index].mixer);
@@ -36,9 +40,9 @@ Status Mixers::mix(size_t index, cudaStream_t stream) {
 Status Mixers::project(size_t index, cudaStream_t stream) {
     const DeviceLayer &w = parts_.layer(index);
     const Input x = residual_.normed(w.before_attention, w.qkv.scaling, parts_.all_rows());
-    RETURN_IF_ERROR(
-        products_.run({w.qkv, x, parts_.activations.qkv.data(), parts_.element(), false},
-                      parts_.staged.tokens, stream));
+    RETURN_IF_ERROR(run_adapted(parts_, &products_,
+                                {w.qkv, x, parts_.activations.qkv.data(), parts_.element(), false},
+                                {index, LayerProduct::first}, parts_.staged.tokens, false, stream));
     return parts_.profile.mark(Part::qkv, stream);
 }
 
@@ -78,6 +82,59 @@ Status Mixers::keys_and_values(size_t index, const Attention &a, cudaStream_t st
     return parts_.profile.mark(Part::rope, stream);
 }
 
+// Queries, absorbed, and keys of a layer with latents.
+Status Mixers::latents(size_t index, const Attention &a, cudaStream_t stream) {
+    RETURN_IF_ERROR(project(index, stream));
+    const Latent &latent = a.latent;
+    const DeviceLayer &w = parts_.layer(index);
+    const auto &own = std::get<DeviceLatent>(w.mixer);
+    const Activations &buffers = parts_.activations;
+    const DType element = parts_.element();
+    const auto tokens = static_cast<int32_t>(parts_.staged.tokens);
+    const Rope *rope = a.rope >= 0 ? &parts_.model.ropes[static_cast<size_t>(a.rope)] : nullptr;
+    const float2 *angles = rope != nullptr ? parts_.ropes.angles(a.rope) : nullptr;
+    const bool pairs = rope != nullptr && rope->pairs;
+    const int64_t first = latent.q_down ? latent.q_down.rows() : a.q.rows();
+    const int32_t key_dim = padded_key_dim(a);
+    const LatentKeyArguments keys{element,
+                                  buffers.qkv.data(),
+                                  w.qkv_bias,
+                                  static_cast<int32_t>(w.qkv.rows),
+                                  static_cast<int32_t>(first),
+                                  latent.q_down ? static_cast<int32_t>(first) : 0,
+                                  own.q_norm,
+                                  buffers.latent_normed.data(),
+                                  own.norm,
+                                  latent.rank,
+                                  latent.turned,
+                                  angles,
+                                  pairs,
+                                  parts_.kv.slots_of(a, parts_.input),
+                                  parts_.kv.plane_of(a),
+                                  key_dim,
+                                  tokens};
+    RETURN_IF_CUDA(launch_latent_keys(keys, stream));
+    const void *q = buffers.qkv.data();
+    int64_t q_stride = w.qkv.rows;
+    if (latent.q_down) {
+        q = buffers.latent_of_down.data();
+        q_stride = own.q.rows;
+        const Input normed(buffers.latent_normed.data());
+        RETURN_IF_ERROR(products_.run(
+            {own.q, normed, buffers.latent_of_down.data(), element, false}, tokens, stream));
+    }
+    void *queries = buffers.latent_queries.data();
+    RETURN_IF_CUDA(launch_head_products({element, q, q_stride, latent.query_dim(), own.keys,
+                                         queries, int64_t{a.heads} * key_dim, key_dim, tokens,
+                                         a.heads, latent.rank, latent.plain},
+                                        stream));
+    RETURN_IF_CUDA(
+        launch_latent_queries({element, q, q_stride, queries, tokens, a.heads, latent.query_dim(),
+                               latent.turned, key_dim, angles, pairs},
+                              stream));
+    return parts_.profile.mark(Part::rope, stream);
+}
+
 Status Mixers::recurrent(size_t index, Part part, cudaStream_t stream) {
     RETURN_IF_ERROR(project(index, stream));
     const Activations &buffers = parts_.activations;
@@ -89,6 +146,10 @@ Status Mixers::recurrent(size_t index, Part part, cudaStream_t stream) {
 
 AttentionTensors Mixers::tensors(size_t index, const Attention &attention) const {
     const Activations &buffers = parts_.activations;
+    if (attention.latent) {
+        return {buffers.latent_queries.data(), buffers.latent_made.data(),
+                parts_.kv.plane_of(attention)};
+    }
     const auto &own = std::get<DeviceAttention>(parts_.layer(index).mixer);
     const KvPool::Scales scales = parts_.kv.scales_of(index);
     return {buffers.qkv.data(),
@@ -109,6 +170,28 @@ Status Mixers::attend(size_t index, const Attention &attention, cudaStream_t str
     }
     RETURN_IF_ERROR(step.launch(index, of_layer, parts_.input, stream));
     RETURN_IF_ERROR(graphs_.mark(stream));
+    if (attention.latent && parts_.element() != DType::f32) {
+        RETURN_IF_ERROR(step.launch_merging(index, of_layer, parts_.input, stream));
+        RETURN_IF_ERROR(graphs_.mark(stream));
+    }
+    if (attention.latent) {
+        const Latent &latent = attention.latent;
+        const Activations &buffers = parts_.activations;
+        const int32_t value_dim = padded_value_dim(attention);
+        const HeadProductArguments values{parts_.element(),
+                                          buffers.latent_made.data(),
+                                          int64_t{attention.heads} * value_dim,
+                                          value_dim,
+                                          std::get<DeviceLatent>(parts_.layer(index).mixer).values,
+                                          buffers.attended.data(),
+                                          attention.result_size(),
+                                          latent.value_dim,
+                                          static_cast<int32_t>(parts_.staged.tokens),
+                                          attention.heads,
+                                          latent.value_dim,
+                                          latent.rank};
+        RETURN_IF_CUDA(launch_head_products(values, stream));
+    }
     if (attention.gated) {
         const DeviceLayer &w = parts_.layer(index);
         const Activations &buffers = parts_.activations;
@@ -131,7 +214,8 @@ Status Mixers::set_arguments(Graph *graph) const {
         const Attention &attention = *parts_.model.layers[*layer].attention();
         const AttentionArguments arguments =
             parts_.attention.arguments(*layer, tensors(*layer, attention), parts_.input);
-        for (int launches = parts_.attention.widens(*layer) ? 2 : 1; launches > 0; --launches) {
+        const bool two = parts_.attention.widens(*layer) || attention.latent;
+        for (int launches = two ? 2 : 1; launches > 0; --launches) {
             RETURN_IF_ERROR(graph->set_arguments(mark++, &arguments));
         }
     }
@@ -181,7 +265,9 @@ Status Mixers::end(size_t index, const StepRows &rows, cudaStream_t stream) {
                                         described.residual_scale,
                                         next,
                                         ends ? after.scaling : scaling_of_feed(w),
-                                        Part::output};
+                                        Part::output,
+                                        nullptr,
+                                        ProductPlace{index, LayerProduct::last}};
     return residual_.finish(ending, rows, stream);
 }
 

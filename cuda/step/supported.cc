@@ -1,6 +1,7 @@
 #include "step/supported.h"
 
 #include "attention/attention.h"
+#include "backend/gpu/step_buffers.h"
 #include "base/visit.h"
 #include "elementwise/elementwise.h"
 #include "elementwise/norm.h"
@@ -80,7 +81,36 @@ const char *missing(const ShortConvolution &convolution) {
     return nullptr;
 }
 
+const char *missing_of_latents(const Model &model, const Attention &a) {
+    const Latent &latent = a.latent;
+    for (const int64_t size : {int64_t{latent.rank}, int64_t{latent.plain}, int64_t{latent.turned},
+                               int64_t{latent.value_dim}, latent.q_down.rows()}) {
+        if (size % kVector != 0) return "latents with sizes of no multiple of 8";
+    }
+    if (latent.rank > 512 || latent.turned > latent_turned) {
+        return "latents of more than 512, or with a turned part of more than 64";
+    }
+    if (a.heads > kMatrixRows) return "latents with more than 128 heads";
+    if (a.q.bias || a.long_scale != 0 || a.softcap != 0 || a.sinks || a.window != 0) {
+        return "latents with biases of queries, scales by position, caps, sinks or windows";
+    }
+    if (a.rope >= 0 && model.ropes[static_cast<size_t>(a.rope)].dims() != latent.turned) {
+        return "latents of whose turned part only a part turns";
+    }
+    for (const Layer &layer : model.layers) { // padding of their buffers is zeroed once
+        const Attention *other = layer.attention();
+        if (other != nullptr && other->latent &&
+            (other->latent.rank != latent.rank || other->latent.turned != latent.turned)) {
+            return "latents of different sizes";
+        }
+    }
+    const auto plain = [](const Norm &norm) { return norm.kind != NormKind::layer && !norm.bias; };
+    return plain(latent.norm) && plain(latent.q_norm) ? nullptr
+                                                      : "norms of latents other than RMSNorm";
+}
+
 const char *missing(const Model &model, const Attention &a) {
+    if (a.latent) return missing_of_latents(model, a);
     if (a.rope >= 0) {
         const int32_t dims = model.ropes[static_cast<size_t>(a.rope)].dims();
         if (dims > a.head_dim) return "a rope of more than a head";
@@ -130,8 +160,9 @@ Status check_sizes(const Model &model, const Layer &layer, size_t number) {
                      "cuda backend: layer %zu: experts are %d wide: must be a multiple of %d",
                      number, experts->each[0].width, kVector);
     }
-    const bool heads_fit = own == nullptr || (a.head_dim % 2 == 0 && a.head_dim <= kMostHeadDim &&
-                                              a.gqa_ratio() <= kMatrixRows);
+    const bool heads_fit =
+        own == nullptr || a.latent ||
+        (a.head_dim % 2 == 0 && a.head_dim <= kMostHeadDim && a.gqa_ratio() <= kMatrixRows);
     if (width % kVector == 0 && heads_fit && model.hidden % kVector == 0 &&
         model.hidden <= kMostNormed) {
         return {};

@@ -134,6 +134,9 @@ class Loader {
         return std::visit(
             Visitor{[](const NoMixer &) { return Status(); },
                     [&](const Attention &from) {
+                        if (from.latent) {
+                            return latent(layer, from, &to->mixer.emplace<DeviceLatent>(), to);
+                        }
                         return attention(layer, from, &to->mixer.emplace<DeviceAttention>(), to);
                     },
                     [&](const DeltaNet &from) {
@@ -168,6 +171,51 @@ class Loader {
                                heads_as_rows, 0, &to->qkv_bias));
         RETURN_IF_ERROR(vector(from.heads, {{&from.sinks, 0}}, {}, 0, &own->sinks));
         return mixer_bias(layer, from.o, to);
+    }
+
+    Status latent(const Layer &layer, const Attention &from, DeviceLatent *own, DeviceLayer *to) {
+        const Latent &latent = from.latent;
+        const Weight &first = latent.q_down ? latent.q_down : from.q;
+        RETURN_IF_ERROR(vector(first_rows(layer.mixer),
+                               {{&first.bias, 0}, {&latent.down.bias, first.rows()}}, {}, 0,
+                               &to->qkv_bias));
+        RETURN_IF_ERROR(norm(latent.norm, latent.rank, {}, &own->norm));
+        if (latent.q_down) {
+            RETURN_IF_ERROR(norm(latent.q_norm, latent.q_down.rows(), {}, &own->q_norm));
+            RETURN_IF_ERROR(
+                matrix({from.q.rows(), from.q.columns(), {{&from.q.values, 0}}, {}}, &own->q));
+        }
+        RETURN_IF_ERROR(of_heads(from, 0, latent.plain, true, &own->keys));
+        RETURN_IF_ERROR(of_heads(from, latent.plain, latent.value_dim, false, &own->values));
+        return mixer_bias(layer, from.o, to);
+    }
+
+    // Of each head of Latent::up rows [first, first + rows), or those turned into columns.
+    Status of_heads(const Attention &from, int64_t first, int64_t rows, bool turned,
+                    const void **out) {
+        const Latent &latent = from.latent;
+        const int64_t rank = latent.rank, each = rows * rank;
+        const bool reads = base_ != nullptr && !random_;
+        std::vector<float> all(reads ? static_cast<size_t>(from.heads * each) : 0);
+        std::vector<float> head(reads ? static_cast<size_t>(each) : 0);
+        for (int64_t h = 0; reads && h < from.heads; ++h) {
+            const int64_t row = h * (latent.plain + latent.value_dim) + first;
+            read_rows(latent.up.values, row, rows, DType::f32, head.data());
+            for (int64_t r = 0; r < rows; ++r) {
+                for (int64_t c = 0; c < rank; ++c) {
+                    all[static_cast<size_t>(h * each + (turned ? c * rows + r : r * rank + c))] =
+                        head[static_cast<size_t>(r * rank + c)];
+                }
+            }
+        }
+        Tensor whole;
+        whole.rows = from.heads * (turned ? rank : rows);
+        whole.columns = turned ? rows : rank;
+        whole.data = reinterpret_cast<const std::byte *>(all.data());
+        Matrix made;
+        RETURN_IF_ERROR(matrix({whole.rows, whole.columns, {{&whole, 0}}, {}}, &made));
+        *out = made.data;
+        return {};
     }
 
     // normed: numbers in the norm's weight.

@@ -49,6 +49,15 @@ struct DeviceAttention {
     const float *sinks = nullptr; // [heads], or null
 };
 
+// Of attention over latents, beside its matrices: qkv is what queries begin with (Attention::q, or Latent::q_down), then
+// Latent::down, a multiple of 16 rows; o [hidden, heads * value_dim].
+struct DeviceLatent {
+    DeviceNorm q_norm, norm;      // [q_rank], [rank]
+    Matrix q;                     // Attention::q, of q_down's results, or none
+    const void *keys = nullptr;   // [heads][rank, plain]: K^T
+    const void *values = nullptr; // [heads][value_dim, rank]
+};
+
 // Of a delta net or of Mamba-2, beside its matrices: qkv is [LinearAttention::input_rows(), a multiple of 16, hidden], o
 // [hidden, value_heads * value_dim].
 struct DeviceDelta {
@@ -68,7 +77,8 @@ struct DeviceConvolution {
 };
 
 // As Layer::mixer, but for what all of them have.
-using DeviceMixer = std::variant<NoMixer, DeviceAttention, DeviceDelta, DeviceConvolution>;
+using DeviceMixer =
+    std::variant<NoMixer, DeviceAttention, DeviceLatent, DeviceDelta, DeviceConvolution>;
 
 // A layer without a mixer or without a feed-forward has no matrices of it: they have no rows, or no columns.
 struct DeviceLayer {

@@ -394,6 +394,14 @@ class AdapterReader {
             plain.erase(base, std::string_view(".base_layer").size());
         }
         const std::string described = base_name_of(plain);
+        for (const Layer &layer : model_.layers) { // backends split it by heads
+            const Attention *a = layer.attention();
+            if (a == nullptr || !a->latent) continue;
+            if (a->latent.up.values.name != described + ".weight") continue;
+            return error(BATCHLLM_ERROR_UNSUPPORTED,
+                         "%s: tensor %s: adapters of latents' kv_b_proj are not supported",
+                         path_.c_str(), printable(pair.a->name).c_str());
+        }
         if (const Module *module = modules_.find(described)) {
             if (!config_->names_module(plain)) {
                 return refuse(*pair.a, "is of a module that target_modules does not name");

@@ -51,7 +51,13 @@ void visit_mixer(Mixer *mixer, const Visit &visit) {
                            for (Weight *w : {&a.q, &a.k, &a.v, &a.gate, &a.o}) {
                                visit_weight(w, visit);
                            }
-                           for (Norm *n : {&a.q_norm, &a.k_norm, &a.v_norm}) visit_norm(n, visit);
+                           for (Weight *w : {&a.latent.q_down, &a.latent.down, &a.latent.up}) {
+                               visit_weight(w, visit);
+                           }
+                           for (Norm *n : {&a.q_norm, &a.k_norm, &a.v_norm, &a.latent.q_norm,
+                                           &a.latent.norm}) {
+                               visit_norm(n, visit);
+                           }
                            visit(&a.sinks);
                        },
                        [&](DeltaNet &net) { visit_linear_attention(&net, visit); },
@@ -106,6 +112,7 @@ void visit_tensors(Model *model, const Visit &visit) {
 // Layers of one kind can be in one KV group.
 struct LayerKind {
     int32_t window, kv_heads, head_dim;
+    bool latent;
     std::vector<int32_t> layers;
 };
 
@@ -118,10 +125,10 @@ std::vector<LayerKind> kinds_of_layers(const Model &model) {
         const int32_t window = a->window < model.max_positions ? a->window : 0;
         auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const LayerKind &known) {
             return known.window == window && known.kv_heads == a->kv_heads &&
-                   known.head_dim == a->head_dim;
+                   known.head_dim == a->head_dim && known.latent == bool(a->latent);
         });
         if (kind == kinds.end()) {
-            kinds.push_back({window, a->kv_heads, a->head_dim, {}});
+            kinds.push_back({window, a->kv_heads, a->head_dim, bool(a->latent), {}});
             kind = kinds.end() - 1;
         }
         kind->layers.push_back(static_cast<int32_t>(i));

@@ -96,6 +96,26 @@ struct Norm {
     explicit operator bool() const { return kind != NormKind::none; }
 };
 
+// Multi-head latent attention (DeepSeek V2, arXiv 2405.04434) in its absorbed form: attention with one KV head, whose
+// values are the first `rank` elements of its keys. With y = down(x), a token's key is
+//     [norm(y[0, rank)), y[rank, rank + turned) turned]
+// and that is all that it keeps. A head of `up` is [K, V], [plain, rank] and [value_dim, rank]. Its query [plain + turned],
+// of Attention::q, becomes [K^T q's plain part, its other part turned], and its result is V times what attention makes of
+// the values.
+struct Latent {
+    int32_t rank = 0; // 0: none
+    int32_t plain = 0, turned = 0, value_dim = 0;
+    Weight
+        q_down; // [q_rank, hidden], or absent. Attention::q is then of q_norm(q_down(x)), and [.., q_rank]
+    Norm q_norm;
+    Weight down; // [rank + turned, hidden]
+    Norm norm;   // [rank]
+    Weight up;   // [heads * (plain + value_dim), rank], without a bias
+
+    explicit operator bool() const { return rank > 0; }
+    int32_t query_dim() const { return plain + turned; }
+};
+
 struct Attention {
     int32_t heads = 0;
     int32_t kv_heads = 0; // a divisor of heads
@@ -118,7 +138,10 @@ struct Attention {
     // is [heads, 2, head_dim] by hidden, for each head its query, then its gate.
     bool gated = false;
     Weight gate;
-    Norm v_norm;  // per head of the values, [head_dim]
+    Norm v_norm; // per head of the values, [head_dim]
+    // Then kv_heads is 1 and head_dim is rank + turned; q is [heads * query_dim(), ..], o [hidden, heads * value_dim], and of
+    // what is above only window, rope (of the turned part), scale and long_scale count.
+    Latent latent;
     Tensor sinks; // [heads] an extra score per head, with value 0; or absent
 
     // [kv_heads] A backend that stores keys and values in e4m3 divides them by these scales from the checkpoint;
@@ -136,6 +159,12 @@ struct Attention {
     int32_t gqa_ratio() const { return heads / kv_heads; }
     int64_t q_size() const { return int64_t{heads} * head_dim; }
     int64_t kv_size() const { return int64_t{kv_heads} * head_dim; }
+    int64_t kept_size() const {
+        return latent ? kv_size() : 2 * kv_size();
+    }                                                                     // numbers a token keeps
+    int32_t value_dim() const { return latent ? latent.rank : head_dim; } // of attention's values
+    // Columns of o.
+    int64_t result_size() const { return heads * int64_t{latent ? latent.value_dim : head_dim}; }
 };
 
 // Limit for the number of tokens that a stateful convolution sees, including the newest; at least 2.

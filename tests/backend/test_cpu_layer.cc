@@ -81,6 +81,7 @@ void run_kind(const LayerKind &kind) {
 void f32_is_the_reference(void **) {
     for (const LayerKind &kind : layer_kinds()) run_kind(kind);
     for (const LayerKind &kind : cpu_layer_kinds()) run_kind(kind);
+    for (const LayerKind &kind : latent_layer_kinds()) run_kind(kind);
 }
 
 } // namespace

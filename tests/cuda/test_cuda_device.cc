@@ -282,6 +282,9 @@ void what_the_cpu_alone_computes_is_refused_by_name(void **) {
         const Status status = check_supported(kind.make());
         if (!status.ok()) fail_msg("%s: %s", kind.name.c_str(), status.message().c_str());
     }
+    for (const LayerKind &kind : latent_layer_kinds()) {
+        assert_true(check_supported(kind.make()).ok());
+    }
 }
 
 void golden_models_for_cuda_are_supported(void **) {

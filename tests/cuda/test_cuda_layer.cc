@@ -286,7 +286,11 @@ void run_kinds(DType element, DType residual, const char *family, bool graphs, b
     const std::string name = std::string(dtype_name(element)) + ", residual " +
                              dtype_name(residual) + ", " + family +
                              (kv_e4m3 ? ", keys and values in e4m3" : "");
-    for (const LayerKind &kind : layer_kinds()) {
+    std::vector<LayerKind> all = layer_kinds();
+    for (const LayerKind &kind : latent_layer_kinds()) {
+        if (!kv_e4m3) all.push_back(kind);
+    }
+    for (const LayerKind &kind : all) {
         if (kind.name.find(only) == std::string::npos) continue;
         check(check_supported(kind.make()));
         run_kind(kind, {element, residual, found, graphs, kv_e4m3}, name);

@@ -180,11 +180,59 @@ inline void store_in_e4m3(const std::vector<float> &scales, int64_t head_dim, Ro
     }
 }
 
+// In the plain form: each head's keys and values are made of the latents.
+inline Rows latent_attention(const Model &model, const Attention &a, const Rows &x) {
+    const Latent &latent = a.latent;
+    Rows q = product(a.q, latent.q_down ? normalised(latent.q_norm, product(latent.q_down, x)) : x);
+    Rows kept = product(latent.down, x), of_down;
+    const auto turn_part = [&](size_t t, double *part) {
+        if (a.rope >= 0) turn(model.ropes[static_cast<size_t>(a.rope)], t, part);
+    };
+    for (size_t t = 0; t < x.size(); ++t) {
+        normalise(latent.norm, 0, latent.rank, &kept[t]);
+        turn_part(t, kept[t].data() + latent.rank);
+        of_down.emplace_back(kept[t].begin(), kept[t].begin() + latent.rank);
+        for (int64_t h = 0; h < a.heads; ++h) {
+            turn_part(t, q[t].data() + h * latent.query_dim() + latent.plain);
+        }
+    }
+    const Rows up = product(latent.up, of_down);
+    Rows out(x.size());
+    for (size_t t = 0; t < x.size(); ++t) {
+        for (int64_t h = 0; h < a.heads; ++h) {
+            const double *query = q[t].data() + h * latent.query_dim();
+            const auto of_head = [&](size_t j) {
+                return up[j].data() + h * (latent.plain + latent.value_dim);
+            };
+            std::vector<double> scores;
+            double total = 0;
+            for (size_t j = 0; j <= t; ++j) {
+                double score = 0;
+                for (int64_t e = 0; e < latent.plain; ++e) score += query[e] * of_head(j)[e];
+                for (int64_t e = 0; e < latent.turned; ++e) {
+                    score +=
+                        query[latent.plain + e] * kept[j][static_cast<size_t>(latent.rank + e)];
+                }
+                scores.push_back(score * a.scale);
+            }
+            const double most = *std::max_element(scores.begin(), scores.end());
+            for (double &score : scores) total += score = std::exp(score - most);
+            for (int64_t e = 0; e < latent.value_dim; ++e) {
+                double sum = 0;
+                for (size_t j = 0; j <= t; ++j) sum += scores[j] * of_head(j)[latent.plain + e];
+                out[t].push_back(sum / total);
+            }
+        }
+    }
+    return product(a.o, out);
+}
+
 // kept: [layers] those of earlier layers, and then of this one, if it has its own.
 // scales: for keys and values in e4m3, or null.
 inline Rows attention(const Model &model, size_t layer, const Rows &x, const KvScales *scales,
                       std::vector<KeysValues> *kept) {
     const Attention &a = *model.layers[layer].attention();
+    if (a.latent) return latent_attention(model, a, x);
     Rows q = product(a.q, x);
     const Rows gates = a.gate ? product(a.gate, x) : take_gates(a, &q);
     place(model, a, a.q_norm, a.heads, &q);

@@ -22,13 +22,18 @@ PagedAttention::PagedAttention(const Kernels &kernels, const KvPages &pages, Thr
 
 Status PagedAttention::reserve(const CpuWorklist &list, const Attention &layer) {
     const int64_t padded = padded_head_dim(layer.head_dim);
+    const int64_t value_dim = padded_head_dim(layer.value_dim());
     const int64_t element = dtype_bytes(kernels_.element);
     const size_t rows = static_cast<size_t>(list.most_queries * layer.gqa_ratio());
     for (Scratch &scratch : scratch_) {
         RETURN_IF_ERROR(scratch.queries.reserve(static_cast<int64_t>(rows) * padded * element,
                                                 "attention queries"));
-        RETURN_IF_ERROR(
-            scratch.output.reserve(static_cast<int64_t>(rows) * padded * 4, "attention outputs"));
+        RETURN_IF_ERROR(scratch.output.reserve(static_cast<int64_t>(rows) * value_dim * 4,
+                                               "attention outputs"));
+        if (layer.latent) {
+            RETURN_IF_ERROR(
+                scratch.latents.reserve(kPassKeys * value_dim * element, "attention values"));
+        }
         RETURN_IF_ERROR(scratch.scores.reserve(attention_scratch_floats() * 4, "attention scores"));
         if (scratch.maximum.size() < rows) {
             scratch.maximum.resize(rows);
@@ -68,16 +73,14 @@ Status PagedAttention::run(const TokenBatch &batch, const CpuWorklist &list, con
                            std::span<const float> sinks, const void *queries, void *output) {
     RETURN_IF_ERROR(reserve(list, layer));
     sinks_ = sinks;
-    if (zeros_.size() < static_cast<size_t>(padded_head_dim(layer.head_dim))) {
-        zeros_.resize(static_cast<size_t>(padded_head_dim(layer.head_dim)));
-    }
+    const auto value_dim = static_cast<size_t>(padded_head_dim(layer.value_dim()));
+    if (zeros_.size() < value_dim) zeros_.resize(value_dim);
     place_parts(list);
     part_sums_ = list.in_order ? kGroupTokens : 1;
     const size_t parts = list.queries.size() * static_cast<size_t>(layer.heads);
     if (some_merged_) {
         RETURN_IF_ERROR(
-            parts_.reserve(static_cast<int64_t>(parts) * padded_head_dim(layer.head_dim) * 4,
-                           "parts of attention"));
+            parts_.reserve(static_cast<int64_t>(parts * value_dim) * 4, "parts of attention"));
     }
     if (maxima_.size() < parts) {
         maxima_.resize(parts);
@@ -105,8 +108,8 @@ Status PagedAttention::run(const TokenBatch &batch, const CpuWorklist &list, con
 void PagedAttention::merge_parts(const CpuWorklist &list, const Attention &layer,
                                  std::byte *output) {
     constexpr int64_t kRowsOfTask = 8;
-    const int64_t padded = padded_head_dim(layer.head_dim);
-    const int64_t row_bytes = layer.head_dim * dtype_bytes(kernels_.element);
+    const int64_t padded = padded_head_dim(layer.value_dim());
+    const int64_t row_bytes = layer.value_dim() * dtype_bytes(kernels_.element);
     const int64_t merge_tasks = (list.rows + kRowsOfTask - 1) / kRowsOfTask;
     pool_->parallel_for(merge_tasks, [&](int64_t task, int32_t) {
         const int64_t last = std::min<int64_t>(list.rows, (task + 1) * kRowsOfTask);
@@ -147,7 +150,7 @@ void PagedAttention::merge_row(std::span<const float *> outputs, std::span<float
         sums[parts] = 1;
         ++parts;
     }
-    kernels_.merge(parts, outputs.data(), maxima.data(), sums.data(), layer.head_dim, output);
+    kernels_.merge(parts, outputs.data(), maxima.data(), sums.data(), layer.value_dim(), output);
 }
 
 void PagedAttention::run_item(const TokenBatch &batch, const CpuWorklist &list,
@@ -169,6 +172,7 @@ void PagedAttention::run_item(const TokenBatch &batch, const CpuWorklist &list,
     for (int32_t g = item.key_begin / kGroupTokens; g * kGroupTokens < item.key_end; ++g) {
         const int32_t page = pages.page(item.node, g / page_groups);
         scratch->keys[g] = pages_.keys(layer, page, kv_head, g % page_groups);
+        if (layer.latent) continue;
         scratch->values[g] = pages_.values(layer, page, kv_head, g % page_groups);
     }
 
@@ -193,8 +197,10 @@ void PagedAttention::run_item(const TokenBatch &batch, const CpuWorklist &list,
     }
     call.rows = item.query_count * ratio;
     call.head_dim = padded;
+    call.value_dim = padded_head_dim(layer.value_dim());
     call.key_groups = scratch->keys.data();
-    call.value_groups = scratch->values.data();
+    call.value_groups = layer.latent ? nullptr : scratch->values.data();
+    call.values = scratch->latents.data();
     call.key_begin = item.key_begin;
     call.key_end = item.key_end;
     call.visible_begin = scratch->visible_begin.data();
@@ -218,7 +224,7 @@ void PagedAttention::begin_parts(const CpuAttentionItem &item, const AttentionQu
                                  const Attention &layer, int32_t kv_head, int32_t shift,
                                  AttentionCall *call) const {
     const int64_t ratio = layer.gqa_ratio();
-    const int64_t values = ratio * call->head_dim;
+    const int64_t values = ratio * call->value_dim;
     for (int64_t q = 0; q < item.query_count; ++q) {
         float *maximum = call->maximum + q * ratio;
         float *sum = call->sum + q * ratio * kGroupTokens;
@@ -231,7 +237,7 @@ void PagedAttention::begin_parts(const CpuAttentionItem &item, const AttentionQu
         }
         const int64_t at = int64_t{query[q].part} * layer.heads + kv_head * ratio;
         std::copy_n(maxima_.data() + at, ratio, maximum);
-        std::copy_n(parts_.floats() + at * call->head_dim, values, output);
+        std::copy_n(parts_.floats() + at * call->value_dim, values, output);
         const float *from = sums_.data() + at * kGroupTokens;
         for (int64_t i = 0; i < ratio * kGroupTokens; ++i) {
             sum[i] = from[i - i % kGroupTokens + (i + shift) % kGroupTokens];
@@ -245,7 +251,7 @@ void PagedAttention::end_parts(const CpuAttentionItem &item, const AttentionQuer
                                const AttentionCall &call, std::byte *output) {
     const int32_t ratio = layer.gqa_ratio();
     const int64_t element = dtype_bytes(kernels_.element);
-    const int64_t padded = call.head_dim;
+    const int64_t padded = call.value_dim;
     if (part_sums_ != 1) { // to the places that the positions have in their row
         for (int64_t row = 0; row < call.rows; ++row) {
             float *sums = call.sum + row * kGroupTokens;
@@ -264,7 +270,7 @@ void PagedAttention::end_parts(const CpuAttentionItem &item, const AttentionQuer
                 float sums[] = {part_sums_ == 1 ? sum[r] : sum_of(sum + r * part_sums_), 0};
                 const int64_t row = int64_t{row_[part]} * layer.heads + head + r;
                 merge_row(outputs, maxima, sums, layer, head + r,
-                          output + row * layer.head_dim * element);
+                          output + row * layer.value_dim() * element);
             }
             continue;
         }

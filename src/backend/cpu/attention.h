@@ -22,7 +22,7 @@ class PagedAttention {
     PagedAttention(const Kernels &kernels, const KvPages &pages, ThreadPool *pool);
 
     // queries: [kv_head][token of the batch][head of its group][D] elements, scaled as in
-    // kernels.h. sinks: [heads] scores in base 2, or empty. output: [list.rows][heads * head_dim]
+    // kernels.h. sinks: [heads] scores in base 2, or empty. output: [list.rows][heads * value_dim()]
     // elements.
     Status run(const TokenBatch &batch, const CpuWorklist &list, const Attention &layer,
                std::span<const float> sinks, const void *queries, void *output);
@@ -32,6 +32,7 @@ class PagedAttention {
         Buffer queries; // the query rows of an item, gathered
         Buffer output;  // of the kernel
         Buffer scores;
+        Buffer latents; // laid out as values
         std::vector<float> maximum, sum;
         std::vector<int32_t> visible_begin, visible_end;
         std::vector<const void *> keys, values;
@@ -56,7 +57,7 @@ class PagedAttention {
     ThreadPool *pool_;
     std::vector<Scratch> scratch_; // [threads]
     // The parts of rows that have several; a single part goes straight to the output.
-    Buffer parts_;                 // [part][heads][D]
+    Buffer parts_;                 // [part][heads][D of the values]
     std::vector<float> maxima_;    // [part][heads]
     std::vector<float> sums_;      // [part][heads][sums per part]
     std::vector<uint8_t> alone_;   // [part] it is the only one of its row and lies in one node

@@ -30,10 +30,12 @@ Status Forward::allocate() {
         const int64_t mixed = std::visit(
             Visitor{[](const NoMixer &) { return int64_t{0}; },
                     [&](const Attention &a) {
-                        qkv = std::max(qkv, a.q.rows() + 2 * a.kv_size() + a.gate.rows());
+                        if (!a.latent) {
+                            qkv = std::max(qkv, a.q.rows() + 2 * a.kv_size() + a.gate.rows());
+                        }
                         queries = std::max(queries, a.heads * int64_t{padded_head_dim(a.head_dim)});
                         head_dim = std::max<int64_t>(head_dim, a.head_dim);
-                        return a.q_size();
+                        return a.result_size();
                     },
                     [](const LinearAttention &linear) { return linear.values_size(); },
                     [](const ShortConvolution &convolution) { return convolution.channels(); }},
@@ -74,6 +76,8 @@ Status Forward::allocate() {
     convolutions_ =
         std::make_unique<ConvolutionLayers>(kernels_, linear_.get(), pool_, states_, state_work_);
     RETURN_IF_ERROR(convolutions_->allocate(model_, step_tokens_));
+    latents_ = std::make_unique<LatentLayers>(kernels_, linear_.get(), pool_);
+    RETURN_IF_ERROR(latents_->allocate(model_, step_tokens_));
     if (model_.layer_inputs) {
         const int64_t inputs = model_.layer_inputs.projection.rows();
         ASSIGN_OR_RETURN(layer_inputs_, Buffer::create(step_tokens_ * inputs * 4, what));
@@ -177,6 +181,25 @@ void Forward::norm(const PackedNorm &norm, const float *x, int64_t rows, std::by
     });
 }
 
+// Of a base-2 softmax.
+float Forward::query_scale(const Attention &attention, int32_t position) const {
+    const auto scale = static_cast<float>(1.4426950408889634 * attention.scale);
+    if (attention.long_scale == 0) return scale;
+    const int32_t periods = position / attention.long_period;
+    return scale * (1 + attention.long_scale * std::log(1 + static_cast<float>(periods)));
+}
+
+Forward::Place Forward::place_of(const TokenBatch &batch, const Attention &attention,
+                                 int32_t token) const {
+    const ContextNode &node = batch.nodes[node_of_[token]];
+    const int32_t place = batch.positions[token] - node.start;
+    const int32_t page =
+        batch.pages[attention.kv_group].page(node_of_[token], place / pages_.page_tokens());
+    const int32_t slot = place % kGroupTokens;
+    return {page, place % pages_.page_tokens() / kGroupTokens, slot,
+            slot == 0 ? node.length - place : kGroupTokens};
+}
+
 // Writes one token's queries, scaled for a base-2 softmax, and its keys and values to their page.
 void Forward::write_token(const TokenBatch &batch, const Attention &attention,
                           const PackedAttention &weights, int32_t token) {
@@ -185,11 +208,7 @@ void Forward::write_token(const TokenBatch &batch, const Attention &attention,
     const int32_t ratio = attention.gqa_ratio();
     const int64_t tokens = static_cast<int64_t>(batch.tokens.size());
     const int64_t element = dtype_bytes(kernels_.element);
-    float query_scale = static_cast<float>(1.4426950408889634 * attention.scale);
-    if (attention.long_scale != 0) {
-        const int32_t periods = batch.positions[token] / attention.long_period;
-        query_scale *= 1 + attention.long_scale * std::log(1 + static_cast<float>(periods));
-    }
+    const float scale = query_scale(attention, batch.positions[token]);
     float *head = qkv_.floats() + token * weights.qkv.rows;
 
     // Between queries.
@@ -202,17 +221,12 @@ void Forward::write_token(const TokenBatch &batch, const Attention &attention,
         turn(attention, token, head);
         if (turned) norm_in_place(weights.q_norm, head, head_dim);
         const int64_t row = (h / ratio * tokens + token) * ratio + h % ratio;
-        kernels_.store_elements(head, query_scale, head_dim, padded,
+        kernels_.store_elements(head, scale, head_dim, padded,
                                 queries_.data() + row * padded * element);
     }
 
     if (attention.kv_layer >= 0) return;
-    const ContextNode &node = batch.nodes[node_of_[token]];
-    const int32_t place = batch.positions[token] - node.start;
-    const int32_t page =
-        batch.pages[attention.kv_group].page(node_of_[token], place / pages_.page_tokens());
-    const int32_t group = place % pages_.page_tokens() / kGroupTokens;
-    const int32_t slot = place % kGroupTokens;
+    const auto [page, group, slot, unused] = place_of(batch, attention, token);
     if (!turned) {
         norm_heads(weights.k_norm, attention.norm_whole, head, attention.kv_heads, head_dim,
                    head_dim);
@@ -226,12 +240,35 @@ void Forward::write_token(const TokenBatch &batch, const Attention &attention,
     for (int32_t h = 0; h < attention.kv_heads; ++h, head += head_dim) {
         std::byte *values = pages_.values(attention, page, h, group);
         kernels_.store_value(head, head_dim, padded, slot, values);
-        if (slot != 0) continue;
         // Clears the places of the group that have no token yet: a page's last owner may have left
         // a NaN there, which a weight of zero would not suppress.
-        for (int32_t empty = node.length - place; empty < kGroupTokens; ++empty) {
+        for (int32_t empty = unused; empty < kGroupTokens; ++empty) {
             kernels_.store_value(zeros_.data(), head_dim, padded, empty, values);
         }
+    }
+}
+
+// The same of a layer with latents, whose plain parts of queries are in place.
+void Forward::write_latent(const TokenBatch &batch, const Attention &attention,
+                           const PackedLatent &weights, int32_t token, float scale) {
+    const Latent &latent = attention.latent;
+    const int32_t padded = padded_head_dim(attention.head_dim);
+    const int64_t element = dtype_bytes(kernels_.element);
+    float *head = latents_->query(token) + latent.plain;
+    for (int64_t h = 0; h < attention.heads; ++h, head += latent.query_dim()) {
+        turn(attention, token, head);
+        const int64_t row = token * int64_t{attention.heads} + h;
+        kernels_.store_elements(head, scale, latent.turned, padded - latent.rank,
+                                queries_.data() + (row * padded + latent.rank) * element);
+    }
+    float *key = latents_->latent(token);
+    norm_in_place(weights.norm, key, latent.rank);
+    turn(attention, token, key + latent.rank);
+    const auto [page, group, slot, unused] = place_of(batch, attention, token);
+    std::byte *keys = pages_.keys(attention, page, 0, group);
+    kernels_.store_key(key, attention.head_dim, padded, slot, keys);
+    for (int32_t empty = unused; empty < kGroupTokens; ++empty) {
+        kernels_.store_key(zeros_.data(), attention.head_dim, padded, empty, keys);
     }
 }
 
@@ -308,6 +345,35 @@ Status Forward::attend(const TokenBatch &batch, size_t layer, const Attention &a
     return {};
 }
 
+Status Forward::attend_latents(const TokenBatch &batch, size_t layer, const Attention &attention,
+                               int64_t rows) {
+    const auto &weights = std::get<PackedLatent>(weights_.layers[layer].mixer);
+    const auto tokens = static_cast<int64_t>(batch.tokens.size());
+    Laps laps;
+    std::vector<float> scales;
+    for (const int32_t position : batch.positions) {
+        scales.push_back(query_scale(attention, position));
+    }
+    RETURN_IF_ERROR(
+        latents_->project(attention, weights, input_.data(), tokens, scales, queries_.data()));
+    laps.lap(&seconds_.qkv);
+    pool_->parallel_for(task_count(tokens), [&](int64_t task, int32_t) {
+        const int64_t last = std::min(tokens, (task + 1) * kTokensOfTask);
+        for (int64_t t = task * kTokensOfTask; t < last; ++t) {
+            write_latent(batch, attention, weights, static_cast<int32_t>(t),
+                         scales[static_cast<size_t>(t)]);
+        }
+    });
+    laps.lap(&seconds_.rope);
+    if (layer + 1 == model_.layers.size() && wanted_rows_ == 0) return {};
+    RETURN_IF_ERROR(attention_->run(batch, work_[work_of_[layer]].list, attention, {},
+                                    queries_.data(), latents_->made()));
+    laps.lap(&seconds_.attention);
+    RETURN_IF_ERROR(latents_->results(attention, weights, rows, attended_.data()));
+    laps.lap(&seconds_.output);
+    return {};
+}
+
 template <typename Net>
 Status Forward::attend_linearly(size_t layer, const Net &net, int64_t tokens,
                                 const std::vector<int32_t> *wanted, int64_t rows) {
@@ -339,7 +405,10 @@ Status Forward::mix(const TokenBatch &batch, size_t index, const std::vector<int
     };
     return std::visit(
         Visitor{[](const NoMixer &) { return Status(); },
-                [&](const Attention &a) { return attend(batch, index, a, wanted, rows); },
+                [&](const Attention &a) {
+                    return a.latent ? attend_latents(batch, index, a, rows)
+                                    : attend(batch, index, a, wanted, rows);
+                },
                 [&](const DeltaNet &net) { return linearly(net); },
                 [&](const Mamba2 &mamba) { return linearly(mamba); },
                 [&](const ShortConvolution &c) { return convolve(index, c, tokens, wanted); }},

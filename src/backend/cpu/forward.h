@@ -18,6 +18,7 @@
 #include "backend/cpu/experts.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kv_pages.h"
+#include "backend/cpu/latent_layers.h"
 #include "backend/cpu/linear.h"
 #include "backend/cpu/linear_attention.h"
 #include "backend/cpu/weights.h"
@@ -97,6 +98,8 @@ class Forward {
                int64_t rows);
     Status attend(const TokenBatch &batch, size_t layer, const Attention &attention,
                   const std::vector<int32_t> *wanted, int64_t rows);
+    Status attend_latents(const TokenBatch &batch, size_t layer, const Attention &attention,
+                          int64_t rows);
     template <typename Net> // DeltaNet or Mamba2
     Status attend_linearly(size_t layer, const Net &net, int64_t tokens,
                            const std::vector<int32_t> *wanted, int64_t rows);
@@ -123,6 +126,15 @@ class Forward {
                      const PackedAttention &weights);
     void write_token(const TokenBatch &batch, const Attention &attention,
                      const PackedAttention &weights, int32_t token);
+    float query_scale(const Attention &attention, int32_t position) const;
+    // Where a token's keys and values go: a place in a group of a page.
+    struct Place {
+        int32_t page, group, slot;
+        int32_t unused; // places from this one on in the group that have no token yet, or 0
+    };
+    Place place_of(const TokenBatch &batch, const Attention &attention, int32_t token) const;
+    void write_latent(const TokenBatch &batch, const Attention &attention,
+                      const PackedLatent &weights, int32_t token, float scale);
     // Writes a row of a product, plus its bias (may be null), to its destination.
     using Store = void (*)(const float *x, const float *bias, int32_t n, float *to);
     Status product(const PackedMatrix &matrix, const std::byte *x, int64_t rows, const Vector &bias,
@@ -145,6 +157,7 @@ class Forward {
     StateWork state_work_;
     std::unique_ptr<LinearAttentionLayers> linear_attention_;
     std::unique_ptr<ConvolutionLayers> convolutions_;
+    std::unique_ptr<LatentLayers> latents_;
     std::vector<std::shared_ptr<const CpuAdapter>> adapters_; // by slot
     std::vector<float> zeros_;                                // [largest head_dim]
     std::vector<int64_t> angles_begin_; // [ropes] where each rope's angles begin, within a token's

@@ -196,9 +196,23 @@ make_weights(const float *scores, int32_t width, Vector offset, Vector total, Ty
     return total;
 }
 
+// The first value_dim elements of a group's keys, in the layout of values.
+KERNEL_TARGET inline void lay_out_values(const Type *keys, int64_t value_dim, Type *values) {
+    for (int64_t d = 0; d < value_dim; d += kPack) {
+        for (int64_t t = 0; t < kGroupTokens; ++t) {
+            const int64_t place = Element::kLaterFirst ? kPack - 1 - t % kPack : t % kPack;
+            Type *to = values + t / kPack * kPack * value_dim + d * kPack + place;
+            const Type *from = keys + d * kGroupTokens + t * kPack;
+            for (int64_t p = 0; p < kPack; ++p) to[p * kPack] = from[p];
+        }
+    }
+}
+
 // One tile: rows [0, rows) of the call's arrays, offset to the tile, and positions [begin, end).
-template <bool kInOrder, typename Products> KERNEL_TARGET void
-attend_tile(const AttentionCall &call, int32_t first, int32_t rows, int32_t begin, int32_t end) {
+// values: the value groups from that of `begin` on.
+template <bool kInOrder, typename Products>
+KERNEL_TARGET void attend_tile(const AttentionCall &call, const void *const *values, int32_t first,
+                               int32_t rows, int32_t begin, int32_t end) {
     const int64_t head_dim = call.head_dim;
     const int32_t *visible_begin = call.visible_begin + first;
     const int32_t *visible_end = call.visible_end + first;
@@ -259,8 +273,8 @@ attend_tile(const AttentionCall &call, int32_t first, int32_t rows, int32_t begi
             *sum = *sum * factor + Simd::reduce_add(total);
         }
     }
-    Products::weigh(rows, weights, call.value_groups + group, groups, head_dim, rescale,
-                    call.output + first * head_dim);
+    Products::weigh(rows, weights, values + (group - begin / kGroupTokens), groups, call.value_dim,
+                    rescale, call.output + first * int64_t{call.value_dim});
 }
 
 template <bool kInOrder, typename Products>
@@ -272,10 +286,24 @@ KERNEL_TARGET inline void attend_passes(const AttentionCall &call) {
     pass = pass >= kPassKeys ? kPassKeys : pass < 64 ? 64 : pass / kGroupTokens * kGroupTokens;
     for (int32_t begin = call.key_begin; begin < call.key_end; begin += pass) {
         const int32_t end = begin + pass < call.key_end ? begin + pass : call.key_end;
+        const int32_t group = begin / kGroupTokens;
+        const void *laid_out[kPassKeys / kGroupTokens];
+        const void *const *values = laid_out;
+        if (call.value_groups != nullptr) {
+            values = call.value_groups + group;
+        } else {
+            Type *to = static_cast<Type *>(call.values);
+            for (int32_t g = 0; group * kGroupTokens + g * kGroupTokens < end; ++g) {
+                lay_out_values(static_cast<const Type *>(call.key_groups[group + g]),
+                               call.value_dim, to);
+                laid_out[g] = to;
+                to += int64_t{kGroupTokens} * call.value_dim;
+            }
+        }
         int32_t first = 0;
         for (int32_t tile = 0; tile < tiles; ++tile) {
             const int32_t rows = (call.rows - first + tiles - tile - 1) / (tiles - tile);
-            attend_tile<kInOrder, Products>(call, first, rows, begin, end);
+            attend_tile<kInOrder, Products>(call, values, first, rows, begin, end);
             first += rows;
         }
     }
@@ -286,7 +314,7 @@ template <typename Products> KERNEL_TARGET void attend(const AttentionCall &call
         call.maximum[r] = -Simd::kInfinity;
         call.sum[r] = 0;
     }
-    const int64_t values = int64_t{call.rows} * call.head_dim;
+    const int64_t values = int64_t{call.rows} * call.value_dim;
     for (int64_t i = 0; i < values; i += kLanes) Simd::store(call.output + i, Simd::zero());
     attend_passes<false, Products>(call);
 }

@@ -39,9 +39,11 @@ constexpr int32_t padded_head_dim(int32_t head_dim) {
 struct AttentionCall {
     const void *queries = nullptr; // [rows, D] elements, scaled by log2(e) / sqrt(head_dim)
     int32_t rows = 0;
-    int32_t head_dim = 0; // D
+    int32_t head_dim = 0;  // D
+    int32_t value_dim = 0; // that of the values, a multiple of 16
     // The node's key group g is key_groups[g]; only the groups of [key_begin, key_end) are read.
     const void *const *key_groups = nullptr;
+    // Null: the values are the first value_dim elements of the keys.
     const void *const *value_groups = nullptr;
     int32_t key_begin = 0; // a multiple of kGroupTokens
     int32_t key_end = 0;
@@ -51,10 +53,13 @@ struct AttentionCall {
     // Output: softmax parts, base 2. A row that sees nothing has maximum -inf, sum 0, output 0.
     float *maximum = nullptr; // [rows]
     float *sum = nullptr;     // [rows] of 2^(score - maximum); in order: [rows, kGroupTokens]
-    float *output = nullptr;  // [rows, D] sum of 2^(score - maximum) * value
+    float *output = nullptr;  // [rows, value_dim] sum of 2^(score - maximum) * value
     float *scratch = nullptr; // [attention_scratch_floats()], this thread's, 64-byte aligned
     // Scores become softcap * tanh(score / softcap), computed on the base-2 scores. 0: no softcap.
     float softcap = 0;
+    // Without value groups: [kPassKeys * value_dim] elements, this thread's, where a pass lays the
+    // values out.
+    void *values = nullptr;
 };
 
 // Positions in one pass: its keys and values stay in the processor's cache for all rows.

@@ -12,7 +12,7 @@ int64_t KvPages::token_bytes(const Model &model, DType element) {
     for (const Layer &layer : model.layers) {
         const Attention *a = layer.attention();
         if (a == nullptr) continue;
-        heads = std::max(heads, int64_t{2} * a->kv_heads * padded_head_dim(a->head_dim));
+        heads = std::max(heads, parts(*a) * a->kv_heads * padded_head_dim(a->head_dim));
     }
     return heads * dtype_bytes(element) * model.kv_planes() *
            static_cast<int64_t>(model.kv_groups.size());
@@ -26,7 +26,7 @@ Result<KvPages> KvPages::create(const Model &model, DType element, int32_t page_
     for (const Layer &layer : model.layers) {
         const Attention *a = layer.attention();
         if (a == nullptr) continue;
-        const int64_t head_bytes = 2 * (page_tokens / kGroupTokens) * pool.group_bytes(*a);
+        const int64_t head_bytes = parts(*a) * (page_tokens / kGroupTokens) * pool.group_bytes(*a);
         pool.plane_bytes_ = std::max(pool.plane_bytes_, a->kv_heads * head_bytes);
     }
     pool.page_bytes_ = pool.plane_bytes_ * model.kv_planes();

@@ -3,7 +3,8 @@
 //
 //   [plane][page][kv_head] { keys [page_tokens / 16][16 * D], values [page_tokens / 16][16 * D] }
 //
-// in the key and value groups of kernels.h, where D = head_dim padded to a multiple of 16. A plane
+// in the key and value groups of kernels.h, where D = head_dim padded to a multiple of 16. Latents
+// have keys alone. A plane
 // is the index of a layer in its KV group: layers of different groups share a plane, but never a
 // page in it. The pages of a plane are contiguous, so consecutive pages of a node are read as one
 // stream. If layers differ in heads or head_dim, a plane's page has room for the largest.
@@ -51,10 +52,13 @@ class KvPages {
         return int64_t{kGroupTokens} * padded_head_dim(layer.head_dim) * element_bytes_;
     }
 
+    // Keys and values, or keys alone.
+    static int64_t parts(const Attention &layer) { return layer.latent ? 1 : 2; }
+
   private:
     std::byte *head(const Attention &layer, int64_t page, int64_t kv_head) const {
         return data_.data() + (layer.kv_plane * pages_ + page) * plane_bytes_ +
-               kv_head * 2 * (page_tokens_ / kGroupTokens) * group_bytes(layer);
+               kv_head * parts(layer) * (page_tokens_ / kGroupTokens) * group_bytes(layer);
     }
 
     Buffer data_;

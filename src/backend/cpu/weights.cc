@@ -76,6 +76,48 @@ Vector turn_filter(const Vector &stored, int64_t of_width) {
     return filter;
 }
 
+// Packs rows [first, first + rows) of `from`, or those rows turned into columns.
+Result<PackedMatrix> pack_part(const Tensor &from, int64_t first, int64_t rows, bool turned,
+                               Linear *linear) {
+    Vector numbers(static_cast<size_t>(rows * from.columns));
+    read_rows(from, first, rows, DType::f32, numbers.data());
+    if (turned) numbers = turn_filter(numbers, from.columns);
+    Tensor part;
+    part.rows = turned ? from.columns : rows;
+    part.columns = turned ? rows : from.columns;
+    part.data = reinterpret_cast<const std::byte *>(numbers.data());
+    ASSIGN_OR_RETURN(PackedMatrix packed, linear->pack(part));
+    packed.tensors = {&from}; // `part` ends here; adapters of it are refused
+    return packed;
+}
+
+Result<PackedLatent> pack_latent(const Attention &from, Linear *linear) {
+    const Latent &latent = from.latent;
+    PackedLatent packed;
+    const Weight &first = latent.q_down ? latent.q_down : from.q;
+    const Tensor *const both[] = {&first.values, &latent.down.values};
+    ASSIGN_OR_RETURN(packed.first, linear->pack(both, false));
+    const std::pair<const Tensor *, int64_t> biases[] = {{&first.bias, first.rows()},
+                                                         {&latent.down.bias, latent.down.rows()}};
+    packed.first_bias = concatenate(biases);
+    if (latent.q_down) {
+        packed.q_norm = pack_norm(latent.q_norm, latent.q_down.rows());
+        ASSIGN_OR_RETURN(packed.q, linear->pack(from.q.values));
+        packed.q_bias = read_vector(from.q.bias);
+    }
+    packed.norm = pack_norm(latent.norm, latent.rank);
+    for (int64_t h = 0; h < from.heads; ++h) {
+        const int64_t row = h * (latent.plain + latent.value_dim);
+        ASSIGN_OR_RETURN(PackedMatrix keys,
+                         pack_part(latent.up.values, row, latent.plain, true, linear));
+        ASSIGN_OR_RETURN(PackedMatrix values, pack_part(latent.up.values, row + latent.plain,
+                                                        latent.value_dim, false, linear));
+        packed.keys.push_back(std::move(keys));
+        packed.values.push_back(std::move(values));
+    }
+    return packed;
+}
+
 // All but its norm.
 Result<PackedLinearAttention> pack_linear_attention(const LinearAttention &from, Linear *linear) {
     PackedLinearAttention packed;
@@ -135,7 +177,10 @@ Status pack_mixer(const Mixer &from, Linear *linear, PackedLayer *to) {
     };
     return std::visit(
         Visitor{[](const NoMixer &) { return Status(); },
-                [&](const Attention &a) { return put(pack_attention(a, linear), a.o); },
+                [&](const Attention &a) {
+                    return a.latent ? put(pack_latent(a, linear), a.o)
+                                    : put(pack_attention(a, linear), a.o);
+                },
                 [&](const DeltaNet &net) { return put(pack_delta_net(net, linear), net.o); },
                 [&](const Mamba2 &mamba) { return put(pack_mamba2(mamba, linear), mamba.o); },
                 [&](const ShortConvolution &c) { return put(pack_convolution(c, linear), c.o); }},

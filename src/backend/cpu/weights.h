@@ -45,6 +45,16 @@ struct PackedAttention {
     Vector sinks;                      // [heads] in base 2
 };
 
+struct PackedLatent {
+    PackedMatrix first; // [q or q_down, then down; hidden]
+    Vector first_bias;  // one per row, zero where only some rows have a bias
+    PackedMatrix q;     // of q_down's results, if there is one
+    Vector q_bias;
+    PackedNorm q_norm, norm;
+    std::vector<PackedMatrix> keys;   // [heads] K^T: [rank, plain]
+    std::vector<PackedMatrix> values; // [heads] V: [value_dim, rank]
+};
+
 // Of a delta net or of Mamba-2.
 struct PackedLinearAttention {
     PackedMatrix input;      // [LinearAttention::input_rows, hidden]
@@ -70,7 +80,7 @@ struct PackedConvolution {
 
 // As Layer::mixer, but for its last matrix.
 using PackedMixer =
-    std::variant<NoMixer, PackedAttention, PackedLinearAttention, PackedConvolution>;
+    std::variant<NoMixer, PackedAttention, PackedLatent, PackedLinearAttention, PackedConvolution>;
 
 struct PackedLayer {
     PackedNorm before_attention, after_attention;

@@ -45,6 +45,10 @@ void add_activations(const Model &model, const StepForm &form, int64_t rows, Ste
     for (const Layer &layer : model.layers) {
         most_first = std::max(most_first, first_rows(layer.mixer));
         most_last = std::max(most_last, last_columns(layer.mixer));
+        // Which then also holds what of the last product's input is gathered.
+        if (layer.attention() != nullptr && layer.attention()->latent) {
+            most_first = std::max(most_first, last_columns(layer.mixer));
+        }
         const FeedForward *feed = layer.feed_forward();
         if (feed == nullptr) continue;
         most_gate_up = std::max(most_gate_up, (feed->gate ? 2 : 1) * int64_t{feed->width});
@@ -74,6 +78,22 @@ void add_activations(const Model &model, const StepForm &form, int64_t rows, Ste
     of.logits_rows = std::min(std::max<int64_t>(64, logits_bytes / row / 64 * 64), rows);
     of[logits] = of.logits_rows * row;
     of[samples] = rows * sample_bytes;
+}
+
+void add_latents(const Model &model, const StepForm &form, int64_t rows, StepBuffers *out) {
+    StepBuffers &of = *out;
+    const int64_t element = rows * dtype_bytes(form.element);
+    const auto raise = [&](StepBuffer buffer, int64_t columns) {
+        of[buffer] = std::max(of[buffer], element * columns);
+    };
+    for (const Layer &layer : model.layers) {
+        const Attention *a = layer.attention();
+        if (a == nullptr || !a->latent) continue;
+        raise(latent_normed, a->latent.q_down.rows());
+        raise(latent_of_down, a->latent.q_down ? a->q.rows() : 0);
+        raise(latent_queries, int64_t{a->heads} * padded_key_dim(*a));
+        raise(latent_made, int64_t{a->heads} * padded_value_dim(*a));
+    }
 }
 
 // In f32, attention has no partials and no worklist.
@@ -150,6 +170,11 @@ int64_t first_rows(const Mixer &mixer) {
     return std::visit(
         Visitor{[](const NoMixer &) { return int64_t{0}; },
                 [](const Attention &a) {
+                    const Latent &latent = a.latent;
+                    if (latent) {
+                        const Weight &q = latent.q_down ? latent.q_down : a.q;
+                        return rounded_up(q.rows() + latent.down.rows(), 16);
+                    }
                     const int64_t heads = (a.gated ? 2 : 1) * int64_t{a.heads};
                     return (heads + (a.kv_layer < 0 ? 2 * a.kv_heads : 0)) *
                            padded_head_dim(a.head_dim);
@@ -164,7 +189,10 @@ int64_t first_rows(const Mixer &mixer) {
 int64_t last_columns(const Mixer &mixer) {
     return std::visit(
         Visitor{[](const NoMixer &) { return int64_t{0}; },
-                [](const Attention &a) { return int64_t{a.heads} * padded_head_dim(a.head_dim); },
+                [](const Attention &a) {
+                    return a.latent ? a.result_size()
+                                    : int64_t{a.heads} * padded_head_dim(a.head_dim);
+                },
                 [](const LinearAttention &linear) { return linear.values_size(); },
                 [](const ShortConvolution &convolution) { return convolution.channels(); }},
         mixer);
@@ -180,11 +208,16 @@ AttentionShapes attention_shapes(const Model &model) {
             shapes.of_layer.push_back(SIZE_MAX);
             continue;
         }
-        const AttentionShape shape{a->window, a->heads, a->kv_heads, padded_head_dim(a->head_dim),
+        const AttentionShape shape{a->window,
+                                   a->heads,
+                                   a->kv_heads,
+                                   padded_key_dim(*a),
+                                   padded_value_dim(*a),
                                    static_cast<size_t>(a->kv_group)};
         const auto same = [&](const AttentionShape &s) {
             return s.window == shape.window && s.heads == shape.heads &&
-                   s.kv_heads == shape.kv_heads && s.head_dim == shape.head_dim;
+                   s.kv_heads == shape.kv_heads && s.head_dim == shape.head_dim &&
+                   s.value_dim == shape.value_dim;
         };
         const auto found = std::find_if(shapes.all.begin(), shapes.all.end(), same);
         shapes.of_layer.push_back(static_cast<size_t>(found - shapes.all.begin()));
@@ -217,6 +250,7 @@ int64_t staging_bytes(int64_t step_tokens) {
 StepBuffers step_buffers(const Model &model, const StepForm &form, int64_t rows) {
     StepBuffers of;
     add_activations(model, form, rows, &of);
+    add_latents(model, form, rows, &of);
     add_attention(model, form, rows, &of);
     add_states(model, form, rows, &of);
     add_experts(model, form, rows, &of);

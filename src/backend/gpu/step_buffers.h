@@ -17,6 +17,20 @@ namespace batchllm {
 constexpr int32_t padded_head_dim(int32_t head_dim) {
     return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : head_dim <= 256 ? 256 : 512;
 }
+// Of latents, which are keys of [padded_rank, latent_turned] elements: the plain part and the turned one, each padded.
+inline constexpr int32_t latent_turned = 64;
+constexpr int32_t padded_rank(int32_t rank) { return rank <= 64 ? 64 : rank <= 256 ? 256 : 512; }
+// Elements of a head's keys, and of its values.
+inline int32_t padded_key_dim(const Attention &a) {
+    return a.latent ? padded_rank(a.latent.rank) + latent_turned : padded_head_dim(a.head_dim);
+}
+inline int32_t padded_value_dim(const Attention &a) {
+    return a.latent ? padded_rank(a.latent.rank) : padded_head_dim(a.head_dim);
+}
+// Elements that a token keeps.
+inline int64_t padded_kept(const Attention &a) {
+    return (a.latent ? 1 : 2) * int64_t{a.kv_heads} * padded_key_dim(a);
+}
 // Rows of the first matrix of a layer's mixer, and columns of its last: for queries, keys, values
 // and gates with padded heads; for all inputs of linear attention; or for a short convolution's B,
 // C and x. 0: the layer has no mixer.
@@ -29,10 +43,12 @@ int64_t head_rows(const Model &model);
 struct AttentionShape {
     int32_t window = 0; // positions; 0: all
     int32_t heads = 0, kv_heads = 0;
-    int32_t head_dim = 0; // padded
-    size_t kv_group = 0;  // of one of its layers
+    int32_t head_dim = 0;  // padded
+    int32_t value_dim = 0; // padded; less than head_dim: latents
+    size_t kv_group = 0;   // of one of its layers
 
-    int64_t out_size() const { return int64_t{heads} * head_dim; }
+    bool latent() const { return value_dim != head_dim; }
+    int64_t out_size() const { return int64_t{heads} * value_dim; }
 };
 struct AttentionShapes {
     std::vector<AttentionShape> all;
@@ -91,6 +107,11 @@ enum class StepBuffer : uint8_t {
     angles,   // for all ropes [rows, dims / 2] cos, sin
     logits,   // [logits_rows, head_rows()] f32
     samples,  // [rows]
+    // Latents.
+    latent_normed,  // [rows, q_rank]
+    latent_of_down, // [rows, heads * query_dim]
+    latent_queries, // [rows, heads * padded keys]
+    latent_made,    // [rows, heads * padded values]
     // Attention.
     partial_out, // [partials * rows, heads, padded] f32
     partial_lse, // [partials * rows, heads]

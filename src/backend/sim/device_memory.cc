@@ -42,7 +42,7 @@ int64_t weight_bytes(const DeviceCosts &costs, const Model &model, DType element
     for_each_tensor(model, [&](const Tensor &tensor) { elements += tensor.rows * tensor.columns; });
     for (const Layer &layer : model.layers) {
         const Attention *a = layer.attention();
-        if (!costs.gpu || a == nullptr) continue;
+        if (!costs.gpu || a == nullptr || a->latent) continue;
         const int64_t rows = a->q.rows() + a->k.rows() + a->v.rows(); // heads are padded
         elements += (first_rows(layer.mixer) - rows + last_columns(layer.mixer) - a->q_size()) *
                     model.hidden;
@@ -88,7 +88,8 @@ int64_t bytes_beside_pages(const DeviceCosts &costs, const Model &model, const S
     if (!costs.gpu) return weights + cpu_bytes;
     int64_t widened = 0; // as on compute capability 9.0, the only one with such kernels
     for (const AttentionShape &shape : attention_shapes(model).all) {
-        if (widens && shape.head_dim <= 256) widened = std::max(widened, widened_bytes(shape));
+        if (widens && shape.head_dim <= 256 && !shape.latent())
+            widened = std::max(widened, widened_bytes(shape));
     }
     return weights + step_buffers(model, form, step_tokens).total() + widened + driver_bytes;
 }

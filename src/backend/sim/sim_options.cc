@@ -91,10 +91,9 @@ void shape_keys_and_values(const Model *model, int64_t element, bool padded, Sim
         SimOptions::GroupShape shape{group.window, 0};
         for (const int32_t layer : group.layers) {
             const Attention &a = *model->layers[static_cast<size_t>(layer)].attention();
-            const int64_t size =
-                a.kv_heads * int64_t{padded ? padded_head_dim(a.head_dim) : a.head_dim};
-            shape.token_bytes += 2 * element * size;
-            largest = std::max(largest, 2 * element * size);
+            const int64_t bytes = element * (padded ? padded_kept(a) : a.kept_size());
+            shape.token_bytes += bytes;
+            largest = std::max(largest, bytes);
         }
         out->kv_groups.push_back(shape);
     }

@@ -82,8 +82,7 @@ StepCost::StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes)
     : costs_(std::move(costs)), kv_bytes_(static_cast<double>(kv_bytes)) {
     const DType type = model.dtype == DType::f16 ? DType::f16 : DType::bf16;
     for (const Layer &layer : model.layers) {
-        const PackedLayer packed =
-            costs_.gpu ? packed_layer(model, layer, type) : PackedLayer();
+        const PackedLayer packed = costs_.gpu ? packed_layer(model, layer, type) : PackedLayer();
         add_layer(layer, packed, model.hidden);
     }
     head_ = static_cast<double>(model.head.rows()) * static_cast<double>(model.head.columns());
@@ -125,7 +124,8 @@ void StepCost::add_experts(const Experts &experts, const PackedLayer &packed, do
 void StepCost::add_attention(const AttentionLayers &one) {
     const auto same = [&](const AttentionLayers &known) {
         return known.window == one.window && known.heads == one.heads &&
-               known.kv_heads == one.kv_heads && known.head_dim == one.head_dim;
+               known.kv_heads == one.kv_heads && known.key_dim == one.key_dim &&
+               known.value_dim == one.value_dim;
     };
     auto at = std::find_if(attention_.begin(), attention_.end(), same);
     if (at == attention_.end()) at = attention_.insert(at, one);
@@ -136,15 +136,21 @@ void StepCost::add_layer(const Layer &layer, const PackedLayer &packed, double h
     const bool on_gpu = costs_.gpu;
     std::visit(Visitor{[](const NoMixer &) {},
                        [&](const Attention &a) {
-                           const int64_t padded = on_gpu ? padded_head_dim(a.head_dim) : a.head_dim;
+                           const Weight &q = a.latent.q_down ? a.latent.q_down : a.q;
                            add_product(on_gpu ? double(first_rows(layer.mixer)) * hidden
-                                              : elements(a.q) + elements(a.k) + elements(a.v),
+                                              : elements(q) + elements(a.k) + elements(a.v) +
+                                                    elements(a.gate) + elements(a.latent.down),
                                        packed.first.has_value());
+                           if (a.latent.q_down) add_product(elements(a.q));
+                           add_product(elements(a.latent.up));
                            add_product(on_gpu ? double(last_columns(layer.mixer)) * hidden
                                               : elements(a.o),
                                        packed.last.has_value());
-                           add_attention({a.window, a.heads, a.kv_heads, int32_t(padded)});
-                           elementwise_bytes_ += rope_bytes * double(a.q_size() + 2 * a.kv_size());
+                           const int64_t kept = on_gpu ? padded_kept(a) : a.kept_size();
+                           add_attention({a.window, a.heads, a.kv_heads,
+                                          on_gpu ? padded_key_dim(a) : a.head_dim,
+                                          on_gpu ? padded_value_dim(a) : a.value_dim(), kept});
+                           elementwise_bytes_ += rope_bytes * double(a.q_size() + a.kept_size());
                        },
                        // No description of a device says what these take (sim_options.cc).
                        [](const LinearAttention &) {}, [](const ShortConvolution &) {}},
@@ -188,8 +194,8 @@ double StepCost::expert_seconds(double tokens, const ExpertProduct &of) const {
 // The time for one of the layers.
 double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayers &layers) const {
     const double window = layers.window > 0 ? layers.window : 1e18;
-    const double key_elements = 2.0 * layers.kv_heads * layers.head_dim;
-    const double pair_flops = 4.0 * layers.heads * layers.head_dim;
+    const auto key_elements = static_cast<double>(layers.kept);
+    const double pair_flops = 2.0 * layers.heads * (layers.key_dim + layers.value_dim);
     const double ratio = static_cast<double>(layers.heads) / layers.kv_heads;
     // For each node: queries below it, and pairs of a query and a key that it sees in the node.
     std::vector<double> queries(batch.nodes.size(), 0), pairs(batch.nodes.size(), 0);

@@ -68,7 +68,9 @@ class StepCost {
     };
     // All attention layers with one window and one head shape.
     struct AttentionLayers {
-        int32_t window = 0, heads = 0, kv_heads = 0, head_dim = 0; // padded on a GPU
+        int32_t window = 0, heads = 0, kv_heads = 0;
+        int32_t key_dim = 0, value_dim = 0; // padded on a GPU
+        int64_t kept = 0;                   // elements of a token's keys and values
         double count = 0;
     };
     void add_layer(const Layer &layer, const PackedLayer &packed, double hidden);

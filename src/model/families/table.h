@@ -9,6 +9,8 @@
     family("arcee", "ArceeForCausalLM", describe_arcee)                                            \
     family("bamba", "BambaForCausalLM", describe_bamba)                                            \
     family("cohere2", "Cohere2ForCausalLM", describe_cohere2)                                      \
+    family("deepseek_v2", "DeepseekV2ForCausalLM", describe_deepseek_v2)                           \
+    family("deepseek_v3", "DeepseekV3ForCausalLM", describe_deepseek_v3)                           \
     family("dots1", "Dots1ForCausalLM", describe_dots1)                                            \
     family("ernie4_5", "Ernie4_5ForCausalLM", describe_ernie4_5)                                   \
     family("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", describe_ernie4_5_moe)                       \
@@ -21,6 +23,7 @@
     family("glm", "GlmForCausalLM", describe_glm)                                                  \
     family("glm4", "Glm4ForCausalLM", describe_glm4)                                               \
     family("glm4_moe", "Glm4MoeForCausalLM", describe_glm4_moe)                                    \
+    family("glm4_moe_lite", "Glm4MoeLiteForCausalLM", describe_glm4_moe_lite)                      \
     family("gpt_oss", "GptOssForCausalLM", describe_gpt_oss)                                       \
     family("granite", "GraniteForCausalLM", describe_granite)                                      \
     family("granitemoe", "GraniteMoeForCausalLM", describe_granite_moe)                            \
@@ -28,6 +31,7 @@
     family("granitemoeshared", "GraniteMoeSharedForCausalLM", describe_granite_moe_shared)         \
     family("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", describe_hunyuan_dense)                \
     family("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", describe_hunyuan_moe)                      \
+    family("kimi_k2", "DeepseekV3ForCausalLM", describe_deepseek_v3)                               \
     family("lfm2", "Lfm2ForCausalLM", describe_lfm2)                                               \
     family("lfm2_moe", "Lfm2MoeForCausalLM", describe_lfm2_moe)                                    \
     family("lfm2_vl", "Lfm2VlForConditionalGeneration", describe_lfm2_vl)                          \

@@ -1,0 +1,79 @@
+// Layers with latents (model/model.h, Latent), around their attention: from the first product to normed, turned keys in
+// their pages and queries, a head's own matrices, and attention itself, in which values are the first elements of keys.
+//
+// A layer's pages: [page][key_dim / 64][64 keys][64 elements], swizzled as in attention/attention.h; for f32
+// [page][64 keys][key_dim]. A key is its latent, padded to value_dim (64, 256 or 512), then the turned part, padded to 64.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+#include "attention/attention.h"
+#include "base/dtype.h"
+#include "elementwise/norm.h"
+
+namespace batchllm::cuda {
+
+// Bytes of a layer's page.
+constexpr int64_t latent_page_bytes(int32_t key_dim, int32_t element_bytes) {
+    return int64_t{kPageKeys} * key_dim * element_bytes;
+}
+
+// y[t, h] = x[t, h] W[h]^T for each head. Strides are in elements; those of x, and columns, are multiples of 8.
+struct HeadProductArguments {
+    DType element;
+    const void *x; // head h of token t at t * x_stride + h * x_head, [columns]
+    int64_t x_stride;
+    int32_t x_head;
+    const void *w; // [heads][rows][columns]
+    void *y;       // at t * y_stride + h * y_head, [rows]
+    int64_t y_stride;
+    int32_t y_head;
+    int32_t tokens, heads, rows, columns; // rows: even
+};
+cudaError_t launch_head_products(const HeadProductArguments &arguments, cudaStream_t stream);
+
+// The first product's results: queries' latents, normed, and keys to their pages.
+struct LatentKeyArguments {
+    DType element;
+    const void *
+        x; // [tokens, stride]: a query's [q_rank], or something else, then from `at` on the key's latent and turned part
+    const float *bias; // [stride] or null
+    int32_t stride, at;
+    int32_t q_rank; // 0: queries have no latent
+    DeviceNorm q_norm;
+    void *normed; // [tokens, q_rank]
+    DeviceNorm norm;
+    int32_t rank, turned;
+    const float2 *table; // [tokens, turned / 2] cos, sin; null: no rotation
+    bool pairs;
+    const int32_t *slots; // [tokens] page * 64 + key; negative: a row beyond the batch, left alone
+    void *kv;
+    int32_t key_dim; // padded
+    int32_t tokens;
+};
+cudaError_t launch_latent_keys(const LatentKeyArguments &arguments, cudaStream_t stream);
+
+// The turned parts of queries, from where the product left them to where attention reads them.
+struct LatentQueryArguments {
+    DType element;
+    const void *q; // [tokens, q_stride]: heads of query_dim, the turned part last
+    int64_t q_stride;
+    void *out; // [tokens, heads, key_dim]: to the last 64 of each
+    int32_t tokens, heads, query_dim, turned, key_dim;
+    const float2 *table;
+    bool pairs;
+};
+cudaError_t launch_latent_queries(const LatentQueryArguments &arguments, cudaStream_t stream);
+
+// Attention over latents, in 16 bits: kv_heads 1, head_dim that of keys, out and partials of value_dim, which is head_dim
+// less 64; no window, cap or sinks. The second launch merges partials. Each is one kernel with these arguments as its only
+// parameter and a grid that depends only on sms, so that a graph can take another step's. 99 KiB of shared memory and more:
+// latent_attention_fits() asks the current device.
+cudaError_t launch_latent_attention(const AttentionArguments &arguments, int sms,
+                                    cudaStream_t stream);
+cudaError_t launch_latent_merge(const AttentionArguments &arguments, int sms, cudaStream_t stream);
+int64_t latent_attention_bytes(int32_t key_dim); // of shared memory
+
+} // namespace batchllm::cuda
