@@ -17,6 +17,8 @@ struct Arguments {
     double rows = 0, cap = 0, step_tokens = 0, generated = 0, levels = 1, repeat = 1;
     double prefix = -1, common = -1, own = -1, sharing = -1, spread = -1;
     double kv_gib = 0;
+    double adapters = 0, rank = 16, adapter_gib = 0;
+    std::string adapted = "all";
     bool all = false, sharing_on = true, reproducible = false, arrival = false, profile = false,
          alone = true;
     bool skew = false;
@@ -25,13 +27,21 @@ struct Arguments {
 };
 
 inline bool read_arguments(int count, char **values, Arguments *out) {
-    const std::map<std::string, double *> numbers = {
-        {"--rows", &out->rows},     {"--prefix", &out->prefix},
-        {"--own", &out->own},       {"--sharing", &out->sharing},
-        {"--spread", &out->spread}, {"--new", &out->generated},
-        {"--cap", &out->cap},       {"--levels", &out->levels},
-        {"--kv-gib", &out->kv_gib}, {"--step-tokens", &out->step_tokens},
-        {"--common", &out->common}, {"--repeat", &out->repeat}};
+    const std::map<std::string, double *> numbers = {{"--rows", &out->rows},
+                                                     {"--prefix", &out->prefix},
+                                                     {"--own", &out->own},
+                                                     {"--sharing", &out->sharing},
+                                                     {"--spread", &out->spread},
+                                                     {"--new", &out->generated},
+                                                     {"--cap", &out->cap},
+                                                     {"--levels", &out->levels},
+                                                     {"--kv-gib", &out->kv_gib},
+                                                     {"--step-tokens", &out->step_tokens},
+                                                     {"--common", &out->common},
+                                                     {"--repeat", &out->repeat},
+                                                     {"--adapters", &out->adapters},
+                                                     {"--rank", &out->rank},
+                                                     {"--adapter-gib", &out->adapter_gib}};
     const std::map<std::string, std::pair<const char *, const char *>> options = {
         {"--unfused", {"fused_attention", "0"}}, {"--unshared", {"share_attention", "0"}},
         {"--no-overlap", {"overlap", "0"}},      {"--no-graphs", {"graphs", "0"}},
@@ -74,6 +84,8 @@ inline bool read_arguments(int count, char **values, Arguments *out) {
             *number->second = std::atof(value);
         } else if (name == "--job") {
             out->job = value;
+        } else if (name == "--adapted") {
+            out->adapted = value;
         } else if (name == "--model") {
             out->model = value;
         } else if (name == "--devices") {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -44,11 +45,11 @@ void print_profile(cuda::Profile *profile, double device_seconds) {
 // Measures the rate of the linear layers between the job's first steps, which run again for this.
 Result<LinearRate> linear_rate(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
                                const JobRows &rows, const NamedJob &job, const Arguments &arguments,
-                               const Measured &measured) {
+                               const BenchAdapters *adapters, const Measured &measured) {
     const bool profiled = backend->step().parts().profile.on;
     backend->step().parts().profile.on = false;
     LinearProbe probe(backend, measured.sampled, measured.tokens);
-    RETURN_IF_ERROR(run_job(backend, model, plan, rows, job, arguments, &probe).status());
+    RETURN_IF_ERROR(run_job(backend, model, plan, rows, job, arguments, adapters, &probe).status());
     while (!probe.done()) RETURN_IF_ERROR(probe.run()); // for a job with few steps
     backend->step().parts().profile.on = profiled;
     return probe.best(!arguments.all);
@@ -72,7 +73,11 @@ void print_floor(const Measured &m, const LinearRate &linear) {
 Result<double> bench_job(cuda::CudaBackend *backend, const Model &model, const NamedJob &job,
                          const Arguments &arguments) {
     const BackendInfo &info = backend->info();
-    const JobRows rows = make_rows(job, model.vocabulary);
+    JobRows rows = make_rows(job, model.vocabulary);
+    std::unique_ptr<BenchAdapters> adapters;
+    if (arguments.adapters > 0) {
+        ASSIGN_OR_RETURN(adapters, BenchAdapters::make(model, *backend, arguments, job, &rows));
+    }
     const auto plan_start = Clock::now();
     PlanOptions planning;
     planning.levels = static_cast<int32_t>(arguments.levels);
@@ -81,7 +86,8 @@ Result<double> bench_job(cuda::CudaBackend *backend, const Model &model, const N
     if (arguments.arrival) planning.order = BATCHLLM_ORDER_ARRIVAL;
     ASSIGN_OR_RETURN(const Plan plan, plan_job(job, rows, planning));
     const double plan_seconds = seconds_since(plan_start);
-    ASSIGN_OR_RETURN(const Measured m, run_job(backend, model, plan, rows, job, arguments));
+    ASSIGN_OR_RETURN(const Measured m,
+                     run_job(backend, model, plan, rows, job, arguments, adapters.get()));
 
     const auto count = static_cast<double>(job.rows);
     std::printf("%s%s, %s: %.1f rows/s (vLLM %.1f)  %.0f computed and %.0f generated tokens/s\n",
@@ -107,7 +113,7 @@ Result<double> bench_job(cuda::CudaBackend *backend, const Model &model, const N
     if (arguments.profile) print_profile(&backend->step().parts().profile, m.backend);
     if (arguments.skew) RETURN_IF_ERROR(print_turns(backend));
     ASSIGN_OR_RETURN(const LinearRate linear,
-                     linear_rate(backend, model, plan, rows, job, arguments, m));
+                     linear_rate(backend, model, plan, rows, job, arguments, adapters.get(), m));
     print_floor(m, linear);
     std::fflush(stdout);
     return count / m.seconds;
@@ -122,6 +128,7 @@ Result<std::vector<double>> bench_backend(const std::vector<NamedJob> &jobs, con
     options.extra.emplace_back("random_weights", weights);
     options.reproducible = arguments.reproducible;
     options.step_tokens = static_cast<int64_t>(arguments.step_tokens);
+    options.adapter_memory_bytes = static_cast<int64_t>(arguments.adapter_gib * 1024 * 1024 * 1024);
     options.kv_memory_bytes = static_cast<int64_t>(arguments.kv_gib * 1024 * 1024 * 1024);
     const auto made = Clock::now();
     ASSIGN_OR_RETURN(const auto backend, cuda::CudaBackend::create(model, options));

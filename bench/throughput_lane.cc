@@ -19,6 +19,17 @@ class Borrowed final : public Backend {
     Status sample(std::span<const TokenMask> masks) override { return backend_->sample(masks); }
     Status collect(BatchOutput *output) override { return backend_->collect(output); }
     bool ready() const override { return backend_->ready(); }
+    Result<int64_t> adapter_bytes(const Adapter &adapter) const override {
+        return backend_->adapter_bytes(adapter);
+    }
+    Result<std::shared_ptr<const PackedAdapter>>
+    pack_adapter(std::shared_ptr<const Adapter> adapter) const override {
+        return backend_->pack_adapter(std::move(adapter));
+    }
+    Status load_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> packed) override {
+        return backend_->load_adapter(slot, std::move(packed));
+    }
+    void unload_adapter(int32_t slot) override { backend_->unload_adapter(slot); }
     bool feeds(const SampleInput &input) const override { return backend_->feeds(input); }
     double last_run_seconds() const override { return backend_->last_run_seconds(); }
 
@@ -30,20 +41,26 @@ class Borrowed final : public Backend {
 
 Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
                          const JobRows &rows, const NamedJob &job, const Arguments &arguments,
-                         LinearProbe *probe) {
+                         const BenchAdapters *adapters, LinearProbe *probe) {
     const BackendInfo &info = backend->info();
     SchedulerOptions scheduling;
     scheduling.max_requests = static_cast<int64_t>(arguments.cap);
     Lane lane(0, std::make_unique<Borrowed>(backend), scheduling);
-    const JobRequests requests(rows, job);
+    JobRequests requests(rows, job);
 
     Measured m;
     const int64_t key_bytes = dtype_bytes(backend->step().parts().options.kv_type());
     m.attention = AttentionFloor(model, static_cast<int32_t>(key_bytes));
     m.host = -backend->host_seconds();
     const auto start = Clock::now();
+    if (adapters != nullptr && !adapters->sources.empty()) {
+        for (size_t i = 0; i < requests.held.size(); ++i) {
+            requests.held[i]->adapter = lane.adapters().use(adapters->sources[adapters->of_row[i]]);
+        }
+    }
     RETURN_IF_ERROR(add_plan(lane.scheduler(), plan, requests.held));
     while (true) {
+        RETURN_IF_ERROR(lane.adapters().take_read());
         auto lap = Clock::now();
         while (lane.takes_another() && (probe == nullptr || !probe->done())) {
             ASSIGN_OR_RETURN(const TokenBatch *next, lane.next_batch());
@@ -57,6 +74,10 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
             }
             m.attention.add(batch);
             lap = Clock::now();
+        }
+        if (lane.in_flight() == 0 && lane.waits_for_adapter()) {
+            lane.adapters().wait();
+            continue;
         }
         if (lane.in_flight() == 0) break;
         lap = Clock::now();
@@ -85,6 +106,11 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
         m.scheduler += seconds_since(lap);
     }
     m.seconds = seconds_since(start);
+    if (adapters != nullptr) { // the next lane begins without any
+        for (size_t i = 0; i < adapters->sources.size(); ++i) {
+            backend->unload_adapter(static_cast<int32_t>(i));
+        }
+    }
     m.host += backend->host_seconds();
     for (const Request &request : requests.requests) {
         for (const int32_t token : request.output) {

@@ -5,6 +5,7 @@
 
 #include "cuda_backend.h"
 #include "model/model.h"
+#include "throughput_adapters.h"
 #include "throughput_arguments.h"
 #include "throughput_floor.h"
 #include "throughput_linear.h"
@@ -24,6 +25,6 @@ struct Measured {
 // that of the whole job.
 Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
                          const JobRows &rows, const NamedJob &job, const Arguments &arguments,
-                         LinearProbe *probe = nullptr);
+                         const BenchAdapters *adapters = nullptr, LinearProbe *probe = nullptr);
 
 } // namespace batchllm

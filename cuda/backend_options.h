@@ -1,5 +1,5 @@
 // BackendOptions and the machine -> the settings that the backend is created with. Options:
-// cuda_backend.h.
+// docs/backends.md.
 #pragma once
 
 #include <cstdint>

@@ -86,6 +86,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
     info.warning = backend->forward_->warning();
     info.kv_windows = model.kv_windows();
     RETURN_IF_ERROR(backend->take_memory(options, read.states.slots));
+    RETURN_IF_ERROR(backend->take_adapter_room(options.adapter_memory_bytes));
     RETURN_IF_CUDA(cudaDeviceSynchronize());
     return backend;
 }
@@ -119,6 +120,38 @@ Status CudaBackend::take_pages() {
     if (pool.smaller() && !info_.warning.empty()) info_.warning += "; ";
     info_.warning += pool.warning();
     return {};
+}
+
+// Nothing is allocated before an adapter comes. By default adapters have what keys and values leave, up to 2 GiB.
+Status CudaBackend::take_adapter_room(int64_t wanted) {
+    constexpr int32_t most_slots = 65536;          // a table on the host
+    constexpr int64_t beside = int64_t{512} << 20; // what loading them takes
+    size_t available = 0, total = 0;
+    RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
+    const auto left = static_cast<int64_t>(available);
+    info_.adapter_bytes =
+        wanted > 0 ? wanted : std::min(std::max(left - beside, left / 2), int64_t{2} << 30);
+    info_.adapter_slots = info_.adapter_bytes > 0 ? most_slots : 0;
+    return {};
+}
+
+Result<std::shared_ptr<const PackedAdapter>>
+CudaBackend::pack_adapter(std::shared_ptr<const Adapter> adapter) const {
+    RETURN_IF_CUDA(cudaSetDevice(device_));
+    ASSIGN_OR_RETURN(std::shared_ptr<const PackedAdapter> packed,
+                     forward_->parts().adapters.pack(*adapter));
+    return packed;
+}
+
+Status CudaBackend::load_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> packed) {
+    RETURN_IF_ERROR(failed_);
+    RETURN_IF_CUDA(cudaSetDevice(device_));
+    return forward_->parts().adapters.load(
+        slot, std::static_pointer_cast<const PackedOnHost>(std::move(packed)));
+}
+
+void CudaBackend::unload_adapter(int32_t slot) {
+    if (cudaSetDevice(device_) == cudaSuccess) forward_->parts().adapters.unload(slot);
 }
 
 CudaBackend::~CudaBackend() {

@@ -52,14 +52,14 @@ Result<DeviceMemory> zeroed_memory(int64_t bytes, const char *what) {
 
 Result<Stream> Stream::create() {
     Stream stream;
-    RETURN_IF_CUDA(cudaStreamCreateWithFlags(&stream.stream_, cudaStreamNonBlocking));
+    RETURN_IF_CUDA(cudaStreamCreateWithFlags(&stream.raw_, cudaStreamNonBlocking));
     return stream;
 }
 
 Result<Event> Event::create(bool timed) {
     Event event;
     RETURN_IF_CUDA(
-        cudaEventCreateWithFlags(&event.event_, timed ? cudaEventDefault : cudaEventDisableTiming));
+        cudaEventCreateWithFlags(&event.raw_, timed ? cudaEventDefault : cudaEventDisableTiming));
     return event;
 }
 

@@ -47,40 +47,29 @@ using PinnedMemory = Memory<Place::pinned>;
 
 Result<DeviceMemory> zeroed_memory(int64_t bytes, const char *what);
 
-class Stream {
+template <typename Raw, cudaError_t (*destroy)(Raw)> class Handle {
   public:
-    Stream() = default;
-    static Result<Stream> create();
-    Stream(Stream &&other) noexcept : stream_(std::exchange(other.stream_, nullptr)) {}
-    Stream &operator=(Stream &&other) noexcept {
-        std::swap(stream_, other.stream_);
+    Handle() = default;
+    Handle(Handle &&other) noexcept : raw_(std::exchange(other.raw_, nullptr)) {}
+    Handle &operator=(Handle &&other) noexcept {
+        std::swap(raw_, other.raw_);
         return *this;
     }
-    ~Stream() {
-        if (stream_ != nullptr) cudaStreamDestroy(stream_);
+    ~Handle() {
+        if (raw_ != nullptr) destroy(raw_);
     }
-    operator cudaStream_t() const { return stream_; }
+    operator Raw() const { return raw_; }
 
-  private:
-    cudaStream_t stream_ = nullptr;
+  protected:
+    Raw raw_ = nullptr;
 };
 
-class Event {
-  public:
-    Event() = default;
-    static Result<Event> create(bool timed);
-    Event(Event &&other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-    Event &operator=(Event &&other) noexcept {
-        std::swap(event_, other.event_);
-        return *this;
-    }
-    ~Event() {
-        if (event_ != nullptr) cudaEventDestroy(event_);
-    }
-    operator cudaEvent_t() const { return event_; }
+struct Stream : Handle<cudaStream_t, cudaStreamDestroy> {
+    static Result<Stream> create();
+};
 
-  private:
-    cudaEvent_t event_ = nullptr;
+struct Event : Handle<cudaEvent_t, cudaEventDestroy> {
+    static Result<Event> create(bool timed);
 };
 
 } // namespace batchllm::cuda

@@ -8,6 +8,7 @@
 #include "elementwise/layer_inputs.h"
 #include "elementwise/quantize.h"
 #include "gated/gated.h"
+#include "step/adapted_product.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -17,23 +18,34 @@ constexpr DeviceNorm kNoNorm;
 } // namespace
 
 // In reproducible steps products are cuBLASLt's alone, whatever the number of rows is. What is in e4m3 is faster with two
-// launches (docs/lab/engine.md).
-bool Feeds::in_one_product(const DeviceLayer &w, const FeedForward &f, int64_t rows) const {
-    return parts_.options.has_gated_products() && rows >= least_gated_tokens &&
+// launches (docs/lab/engine.md). What adapters add costs less in one product.
+bool Feeds::in_one_product(const DeviceLayer &w, const FeedForward &f, int64_t rows,
+                           bool adapted) const {
+    constexpr int64_t least_adapted = 256; // tokens
+    return parts_.options.has_gated_products() &&
+           rows >= (adapted ? least_adapted : least_gated_tokens) &&
            w.gate_up.scaling == Scaling::none && w.down.scaling == Scaling::none &&
            takes_gated(parts_.element(), f);
 }
 
 // Activations::activated = activation(gate(x)) * up(x)
-Status Feeds::activate(const DeviceLayer &w, const FeedForward &f, const Input &x, int64_t rows,
+Status Feeds::activate(size_t index, const FeedForward &f, const Input &x, const StepRows &of,
                        cudaStream_t stream) {
+    const DeviceLayer &w = parts_.layer(index);
+    const int64_t rows = of.count;
     const Activations &buffers = parts_.activations;
+    const ProductPlace place{index, LayerProduct::gate_up};
+    const bool adapted = parts_.adapters.changes(place);
     Matrix gate_up = w.gate_up;
     Input rows_of_x = x;
     if (gate_up.packing && gate_up.packing->turns) {
         const StepProduct packed{
             w.gate_up, x, buffers.activated.data(), parts_.element(), false, 1, f.activation};
-        ASSIGN_OR_RETURN(const bool expands, products_.expands(packed, rows, stream));
+        // Adapters are added before the activation.
+        bool expands = adapted;
+        if (!adapted) {
+            ASSIGN_OR_RETURN(expands, products_.expands(packed, rows, stream));
+        }
         if (!expands) {
             RETURN_IF_ERROR(products_.run(packed, rows, stream));
             return parts_.profile.mark(Part::gate_up, stream);
@@ -41,20 +53,29 @@ Status Feeds::activate(const DeviceLayer &w, const FeedForward &f, const Input &
         ASSIGN_OR_RETURN(gate_up, products_.expand(w.gate_up, stream));
         ASSIGN_OR_RETURN(rows_of_x, products_.in_order_of(w.gate_up, x, rows, stream));
     }
-    if (!gate_up.packing && in_one_product(w, f, rows)) {
-        const GatedArguments product{parts_.element(),
-                                     f.activation,
-                                     rows_of_x.data,
-                                     gate_up.data,
-                                     buffers.activated.data(),
-                                     static_cast<int32_t>(rows),
-                                     static_cast<int32_t>(gate_up.columns),
-                                     f.width};
+    if (!gate_up.packing && in_one_product(w, f, rows, adapted)) {
+        GatedArguments product{parts_.element(),
+                               f.activation,
+                               rows_of_x.data,
+                               gate_up.data,
+                               buffers.activated.data(),
+                               static_cast<int32_t>(rows),
+                               static_cast<int32_t>(gate_up.columns),
+                               f.width};
+        AdapterArguments adapters;
+        if (adapted) {
+            ASSIGN_OR_RETURN(adapters, parts_.adapters.shrink({place, x, Scaling::none, rows,
+                                                               of.wanted != nullptr, nullptr,
+                                                               parts_.element(), 1},
+                                                              parts_.input, stream));
+            product.adapters = &adapters;
+        }
         RETURN_IF_CUDA(launch_gated_sm90(product, parts_.options.attention.sms, stream));
         return parts_.profile.mark(Part::gate_up, stream);
     }
-    RETURN_IF_ERROR(products_.run(
-        {gate_up, rows_of_x, buffers.gate_up.data(), parts_.element(), false}, rows, stream));
+    RETURN_IF_ERROR(run_adapted(
+        parts_, &products_, {gate_up, rows_of_x, buffers.gate_up.data(), parts_.element(), false},
+        place, rows, of.wanted != nullptr, stream, &x));
     RETURN_IF_ERROR(parts_.profile.mark(Part::gate_up, stream));
     const ActivationArguments activation{
         parts_.element(),           f.activation,   bool(f.gate),
@@ -71,15 +92,18 @@ Status Feeds::activate(const DeviceLayer &w, const FeedForward &f, const Input &
 }
 
 // Into Activations::delta.
-Status Feeds::shared_expert(const DeviceLayer &w, const FeedForward &f, const Input &x,
-                            int64_t rows, cudaStream_t stream) {
+Status Feeds::shared_expert(size_t index, const FeedForward &f, const Input &x,
+                            const StepRows &rows, cudaStream_t stream) {
+    const DeviceLayer &w = parts_.layer(index);
     const DType type = parts_.options.residual;
     const int32_t hidden = parts_.model.hidden;
-    const auto count = static_cast<int32_t>(rows);
+    const auto count = static_cast<int32_t>(rows.count);
     void *delta = parts_.activations.delta.data();
-    RETURN_IF_ERROR(activate(w, f, x, rows, stream));
-    RETURN_IF_ERROR(products_.run({w.down, parts_.activations.activated.data(), delta, type, false},
-                                  rows, stream));
+    RETURN_IF_ERROR(activate(index, f, x, rows, stream));
+    const Input activated(parts_.activations.activated.data());
+    RETURN_IF_ERROR(run_adapted(parts_, &products_, {w.down, activated, delta, type, false},
+                                {index, LayerProduct::down}, rows.count, rows.wanted != nullptr,
+                                stream));
     RETURN_IF_CUDA(launch_add_bias(type, delta, w.down_bias, count, hidden, stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::down, stream));
     if (!w.after_shared) return {};
@@ -111,7 +135,7 @@ Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts 
     const Input x =
         w.experts.in_e4m3() ? Input(parts_.activations.normed_whole.data()) : of_experts;
     if (!apart) RETURN_IF_ERROR(route(w, experts, x, rows.count, stream));
-    if (both != nullptr) RETURN_IF_ERROR(shared_expert(w, both->shared, x, rows.count, stream));
+    if (both != nullptr) RETURN_IF_ERROR(shared_expert(index, both->shared, x, rows, stream));
     if (apart) {
         const DeviceNorm &of_router = w.experts.router_norm;
         RETURN_IF_ERROR(residual_.norm(of_router, Scaling::none, rows, stream));
@@ -161,7 +185,7 @@ Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts 
 Status Feeds::dense(size_t index, const FeedForward &f, const StepRows &rows, cudaStream_t stream) {
     const DeviceLayer &w = parts_.layer(index);
     const Input x = residual_.normed(norm_before(index), w.gate_up.scaling, rows);
-    RETURN_IF_ERROR(activate(w, f, x, rows.count, stream));
+    RETURN_IF_ERROR(activate(index, f, x, rows, stream));
     const bool ends = !parts_.model.layer_inputs; // the layer
     const ResidualStream::First after = residual_.after(index);
     const Activations &buffers = parts_.activations;
@@ -174,7 +198,8 @@ Status Feeds::dense(size_t index, const FeedForward &f, const StepRows &rows, cu
         ends ? &after.norm : &kNoNorm,
         ends ? after.scaling : Scaling::none,
         Part::down,
-        ends ? w.scalar : nullptr};
+        ends ? w.scalar : nullptr,
+        ProductPlace{index, LayerProduct::down}};
     return residual_.finish(ending, rows, stream);
 }
 

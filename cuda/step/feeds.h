@@ -22,10 +22,11 @@ class Feeds {
     Status dense(size_t layer, const FeedForward &f, const StepRows &rows, cudaStream_t stream);
     Status experts(size_t layer, const Experts &experts, const SharedExperts *both,
                    const StepRows &rows, cudaStream_t stream);
-    bool in_one_product(const DeviceLayer &w, const FeedForward &f, int64_t rows) const;
-    Status activate(const DeviceLayer &w, const FeedForward &f, const Input &x, int64_t rows,
+    bool in_one_product(const DeviceLayer &w, const FeedForward &f, int64_t rows,
+                        bool adapted) const;
+    Status activate(size_t layer, const FeedForward &f, const Input &x, const StepRows &rows,
                     cudaStream_t stream);
-    Status shared_expert(const DeviceLayer &w, const FeedForward &f, const Input &x, int64_t rows,
+    Status shared_expert(size_t layer, const FeedForward &f, const Input &x, const StepRows &rows,
                          cudaStream_t stream);
     Status route(const DeviceLayer &w, const Experts &experts, const Input &x, int64_t rows,
                  cudaStream_t stream);

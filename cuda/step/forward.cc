@@ -72,6 +72,14 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
     forward->products_.set_scratch(gate_up.bytes() > logits.bytes() ? gate_up : logits);
     forward->products_.set_expanded(parts.activations.expanded);
     forward->products_.set_taken(parts.activations.taken);
+    // Steps with adapters of gate and up need these before the activation; in order there is one product alone.
+    for (size_t i = 0; i < parts.weights.layers.size(); ++i) {
+        const Matrix &w = parts.layer(i).gate_up;
+        if (w.packing && w.packing->turns &&
+            (options.reproducible || !forward->products_.can_expand(w))) {
+            parts.adapters.exclude({i, LayerProduct::gate_up});
+        }
+    }
     if (options.reproducible) RETURN_IF_ERROR(prepare_in_order(parts, &forward->products_));
     return forward;
 }
@@ -150,6 +158,7 @@ Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) 
 Status Forward::run(const Staging &staging, cudaStream_t stream) {
     ASSIGN_OR_RETURN(const bool moved, parts_.reserve(stream));
     if (moved) graphs_.clear(); // they know the old addresses
+    RETURN_IF_ERROR(parts_.adapters.wait(stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::begin, stream));
     RETURN_IF_ERROR(parts_.input.fill(staging, stream));
     Graph *graph = captured(stream);
@@ -161,9 +170,9 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
 Graph *Forward::captured(cudaStream_t stream) {
     const StagedStep &step = parts_.staged;
     bool due = false;
-    Graph *graph = graphs_.find(
-        {step.tokens, step.wanted, step.gather, parts_.states.form(), parts_.attention.form()},
-        &due);
+    Graph *graph = graphs_.find({step.tokens, step.wanted, step.gather, parts_.states.form(),
+                                 parts_.attention.form(), parts_.adapters.form()},
+                                &due);
     if (graph != nullptr || !due) return graph;
     // What cannot be captured can still be launched.
     Status captured = graphs_.begin(stream);

@@ -26,6 +26,7 @@ enum StepSection : size_t {
     kStateItems,
     kStateLevels,
     kStateChunks,
+    kAdapters,
     kLists
 };
 

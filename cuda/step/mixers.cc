@@ -7,6 +7,7 @@
 #include "elementwise/quantize.h"
 #include "elementwise/rope.h"
 #include "latent/latent.h"
+#include "step/adapted_product.h"
 
 namespace batchllm::cuda {
 
@@ -39,9 +40,9 @@ Status Mixers::mix(size_t index, cudaStream_t stream) {
 Status Mixers::project(size_t index, cudaStream_t stream) {
     const DeviceLayer &w = parts_.layer(index);
     const Input x = residual_.normed(w.before_attention, w.qkv.scaling, parts_.all_rows());
-    RETURN_IF_ERROR(
-        products_.run({w.qkv, x, parts_.activations.qkv.data(), parts_.element(), false},
-                      parts_.staged.tokens, stream));
+    RETURN_IF_ERROR(run_adapted(parts_, &products_,
+                                {w.qkv, x, parts_.activations.qkv.data(), parts_.element(), false},
+                                {index, LayerProduct::first}, parts_.staged.tokens, false, stream));
     return parts_.profile.mark(Part::qkv, stream);
 }
 
@@ -264,7 +265,9 @@ Status Mixers::end(size_t index, const StepRows &rows, cudaStream_t stream) {
                                         described.residual_scale,
                                         next,
                                         ends ? after.scaling : scaling_of_feed(w),
-                                        Part::output};
+                                        Part::output,
+                                        nullptr,
+                                        ProductPlace{index, LayerProduct::last}};
     return residual_.finish(ending, rows, stream);
 }
 

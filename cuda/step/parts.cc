@@ -52,7 +52,8 @@ StepParts::StepParts(const Model &described, const ForwardOptions &chosen)
       attention(described, chosen.element, chosen.kv_type(), chosen.attention),
       states(described, {chosen.element, chosen.state, chosen.attention.sms, chosen.reproducible,
                          chosen.experts == GroupedKernel::sm90}),
-      experts(described, chosen.element, chosen.experts, chosen.attention.sms) {
+      experts(described, chosen.element, chosen.experts, chosen.attention.sms),
+      adapters(described, chosen.element, chosen.attention.sms, chosen.reproducible) {
     profile.on = options.profile;
     attention.set_page_scale(kv.page_scale());
 }
@@ -87,6 +88,8 @@ Status StepParts::stage(const TokenBatch &batch, std::span<const int32_t> wanted
     RETURN_IF_ERROR(input.stage<int32_t>(kWanted, wanted, staged.wanted, 0, staging));
     RETURN_IF_ERROR(kv.stage_slots(batch, staged.tokens, &input, staging));
     RETURN_IF_ERROR(states.stage(batch, &input, staging));
+    RETURN_IF_ERROR(adapters.stage(batch, wanted, staged.tokens, staged.wanted, staged.gather,
+                                   &input, staging));
     return attention.stage(batch, &input, staging);
 }
 
@@ -94,7 +97,8 @@ Result<bool> StepParts::reserve(cudaStream_t stream) {
     ASSIGN_OR_RETURN(const bool input_moved, input.reserve(stream));
     ASSIGN_OR_RETURN(const bool samples_moved,
                      activations.reserve_samples(staged.sample_rows, stream));
-    return input_moved || samples_moved;
+    ASSIGN_OR_RETURN(const bool adapters_grown, adapters.reserve(rows, stream));
+    return input_moved || samples_moved || adapters_grown;
 }
 
 } // namespace batchllm::cuda

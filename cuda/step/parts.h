@@ -7,6 +7,7 @@
 
 #include "device/profile.h"
 #include "step/activations.h"
+#include "step/adapters.h"
 #include "step/attention.h"
 #include "step/experts.h"
 #include "step/forward_options.h"
@@ -65,6 +66,7 @@ struct StepParts {
     StepAttention attention;
     StepStates states;
     StepExperts experts;
+    StepAdapters adapters;
     StepInput input;
     Profile profile;
     StagedStep staged;

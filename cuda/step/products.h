@@ -55,6 +55,9 @@ class Products {
     // x with its columns in the order of W's, until the next such product; where that is their own, x.
     Result<Input> in_order_of(const Matrix &w, const Input &x, int64_t rows,
                               cudaStream_t stream) const;
+    bool can_expand(const Matrix &w) const {
+        return w.rows * w.columns * dtype_bytes(element_) <= expanded_bytes_;
+    }
 
     // A product as reproducible steps need it, of up to most_rows rows. They are prepared all at once, before the first.
     struct InOrder {
@@ -85,9 +88,6 @@ class Products {
           in_order_(options.reproducible), expanded_rows_(options.expanded_rows),
           most_asked_(options.reproducible ? std::max<int64_t>(rows, 16384) : rows) {}
 
-    bool can_expand(const Matrix &w) const {
-        return w.rows * w.columns * dtype_bytes(element_) <= expanded_bytes_;
-    }
     // Of packed matrices: in how many splits, 0: expanded.
     Result<int32_t> choose(const StepProduct &product, int64_t rows, cudaStream_t stream);
     Result<int32_t> fastest(const StepProduct &product, int64_t rows, cudaStream_t stream);

@@ -1,6 +1,7 @@
 #include "step/residual.h"
 
 #include "elementwise/elementwise.h"
+#include "step/adapted_product.h"
 
 namespace batchllm::cuda {
 
@@ -71,8 +72,7 @@ Status ResidualStream::norm(const DeviceNorm &norm, Scaling scaling, const StepR
 Status ResidualStream::finish(const Ending &e, const StepRows &rows, cudaStream_t stream) {
     const DType type = parts_.options.residual;
     if (!e.after && e.keep == nullptr && products_.adds(e.w)) {
-        RETURN_IF_ERROR(
-            products_.run({e.w, e.x, rows.residual, type, true, e.scale}, rows.count, stream));
+        RETURN_IF_ERROR(run(e, {e.w, e.x, rows.residual, type, true, e.scale}, rows, stream));
         RETURN_IF_CUDA(launch_add_bias(type, rows.residual, e.bias,
                                        static_cast<int32_t>(rows.count), parts_.model.hidden,
                                        stream));
@@ -80,10 +80,17 @@ Status ResidualStream::finish(const Ending &e, const StepRows &rows, cudaStream_
         return e.next != nullptr ? norm(*e.next, e.next_scaling, rows, stream) : Status();
     }
     void *delta = parts_.activations.delta.data();
-    RETURN_IF_ERROR(products_.run({e.w, e.x, delta, type, false}, rows.count, stream));
+    RETURN_IF_ERROR(run(e, {e.w, e.x, delta, type, false}, rows, stream));
     RETURN_IF_ERROR(parts_.profile.mark(e.part, stream));
     RETURN_IF_CUDA(launch_add_norm(addition(e, rows), stream));
     return parts_.profile.mark(Part::norm, stream);
+}
+
+Status ResidualStream::run(const Ending &e, const StepProduct &product, const StepRows &rows,
+                           cudaStream_t stream) {
+    if (!e.place) return products_.run(product, rows.count, stream);
+    return run_adapted(parts_, &products_, product, *e.place, rows.count, rows.wanted != nullptr,
+                       stream);
 }
 
 AddNormArguments ResidualStream::addition(const Ending &e, const StepRows &rows) const {

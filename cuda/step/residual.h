@@ -8,6 +8,8 @@
 // When a sublayer begins, the rows that it works on have been normed for it.
 #pragma once
 
+#include <optional>
+
 #include "device/profile.h"
 #include "elementwise/norm.h"
 #include "step/parts.h"
@@ -47,7 +49,8 @@ class ResidualStream {
         const DeviceNorm *next; // null: what was normed before stays
         Scaling next_scaling;
         Part part;
-        const float *keep = nullptr; // [1] multiplies the sum; null: 1
+        const float *keep = nullptr;            // [1] multiplies the sum; null: 1
+        std::optional<ProductPlace> place = {}; // that adapters may change
     };
     Status finish(const Ending &ending, const StepRows &rows, cudaStream_t stream);
     // Its second half, where Activations::delta has the sublayer's result.
@@ -57,6 +60,8 @@ class ResidualStream {
     RowScales scales_of(const DeviceMemory &memory, Scaling scaling, int64_t rows) const;
 
   private:
+    Status run(const Ending &ending, const StepProduct &product, const StepRows &rows,
+               cudaStream_t stream);
     // Where there is no norm, and the types are the same, what it passes on is the residual stream itself.
     bool copies_nothing(const DeviceNorm &norm, Scaling scaling) const {
         return !norm && parts_.options.residual == parts_.options.element &&

@@ -84,12 +84,19 @@ Result<double> check_prediction(const InputOptions &in, const EngineChoice &engi
         call_status(batchllm_plan_create(0, nullptr, offsets, nullptr, nullptr, nullptr, &empty)));
     Window window;
     window.plan.reset(empty);
-    EngineChoice any; // weights in 16 bits, which every model can be predicted with
-    any.backend_options = "quantize=none";
-    const Result<batchllm_prediction> nothing = predict_window(
-        window, in, chosen ? engine : any, chosen ? choice : PredictionChoice{.device = "h200"});
-    if (nothing.ok()) return nothing->common_prefix_cost;
-    if (chosen || is_failure_of_process(nothing.status().code())) return nothing.status();
+    if (chosen) {
+        ASSIGN_OR_RETURN(const batchllm_prediction nothing,
+                         predict_window(window, in, engine, choice));
+        return nothing.common_prefix_cost;
+    }
+    // Models in fp8 are predicted only with their weights in 16 bits.
+    for (const char *options : {"", "quantize=none"}) {
+        EngineChoice any;
+        any.backend_options = options;
+        const auto nothing = predict_window(window, in, any, {.device = "h200"});
+        if (nothing.ok()) return nothing->common_prefix_cost;
+        if (is_failure_of_process(nothing.status().code())) return nothing.status();
+    }
     return 0.0;
 }
 

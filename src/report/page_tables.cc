@@ -67,10 +67,6 @@ void add_run_figures(const JobRecord &record, const PageOptions &options, Figure
         .add("completion_tokens", stats.completion_tokens)
         .add("constrained_results", stats.constrained_results)
         .add("cut_off_results", stats.cut_off_results)
-        .add("adapters", stats.adapters)
-        .add("adapter_loads", stats.adapter_loads)
-        .add("adapter_load_bytes", stats.adapter_load_bytes)
-        .add_seconds("adapter_wait", stats.adapter_wait_seconds)
         .add("steps", stats.steps)
         .add("preemptions", stats.preemptions)
         .add("pages_peak", stats.kv_pages_peak)
@@ -79,6 +75,12 @@ void add_run_figures(const JobRecord &record, const PageOptions &options, Figure
         .add_seconds("total", job_seconds(record, options))
         .add_seconds("run", stats.run_seconds)
         .add_seconds("backend", stats.backend_seconds);
+    if (stats.adapters > 0) {
+        figures->add("used", stats.adapters)
+            .add("loads", stats.adapter_loads)
+            .add("load_bytes", stats.adapter_load_bytes)
+            .add_seconds("wait_seconds", stats.adapter_wait_seconds);
+    }
     if (stats.state_slots_total > 0) {
         figures->add("slots_peak", stats.state_slots_peak)
             .add("slots_total", stats.state_slots_total)

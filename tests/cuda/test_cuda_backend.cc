@@ -104,7 +104,7 @@ Sampled run_rows(CudaBackend *backend, const Golden &golden,
     check(add_plan(lane.scheduler(), *plan, held));
     while (true) {
         while (lane.takes_another()) {
-            const TokenBatch &batch = lane.next_batch();
+            const TokenBatch &batch = *lane.next_batch().value();
             if (batch.tokens.empty()) break;
             check(lane.forward(batch));
             check(lane.sample({}));

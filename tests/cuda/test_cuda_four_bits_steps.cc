@@ -124,8 +124,8 @@ void steps_are_those_of_expanded_weights(void **) {
         {"llama_ct_packed", "some weights in int4", false, 0.02}, // down: columns in another order
         {"llama_ct_mxfp4", "some weights in mxfp4", false, 0.02},
         {"llama_ct_nvfp4", "weights in nvfp4", false, 0.02},
-        {"qwen3_moe_gptq", "weights in int4", true, 0.1},
-        {"qwen3_moe_modelopt_nvfp4", "weights in nvfp4", false, 0.1},
+        {"qwen3_moe_gptq", "weights in int4", true, 0.03},
+        {"qwen3_moe_modelopt_nvfp4", "weights in nvfp4", false, 0.03},
     };
     const Way ways[] = {
         {"packed"},

@@ -178,7 +178,7 @@ final class ColumnsTest {
             Check.throwing(BatchLlmException.InvalidArgument.class, "",
                     () -> engine.add(Rows.ofScores(TokenColumn.of(TOKENS, OFFSETS), TokenColumn.of(TOKENS, OFFSETS),
                             LongBuffer.wrap(new long[] {0, 1, 2, 9}))));
-            Check.throwing(NullPointerException.class, "", () -> Rows.ofTokens(null));
+            Check.throwing(NullPointerException.class, "", () -> Rows.ofTokens((TokenColumn) null));
             Check.equal(0L, engine.stats().rows());
             // No rows are left in the engine that would have to run first.
             Check.throwing(BatchLlmException.InvalidArgument.class, "offset",

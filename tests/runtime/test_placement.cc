@@ -102,7 +102,7 @@ void a_lane_that_has_enough_gets_no_more(void **) {
 // All groups begin with the same 100 tokens: computed by one lane, which keeps them for the groups
 // to come.
 void a_lane_keeps_what_groups_to_come_continue(void **) {
-    Placed rows(1, 8);
+    Placed rows(1, 2);
     std::vector<std::vector<int32_t>> prompts;
     for (const std::vector<int32_t> &prompt : groups_of(100, 5, 30)) {
         prompts.push_back(prompt_of(500, 100, 0, 100));

@@ -9,7 +9,7 @@ from typing import Any, Iterator, Mapping, Optional, Union
 from . import native
 from .errors import InvalidArgumentError
 
-Directory = Union[str, os.PathLike]
+Directory = Union[str, "os.PathLike[str]"]
 """A directory as PEFT writes it, with adapter_config.json and adapter_model.safetensors."""
 
 

@@ -30,10 +30,10 @@ __all__ = ["Metrics", "transform"]
 # The options of Java's BatchLlmOptions, which documents each one; their Java names are promptColumn and so on.
 _OPTIONS = frozenset({
     "prompt_column", "messages_column", "template", "fields", "chat", "system", "key_column", "continuations_column", "max_tokens_column", "temperature_column", "seed_column",
-    "choices_column", "regex_column", "json_schema_column", "grammar_column", "lark_grammar_column", "result_prefix", "parsed",
+    "choices_column", "regex_column", "json_schema_column", "grammar_column", "lark_grammar_column", "adapter_column", "result_prefix", "parsed",
     "model", "backend", "devices", "compute_type", "backend_options", "plan_path", "plan", "enlarge", "threads",
     "levels", "min_prefix_tokens", "kv_memory_bytes", "kv_memory_fraction", "step_tokens", "max_request_tokens",
-    "max_requests", "reproducible", "idle_seconds",
+    "max_requests", "adapter_memory_bytes", "adapters", "use_adapter", "reproducible", "idle_seconds",
     "choices", "regex", "json_schema", "grammar", "lark_grammar", "start_after", "flexible_whitespace",
     "any_member_order", "any_numbers", "loose_schema",
     "partitions", "ordered", "expected_tokens", "sample_rows", "start_bytes", "window_rows", "window_bytes",
@@ -136,6 +136,8 @@ def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any
             value = float(value)
         elif name == "json_schema":
             value = schema_of(value)
+        elif name == "adapters":
+            value = {adapter: os.fspath(path) for adapter, path in value.items()}
         elif isinstance(value, tuple):
             value = list(value)
         elif name in _TEXTS and isinstance(value, str):

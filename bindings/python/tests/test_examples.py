@@ -57,6 +57,22 @@ class Examples(unittest.TestCase):
         self.assertEqual(len(re.findall(r"^-> ", run("rank.py", MODEL), re.M)), 2)
 
 
+    @unittest.skipIf(importlib.util.find_spec("pyarrow") is None, "needs pyarrow")
+    def test_files(self):
+        import pyarrow
+        import pyarrow.parquet
+
+        with tempfile.TemporaryDirectory() as folder:
+            source, target = f"{folder}/in.parquet", f"{folder}/out.parquet"
+            pyarrow.parquet.write_table(pyarrow.table({"id": [7, 8], "text": ["It broke.", "I like it."]}), source)
+            self.assertRegex(run("files.py", MODEL, source, target), r"^2 rows in \d+s \(0 errors\)")
+            self.assertEqual(run("files.py", MODEL, source, target), "2 rows were done before\n")
+            found = pyarrow.parquet.read_table(target).to_pydict()
+            self.assertEqual(found["id"], [7, 8])
+            self.assertLessEqual({answer["kind"] for answer in found["parsed"]}, {"praise", "complaint"})
+            self.assertTrue(os.path.exists(target + ".html"))
+
+
 class Guide(unittest.TestCase):
     """Each python block of docs/python.md, docs/tables.md, docs/files.md and docs/coming-from-vllm.md runs after the
     previous ones, in a folder with a model in path/to/model."""

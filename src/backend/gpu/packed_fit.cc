@@ -82,7 +82,7 @@ PackedLayer packed_layer(const Model &model, const Layer &layer, DType element) 
     };
     PackedLayer packed;
     if (const Attention *a = layer.attention()) {
-        packed.first = fit({&a->q.values, &a->k.values, &a->v.values});
+        packed.first = fit({&a->q.values, &a->k.values, &a->v.values, &a->gate.values});
         if (padded_head_dim(a->head_dim) == a->head_dim) packed.last = fit({&a->o.values});
     }
     if (const FeedForward *f = layer.feed_forward()) {
@@ -91,8 +91,11 @@ PackedLayer packed_layer(const Model &model, const Layer &layer, DType element) 
     }
     if (const Experts *experts = layer.experts()) {
         const FeedForward &one = experts->each.front();
-        packed.experts_gate_up = fit({&one.gate.values, &one.up.values});
-        packed.experts_down = fit({&one.down.values});
+        const auto in_order = [&](std::optional<Packing> packing) {
+            return packing && packing->ordered ? std::nullopt : packing;
+        };
+        packed.experts_gate_up = in_order(fit({&one.gate.values, &one.up.values}));
+        packed.experts_down = in_order(fit({&one.down.values}));
     }
     return packed;
 }

@@ -8,77 +8,55 @@
 namespace batchllm::jinja {
 namespace {
 
-using Arguments = CallArguments;
 using Answer = Result<bool>;
 
-Result<Value> one_argument(std::string_view test, const Arguments &arguments) {
-    ASSIGN_OR_RETURN(const Parameters given, Parameters::bind(test, arguments, {"other"}));
-    return given.required(0);
-}
-
-Answer defined(Evaluator *, const Value &value, const Arguments &) {
+// The second value is the test's argument, if it takes one.
+Answer defined(Evaluator *, const Value &value, const Value &) {
     return !value.is(Kind::undefined);
 }
-Answer undefined(Evaluator *, const Value &value, const Arguments &) {
+Answer undefined(Evaluator *, const Value &value, const Value &) {
     return value.is(Kind::undefined);
 }
-Answer none(Evaluator *, const Value &value, const Arguments &) { return value.is(Kind::none); }
-Answer boolean(Evaluator *, const Value &value, const Arguments &) {
-    return value.is(Kind::boolean);
-}
-Answer is_true(Evaluator *, const Value &value, const Arguments &) {
+Answer none(Evaluator *, const Value &value, const Value &) { return value.is(Kind::none); }
+Answer boolean(Evaluator *, const Value &value, const Value &) { return value.is(Kind::boolean); }
+Answer is_true(Evaluator *, const Value &value, const Value &) {
     return value.is(Kind::boolean) && value.truth();
 }
-Answer is_false(Evaluator *, const Value &value, const Arguments &) {
+Answer is_false(Evaluator *, const Value &value, const Value &) {
     return value.is(Kind::boolean) && !value.truth();
 }
-Answer integer(Evaluator *, const Value &value, const Arguments &) {
+Answer integer(Evaluator *, const Value &value, const Value &) {
     return value.is(Kind::integer) || value.is(Kind::large_integer);
 }
-Answer real(Evaluator *, const Value &value, const Arguments &) { return value.is(Kind::real); }
-Answer number(Evaluator *, const Value &value, const Arguments &) {
+Answer real(Evaluator *, const Value &value, const Value &) { return value.is(Kind::real); }
+Answer number(Evaluator *, const Value &value, const Value &) {
     return value.is_number() || value.is(Kind::large_integer);
 }
-Answer string(Evaluator *, const Value &value, const Arguments &) { return value.is(Kind::string); }
-Answer mapping(Evaluator *, const Value &value, const Arguments &) { return value.is(Kind::dict); }
-Answer iterable(Evaluator *, const Value &value, const Arguments &) {
+Answer string(Evaluator *, const Value &value, const Value &) { return value.is(Kind::string); }
+Answer mapping(Evaluator *, const Value &value, const Value &) { return value.is(Kind::dict); }
+Answer iterable(Evaluator *, const Value &value, const Value &) {
     return value.is(Kind::undefined) || value.is(Kind::string) || value.is(Kind::dict) ||
            value.is(Kind::sequence) || value.is(Kind::loop);
 }
-Answer sequence(Evaluator *, const Value &value, const Arguments &) {
+Answer sequence(Evaluator *, const Value &value, const Value &) {
     return value.is(Kind::undefined) || value.is(Kind::string) || value.is(Kind::dict) ||
            (value.is(Kind::sequence) && value.sequence().indexed());
 }
-Answer callable(Evaluator *, const Value &value, const Arguments &) {
+Answer callable(Evaluator *, const Value &value, const Value &) {
     return value.is(Kind::callable) || value.is(Kind::undefined);
 }
 
-Answer equal_to(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
-    ASSIGN_OR_RETURN(const Value other, one_argument("equalto", arguments));
-    return evaluator->compare(Comparison::equal, value, other);
+template <Comparison comparison>
+Answer compared(Evaluator *evaluator, const Value &value, const Value &other) {
+    return evaluator->compare(comparison, value, other);
 }
-Answer not_equal_to(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
-    ASSIGN_OR_RETURN(const Value other, one_argument("ne", arguments));
-    return evaluator->compare(Comparison::not_equal, value, other);
-}
-Answer less(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
-    ASSIGN_OR_RETURN(const Value other, one_argument("lt", arguments));
-    return evaluator->compare(Comparison::less, value, other);
-}
-Answer less_equal(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
-    ASSIGN_OR_RETURN(const Value other, one_argument("le", arguments));
-    return evaluator->compare(Comparison::less_equal, value, other);
-}
-Answer greater(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
-    ASSIGN_OR_RETURN(const Value other, one_argument("gt", arguments));
-    return evaluator->compare(Comparison::greater, value, other);
-}
-Answer greater_equal(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
-    ASSIGN_OR_RETURN(const Value other, one_argument("ge", arguments));
-    return evaluator->compare(Comparison::greater_equal, value, other);
-}
-Answer in(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
-    ASSIGN_OR_RETURN(const Value other, one_argument("in", arguments));
+constexpr auto equal_to = compared<Comparison::equal>,
+               not_equal_to = compared<Comparison::not_equal>, less = compared<Comparison::less>,
+               less_equal = compared<Comparison::less_equal>,
+               greater = compared<Comparison::greater>,
+               greater_equal = compared<Comparison::greater_equal>;
+
+Answer in(Evaluator *evaluator, const Value &value, const Value &other) {
     return evaluator->contains(other, value);
 }
 
@@ -87,30 +65,26 @@ Answer divides(Evaluator *evaluator, const Value &value, const Value &by, int64_
     ASSIGN_OR_RETURN(const Value left, evaluator->binary(Operation::modulo, value, by));
     return equal(left, Value::integer(rest));
 }
-Answer odd(Evaluator *evaluator, const Value &value, const Arguments &) {
+Answer odd(Evaluator *evaluator, const Value &value, const Value &) {
     return divides(evaluator, value, Value::integer(2), 1);
 }
-Answer even(Evaluator *evaluator, const Value &value, const Arguments &) {
+Answer even(Evaluator *evaluator, const Value &value, const Value &) {
     return divides(evaluator, value, Value::integer(2), 0);
 }
-Answer divisible(Evaluator *evaluator, const Value &value, const Arguments &arguments) {
-    ASSIGN_OR_RETURN(const Value by, one_argument("divisibleby", arguments));
-    return divides(evaluator, value, by, 0);
+Answer divisible(Evaluator *evaluator, const Value &value, const Value &other) {
+    return divides(evaluator, value, other, 0);
 }
 
-Answer escaped(Evaluator *, const Value &value, const Arguments &) { return value.is_markup(); }
+Answer escaped(Evaluator *, const Value &value, const Value &) { return value.is_markup(); }
 Answer names(int32_t (*find)(std::string_view), const Value &value) {
     if (!hashable(value)) return template_error("a %s names nothing", value.type_name());
     return value.is(Kind::string) && find(value.text()) >= 0;
 }
-Answer filter(Evaluator *, const Value &value, const Arguments &) {
-    return names(find_filter, value);
-}
-Answer test(Evaluator *, const Value &value, const Arguments &) { return names(find_test, value); }
+Answer filter(Evaluator *, const Value &value, const Value &) { return names(find_filter, value); }
+Answer test(Evaluator *, const Value &value, const Value &) { return names(find_test, value); }
 
 // Python's `is`. Of other values, it depends on the interpreter which are one object.
-Answer same_as(Evaluator *, const Value &value, const Arguments &arguments) {
-    ASSIGN_OR_RETURN(const Value other, one_argument("sameas", arguments));
+Answer same_as(Evaluator *, const Value &value, const Value &other) {
     if (!other.is(Kind::boolean) && !other.is(Kind::none)) {
         return template_error("sameas is supported for true, false and none, not for a %s",
                               other.type_name());
@@ -120,7 +94,7 @@ Answer same_as(Evaluator *, const Value &value, const Arguments &arguments) {
 
 struct Test {
     std::string_view name;
-    Answer (*holds)(Evaluator *, const Value &, const Arguments &);
+    Answer (*holds)(Evaluator *, const Value &, const Value &);
     bool takes_one = false; // an argument
 };
 
@@ -181,8 +155,13 @@ int32_t find_test(std::string_view name) {
 Result<bool> apply_test(Evaluator *evaluator, int32_t test, const Value &value,
                         const CallArguments &arguments) {
     const Test &entry = tests[test];
-    if (!entry.takes_one) RETURN_IF_ERROR(Parameters::bind(entry.name, arguments, {}).status());
-    return entry.holds(evaluator, value, arguments);
+    if (!entry.takes_one) {
+        RETURN_IF_ERROR(Parameters::bind(entry.name, arguments, {}).status());
+        return entry.holds(evaluator, value, {});
+    }
+    ASSIGN_OR_RETURN(const Parameters given, Parameters::bind(entry.name, arguments, {"other"}));
+    ASSIGN_OR_RETURN(const Value other, given.required(0));
+    return entry.holds(evaluator, value, other);
 }
 
 } // namespace batchllm::jinja

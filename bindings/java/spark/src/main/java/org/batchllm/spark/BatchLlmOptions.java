@@ -4,7 +4,9 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 import java.util.Objects;
+import java.util.TreeMap;
 import org.batchllm.Pooling;
 import org.batchllm.Sharing;
 import org.batchllm.Task;
@@ -34,6 +36,7 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
     String jsonSchemaColumn;
     String grammarColumn;
     String larkGrammarColumn;
+    String adapterColumn;
     String resultPrefix = "";
     boolean parsed;
     // Engine.
@@ -53,6 +56,9 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
     long stepTokens;
     long maxRequestTokens;
     long maxRequests;
+    long adapterMemoryBytes;
+    Map<String, String> adapters = Map.of(); // directories, by name
+    String useAdapter;
     boolean reproducible;
     double idleSeconds = 60;
     // Task.
@@ -197,6 +203,40 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
     /** A string column: {@link #larkGrammar} for each row. */
     public BatchLlmOptions larkGrammarColumn(String name) {
         larkGrammarColumn = name;
+        return this;
+    }
+
+    /** A string column: the name of each row's adapter; {@link #useAdapter} where it is null, and none where it is "". */
+    public BatchLlmOptions adapterColumn(String name) {
+        adapterColumn = name;
+        return this;
+    }
+
+    /**
+     * Rows may name this adapter, a directory as PEFT writes it, which every executor can read. May be called several
+     * times. A row that names another gets an error (ROW_ADAPTER).
+     */
+    public BatchLlmOptions adapter(String name, String directory) {
+        return adapters(Map.of(name, directory));
+    }
+
+    /** The same for several adapters, by name. */
+    public BatchLlmOptions adapters(Map<String, String> directories) {
+        Map<String, String> all = new TreeMap<>(adapters);
+        all.putAll(directories);
+        adapters = all;
+        return this;
+    }
+
+    /** The adapter of rows that name none. Default: none. */
+    public BatchLlmOptions useAdapter(String name) {
+        useAdapter = name;
+        return this;
+    }
+
+    /** Maximum memory for the adapters of running rows, on each device. Default 0: at most 2 GiB. */
+    public BatchLlmOptions adapterMemoryBytes(long bytes) {
+        adapterMemoryBytes = bytes;
         return this;
     }
 
@@ -555,6 +595,10 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
         if (parsed && (jsonSchema == null || jsonSchemaColumn != null || !generates())) {
             throw new IllegalArgumentException("parsed: needs a jsonSchema, the same for all rows");
         }
+        if (useAdapter != null && !adapters.containsKey(useAdapter)) {
+            throw new IllegalArgumentException("useAdapter: there is no adapter " + useAdapter);
+        }
+        notNegative("adapterMemoryBytes", adapterMemoryBytes);
         if (plan != null && planPath != null) {
             throw new IllegalArgumentException("plan and planPath: one of them");
         }

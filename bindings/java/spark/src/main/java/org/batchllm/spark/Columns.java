@@ -45,6 +45,7 @@ final class Columns implements Serializable {
     private final int maxTokens; // -1: none, as for the next two
     private final int temperature;
     private final int seed;
+    private final int adapter;
     private final RowParams common;
     private final boolean tokens;
     private final DataType tokenType; // null: text
@@ -71,7 +72,13 @@ final class Columns implements Serializable {
         seed = optional(input, options.seedColumn);
         task = options.task();
         constraints = new RowConstraints(input, options);
-        common = new RowParams(options.maxTokens, options.temperature, options.seed, constraints.common());
+        adapter = optional(input, options.adapterColumn);
+        if (adapter >= 0 && !(input.fields()[adapter].dataType() instanceof StringType)) {
+            throw new IllegalArgumentException("column " + options.adapterColumn + ": "
+                    + input.fields()[adapter].dataType().catalogString() + " is no text");
+        }
+        common = new RowParams(
+                options.maxTokens, options.temperature, options.seed, constraints.common(), options.useAdapter);
         parsed = options.parsed;
         sampled = options.samples > 1;
         sampleName = options.resultPrefix + "sample";
@@ -305,12 +312,14 @@ final class Columns implements Serializable {
     }
 
     private RowParams params(Object[] values) {
-        if (maxTokens < 0 && temperature < 0 && seed < 0 && !constraints.differ()) return common;
+        if (maxTokens < 0 && temperature < 0 && seed < 0 && adapter < 0 && !constraints.differ()) return common;
+        String named = adapter < 0 || values[adapter] == null ? common.adapter() : (String) values[adapter];
         Number most = value(values, maxTokens, common.maxTokens());
         // No output is longer than 32 bits can count, so larger values are clamped.
         int length = (int) Math.max(Integer.MIN_VALUE, Math.min(Integer.MAX_VALUE, most.longValue()));
         return new RowParams(length, value(values, temperature, common.temperature()).doubleValue(),
-                value(values, seed, common.seed()).longValue(), constraints.of(values));
+                value(values, seed, common.seed()).longValue(), constraints.of(values),
+                named == null || named.isEmpty() ? null : named);
     }
 
     private static Number value(Object[] values, int at, Number otherwise) {

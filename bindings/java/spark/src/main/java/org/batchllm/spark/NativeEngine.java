@@ -17,6 +17,7 @@ import java.util.function.Consumer;
 import java.util.function.LongFunction;
 import java.util.stream.Collectors;
 import org.apache.spark.broadcast.Broadcast;
+import org.batchllm.Adapter;
 import org.batchllm.BatchLlmException;
 import org.batchllm.Constraint;
 import org.batchllm.Engine;
@@ -57,7 +58,8 @@ final class NativeEngine implements AutoCloseable {
                 Integer.toString(options.levels), Integer.toString(options.minPrefixTokens),
                 Long.toString(options.kvMemoryBytes), Double.toString(options.kvMemoryFraction),
                 Long.toString(options.stepTokens), Long.toString(options.maxRequestTokens),
-                Long.toString(options.maxRequests), Boolean.toString(options.reproducible));
+                Long.toString(options.maxRequests), Long.toString(options.adapterMemoryBytes),
+                Boolean.toString(options.reproducible));
     }
 
     private static EngineOptions engineOptions(BatchLlmOptions options, String devices, Consumer<String> warnings) {
@@ -75,6 +77,7 @@ final class NativeEngine implements AutoCloseable {
         builder.stepTokens(options.stepTokens)
                 .maxRequestTokens(options.maxRequestTokens)
                 .maxRequests(options.maxRequests)
+                .adapterMemoryBytes(options.adapterMemoryBytes)
                 .reproducible(options.reproducible);
         return builder.build();
     }
@@ -86,7 +89,7 @@ final class NativeEngine implements AutoCloseable {
      */
     List<Answer> add(Feed feed, List<Request> all) {
         check(feed);
-        List<Answer> refused = refuse(all, feed.constraint);
+        List<Answer> refused = refuse(all, feed);
         if (refused.size() == all.size()) return refused;
         List<Request> requests = all;
         if (!refused.isEmpty()) {
@@ -107,17 +110,43 @@ final class NativeEngine implements AutoCloseable {
         return refused;
     }
 
-    /** common: the constraint of rows without their own; if it fails, the feed fails. */
-    private List<Answer> refuse(List<Request> requests, Constraint common) {
+    /** If the constraint of rows without their own fails, the feed fails. */
+    private List<Answer> refuse(List<Request> requests, Feed feed) {
+        Constraint common = feed.constraint;
         Map<Constraint, String> errors = new HashMap<>();
+        Map<String, String> adapterErrors = new HashMap<>();
         List<Answer> refused = new ArrayList<>();
         for (Request request : requests) {
+            String adapter = request.params.adapter();
+            String failure = adapter == null
+                    ? ""
+                    : adapterErrors.computeIfAbsent(adapter, name -> adapterError(feed.options, name));
+            if (!failure.isEmpty()) {
+                refused.add(Answer.error(request, "ROW_ADAPTER: " + failure));
+                continue;
+            }
             Constraint own = request.params.constraint();
             if (own == null || own.equals(common)) continue;
             String error = errors.computeIfAbsent(own, this::error);
             if (!error.isEmpty()) refused.add(Answer.error(request, "ROW_CONSTRAINT: " + error));
         }
         return refused;
+    }
+
+    /** Why rows cannot have the adapter of this name; "" if they can. */
+    private String adapterError(BatchLlmOptions options, String name) {
+        if (!options.adapters.containsKey(name)) return "there is no adapter \"" + name + "\"";
+        try {
+            engine.prepare(adapter(options, name));
+            return "";
+        } catch (BatchLlmException.AdapterFormat | BatchLlmException.Unsupported | BatchLlmException.InvalidState
+                | BatchLlmException.OutOfMemory e) {
+            return e.getMessage();
+        }
+    }
+
+    private static Adapter adapter(BatchLlmOptions options, String name) {
+        return name == null ? null : Adapter.of(name, Path.of(options.adapters.get(name)));
     }
 
     /** Why rows cannot have this constraint; "" if they can. */
@@ -197,6 +226,7 @@ final class NativeEngine implements AutoCloseable {
                                .temperature(own.temperature())
                                .seed(own.seed())
                                .constraint(own.constraint())
+                               .adapter(adapter(options, own.adapter()))
                                .build()));
         }
         return params;

@@ -3,7 +3,8 @@ package org.batchllm.spark;
 import java.io.Serializable;
 import org.batchllm.Constraint;
 
-/** Sampling parameters that may differ from row to row; constraint: null for none. */
-record RowParams(int maxTokens, double temperature, long seed, Constraint constraint) implements Serializable {
+/** Sampling parameters that may differ from row to row; constraint and the name of an adapter: null for none. */
+record RowParams(int maxTokens, double temperature, long seed, Constraint constraint, String adapter)
+        implements Serializable {
     private static final long serialVersionUID = 1;
 }

@@ -1,0 +1,193 @@
+// Adapters' products (cuda/adapters) beside the base's: microseconds of shrink and expand for each product of a layer, the
+// rate of the bytes that they move (x, y, A, B and t once), and cuBLASLt's product in bf16. Then the product that adds them in
+// its epilogue (of gate and up with the activation).
+//
+//     adapters                             Mistral-7B's layer: steps of many kinds
+//     adapters --rows 4096 --adapters 2 --rank 16 --seconds 0.1
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "adapters/adapters.h"
+#include "adapters/work.h"
+#include "device_arrays.h"
+#include "gated/gated.h"
+#include "linear/linear.h"
+
+using namespace batchllm;
+using namespace batchllm::cuda;
+
+namespace {
+
+struct Step {
+    int32_t rows, adapters, rank;
+};
+struct Product {
+    const char *name;
+    int32_t columns;
+    std::vector<int32_t> widths;
+    bool adds; // the base's product adds to y
+
+    int32_t width() const {
+        int32_t all = 0;
+        for (const int32_t w : widths) all += w;
+        return all;
+    }
+};
+const Product kProducts[] = {{"qkv", 4096, {4096, 1024, 1024}, false},
+                             {"o", 4096, {4096}, true},
+                             {"gate/up", 4096, {14336, 14336}, false},
+                             {"down", 14336, {4096}, true}};
+
+int sms = 1;
+bool hopper = false;
+double seconds = 0.05;
+
+DeviceMemory room(int64_t bytes) { return require(DeviceMemory::create(bytes, "a buffer")); }
+
+double time_of(const std::function<void()> &call) {
+    const double each = 1e-3 * static_cast<double>(time_launches(3, call));
+    const int times = std::clamp(static_cast<int>(seconds / (each + 1e-7)), 3, 5000);
+    return 1e3 * static_cast<double>(time_launches(times, call));
+}
+
+// Adds to sums: shrink, expand, base.
+void time_product(const Product &p, const Step &s, Linear *linear, double *sums) {
+    const auto parts = static_cast<int32_t>(p.widths.size());
+    const int32_t width = p.width(), ranks = parts * padded_rank(s.rank);
+    const int64_t of_a = int64_t{ranks} * p.columns;
+    int64_t of_b = 0;
+    AdapterEntry entry{};
+    entry.ranks = ranks;
+    for (int32_t i = 0; i < parts; ++i) {
+        entry.parts[i] = {padded_rank(s.rank), i * padded_rank(s.rank),
+                          static_cast<int32_t>(of_b / 8), 2};
+        of_b += packed_b_elements(p.widths[static_cast<size_t>(i)], s.rank);
+    }
+    const DeviceMemory x = noise(padded_rows(s.rows) * p.columns, 1, 1),
+                       y = noise(padded_rows(s.rows) * width, 2, 1),
+                       w = noise(int64_t{width} * p.columns, 3, 0.02F),
+                       ab = noise((of_a + of_b) * s.adapters, 4, 0.02F);
+    std::vector<AdapterEntry> entries;
+    for (int32_t i = 0; i < s.adapters; ++i) {
+        entry.a = ab.data() + i * (of_a + of_b) * 2;
+        entry.b = static_cast<const std::byte *>(entry.a) + of_a * 2;
+        entries.push_back(entry);
+    }
+    std::vector<int32_t> slots;
+    for (int32_t i = 0; i < s.rows; ++i) {
+        slots.push_back(static_cast<int32_t>(int64_t{i} * s.adapters / s.rows));
+    }
+    const DeviceMemory there = upload(entries);
+    std::vector<const AdapterEntry *> of_slots;
+    for (int32_t i = 0; i < s.adapters; ++i) of_slots.push_back(there.as<AdapterEntry>() + i);
+    AdapterLists lists;
+    lists.list(slots, of_slots, false);
+    const DeviceMemory of_rows = upload(lists.entries), tiles = upload(lists.tiles),
+                       rows = upload(lists.rows),
+                       count =
+                           upload(std::vector<int32_t>{static_cast<int32_t>(lists.tiles.size())});
+    const int32_t ranges = adapter_ranges(p.columns);
+    const DeviceMemory t = room(int64_t{4} * ranges * s.rows * ranks);
+    AdapterArguments a{};
+    a.element = DType::bf16;
+    a.work = {count.as<int32_t>(), tiles.as<AdapterTile>(),
+              rows.as<int32_t>(),  of_rows.as<const AdapterEntry *>(),
+              lists.tall,          lists.many};
+    a.most_ranks = ranks;
+    a.x = x.data();
+    a.columns = p.columns;
+    a.t = t.as<float>();
+    a.t_rows = s.rows;
+    a.t_stride = ranks;
+    a.y = y.data();
+    a.y_type = DType::bf16;
+    a.width = width;
+    a.parts = parts;
+    for (int32_t i = 0; i < parts; ++i) {
+        a.first[i + 1] = a.first[i] + p.widths[static_cast<size_t>(i)];
+    }
+    a.alpha = 1e-6F; // y stays finite
+    const double shrink = time_of([&] { require(launch_adapter_shrink(a, sms, nullptr)); });
+    const double expand = time_of([&] { require(launch_adapter_expand(a, sms, nullptr)); });
+    const Matrix matrix{w.data(), width, p.columns};
+    linear->set_scratch(y.data(), y.bytes());
+    const double base = time_of([&] {
+        require(linear->run(matrix, x.data(), s.rows, y.data(), DType::bf16, p.adds, nullptr,
+                            p.adds ? 1e-6F : 1));
+    });
+    // Instead of base and expand; gate and up with the activation.
+    double with = 0;
+    if (hopper && s.rows >= 256) {
+        const DeviceMemory out = room(padded_rows(s.rows) * width * 2);
+        const SummedArguments summed{DType::bf16, x.data(), w.data(), y.data(), s.rows,
+                                     p.columns,   width,    p.adds,   1e-6F,    &a};
+        GatedArguments gated{DType::bf16, Activation::silu, x.data(),  w.data(), out.data(),
+                             s.rows,      p.columns,        width / 2, &a};
+        with = time_of([&] {
+            require(parts == 2 ? launch_gated_sm90(gated, sms, nullptr)
+                               : launch_summed_sm90(summed, sms, nullptr));
+        });
+    }
+    const double t_bytes = 4.0 * ranges * s.rows * ranks;
+    const double of_shrink =
+        2.0 * s.rows * p.columns + 2.0 * static_cast<double>(of_a) * s.adapters + t_bytes;
+    const double of_expand =
+        4.0 * s.rows * width + 2.0 * static_cast<double>(of_b) * s.adapters + t_bytes;
+    std::printf("  %-8s | %8.1f %5.2f | %8.1f %5.2f | %8.1f | %5.1f | %8.1f\n", p.name, shrink,
+                of_shrink / shrink * 1e-6, expand, of_expand / expand * 1e-6, base,
+                100 * (shrink + expand) / base, with);
+    std::fflush(stdout);
+    sums[0] += shrink, sums[1] += expand, sums[2] += base;
+}
+
+void time_step(const Step &s, Linear *linear) {
+    std::printf(
+        "%d rows, %d adapters of rank %d\n"
+        "  product  | shrink us TB/s | expand us TB/s  | base us  | %% more | with adapters\n",
+        s.rows, s.adapters, s.rank);
+    double sums[3] = {};
+    for (const Product &p : kProducts) time_product(p, s, linear, sums);
+    std::printf("  layer    | %8.1f       | %8.1f       | %8.1f | %5.1f\n", sums[0], sums[1],
+                sums[2], 100 * (sums[0] + sums[1]) / sums[2]);
+}
+
+} // namespace
+
+int main(int count, char **values) {
+    Step own{0, 1, 16};
+    for (int i = 1; i < count; i += 2) {
+        const std::string name = values[i];
+        const double value = i + 1 < count ? std::atof(values[i + 1]) : 0;
+        if (!(value > 0)) {
+            std::fprintf(stderr, "the options are at the top of bench/adapters.cc\n");
+            return 2;
+        }
+        if (name == "--rows") own.rows = static_cast<int32_t>(value);
+        if (name == "--adapters") own.adapters = static_cast<int32_t>(value);
+        if (name == "--rank") own.rank = static_cast<int32_t>(value);
+        if (name == "--seconds") seconds = value;
+    }
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess || properties.major < 8) {
+        std::printf("skipped: no device of compute capability 8.0 or later\n");
+        return 77;
+    }
+    sms = properties.multiProcessorCount;
+    hopper = properties.major == 9;
+    Linear linear = require(Linear::create(DType::bf16, nullptr, 0, TuningCache()));
+    if (own.rows > 0) {
+        time_step(own, &linear);
+        return 0;
+    }
+    for (const Step &step :
+         {Step{4096, 1, 16}, Step{4096, 2, 16}, Step{16384, 4, 16}, Step{4096, 1, 64},
+          Step{64, 1, 16}, Step{256, 4, 16}, Step{1024, 16, 16}, Step{1024, 64, 16},
+          Step{64, 64, 8}, Step{256, 256, 8}, Step{1000, 1000, 8}}) {
+        time_step(step, &linear);
+    }
+    return 0;
+}

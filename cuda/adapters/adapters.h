@@ -1,0 +1,135 @@
+// Adapters' low-rank products beside a layer's own: y[row] += alpha * scale * B (A x[row]), where a row of a step has an
+// adapter or none, and A, B and scale are its adapter's. In two launches: shrink makes t = A x, expand adds to y.
+//
+// A product's W may be several matrices of the model, one below the other (Q, K and V; gate and up): its parts. Each
+// has a B of its own, of whatever rank; their A stand one below the other and are one, or are the same.
+//
+// A step's rows are listed by adapter, in tiles of one adapter each: a launch's CTAs take tiles from a list in device memory,
+// so that a launch is the same for all steps of a shape, and a graph can repeat it. A sum over x's columns is cut by their
+// number alone, so the bits of y[row] depend on nothing but the row and its adapter.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+#include "base/dtype.h"
+#include "linear/scaling.h"
+
+namespace batchllm::cuda {
+
+inline constexpr int32_t kAdapterParts = 8;
+// Columns of x that a sum is over; t has a sum for each such range, which expand adds up in order.
+inline constexpr int32_t kAdapterRange = 2048;
+// Rows of a tile at most: where adapters have many rows each, their A and B are read for more at once.
+inline constexpr int32_t kShortTile = 16, kTallTile = 64;
+
+// On the device, for each adapter and product. Ranks are padded with zeros to multiples of 8.
+struct alignas(16) AdapterPart {
+    int32_t rank;    // 0: the adapter leaves this part as it is
+    int32_t first;   // of t, the part's first column: a multiple of 8
+    int32_t b_units; // where B begins, in units of 16 bytes from AdapterEntry::b
+    float scale;
+};
+struct alignas(16) AdapterEntry {
+    const void *a; // [ranks, columns] of the element's type
+    const void *b; // packed_b() of each part
+    int32_t ranks; // rows of A; 0: the adapter does nothing here
+    int32_t unused[3];
+    AdapterPart parts[kAdapterParts];
+};
+
+// Rows [begin, begin + count) of a list of rows have the adapter.
+struct alignas(16) AdapterTile {
+    const AdapterEntry *entries; // of the adapter: [products]
+    int32_t begin, count;
+};
+
+// A step's work, on the device.
+struct AdapterWork {
+    const int32_t *tile_count; // [1]
+    const AdapterTile *tiles;
+    const int32_t *rows;                // of x and y, by the adapters
+    const AdapterEntry *const *entries; // of each row's adapter: [products]; null: it has none
+    bool tall;                          // tiles have up to kTallTile rows, else kShortTile
+    bool many;                          // more tiles than a device has multiprocessors
+};
+
+struct AdapterArguments {
+    DType element; // of x, A and B: bf16, f16 or f32
+    AdapterWork work;
+    int32_t product;    // which of an adapter's entries
+    int32_t most_ranks; // of AdapterEntry::ranks, over the loaded adapters
+    // x [rows, columns]; with scales it is in e4m3, as a base product takes it (linear/scaling.h).
+    const void *x;
+    int32_t columns; // a multiple of 8
+    const float *x_scales;
+    Scaling x_scaling;
+    int64_t x_scale_stride; // blocks: from a block of columns to the next
+    float *t;               // [ranges of columns, rows, t_stride]
+    int32_t t_rows, t_stride;
+    // y [rows, width] of y_type: bf16, f16 or f32. parts: first[p] is the first column of part p, first[parts] the end; all
+    // are multiples of 8.
+    void *y;
+    DType y_type;
+    int32_t width;
+    int32_t parts;
+    int32_t first[kAdapterParts + 1];
+    float alpha;
+};
+
+constexpr int32_t adapter_ranges(int64_t columns) {
+    return static_cast<int32_t>((columns + kAdapterRange - 1) / kAdapterRange);
+}
+
+// sms: of the device. Whatever the list has, the launches have the same size.
+cudaError_t launch_adapter_shrink(const AdapterArguments &arguments, int sms, cudaStream_t stream);
+cudaError_t launch_adapter_expand(const AdapterArguments &arguments, int sms, cudaStream_t stream);
+
+// ---- Packing ------------------------------------------------------------------------------------
+
+// B of a part in groups of 32 rows (columns of y), each with all ranks: for each 16 of the ranks two units of 16 bytes for
+// each lane of a warp, and for 8 that are left one; what a lane needs for mma.sync with 4 x 8 of the rows. Rows are dealt so
+// that in y a lane has 8 columns that follow one another. The place of B's element in f32 is the same.
+constexpr int32_t kPackedRows = 32;
+constexpr int32_t padded_rank(int64_t rank) { return static_cast<int32_t>((rank + 7) / 8 * 8); }
+constexpr int64_t packed_b_elements(int64_t rows, int64_t rank) {
+    return (rows + kPackedRows - 1) / kPackedRows * kPackedRows * padded_rank(rank);
+}
+// rank: padded.
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    constexpr int64_t
+    packed_b(int64_t row, int32_t of_rank, int32_t rank) {
+    const int32_t in_group = static_cast<int32_t>(row % kPackedRows);
+    const int32_t n = in_group / 8 * 2 + in_group % 2, j = in_group % 8 / 2; // of the j-th mma
+    const int64_t group = row / kPackedRows * kPackedRows * rank;
+    const int32_t whole = rank / 16 * 16;
+    if (of_rank < whole) {
+        const int32_t lane = n * 4 + of_rank % 16 / 4;
+        return group + of_rank / 16 * 512 + j / 2 * 256 + lane * 8 + j % 2 * 4 + of_rank % 4;
+    }
+    const int32_t lane = n * 4 + of_rank % 8 / 2;
+    return group + whole * kPackedRows + lane * 8 + j * 2 + of_rank % 2;
+}
+
+// One of an adapter's matrices as it is in the file, on its way to A or B.
+struct alignas(16) AdapterPiece {
+    const void *from; // [rows, columns]
+    void *to;         // the element's type
+    DType type;       // of from: f32, f16 or bf16
+    bool is_b;        // else A
+    // A: rows (ranks) beyond from's are zeros, up to `ranks`; columns are heads of `size` in `padded` places each.
+    // B: the same of its rows, where the heads are `stride` rows apart in from and begin at row `begin` of it.
+    int32_t ranks;       // padded
+    int32_t rank;        // of from
+    int64_t places;      // A: columns; B: rows, a multiple of kPackedRows; with padding
+    int64_t from_places; // that from has
+    int32_t size, padded, stride, begin;
+};
+// pieces: on the device, [count].
+cudaError_t launch_adapter_pack(DType element, const AdapterPiece *pieces, int32_t count, int sms,
+                                cudaStream_t stream);
+
+} // namespace batchllm::cuda

@@ -1,0 +1,294 @@
+// y += alpha * scale * B t of the rows of each adapter, for sm_80 and later. An item of work is a tile of rows and a slice of the
+// columns of y, all of one part; a warp has 32 columns at a time. B comes from memory as mma.sync takes it (packed_b()), 512
+// bytes a load; t's ranges are added up, scaled and rounded to the element's type in shared memory; a lane has 8
+// neighbouring columns of a row of y, which are read while the products are made, added to in f32 and rounded once.
+#include <algorithm>
+
+#include "adapters/registers.cuh"
+#include "adapters/tile.cuh"
+#include "attention/mma.cuh"
+#include "device/launch.cuh"
+
+namespace batchllm::cuda {
+namespace {
+
+constexpr int kWarps = 8, kThreads = 32 * kWarps;
+constexpr int32_t kMostRanks = 512; // of a part
+
+// Elements from a row of t in shared memory to the next: quarter-warps of the loads below then have banks of their own.
+constexpr int32_t stride_of(int32_t rank) {
+    const int32_t whole = (rank + 15) / 16 * 16;
+    return whole % 32 == 0 ? whole + 16 : whole;
+}
+
+// Columns of an item: as few as keep all multiprocessors busy, or where there are enough short tiles many, since before the
+// first of B a CTA waits for its tile, rows and t.
+__host__ __device__ constexpr int32_t slice_columns(const AdapterWork &work) {
+    return work.many && !work.tall ? 4096 : 512;
+}
+
+// Where an item's slice of y is. The parts' slices are numbered one after another.
+struct Slice {
+    int32_t part, begin, end; // columns of y
+
+    __device__ Slice(const AdapterArguments &a, int32_t number) : part(0) {
+        const int32_t wide = slice_columns(a.work);
+        for (; part + 1 < a.parts; ++part) {
+            const int32_t of_part = (a.first[part + 1] - a.first[part] + wide - 1) / wide;
+            if (number < of_part) break;
+            number -= of_part;
+        }
+        begin = a.first[part] + number * wide;
+        end = min(begin + wide, a.first[part + 1]);
+    }
+};
+int32_t slices_of(const AdapterArguments &a) {
+    int32_t slices = 0;
+    const int32_t wide = slice_columns(a.work);
+    for (int32_t p = 0; p < a.parts; ++p) {
+        slices += (a.first[p + 1] - a.first[p] + wide - 1) / wide;
+    }
+    return slices;
+}
+
+// Eight columns of y: of two bytes each, or of four.
+template <typename Y> struct Eight {
+    static constexpr int kWords = sizeof(Y) / 2;
+    uint4 words[kWords];
+
+    __device__ __forceinline__ void load(const Y *from) {
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const uint4 *>(from)[i];
+    }
+    // sums[j]: of columns 2 j and 2 j + 1; scaled before they are added.
+    __device__ __forceinline__ void add(const float *const (&sums)[4], float alpha) {
+        uint32_t *at = &words[0].x;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            if constexpr (sizeof(Y) == 4) {
+                at[2 * j] = __float_as_uint(fmaf(alpha, sums[j][0], __uint_as_float(at[2 * j])));
+                at[2 * j + 1] =
+                    __float_as_uint(fmaf(alpha, sums[j][1], __uint_as_float(at[2 * j + 1])));
+            } else {
+                const float2 v = widen(at[j], Y());
+                at[j] = pack(fmaf(alpha, sums[j][0], v.x), fmaf(alpha, sums[j][1], v.y), Y());
+            }
+        }
+    }
+    __device__ __forceinline__ void store(Y *to) const {
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) reinterpret_cast<uint4 *>(to)[i] = words[i];
+    }
+};
+
+// The part's columns of t of a tile's rows -> shared memory, [16 Tall, stride] of T; rows that are not there are zeros, as
+// are columns beyond the rank.
+template <typename T> __device__ void take_t(const AdapterArguments &a, const AdapterTile &tile,
+                                             const AdapterPart &part, const int32_t *rows, int tall,
+                                             T *to) {
+    const int32_t stride = stride_of(part.rank), ranges = adapter_ranges(a.columns);
+    const int32_t wide = (part.rank + 15) / 16 * 4; // fours of columns
+    for (int n = threadIdx.x; n < 16 * tall * wide; n += kThreads) {
+        const int32_t row = n / wide, column = n % wide * 4;
+        float4 sum{};
+        if (row < tile.count && column < part.rank) {
+            const float *from = a.t + int64_t{rows[row]} * a.t_stride + part.first + column;
+            for (int32_t r = 0; r < ranges; ++r, from += int64_t{a.t_rows} * a.t_stride) {
+                const float4 v = *reinterpret_cast<const float4 *>(from);
+                sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+            }
+        }
+        const uint2 narrow{pack(part.scale * sum.x, part.scale * sum.y, T()),
+                           pack(part.scale * sum.z, part.scale * sum.w, T())};
+        *reinterpret_cast<uint2 *>(to + row * stride + column) = narrow;
+    }
+}
+
+// Groups of 32 columns, kApart columns apart, and sixteens of the tile's rows from `first` on: their sums, added to y.
+constexpr int32_t kApart = kPackedRows * kWarps;
+template <typename T, typename Y, int Rows, int Groups>
+__device__ __forceinline__ void add_groups(const AdapterArguments &a, const AdapterTile &tile,
+                                           const AdapterPart &part, int32_t first, int32_t column,
+                                           int32_t end, const uint4 *b, const T *t,
+                                           const int32_t *rows) {
+    const int lane = threadIdx.x % 32;
+    const int32_t stride = stride_of(part.rank), own = column + lane % 4 * 8;
+    const int32_t apart = part.rank * (kApart / 8); // units
+    Y *const of_y = static_cast<Y *>(a.y) + own;
+    Eight<Y> y[Groups][2 * Rows];
+#pragma unroll
+    for (int i = 0; i < 2 * Rows; ++i) {
+        const int row = first + 8 * i + lane / 4;
+#pragma unroll
+        for (int g = 0; g < Groups; ++g) {
+            if (row < tile.count && own + g * kApart < end) {
+                y[g][i].load(of_y + int64_t{rows[row]} * a.width + g * kApart);
+            }
+        }
+    }
+    float sums[Groups][Rows][4][4] = {};
+    t += first * stride + lane / 4 * stride;
+    b += lane;
+    int32_t k = 0;
+    for (; k + 16 <= part.rank; k += 16, b += 64) {
+        uint4 w[Groups][2] = {};
+#pragma unroll
+        for (int g = 0; g < Groups; ++g) {
+            if (column + g * kApart >= end) continue;
+            w[g][0] = __ldg(b + g * apart);
+            w[g][1] = __ldg(b + g * apart + 32);
+        }
+#pragma unroll
+        for (int i = 0; i < Rows; ++i) {
+            const T *from = t + 16 * i * stride + k + lane % 4 * 4;
+            const uint2 low = *reinterpret_cast<const uint2 *>(from);
+            const uint2 high = *reinterpret_cast<const uint2 *>(from + 8 * stride);
+            const uint32_t x[4] = {low.x, high.x, low.y, high.y};
+#pragma unroll
+            for (int g = 0; g < Groups; ++g) {
+#pragma unroll
+                for (int j = 0; j < 2; ++j) {
+                    mma_sync(sums[g][i][2 * j], x, w[g][j].x, w[g][j].y, T());
+                    mma_sync(sums[g][i][2 * j + 1], x, w[g][j].z, w[g][j].w, T());
+                }
+            }
+        }
+    }
+    if (k < part.rank) {
+        uint4 w[Groups] = {};
+#pragma unroll
+        for (int g = 0; g < Groups; ++g) {
+            if (column + g * kApart < end) w[g] = __ldg(b + g * apart);
+        }
+#pragma unroll
+        for (int i = 0; i < Rows; ++i) {
+            const T *from = t + 16 * i * stride + k + lane % 4 * 2;
+            const auto low = *reinterpret_cast<const uint32_t *>(from);
+            const auto high = *reinterpret_cast<const uint32_t *>(from + 8 * stride);
+#pragma unroll
+            for (int g = 0; g < Groups; ++g) {
+                mma_sync_8(sums[g][i][0], low, high, w[g].x, T());
+                mma_sync_8(sums[g][i][1], low, high, w[g].y, T());
+                mma_sync_8(sums[g][i][2], low, high, w[g].z, T());
+                mma_sync_8(sums[g][i][3], low, high, w[g].w, T());
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * Rows; ++i) {
+        const int row = first + 8 * i + lane / 4, half = i % 2 * 2;
+#pragma unroll
+        for (int g = 0; g < Groups; ++g) {
+            if (row >= tile.count || own + g * kApart >= end) continue;
+            float(&s)[4][4] = sums[g][i / 2];
+            y[g][i].add({s[0] + half, s[1] + half, s[2] + half, s[3] + half}, a.alpha);
+            y[g][i].store(of_y + int64_t{rows[row]} * a.width + g * kApart);
+        }
+    }
+}
+
+template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kThreads, 2)
+    expand(const __grid_constant__ AdapterArguments a, int32_t slices) {
+    // Of short tiles a warp has two groups at once, of tall ones two sixteens of rows: as many loads are in flight.
+    constexpr int kRows = Tall == 1 ? 1 : 2, kGroups = Tall == 1 ? 2 : 1;
+    extern __shared__ __align__(16) unsigned char shared[];
+    int32_t *rows = reinterpret_cast<int32_t *>(shared); // [16 Tall]
+    T *t = reinterpret_cast<T *>(shared + 16 * Tall * sizeof(int32_t));
+    const int32_t total = __ldg(a.work.tile_count) * slices;
+    const int warp = threadIdx.x / 32;
+    for (int32_t number = blockIdx.x; number < total; number += gridDim.x) {
+        const AdapterTile tile = load_tile(a.work.tiles + number / slices);
+        const Slice slice(a, number % slices);
+        const AdapterEntry &entry = tile.entries[a.product];
+        const AdapterPart part = load_part(&entry, slice.part);
+        if (part.rank == 0) continue;
+        __syncthreads(); // what was there has been read
+        if (threadIdx.x < tile.count) {
+            rows[threadIdx.x] = __ldg(a.work.rows + tile.begin + threadIdx.x);
+        }
+        __syncthreads();
+        take_t<T>(a, tile, part, rows, Tall, t);
+        __syncthreads();
+        const uint4 *b = static_cast<const uint4 *>(entry.b) + part.b_units;
+        for (int32_t column = slice.begin + kPackedRows * warp; column < slice.end;
+             column += kApart * kGroups) {
+            const int64_t group = (column - a.first[slice.part]) / kPackedRows;
+            const uint4 *of_group = b + group * part.rank * (kPackedRows / 8);
+            for (int32_t row = 0; row < tile.count; row += 16 * kRows) {
+                add_groups<T, Y, kRows, kGroups>(a, tile, part, row, column, slice.end, of_group, t,
+                                                 rows);
+            }
+        }
+    }
+}
+
+// f32: a thread has a column of y.
+__global__ void expand_plain(const __grid_constant__ AdapterArguments a, int32_t slices) {
+    const int32_t total = __ldg(a.work.tile_count) * slices, ranges = adapter_ranges(a.columns);
+    for (int32_t number = blockIdx.x; number < total; number += gridDim.x) {
+        const AdapterTile tile = load_tile(a.work.tiles + number / slices);
+        const Slice slice(a, number % slices);
+        const AdapterEntry &entry = tile.entries[a.product];
+        const AdapterPart part = entry.parts[slice.part];
+        if (part.rank == 0) continue;
+        const float *b =
+            reinterpret_cast<const float *>(static_cast<const uint4 *>(entry.b) + part.b_units);
+        const int32_t wide = slice.end - slice.begin;
+        for (int32_t n = threadIdx.x; n < tile.count * wide; n += kThreads) {
+            const int32_t place = tile.begin + n / wide, column = slice.begin + n % wide;
+            float sum = 0;
+            for (int32_t k = 0; k < part.rank; ++k) {
+                const float *t = a.t + int64_t{a.work.rows[place]} * a.t_stride + part.first + k;
+                float of_rank = 0;
+                for (int32_t r = 0; r < ranges; ++r) {
+                    of_rank += t[int64_t{r} * a.t_rows * a.t_stride];
+                }
+                sum = fmaf(part.scale * of_rank,
+                           b[packed_b(column - a.first[slice.part], k, part.rank)], sum);
+            }
+            float *y = static_cast<float *>(a.y) + int64_t{a.work.rows[place]} * a.width + column;
+            *y = fmaf(a.alpha, sum, *y);
+        }
+    }
+}
+
+template <typename T, typename Y, int Tall>
+cudaError_t launch(const AdapterArguments &a, int sms, cudaStream_t stream) {
+    const int ranks = std::min(a.most_ranks, kMostRanks);
+    const int shared = 16 * Tall * static_cast<int>(sizeof(int32_t) + sizeof(T) * stride_of(ranks));
+    const auto ctas = static_cast<unsigned>(2 * sms);
+    return launch_with_shared(expand<T, Y, Tall>, ctas, kThreads, shared, stream, a, slices_of(a));
+}
+template <typename T, typename Y>
+cudaError_t launch_of(const AdapterArguments &a, int sms, cudaStream_t stream) {
+    return a.work.tall ? launch<T, Y, kTallTile / 16>(a, sms, stream)
+                       : launch<T, Y, kShortTile / 16>(a, sms, stream);
+}
+
+} // namespace
+
+cudaError_t launch_adapter_expand(const AdapterArguments &a, int sms, cudaStream_t stream) {
+    if (a.parts < 1 || a.parts > kAdapterParts || a.width % 8 != 0) return cudaErrorInvalidValue;
+    for (int32_t p = 0; p <= a.parts; ++p) {
+        if (a.first[p] % 8 != 0) return cudaErrorInvalidValue;
+    }
+    switch (a.element) {
+    case DType::bf16:
+        if (a.y_type == DType::bf16) return launch_of<__nv_bfloat16, __nv_bfloat16>(a, sms, stream);
+        if (a.y_type == DType::f32) return launch_of<__nv_bfloat16, float>(a, sms, stream);
+        break;
+    case DType::f16:
+        if (a.y_type == DType::f16) return launch_of<__half, __half>(a, sms, stream);
+        if (a.y_type == DType::f32) return launch_of<__half, float>(a, sms, stream);
+        break;
+    case DType::f32:
+        if (a.y_type != DType::f32) break;
+        expand_plain<<<static_cast<unsigned>(4 * sms), kThreads, 0, stream>>>(a, slices_of(a));
+        return cudaGetLastError();
+    default:
+        break;
+    }
+    return cudaErrorInvalidValue;
+}
+
+} // namespace batchllm::cuda

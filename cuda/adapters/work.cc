@@ -1,0 +1,44 @@
+#include "adapters/work.h"
+
+#include <algorithm>
+
+namespace batchllm::cuda {
+
+void AdapterLists::list(std::span<const int32_t> slots,
+                        std::span<const AdapterEntry *const> of_slots, bool short_alone) {
+    ends_.assign(of_slots.size(), 0);
+    for (const int32_t slot : slots) {
+        if (slot >= 0) ++ends_[static_cast<size_t>(slot)];
+    }
+    int32_t total = 0, used = 0;
+    for (int32_t &end : ends_) {
+        used += end > 0 ? 1 : 0;
+        const int32_t count = end;
+        end = total;
+        total += count;
+    }
+    rows.resize(static_cast<size_t>(total));
+    for (size_t row = 0; row < slots.size(); ++row) {
+        if (slots[row] < 0) continue;
+        rows[static_cast<size_t>(ends_[static_cast<size_t>(slots[row])]++)] =
+            static_cast<int32_t>(row);
+    }
+    entries.clear();
+    for (const int32_t slot : slots) {
+        entries.push_back(slot < 0 ? nullptr : of_slots[static_cast<size_t>(slot)]);
+    }
+    // Few rows are for many CTAs rather.
+    tall = !short_alone && total >= 1024 && total >= kTallTile / 2 * used;
+    const int32_t height = tall ? kTallTile : kShortTile;
+    tiles.clear();
+    int32_t begin = 0;
+    for (size_t slot = 0; slot < of_slots.size(); ++slot) {
+        const int32_t end = ends_[slot];
+        for (; begin < end; begin += std::min(height, end - begin)) {
+            tiles.push_back({of_slots[slot], begin, std::min(height, end - begin)});
+        }
+    }
+    many = tiles.size() >= 256;
+}
+
+} // namespace batchllm::cuda

@@ -1,0 +1,219 @@
+#include "step/adapter_layout.h"
+
+#include <algorithm>
+
+#include "backend/gpu/step_buffers.h"
+#include "base/visit.h"
+
+namespace batchllm::cuda {
+namespace {
+
+constexpr int64_t kAlign = 256;
+int64_t align(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+int64_t bytes_of(const Tensor &tensor) {
+    return tensor.rows * tensor.columns * dtype_bytes(tensor.dtype);
+}
+
+// Whole: neither heads nor gates.
+AdaptedPart whole(const Tensor &matrix, int64_t first) {
+    const auto rows = static_cast<int32_t>(matrix.rows);
+    return {&matrix, static_cast<int32_t>(first), rows, rows, rows, rows, 0};
+}
+
+AdaptedProduct make_product(int64_t columns, int64_t width, std::vector<AdaptedPart> parts) {
+    AdaptedProduct made;
+    made.columns = made.size = made.padded = static_cast<int32_t>(columns);
+    made.width = static_cast<int32_t>(width);
+    std::erase_if(parts, [](const AdaptedPart &part) { return !*part.matrix; });
+    made.parts = std::move(parts);
+    return made;
+}
+
+AdaptedProduct first_of(const Mixer &mixer, int64_t hidden) {
+    std::vector<AdaptedPart> parts;
+    std::visit(
+        Visitor{[](const NoMixer &) {},
+                [&](const Attention &a) {
+                    const auto padded = padded_head_dim(a.head_dim);
+                    int32_t row = 0;
+                    const auto add = [&](const Weight &w, int32_t heads, int32_t of_head,
+                                         int32_t begin) {
+                        parts.push_back({&w.values, row, heads * padded, a.head_dim, padded,
+                                         of_head * a.head_dim, begin});
+                        row += heads * padded;
+                    };
+                    const bool beside = a.gated && !a.gate; // each head's gate behind its query
+                    const int32_t of_head = beside ? 2 : 1;
+                    add(a.q, a.heads, of_head, 0);
+                    if (a.kv_layer < 0) {
+                        add(a.k, a.kv_heads, 1, 0);
+                        add(a.v, a.kv_heads, 1, 0);
+                    }
+                    if (beside) add(a.q, a.heads, of_head, a.head_dim);
+                    if (a.gate) add(a.gate, a.heads, 1, 0);
+                },
+                [&](const LinearAttention &linear) {
+                    int64_t row = 0;
+                    for (const Tensor &part : linear.input) {
+                        parts.push_back(whole(part, row));
+                        row += part.rows;
+                    }
+                },
+                [&](const ShortConvolution &convolution) {
+                    const int64_t channels = convolution.channels();
+                    parts = {whole(convolution.b.values, 0), whole(convolution.c.values, channels),
+                             whole(convolution.x.values, 2 * channels)};
+                }},
+        mixer);
+    return make_product(hidden, first_rows(mixer), std::move(parts));
+}
+
+AdaptedProduct last_of(const Mixer &mixer, int64_t hidden) {
+    return std::visit(
+        Visitor{[](const NoMixer &) { return AdaptedProduct{}; },
+                [&](const Attention &a) {
+                    AdaptedProduct made =
+                        make_product(last_columns(mixer), hidden, {whole(a.o.values, 0)});
+                    made.size = a.head_dim;
+                    made.padded = padded_head_dim(a.head_dim);
+                    return made;
+                },
+                [&](const auto &other) {
+                    return make_product(last_columns(mixer), hidden, {whole(other.o.values, 0)});
+                }},
+        mixer);
+}
+
+// Whether the launches take it: parts follow one another, and begin at columns of y that are multiples of 8.
+bool has_launches(const AdaptedProduct &p) {
+    int32_t end = 0;
+    for (const AdaptedPart &part : p.parts) {
+        if (part.first != end || end % 8 != 0) return false;
+        end += part.rows;
+    }
+    return p.parts.size() <= kAdapterParts;
+}
+
+} // namespace
+
+AdaptedModel::AdaptedModel(const Model &model, DType element)
+    : element_(element), products_(model.layers.size() * kLayerProducts) {
+    const int64_t hidden = model.hidden;
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+        const Layer &layer = model.layers[i];
+        AdaptedProduct *to = &products_[i * kLayerProducts];
+        to[static_cast<size_t>(LayerProduct::first)] = first_of(layer.mixer, hidden);
+        to[static_cast<size_t>(LayerProduct::last)] = last_of(layer.mixer, hidden);
+        if (const FeedForward *f = layer.feed_forward()) {
+            const int64_t up = f->gate ? f->width : 0;
+            to[static_cast<size_t>(LayerProduct::gate_up)] = make_product(
+                hidden, up + f->width, {whole(f->gate.values, 0), whole(f->up.values, up)});
+            to[static_cast<size_t>(LayerProduct::down)] =
+                make_product(f->width, hidden, {whole(f->down.values, 0)});
+        }
+        for (size_t p = 0; p < kLayerProducts; ++p) {
+            if (!has_launches(to[p])) to[p].parts.clear();
+            for (const AdaptedPart &part : to[p].parts) {
+                product_of_.emplace(part.matrix, i * kLayerProducts + p);
+            }
+        }
+    }
+}
+
+void AdaptedModel::exclude(ProductPlace place) {
+    for (const AdaptedPart &part : products_[place.number()].parts) {
+        product_of_.erase(part.matrix);
+    }
+    products_[place.number()].parts.clear();
+}
+
+Status AdaptedModel::check(const Adapter &adapter) const {
+    constexpr int64_t most_rank = 512; // of a part, as expand has room for
+    if (adapter.embedding.a.rows > 0) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "cuda backend: adapters of the embedding are not supported");
+    }
+    for (const auto &[matrix, change] : adapter.changes) {
+        if (product_of_.count(matrix) == 0) {
+            return error(BATCHLLM_ERROR_UNSUPPORTED,
+                         "cuda backend: adapters of '%s' are not supported", matrix->name.c_str());
+        }
+        if (change.rank() > most_rank) {
+            return error(BATCHLLM_ERROR_UNSUPPORTED,
+                         "cuda backend: '%s': an adapter of rank %lld; at most %lld are supported",
+                         matrix->name.c_str(), static_cast<long long>(change.rank()),
+                         static_cast<long long>(most_rank));
+        }
+    }
+    return {};
+}
+
+Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
+    RETURN_IF_ERROR(check(adapter));
+    const int64_t element = dtype_bytes(element_);
+    AdapterLayout made;
+    made.entries.resize(products_.size());
+    made.places.resize(products_.size());
+    made.bytes = align(static_cast<int64_t>(products_.size() * sizeof(AdapterEntry)));
+    for (size_t number = 0; number < products_.size(); ++number) {
+        const AdaptedProduct &p = products_[number];
+        AdapterEntry &entry = made.entries[number];
+        // The matrices of A, those of B; their places are known once all ranks are.
+        std::vector<AdapterLayout::Piece> a_pieces, b_pieces;
+        int64_t b_bytes = 0;
+        for (size_t i = 0; i < p.parts.size(); ++i) {
+            const AdaptedPart &part = p.parts[i];
+            const LowRank *change = adapter.of(*part.matrix);
+            if (change == nullptr || change->rank() == 0) continue;
+            const int32_t ranks = padded_rank(change->rank());
+            AdapterPart &of_entry = entry.parts[i];
+            of_entry = {ranks, entry.ranks, static_cast<int32_t>(b_bytes / 16), change->scale};
+            AdapterPiece piece{};
+            piece.ranks = ranks;
+            piece.rank = static_cast<int32_t>(change->rank());
+            const auto same =
+                std::find_if(a_pieces.begin(), a_pieces.end(), [&](const auto &other) {
+                    return other.from->data == change->a.data && other.piece.rank == piece.rank;
+                });
+            if (same != a_pieces.end()) {
+                of_entry.first = static_cast<int32_t>(same->to);
+            } else {
+                piece.type = change->a.dtype;
+                piece.is_b = false;
+                piece.places = p.columns;
+                piece.from_places = change->a.columns;
+                piece.size = piece.stride = p.size;
+                piece.padded = p.padded;
+                a_pieces.push_back({&change->a, bytes_of(change->a), piece, entry.ranks});
+                entry.ranks += ranks;
+            }
+            piece.type = change->b.dtype;
+            piece.is_b = true;
+            piece.places = packed_b_elements(part.rows, ranks) / ranks;
+            piece.from_places = change->b.rows;
+            piece.size = part.size;
+            piece.padded = part.padded;
+            piece.stride = part.stride;
+            piece.begin = part.begin;
+            b_pieces.push_back({&change->b, bytes_of(change->b), piece, b_bytes});
+            b_bytes += packed_b_elements(part.rows, ranks) * element;
+        }
+        if (entry.ranks == 0) continue;
+        const int64_t a = made.bytes, row = p.columns * element;
+        const int64_t b = align(a + entry.ranks * row);
+        for (AdapterLayout::Piece &piece : a_pieces) {
+            piece.to = a + piece.to * row;
+            made.pieces.push_back(piece);
+        }
+        for (AdapterLayout::Piece &piece : b_pieces) {
+            piece.to += b;
+            made.pieces.push_back(piece);
+        }
+        made.places[number] = {a, b};
+        made.bytes = align(b + b_bytes);
+    }
+    return made;
+}
+
+} // namespace batchllm::cuda

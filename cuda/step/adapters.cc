@@ -1,0 +1,290 @@
+#include "step/adapters.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace batchllm::cuda {
+namespace {
+
+constexpr uint8_t kAny = 1, kTall = 2, kMany = 4; // form(); of the wanted rows twice to the left
+
+int64_t align(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+int64_t entry_bytes(const AdapterLayout &layout) {
+    return align(static_cast<int64_t>(layout.entries.size() * sizeof(AdapterEntry)));
+}
+int64_t piece_bytes(const AdapterLayout &layout) {
+    return align(static_cast<int64_t>(layout.pieces.size() * sizeof(AdapterPiece)));
+}
+
+} // namespace
+
+Result<PinnedMemory> PinnedMemories::take(int64_t bytes) {
+    {
+        const std::lock_guard lock(mutex_);
+        while (!free_.empty()) {
+            PinnedMemory memory = std::move(free_.back());
+            free_.pop_back();
+            if (memory.bytes() >= bytes) return memory;
+        }
+    }
+    return PinnedMemory::create(bytes, "adapters on their way to the device");
+}
+
+void PinnedMemories::give_back(PinnedMemory memory) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(memory));
+}
+
+StepAdapters::~StepAdapters() {
+    if (uploads_ != nullptr) cudaStreamSynchronize(uploads_);
+    for (Slot &slot : slots_) {
+        if (slot.data != nullptr) cudaFreeAsync(slot.data, uploads_);
+    }
+    if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
+}
+
+// ---- Loading ------------------------------------------------------------------------------------
+
+Status StepAdapters::start() {
+    if (pool_ != nullptr) return {};
+    int device = 0;
+    RETURN_IF_CUDA(cudaGetDevice(&device));
+    ASSIGN_OR_RETURN(uploads_, Stream::create());
+    cudaMemPoolProps properties{};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location.type = cudaMemLocationTypeDevice;
+    properties.location.id = device;
+    RETURN_IF_CUDA(cudaMemPoolCreate(&pool_, &properties));
+    // What is freed stays for the adapters that come.
+    uint64_t all = UINT64_MAX;
+    RETURN_IF_CUDA(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &all));
+    return {};
+}
+
+Result<int64_t> StepAdapters::bytes(const Adapter &adapter) const {
+    ASSIGN_OR_RETURN(const AdapterLayout layout, model_.layout(adapter));
+    return layout.bytes;
+}
+
+Result<std::shared_ptr<PackedOnHost>> StepAdapters::pack(const Adapter &adapter) const {
+    ASSIGN_OR_RETURN(AdapterLayout layout, model_.layout(adapter));
+    const int64_t begin = entry_bytes(layout) + piece_bytes(layout);
+    int64_t bytes = begin;
+    for (const AdapterLayout::Piece &piece : layout.pieces) bytes += align(piece.bytes);
+    ASSIGN_OR_RETURN(PinnedMemory memory, pinned_->take(bytes));
+    int64_t at = begin;
+    for (const AdapterLayout::Piece &piece : layout.pieces) {
+        std::memcpy(memory.data() + at, piece.from->data, static_cast<size_t>(piece.bytes));
+        at += align(piece.bytes);
+    }
+    auto packed = std::make_shared<PackedOnHost>(std::move(layout), std::move(memory), pinned_);
+    packed->sent = bytes;
+    return packed;
+}
+
+Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> packed) {
+    RETURN_IF_ERROR(start());
+    const auto place = static_cast<size_t>(slot);
+    if (place >= slots_.size()) {
+        slots_.resize(place + 1);
+        entries_.resize(place + 1);
+    }
+    for (Slot &other : slots_) {
+        if (other.packed && cudaEventQuery(other.loaded) == cudaSuccess) other.packed.reset();
+    }
+    Slot &to = slots_[place];
+    if (to.data != nullptr) {
+        return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: adapter slot %d is taken", slot);
+    }
+    // It was unloaded before its copy was done.
+    if (to.packed) RETURN_IF_CUDA(cudaEventSynchronize(to.loaded));
+    if (to.loaded == nullptr) {
+        ASSIGN_OR_RETURN(to.loaded, Event::create(false));
+    }
+    const AdapterLayout &layout = packed->layout;
+    void *memory = nullptr;
+    RETURN_IF_ERROR(check_cuda(
+        cudaMallocFromPoolAsync(&memory, static_cast<size_t>(layout.bytes), pool_, uploads_),
+        "an adapter"));
+    to.data = static_cast<std::byte *>(memory);
+    to.awaited = false;
+    entries_[place] = reinterpret_cast<const AdapterEntry *>(to.data);
+    RETURN_IF_ERROR(send(*packed, to.data));
+    RETURN_IF_CUDA(cudaEventRecord(to.loaded, uploads_));
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+        if (layout.entries[i].ranks <= ranks_[i]) continue;
+        ranks_[i] = layout.entries[i].ranks;
+        grown_ = true;
+    }
+    to.packed = std::move(packed);
+    return {};
+}
+
+void StepAdapters::unload(int32_t slot) {
+    const auto place = static_cast<size_t>(slot);
+    if (place >= slots_.size() || slots_[place].data == nullptr) return;
+    cudaFreeAsync(slots_[place].data, uploads_);
+    slots_[place].data = nullptr;
+    entries_[place] = nullptr;
+}
+
+// Now that the addresses are known. What is sent is not needed once A and B are made.
+Status StepAdapters::send(const PackedOnHost &packed, std::byte *to) {
+    const AdapterLayout &layout = packed.layout;
+    void *memory = nullptr;
+    RETURN_IF_ERROR(check_cuda(
+        cudaMallocFromPoolAsync(&memory, static_cast<size_t>(packed.sent), pool_, uploads_),
+        "an adapter on its way"));
+    auto *const raw = static_cast<std::byte *>(memory);
+    auto *const entries = packed.bytes.as<AdapterEntry>();
+    for (size_t i = 0; i < layout.entries.size(); ++i) {
+        entries[i] = layout.entries[i];
+        entries[i].a = to + layout.places[i].first;
+        entries[i].b = to + layout.places[i].second;
+    }
+    const int64_t at_pieces = entry_bytes(layout);
+    auto *const pieces = reinterpret_cast<AdapterPiece *>(packed.bytes.data() + at_pieces);
+    int64_t at = at_pieces + piece_bytes(layout);
+    for (size_t i = 0; i < layout.pieces.size(); ++i) {
+        pieces[i] = layout.pieces[i].piece;
+        pieces[i].from = raw + at;
+        pieces[i].to = to + layout.pieces[i].to;
+        at += align(layout.pieces[i].bytes);
+    }
+    RETURN_IF_CUDA(cudaMemcpyAsync(raw, packed.bytes.data(), static_cast<size_t>(packed.sent),
+                                   cudaMemcpyHostToDevice, uploads_));
+    RETURN_IF_CUDA(cudaMemcpyAsync(to, raw, static_cast<size_t>(at_pieces),
+                                   cudaMemcpyDeviceToDevice, uploads_));
+    RETURN_IF_CUDA(launch_adapter_pack(element_, reinterpret_cast<AdapterPiece *>(raw + at_pieces),
+                                       static_cast<int32_t>(layout.pieces.size()), sms_, uploads_));
+    return check_cuda(cudaFreeAsync(raw, uploads_), "an adapter on its way");
+}
+
+// ---- A step -------------------------------------------------------------------------------------
+
+// The section: how many tiles all rows and the wanted ones have; the rows' entries, rows and tiles of both, those of all
+// tokens last, which alone are of a length that the step's size does not give: steps of one size read at the same places.
+Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wanted, int64_t tokens,
+                           int64_t wanted_rows, bool gather, StepInput *input, Staging *staging) {
+    form_ = 0;
+    for (const ContextNode &node : batch.nodes) {
+        if (node.adapter < 0 || node.token_count == 0) continue;
+        if (static_cast<size_t>(node.adapter) >= slots_.size() ||
+            slots_[static_cast<size_t>(node.adapter)].data == nullptr) {
+            return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: adapter slot %d is empty",
+                         node.adapter);
+        }
+        form_ = kAny;
+    }
+    if (form_ == 0) return input->stage_room<int32_t>(kAdapters, 0, staging).status();
+    slot_of_row_.assign(batch.tokens.size(), -1);
+    for (const ContextNode &node : batch.nodes) {
+        std::fill_n(slot_of_row_.begin() + node.token_begin, node.token_count, node.adapter);
+    }
+    all_.list(slot_of_row_, entries_, reproducible_);
+    slot_of_wanted_.clear();
+    if (gather) {
+        for (const int32_t token : wanted) {
+            slot_of_wanted_.push_back(slot_of_row_[static_cast<size_t>(token)]);
+        }
+    }
+    wanted_.list(slot_of_wanted_, entries_, reproducible_);
+    const auto kind = [](const AdapterLists &lists) {
+        return (lists.tall ? kTall : 0) | (lists.many ? kMany : 0);
+    };
+    form_ = static_cast<uint8_t>(kAny | kind(all_) | (gather ? kind(wanted_) << 2 : 0));
+    constexpr auto tile = static_cast<int64_t>(sizeof(AdapterTile));
+    constexpr auto entry = static_cast<int64_t>(sizeof(const AdapterEntry *));
+    const int64_t others = gather ? wanted_rows : 0;
+    of_wanted_.entries = 16;
+    of_all_.entries = of_wanted_.entries + align(entry * others);
+    of_wanted_.rows = of_all_.entries + align(entry * tokens);
+    of_all_.rows = of_wanted_.rows + align(4 * others);
+    of_wanted_.tiles = of_all_.rows + align(4 * tokens);
+    of_all_.tiles = of_wanted_.tiles + tile * others;
+    const int64_t bytes = of_all_.tiles + tile * static_cast<int64_t>(all_.tiles.size());
+    ASSIGN_OR_RETURN(std::byte *const to, input->stage_room<std::byte>(kAdapters, bytes, staging));
+    // Rows of padding have no adapter.
+    std::memset(to, 0, static_cast<size_t>(of_wanted_.rows));
+    const auto put = [&](const Places &places, const AdapterLists &lists, int64_t place) {
+        const auto count = static_cast<int32_t>(lists.tiles.size());
+        std::memcpy(to + place, &count, sizeof count);
+        const auto copy = [&](int64_t at, const auto &values) {
+            if (values.empty()) return;
+            std::memcpy(to + at, values.data(), values.size() * sizeof(values[0]));
+        };
+        copy(places.entries, lists.entries);
+        copy(places.rows, lists.rows);
+        copy(places.tiles, lists.tiles);
+    };
+    put(of_all_, all_, 0);
+    put(of_wanted_, wanted_, 4);
+    return {};
+}
+
+Result<bool> StepAdapters::reserve(int64_t rows, cudaStream_t stream) {
+    if (!grown_) return false;
+    grown_ = false;
+    int64_t most = 0;
+    for (size_t i = 0; i < ranks_.size(); ++i) most = std::max(most, model_.sums(i, ranks_[i]));
+    sum_rows_ = rows;
+    const int64_t bytes = 4 * most * rows;
+    if (bytes > sums_.bytes()) {
+        RETURN_IF_CUDA(cudaStreamSynchronize(stream));
+        sums_ = DeviceMemory();
+        ASSIGN_OR_RETURN(sums_, DeviceMemory::create(bytes, "adapters' products"));
+    }
+    return true;
+}
+
+Status StepAdapters::wait(cudaStream_t stream) {
+    if (form_ == 0) return {};
+    for (const int32_t slot : slot_of_row_) {
+        if (slot < 0 || slots_[static_cast<size_t>(slot)].awaited) continue;
+        Slot &own = slots_[static_cast<size_t>(slot)];
+        RETURN_IF_CUDA(cudaStreamWaitEvent(stream, own.loaded, 0));
+        own.awaited = true;
+    }
+    return {};
+}
+
+Result<AdapterArguments> StepAdapters::shrink(const Addition &addition, const StepInput &input,
+                                              cudaStream_t stream) const {
+    const AdaptedProduct &product = model_.product(addition.place);
+    const auto *section = input.at<std::byte>(kAdapters);
+    const bool wanted = addition.wanted;
+    const Places &places = wanted ? of_wanted_ : of_all_;
+    const int form = wanted ? form_ >> 2 : form_;
+    AdapterArguments a{};
+    a.element = element_;
+    a.work = {reinterpret_cast<const int32_t *>(section) + (wanted ? 1 : 0),
+              reinterpret_cast<const AdapterTile *>(section + places.tiles),
+              reinterpret_cast<const int32_t *>(section + places.rows),
+              reinterpret_cast<const AdapterEntry *const *>(section + places.entries),
+              (form & kTall) != 0,
+              (form & kMany) != 0};
+    a.product = static_cast<int32_t>(addition.place.number());
+    a.most_ranks = ranks_[addition.place.number()];
+    a.x = addition.x.data;
+    a.columns = product.columns;
+    a.x_scales = addition.x.scales;
+    a.x_scaling = addition.scaling;
+    a.x_scale_stride = padded_rows(addition.rows);
+    a.t = sums_.as<float>();
+    a.t_rows = static_cast<int32_t>(sum_rows_);
+    a.t_stride = a.most_ranks;
+    a.y = addition.y;
+    a.y_type = addition.y_type;
+    a.width = product.width;
+    a.parts = static_cast<int32_t>(product.parts.size());
+    for (int32_t p = 0; p < a.parts; ++p) {
+        const AdaptedPart &part = product.parts[static_cast<size_t>(p)];
+        a.first[p] = part.first;
+        a.first[p + 1] = (part.first + part.rows + 7) / 8 * 8;
+    }
+    a.alpha = addition.alpha;
+    RETURN_IF_CUDA(launch_adapter_shrink(a, sms_, stream));
+    return a;
+}
+
+} // namespace batchllm::cuda

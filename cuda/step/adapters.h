@@ -1,0 +1,139 @@
+// The loaded adapters of the device, which of a step's rows have which, and the launches beside a layer's products
+// (adapters/adapters.h).
+//
+// A step whose rows have no adapter launches nothing. An adapter is loaded by a stream of its own while steps run; the first
+// step with one of its rows waits for that on the device. Adapters' memory is a pool's, which grows as they come.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "adapters/work.h"
+#include "backend/backend.h"
+#include "device/device.h"
+#include "linear/linear.h"
+#include "step/adapter_layout.h"
+#include "step/input.h"
+
+namespace batchllm::cuda {
+
+// Pinned memory that adapters on their way to the device take turns with: to allocate it takes long.
+class PinnedMemories {
+  public:
+    Result<PinnedMemory> take(int64_t bytes);
+    void give_back(PinnedMemory memory);
+
+  private:
+    std::mutex mutex_;
+    std::vector<PinnedMemory> free_;
+};
+
+// What is sent for an adapter: its entries, its pieces, then the matrices as they are in the file.
+class PackedOnHost final : public PackedAdapter {
+  public:
+    PackedOnHost(AdapterLayout layout_of, PinnedMemory memory, std::shared_ptr<PinnedMemories> from)
+        : layout(std::move(layout_of)), bytes(std::move(memory)), from_(std::move(from)) {}
+    PackedOnHost(const PackedOnHost &) = delete;
+    PackedOnHost &operator=(const PackedOnHost &) = delete;
+    ~PackedOnHost() override { from_->give_back(std::move(bytes)); }
+
+    AdapterLayout layout;
+    PinnedMemory bytes;
+    int64_t sent = 0; // bytes
+
+  private:
+    std::shared_ptr<PinnedMemories> from_;
+};
+
+class StepAdapters {
+  public:
+    StepAdapters(const Model &model, DType element, int sms, bool reproducible)
+        : model_(model, element), element_(element), sms_(sms), reproducible_(reproducible),
+          ranks_(model_.products()) {}
+    StepAdapters(const StepAdapters &) = delete;
+    StepAdapters &operator=(const StepAdapters &) = delete;
+    ~StepAdapters();
+
+    // Before any is loaded: this product has none.
+    void exclude(ProductPlace place) { model_.exclude(place); }
+    // What it takes on the device.
+    Result<int64_t> bytes(const Adapter &adapter) const;
+    // Any thread; the adapter has been read when this returns.
+    Result<std::shared_ptr<PackedOnHost>> pack(const Adapter &adapter) const;
+    // Enqueues the copies. What is packed is kept until they are done.
+    Status load(int32_t slot, std::shared_ptr<const PackedOnHost> packed);
+    // No step that is enqueued uses it.
+    void unload(int32_t slot);
+
+    // Host: the rows of the batch's tokens and of the wanted ones; with `gather`, these are others. tokens, wanted_rows:
+    // padded.
+    Status stage(const TokenBatch &batch, std::span<const int32_t> wanted, int64_t tokens,
+                 int64_t wanted_rows, bool gather, StepInput *input, Staging *staging);
+    // Memory for what the staged step needs. rows: of the largest step. True: launches of before are out of date.
+    Result<bool> reserve(int64_t rows, cudaStream_t stream);
+    // The stream goes on once the staged step's adapters are there.
+    Status wait(cudaStream_t stream);
+
+    // Steps of one form and size are the same launches. 0: no row has an adapter.
+    uint8_t form() const { return form_; }
+    // Whether the staged step has launches beside this product.
+    bool changes(ProductPlace place) const { return form_ != 0 && ranks_[place.number()] > 0; }
+
+    // y += alpha * (the adapters' change of W) x.
+    struct Addition {
+        ProductPlace place;
+        Input x;
+        Scaling scaling; // of x
+        int64_t rows;    // of x and y
+        bool wanted;     // they are the wanted ones of a step that gathers
+        void *y;
+        DType y_type;
+        float alpha;
+    };
+    // In two launches; others may make the second their own.
+    Result<AdapterArguments> shrink(const Addition &addition, const StepInput &input,
+                                    cudaStream_t stream) const;
+    Status expand(const AdapterArguments &shrunk, cudaStream_t stream) const {
+        return check_cuda(launch_adapter_expand(shrunk, sms_, stream), "adapters");
+    }
+
+  private:
+    struct Slot {
+        std::byte *data = nullptr; // of the pool
+        Event loaded;
+        bool awaited = false;                       // by the steps' stream
+        std::shared_ptr<const PackedOnHost> packed; // while it is copied
+    };
+    // Where the staged step's lists are, of all rows or of the wanted ones, in bytes from the section's beginning.
+    struct Places {
+        int64_t entries, rows, tiles;
+    };
+
+    Status start();
+    Status send(const PackedOnHost &packed, std::byte *to);
+
+    AdaptedModel model_;
+    DType element_;
+    int sms_;
+    bool reproducible_;
+    cudaMemPool_t pool_ = nullptr;
+    Stream uploads_;
+    std::shared_ptr<PinnedMemories> pinned_ = std::make_shared<PinnedMemories>();
+    std::vector<Slot> slots_;
+    std::vector<const AdapterEntry *> entries_; // [slots]
+    std::vector<int32_t> ranks_;                // [products] the most of any adapter so far
+    bool grown_ = false;                        // since reserve()
+    DeviceMemory sums_;                         // t of one product at a time
+    int64_t sum_rows_ = 0;
+    // Of the staged step.
+    std::vector<int32_t> slot_of_row_, slot_of_wanted_;
+    AdapterLists all_, wanted_;
+    Places of_all_{}, of_wanted_{};
+    uint8_t form_ = 0;
+};
+
+} // namespace batchllm::cuda

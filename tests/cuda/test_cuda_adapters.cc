@@ -1,0 +1,503 @@
+// Adapters' products on the device against float64, over types, ranks, parts of W, tiles and rows with and without adapters;
+// and their bits, which are a row's own.
+#include <optional>
+#include <string>
+
+#include "adapters/adapters.h"
+#include "adapters/work.h"
+#include "gated/gated.h"
+#include "seed.h"
+
+#include "cuda_arrays.h"
+
+using namespace batchllm;
+using namespace batchllm::cuda;
+
+namespace {
+
+int32_t sms = 1;
+bool hopper = false;
+
+// A product's shape. Heads: of A's columns, or of B's rows, `size` in `padded` places; 0: no heads.
+struct Shape {
+    DType element, y_type;
+    int32_t columns;
+    std::vector<int32_t> widths;             // of the parts, with padding
+    int32_t column_heads = 0, row_heads = 0; // size; padded to 64
+    Scaling scaling = Scaling::none;         // of x
+    float alpha = 1;
+
+    int32_t width() const {
+        int32_t all = 0;
+        for (const int32_t w : widths) all += w;
+        return all;
+    }
+    std::string name() const {
+        std::string text = std::string(dtype_name(element)) + " to " + dtype_name(y_type) + ", " +
+                           std::to_string(columns) + " columns, parts of";
+        for (const int32_t w : widths) text += " " + std::to_string(w);
+        if (column_heads > 0) text += ", heads of columns";
+        if (row_heads > 0) text += ", heads of rows";
+        if (scaling != Scaling::none) text += ", e4m3";
+        return text;
+    }
+};
+constexpr int32_t kPadded = 64;
+
+int32_t without_padding(int32_t places, int32_t size) {
+    return size > 0 ? places / kPadded * size : places;
+}
+
+// One adapter's matrices, as in a file, and on the device.
+struct Made {
+    struct Part {
+        int32_t rank = 0;
+        float scale = 1;
+        std::vector<float> a, b; // [rank, columns], [rows, rank], without padding
+        bool shares = false;     // A with the part before
+    };
+    std::vector<Part> parts;
+    DeviceMemory packed;
+    AdapterEntry entry{};
+
+    Made(Random &random, const Shape &s, const std::vector<int32_t> &ranks) {
+        const int32_t columns = without_padding(s.columns, s.column_heads);
+        const DType types[] = {DType::f32, DType::f16, DType::bf16};
+        for (size_t p = 0; p < ranks.size(); ++p) {
+            Part part;
+            part.rank = ranks[p];
+            part.scale = 0.25F * static_cast<float>(draw(random, 1, 12));
+            part.shares = p > 0 && ranks[p] == ranks[p - 1] && draw(random, 0, 3) == 0;
+            const float deviation = 1 / std::sqrt(static_cast<float>(columns));
+            part.a = part.shares
+                         ? parts.back().a
+                         : normal(random, int64_t{part.rank} * columns, s.element, deviation);
+            part.b = normal(random, int64_t{without_padding(s.widths[p], s.row_heads)} * part.rank,
+                            s.element, 1 / std::sqrt(static_cast<float>(std::max(1, part.rank))));
+            parts.push_back(std::move(part));
+        }
+        const int64_t element = dtype_bytes(s.element);
+        int64_t bytes = 0;
+        for (size_t p = 0; p < parts.size(); ++p) {
+            const Part &part = parts[p];
+            entry.parts[p] = {padded_rank(part.rank), entry.ranks, 0, part.scale};
+            if (part.shares) {
+                entry.parts[p].first = entry.parts[p - 1].first;
+            } else {
+                entry.ranks += padded_rank(part.rank);
+            }
+        }
+        const int64_t of_a = int64_t{entry.ranks} * s.columns * element;
+        bytes = of_a;
+        for (size_t p = 0; p < parts.size(); ++p) {
+            entry.parts[p].b_units = static_cast<int32_t>((bytes - of_a) / 16);
+            bytes += packed_b_elements(s.widths[p], parts[p].rank) * element;
+        }
+        packed =
+            upload(std::vector<uint8_t>(static_cast<size_t>(std::max<int64_t>(bytes, 16)), 255));
+        entry.a = packed.data();
+        entry.b = packed.data() + of_a;
+        std::vector<Array> files;
+        std::vector<AdapterPiece> pieces;
+        for (size_t p = 0; p < parts.size(); ++p) {
+            const Part &part = parts[p];
+            if (part.rank == 0) continue;
+            const DType type = s.element == DType::f32 ? DType::f32 : types[draw(random, 0, 2)];
+            AdapterPiece piece{};
+            // What is rounded to the element's type stays as it is in f32.
+            piece.type = type == s.element ? type : DType::f32;
+            piece.ranks = padded_rank(part.rank);
+            piece.rank = part.rank;
+            if (!part.shares) {
+                files.emplace_back(part.a, piece.type);
+                piece.from = files.back().data();
+                piece.to = packed.data() + int64_t{entry.parts[p].first} * s.columns * element;
+                piece.is_b = false;
+                piece.places = s.columns;
+                piece.from_places = without_padding(s.columns, s.column_heads);
+                set_heads(&piece, s.column_heads, s.columns);
+                pieces.push_back(piece);
+            }
+            files.emplace_back(part.b, piece.type);
+            piece.from = files.back().data();
+            piece.to = packed.data() + of_a + int64_t{entry.parts[p].b_units} * 16;
+            piece.is_b = true;
+            piece.places = packed_b_elements(s.widths[p], part.rank) / piece.ranks;
+            piece.from_places = without_padding(s.widths[p], s.row_heads);
+            set_heads(&piece, s.row_heads, static_cast<int32_t>(piece.places));
+            pieces.push_back(piece);
+        }
+        const DeviceMemory there = upload(pieces);
+        check(launch_adapter_pack(s.element, there.as<AdapterPiece>(),
+                                  static_cast<int32_t>(pieces.size()), sms, nullptr));
+        check(cudaDeviceSynchronize());
+    }
+    static void set_heads(AdapterPiece *piece, int32_t size, int32_t places) {
+        piece->size = piece->stride = size > 0 ? size : places;
+        piece->padded = size > 0 ? kPadded : places;
+        piece->begin = 0;
+    }
+};
+
+// x and y of so many rows, and what they are multiplied with.
+struct Job {
+    const Shape &s;
+    std::vector<Made> adapters;
+    std::vector<int32_t> slots; // of the rows
+    std::vector<float> x, before;
+    std::vector<uint8_t> codes;
+    std::vector<float> scales;
+    DeviceMemory codes_there;
+    std::optional<Array> x_there, scales_there;
+    DeviceMemory entries;
+    int32_t most = 8;
+
+    int32_t rows() const { return static_cast<int32_t>(slots.size()); }
+
+    Job(Random &random, const Shape &shape, const std::vector<std::vector<int32_t>> &ranks,
+        std::vector<int32_t> of_rows)
+        : s(shape), slots(std::move(of_rows)) {
+        std::vector<AdapterEntry> all;
+        for (const std::vector<int32_t> &own : ranks) {
+            adapters.emplace_back(random, s, own);
+            all.push_back({}); // of another product
+            all.push_back(adapters.back().entry);
+            most = std::max(most, adapters.back().entry.ranks);
+        }
+        entries = upload(all);
+        const int64_t count = int64_t{rows()} * s.columns;
+        before = normal(random, int64_t{rows()} * s.width(), s.y_type);
+        if (s.scaling == Scaling::none) {
+            x = normal(random, count, s.element);
+            x_there.emplace(x, s.element);
+            return;
+        }
+        const bool blocks = s.scaling == Scaling::blocks;
+        const int64_t across = blocks ? (s.columns + kScaleBlock - 1) / kScaleBlock : 1;
+        for (int64_t i = 0; i < across * rows(); ++i) {
+            scales.push_back(0.01F * static_cast<float>(draw(random, 1, 9)));
+        }
+        for (int64_t i = 0; i < count; ++i) {
+            const auto row = i / s.columns, column = i % s.columns;
+            codes.push_back(static_cast<uint8_t>(draw(random, 0, 255)) & 0xbf);
+            const float scale =
+                scales[static_cast<size_t>(blocks ? column / kScaleBlock * rows() + row : row)];
+            x.push_back(rounded(e4m3_to_float(codes.back()) * scale, s.element));
+        }
+        codes_there = upload(codes);
+        scales_there.emplace(scales, DType::f32);
+    }
+
+    // Of the rows that are `kept`, in lists of which all are tall or short.
+    // gated: instead of y what gate and up make, of W = 0. w: y has W's product too.
+    std::vector<float> run(const std::vector<bool> &kept, bool tall, bool gated = false,
+                           bool many = false, const std::vector<float> *w = nullptr,
+                           bool add = false) const {
+        std::vector<int32_t> chosen = slots;
+        for (size_t i = 0; i < chosen.size(); ++i) {
+            if (!kept[i]) chosen[i] = -1;
+        }
+        AdapterLists lists;
+        std::vector<const AdapterEntry *> of_slots;
+        for (size_t i = 0; i < adapters.size(); ++i) {
+            of_slots.push_back(entries.as<AdapterEntry>() + 2 * i);
+        }
+        lists.list(chosen, of_slots, true);
+        if (tall) { // an adapter's tiles together
+            std::vector<AdapterTile> joined;
+            for (const AdapterTile &tile : lists.tiles) {
+                if (!joined.empty() && joined.back().entries == tile.entries &&
+                    joined.back().count + tile.count <= kTallTile) {
+                    joined.back().count += tile.count;
+                } else {
+                    joined.push_back(tile);
+                }
+            }
+            lists.tiles = joined;
+        }
+        const DeviceMemory there_rows = upload(lists.rows), there_tiles = upload(lists.tiles);
+        const DeviceMemory count =
+            upload(std::vector<int32_t>{static_cast<int32_t>(lists.tiles.size())});
+        const Array y(before, s.y_type);
+        const DeviceMemory of_rows = upload(lists.entries);
+        const int32_t stride = most + 8;
+        const Array t(int64_t{adapter_ranges(s.columns)} * (rows() + 3) * stride, DType::f32);
+        AdapterArguments a{};
+        a.element = s.element;
+        a.work = {count.as<int32_t>(),
+                  there_tiles.as<AdapterTile>(),
+                  there_rows.as<int32_t>(),
+                  of_rows.as<const AdapterEntry *>(),
+                  tall,
+                  many};
+        a.product = 1;
+        a.most_ranks = most;
+        a.x = s.scaling == Scaling::none ? x_there->data() : codes_there.data();
+        a.columns = s.columns;
+        a.x_scales = s.scaling == Scaling::none ? nullptr : scales_there->floats();
+        a.x_scaling = s.scaling;
+        a.x_scale_stride = rows();
+        a.t = t.floats();
+        a.t_rows = rows() + 3;
+        a.t_stride = stride;
+        a.y = y.data();
+        a.y_type = s.y_type;
+        a.width = s.width();
+        a.parts = static_cast<int32_t>(s.widths.size());
+        for (int32_t p = 0; p < a.parts; ++p) {
+            a.first[p + 1] = a.first[p] + s.widths[static_cast<size_t>(p)];
+        }
+        a.alpha = s.alpha;
+        check(launch_adapter_shrink(a, sms, nullptr));
+        if (gated) {
+            const int32_t width = s.width() / 2;
+            const Array zeros(std::vector<float>(size_t(s.width()) * size_t(s.columns)), s.element);
+            const Array out(int64_t{rows()} * width, s.element);
+            GatedArguments product{s.element,  Activation::silu, a.x,       zeros.data(),
+                                   out.data(), rows(),           s.columns, width};
+            product.adapters = &a;
+            check(launch_gated_sm90(product, sms, nullptr));
+            return out.read();
+        }
+        if (w != nullptr) {
+            const Array of_w(*w, s.element);
+            const SummedArguments product{s.element, a.x,       of_w.data(), y.data(), rows(),
+                                          s.columns, s.width(), add,         s.alpha,  &a};
+            assert_true(takes_summed(product));
+            check(launch_summed_sm90(product, sms, nullptr));
+            return y.read();
+        }
+        check(launch_adapter_expand(a, sms, nullptr));
+        return y.read();
+    }
+
+    std::vector<double> wanted() const {
+        std::vector<double> y(before.begin(), before.end());
+        const int32_t columns = without_padding(s.columns, s.column_heads);
+        const int32_t columns_size = s.column_heads > 0 ? s.column_heads : s.columns;
+        const int32_t columns_padded = s.column_heads > 0 ? kPadded : s.columns;
+        for (int32_t row = 0; row < rows(); ++row) {
+            if (slots[size_t(row)] < 0) continue;
+            int32_t first = 0;
+            for (size_t p = 0; p < s.widths.size(); first += s.widths[p++]) {
+                const Made::Part &part = adapters[size_t(slots[size_t(row)])].parts[p];
+                const int32_t size = s.row_heads > 0 ? s.row_heads : s.widths[p];
+                const int32_t padded = s.row_heads > 0 ? kPadded : s.widths[p];
+                std::vector<double> t(size_t(part.rank));
+                for (int32_t r = 0; r < part.rank; ++r) {
+                    for (int32_t k = 0; k < columns; ++k) {
+                        const int32_t place = k / columns_size * columns_padded + k % columns_size;
+                        t[size_t(r)] += double(part.a[size_t(r * columns + k)]) *
+                                        double(x[size_t(row) * size_t(s.columns) + size_t(place)]);
+                    }
+                }
+                for (int32_t n = 0; n < without_padding(s.widths[p], s.row_heads); ++n) {
+                    double sum = 0;
+                    for (int32_t r = 0; r < part.rank; ++r) {
+                        sum += t[size_t(r)] * double(part.b[size_t(n * part.rank + r)]);
+                    }
+                    const int32_t place = first + n / size * padded + n % size;
+                    y[size_t(row) * size_t(s.width()) + size_t(place)] +=
+                        double(s.alpha) * double(part.scale) * sum;
+                }
+            }
+        }
+        return y;
+    }
+
+    // Everything that holds of the job.
+    void check_all(Random &random, const std::string &name) const {
+        const std::vector<bool> all(slots.size(), true);
+        const std::vector<float> got = run(all, false);
+        const DType worst = s.element == DType::f32 ? DType::f32 : s.element;
+        assert_close(got, wanted(), tolerance(worst), name.c_str());
+        const auto width = size_t(s.width());
+        for (size_t row = 0; row < slots.size(); ++row) {
+            if (slots[row] >= 0) continue;
+            if (std::memcmp(&got[row * width], &before[row * width], 4 * width) != 0) {
+                fail_msg("%s: row %zu without an adapter has changed", name.c_str(), row);
+            }
+        }
+        assert_close(run(all, true), wanted(), tolerance(worst), (name + ", tall tiles").c_str());
+        const std::vector<float> wide = run(all, false, false, true);
+        if (std::memcmp(wide.data(), got.data(), 4 * got.size()) != 0) {
+            fail_msg("%s: wide slices give other bits", name.c_str());
+        }
+        std::vector<bool> some(slots.size());
+        for (size_t i = 0; i < some.size(); ++i) some[i] = draw(random, 0, 2) == 0;
+        const std::vector<float> fewer = run(some, false);
+        for (size_t row = 0; row < slots.size(); ++row) {
+            const float *from = some[row] ? got.data() : before.data();
+            if (std::memcmp(&fewer[row * width], from + row * width, 4 * width) != 0) {
+                fail_msg("%s: row %zu has other bits in other company", name.c_str(), row);
+            }
+        }
+    }
+};
+
+std::vector<int32_t> draw_slots(Random &random, int32_t rows, int32_t adapters, bool runs) {
+    std::vector<int32_t> slots;
+    int64_t slot = 0, left = 0;
+    for (int32_t i = 0; i < rows; ++i, --left) {
+        if (left <= 0) {
+            slot = draw(random, -1, adapters - 1);
+            left = runs ? draw(random, 1, 200) : 1;
+        }
+        slots.push_back(static_cast<int32_t>(slot));
+    }
+    return slots;
+}
+
+void check_shape(Random &random, const Shape &s, int32_t most_rows = 300) {
+    for (const bool runs : {false, true}) {
+        const auto adapters = static_cast<int32_t>(draw(random, 1, runs ? 4 : 20));
+        std::vector<std::vector<int32_t>> ranks;
+        constexpr int32_t kinds[] = {0, 4, 8, 12, 16, 16, 24, 32, 40, 64, 128};
+        for (int32_t i = 0; i < adapters; ++i) {
+            std::vector<int32_t> own;
+            const auto one = kinds[draw(random, 1, 10)];
+            const bool each = draw(random, 0, 1) == 0;
+            for (size_t p = 0; p < s.widths.size(); ++p) {
+                own.push_back(each ? kinds[draw(random, 0, 10)] : one);
+            }
+            ranks.push_back(own);
+        }
+        const auto rows = static_cast<int32_t>(draw(random, 1, most_rows));
+        const Job job(random, s, ranks, draw_slots(random, rows, adapters, runs));
+        job.check_all(random, s.name() + ", " + std::to_string(rows) + " rows of " +
+                                  std::to_string(adapters) +
+                                  (runs ? " adapters in runs" : " adapters"));
+    }
+}
+
+void products_are_the_references(void **) {
+    Random random(seed_of_run());
+    const std::pair<DType, DType> kinds[] = {{DType::bf16, DType::bf16},
+                                             {DType::bf16, DType::f32},
+                                             {DType::f16, DType::f16},
+                                             {DType::f16, DType::f32},
+                                             {DType::f32, DType::f32}};
+    for (const auto &[element, y_type] : kinds) {
+        check_shape(random, {element, y_type, 64, {64}});
+        check_shape(random, {element, y_type, 40, {48, 8}});
+        check_shape(random, {element, y_type, 256, {512, 128, 128, 256}});
+        check_shape(random, {element, y_type, 896, {896, 128, 128}}, 120);
+        check_shape(random, {element, y_type, 2056, {1032, 2048}}, 60);
+        check_shape(random, {element, y_type, 4864, {896}}, 60);
+        Shape scaled{element, y_type, 320, {264}};
+        scaled.alpha = 0.25F;
+        check_shape(random, scaled);
+        Shape heads{element, y_type, 256, {256}};
+        heads.column_heads = 48;
+        check_shape(random, heads);
+        heads = {element, y_type, 128, {256, 64, 64}};
+        heads.row_heads = 40;
+        check_shape(random, heads);
+    }
+}
+
+void x_in_e4m3_is_taken_with_its_scales(void **) {
+    Random random(seed_of_run());
+    for (const Scaling scaling : {Scaling::rows, Scaling::blocks}) {
+        for (const DType element : {DType::bf16, DType::f16}) {
+            Shape s{element, element, 256, {256, 64}};
+            s.scaling = scaling;
+            check_shape(random, s, 150);
+            s.columns = 2304;
+            check_shape(random, s, 60);
+        }
+    }
+}
+
+void each_row_has_an_adapter_of_its_own(void **) {
+    Random random(seed_of_run());
+    const Shape s{DType::bf16, DType::bf16, 512, {512, 128, 128}};
+    std::vector<int32_t> slots(200);
+    for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int32_t>((i * 77) % 200);
+    const Job job(random, s, std::vector<std::vector<int32_t>>(200, {8, 8, 8}), slots);
+    job.check_all(random, "an adapter for each row");
+}
+
+void gate_and_up_are_changed_before_the_activation(void **) {
+    if (!hopper) skip();
+    Random random(seed_of_run());
+    for (const DType element : {DType::bf16, DType::f16}) {
+        for (const int32_t rows : {1, 63, 300, 1500}) {
+            const Shape s{element, element, 128, {256, 256}};
+            const std::vector<std::vector<int32_t>> ranks = {
+                {16, 16}, {8, 24}, {0, 64}, {40, 12}, {4, 0}};
+            Job job(random, s, ranks, draw_slots(random, rows, 5, rows > 100));
+            std::fill(job.before.begin(), job.before.end(), 0.0F);
+            const std::vector<double> sums = job.wanted();
+            std::vector<double> wanted;
+            for (size_t i = 0; i < sums.size() / 2; ++i) {
+                const double gate = sums[i / 256 * 512 + i % 256];
+                wanted.push_back(gate / (1 + std::exp(-gate)) *
+                                 sums[i / 256 * 512 + i % 256 + 256]);
+            }
+            const std::vector<float> got =
+                job.run(std::vector<bool>(size_t(rows), true), false, true);
+            assert_close(got, wanted, 2 * tolerance(element), "gate and up");
+        }
+    }
+}
+
+// W's product and what adapters add to it, in one launch, against the sum of both in float64.
+void a_product_has_adapters_in_its_epilogue(void **) {
+    if (!hopper) skip();
+    Random random(seed_of_run());
+    for (const DType element : {DType::bf16, DType::f16}) {
+        for (const bool add : {false, true}) {
+            for (const int32_t rows : {1, 100, 700, 1500}) {
+                Shape s{element, element, 192, {256, 128, 128}};
+                s.alpha = add ? 0.5F : 1;
+                const std::vector<std::vector<int32_t>> ranks = {
+                    {16, 16, 16}, {8, 24, 0}, {0, 64, 8}, {40, 12, 16}, {4, 0, 0}};
+                Job job(random, s, ranks, draw_slots(random, rows, 5, rows > 200));
+                if (!add) std::fill(job.before.begin(), job.before.end(), 0.0F);
+                const std::vector<float> w = normal(random, 512 * 192, element, 0.07F);
+                std::vector<double> wanted = job.wanted();
+                for (int32_t row = 0; row < rows; ++row) {
+                    for (int32_t n = 0; n < 512; ++n) {
+                        double sum = 0;
+                        for (int32_t k = 0; k < 192; ++k) {
+                            sum += double(job.x[size_t(row * 192 + k)]) *
+                                   double(w[size_t(n * 192 + k)]);
+                        }
+                        wanted[size_t(row * 512 + n)] += double(s.alpha) * sum;
+                    }
+                }
+                const std::vector<float> got =
+                    job.run(std::vector<bool>(size_t(rows), true), false, false, false, &w, add);
+                assert_close(got, wanted, tolerance(element), "a product with adapters");
+            }
+        }
+    }
+}
+
+void a_step_without_adapters_changes_nothing(void **) {
+    Random random(seed_of_run());
+    const Shape s{DType::bf16, DType::bf16, 512, {512}};
+    const Job job(random, s, {{16}}, std::vector<int32_t>(50, -1));
+    const std::vector<float> got = job.run(std::vector<bool>(50, true), false);
+    assert_memory_equal(got.data(), job.before.data(), 4 * got.size());
+}
+
+} // namespace
+
+int main() {
+    if (const int code = skipped()) return code;
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, 0));
+    sms = properties.multiProcessorCount;
+    hopper = properties.major == 9;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(products_are_the_references),
+        cmocka_unit_test(x_in_e4m3_is_taken_with_its_scales),
+        cmocka_unit_test(each_row_has_an_adapter_of_its_own),
+        cmocka_unit_test(gate_and_up_are_changed_before_the_activation),
+        cmocka_unit_test(a_product_has_adapters_in_its_epilogue),
+        cmocka_unit_test(a_step_without_adapters_changes_nothing),
+    };
+    return cmocka_run_group_tests_name("cuda_adapters", tests, nullptr, nullptr);
+}

@@ -1,0 +1,312 @@
+// Steps whose rows have adapters: the CUDA backend against the CPU's in f32, on all golden models and all matrices that it has
+// adapters for; and in 16 bits bits that are a row's own, with graphs and without.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "base/narrow_floats.h"
+#include "cuda_backend.h"
+#include "golden_files.h"
+#include "seed.h"
+
+using namespace batchllm;
+using cuda::CudaBackend;
+
+namespace {
+
+using Random = std::mt19937_64;
+
+void check(const Status &status) {
+    if (!status.ok()) fail_msg("%s", status.message().c_str());
+}
+
+BackendOptions options_of(const std::string &type, bool graphs, bool reproducible = false) {
+    BackendOptions options;
+    options.compute_type = type;
+    options.threads = 2;
+    options.step_tokens = 256;
+    options.kv_memory_bytes = int64_t{32} << 20;
+    options.reproducible = reproducible;
+    if (type != "f32" || graphs) {
+        options.extra = {{"tuning_cache", "none"}, {"tuning", "0"}, {"graphs", graphs ? "1" : "0"}};
+    }
+    return options;
+}
+std::unique_ptr<CudaBackend> make_cuda(const Model &model, const std::string &type,
+                                       bool graphs = true, bool reproducible = false) {
+    BackendOptions options = options_of(type, graphs, reproducible);
+    options.extra.emplace_back("quantize", "none");
+    auto made = CudaBackend::create(model, options);
+    check(made.status());
+    return std::move(made).value();
+}
+
+// ---- Adapters -----------------------------------------------------------------------------------
+
+std::vector<const Tensor *> matrices(const Model &model) {
+    std::vector<const Tensor *> all;
+    const auto add = [&](const Tensor &tensor) {
+        if (tensor) all.push_back(&tensor);
+    };
+    const auto feed = [&](const FeedForward &f) {
+        for (const Weight *w : {&f.gate, &f.up, &f.down}) add(w->values);
+    };
+    for (const Layer &layer : model.layers) {
+        if (const Attention *a = layer.attention()) {
+            for (const Weight *w : {&a->q, &a->k, &a->v, &a->o}) add(w->values);
+        }
+        if (const auto *delta = std::get_if<DeltaNet>(&layer.mixer)) {
+            for (const Tensor &part : delta->input) add(part);
+            add(delta->o.values);
+        }
+        if (const auto *mamba = std::get_if<Mamba2>(&layer.mixer)) {
+            for (const Tensor &part : mamba->input) add(part);
+            add(mamba->o.values);
+        }
+        if (const auto *c = std::get_if<ShortConvolution>(&layer.mixer)) {
+            for (const Weight *w : {&c->b, &c->c, &c->x, &c->o}) add(w->values);
+        }
+        if (const FeedForward *f = layer.feed_forward()) feed(*f);
+        if (const Experts *experts = layer.experts()) {
+            for (const FeedForward &f : experts->each) feed(f);
+        }
+    }
+    return all;
+}
+
+Tensor made_up(Random &random, Adapter *adapter, int64_t rows, int64_t columns, float deviation) {
+    const DType types[] = {DType::f32, DType::f16, DType::bf16};
+    Tensor tensor;
+    tensor.dtype = types[random() % 3];
+    tensor.rows = rows;
+    tensor.columns = columns;
+    const auto element = static_cast<size_t>(dtype_bytes(tensor.dtype));
+    const auto count = static_cast<size_t>(rows * columns);
+    adapter->bytes.push_back(std::make_unique<std::byte[]>(count * element + 1));
+    std::byte *to = adapter->bytes.back().get() + 1; // of any alignment
+    std::normal_distribution<float> normal(0, deviation);
+    for (size_t i = 0; i < count; ++i) {
+        const float x = normal(random);
+        const uint16_t half = float_to_float16(x);
+        uint32_t bits;
+        std::memcpy(&bits, &x, 4);
+        const auto top = static_cast<uint16_t>(bits >> 16);
+        const void *from = &x;
+        if (tensor.dtype != DType::f32) from = tensor.dtype == DType::f16 ? &half : &top;
+        std::memcpy(to + i * element, from, element);
+    }
+    tensor.data = to;
+    return tensor;
+}
+
+// Of some of the matrices, those that the backend has adapters for. *refused: how many it has not.
+std::shared_ptr<Adapter> made_up(Random &random, const Model &model, const Backend &backend,
+                                 size_t one_of, int64_t *refused) {
+    auto adapter = std::make_shared<Adapter>();
+    constexpr int64_t ranks[] = {1, 4, 8, 16, 24, 64};
+    for (const Tensor *matrix : matrices(model)) {
+        if (random() % one_of != 0) continue;
+        const int64_t rank = ranks[random() % 6];
+        LowRank change;
+        const auto wide = static_cast<float>(matrix->columns);
+        change.a = made_up(random, adapter.get(), rank, matrix->columns, 1 / std::sqrt(wide));
+        change.b = made_up(random, adapter.get(), matrix->rows, rank, 0.05F);
+        change.scale = 0.5F + static_cast<float>(random() % 4);
+        Adapter alone;
+        alone.changes.emplace(matrix, change);
+        if (!backend.adapter_bytes(alone).ok()) {
+            ++*refused;
+            continue;
+        }
+        adapter->changes.emplace(matrix, change);
+    }
+    return adapter;
+}
+
+void load(Backend *backend, int32_t slot, std::shared_ptr<const Adapter> adapter) {
+    auto packed = backend->pack_adapter(std::move(adapter));
+    check(packed.status());
+    check(backend->load_adapter(slot, std::move(packed).value()));
+}
+
+// ---- Steps --------------------------------------------------------------------------------------
+
+// Nodes of up to 16 tokens, one page each.
+struct Step {
+    TokenBatch batch;
+    std::vector<int32_t> targets = {3, 5, 7};
+
+    // all: every token's logits are wanted, else the last ones'.
+    Step(uint64_t seed, const Model &model, const std::vector<int32_t> &adapters, bool all) {
+        const auto groups = model.kv_windows().size();
+        batch.pages.resize(groups);
+        for (size_t n = 0; n < adapters.size(); ++n) {
+            Random random(seed + n); // a node's tokens are its own
+            const auto count = static_cast<int32_t>(1 + random() % 16);
+            const auto begin = static_cast<int32_t>(batch.tokens.size());
+            const auto number = static_cast<int32_t>(n);
+            ContextNode node{-1, 0, count, begin, count, false, number};
+            node.adapter = adapters[n];
+            batch.nodes.push_back(node);
+            for (int32_t i = 0; i < count; ++i) {
+                batch.tokens.push_back(static_cast<int32_t>(random() % 50));
+                batch.positions.push_back(i);
+                if (!all && i + 1 < count) continue;
+                OutputRow row{};
+                row.token = begin + i;
+                row.task = Task::score;
+                row.targets = targets;
+                batch.outputs.push_back(row);
+            }
+            for (size_t g = 0; g < groups; ++g) {
+                batch.pages[g].nodes.push_back({number, 0});
+                batch.pages[g].list.push_back(static_cast<int32_t>(g * adapters.size()) + number);
+            }
+        }
+    }
+    std::vector<float> run(Backend *backend) {
+        if (backend->info().state_slots == 0) {
+            for (ContextNode &node : batch.nodes) node.state = -1;
+        }
+        BatchOutput output;
+        check(backend->run(batch, &output));
+        return output.target_logprobs;
+    }
+};
+
+std::unique_ptr<Model> load_of(const Golden &golden) {
+    auto model = load_model(golden.directory);
+    check(model.status());
+    return std::move(model).value();
+}
+
+void results_are_the_cpus(void **) {
+    uint64_t seed = seed_of_run();
+    int64_t models = 0;
+    for (const Golden &golden : golden_on_cuda()) {
+        const auto model = load_of(golden);
+        if (!model->head) continue;
+        const auto cuda = make_cuda(*model, "f32");
+        auto cpu = cpu::CpuBackend::create(*model, options_of("f32", false));
+        check(cpu.status());
+        if (cpu.value()->info().adapter_slots == 0) fail_msg("the CPU has no adapters");
+        Random random(++seed);
+        int64_t refused = 0;
+        for (int32_t slot = 0; slot < 3; ++slot) {
+            const auto adapter = made_up(random, *model, *cuda, slot == 0 ? 1 : 2, &refused);
+            load(cuda.get(), 10 * slot, adapter);
+            load(cpu.value().get(), 10 * slot, adapter);
+        }
+        for (const bool all : {true, false}) {
+            for (const std::vector<int32_t> &adapters :
+                 {std::vector<int32_t>{0, -1, 10, 0, 20, 10, -1}, {-1, -1}, {20, 20, 20}}) {
+                const auto before = seed++;
+                const std::vector<float> got = Step(before, *model, adapters, all).run(cuda.get());
+                const std::vector<float> wanted =
+                    Step(before, *model, adapters, all).run(cpu.value().get());
+                assert_int_equal(got.size(), wanted.size());
+                double worst = 0;
+                for (size_t i = 0; i < got.size(); ++i) {
+                    worst = std::max(worst, double(std::fabs(got[i] - wanted[i])));
+                    if (!std::isfinite(got[i])) worst = INFINITY;
+                }
+                if (!(worst < 4e-3)) {
+                    fail_msg("%s: log-probabilities differ by %g", golden.directory.c_str(), worst);
+                }
+            }
+        }
+        if (refused > 0) {
+            std::printf("%s: %lld matrices without adapters\n", golden.directory.c_str(),
+                        static_cast<long long>(refused));
+        }
+        ++models;
+    }
+    assert_true(models > 0);
+}
+
+// Bits with graphs are those without, and are the same again once adapters have come and gone.
+void graphs_and_slots_change_no_bit(void **) {
+    uint64_t seed = seed_of_run();
+    for (const char *name : {"golden/llama_bias_f32", "golden/llama2_mha_f16"}) {
+        const Golden golden = read_golden(name);
+        const auto model = load_of(golden);
+        const auto with = make_cuda(*model, "bf16"), without = make_cuda(*model, "bf16", false);
+        Random random(++seed);
+        int64_t refused = 0;
+        std::vector<std::shared_ptr<Adapter>> adapters;
+        for (int i = 0; i < 4; ++i) {
+            adapters.push_back(made_up(random, *model, *with, 1, &refused));
+        }
+        for (CudaBackend *backend : {with.get(), without.get()}) {
+            for (int32_t slot = 0; slot < 2; ++slot) load(backend, slot, adapters[size_t(slot)]);
+        }
+        const std::vector<int32_t> of_nodes = {0, 1, -1, 0, 1};
+        const std::vector<float> first = Step(7, *model, of_nodes, false).run(without.get());
+        for (int i = 0; i < 4; ++i) {
+            if (i == 2) { // others come, and go
+                for (int32_t slot = 2; slot < 4; ++slot) {
+                    load(with.get(), slot, adapters[size_t(slot)]);
+                }
+                Step(9, *model, {3, 2, 1}, true).run(with.get());
+                with->unload_adapter(2);
+                with->unload_adapter(0);
+                load(with.get(), 0, adapters[0]);
+            }
+            const std::vector<float> got = Step(7, *model, of_nodes, false).run(with.get());
+            assert_int_equal(got.size(), first.size());
+            assert_memory_equal(got.data(), first.data(), 4 * got.size());
+        }
+        assert_true(with->step().graphs().replayed() > 0);
+    }
+}
+
+// In reproducible steps.
+void a_rows_bits_do_not_depend_on_others_adapters(void **) {
+    const Golden golden = read_golden("golden/llama_bias_f32");
+    const auto model = load_of(golden);
+    const auto backend = make_cuda(*model, "bf16", true, true);
+    Random random(seed_of_run());
+    int64_t refused = 0;
+    for (int32_t slot = 0; slot < 3; ++slot) {
+        load(backend.get(), slot, made_up(random, *model, *backend, 1, &refused));
+    }
+    const std::vector<float> one = Step(5, *model, {0}, true).run(backend.get());
+    for (const std::vector<int32_t> &adapters :
+         {std::vector<int32_t>{0, 0, 0, 0, 0, 0}, {0, -1, 1, 2}, {0, 2}}) {
+        const std::vector<float> all = Step(5, *model, adapters, true).run(backend.get());
+        assert_true(all.size() >= one.size());
+        assert_memory_equal(all.data(), one.data(), 4 * one.size());
+    }
+}
+
+void what_is_not_loaded_is_refused(void **) {
+    const Golden golden = read_golden("golden/llama_bias_f32");
+    const auto model = load_of(golden);
+    const auto backend = make_cuda(*model, "f32");
+    Adapter adapter;
+    adapter.embedding.a.rows = 4;
+    assert_int_equal(backend->adapter_bytes(adapter).status().code(), BATCHLLM_ERROR_UNSUPPORTED);
+    const Step step(1, *model, {0}, true);
+    assert_int_equal(backend->forward(step.batch).code(), BATCHLLM_ERROR_INTERNAL);
+}
+
+} // namespace
+
+int main() {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+        std::printf("skipped: no device\n");
+        return 77;
+    }
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(results_are_the_cpus),
+        cmocka_unit_test(graphs_and_slots_change_no_bit),
+        cmocka_unit_test(a_rows_bits_do_not_depend_on_others_adapters),
+        cmocka_unit_test(what_is_not_loaded_is_refused),
+    };
+    return cmocka_run_group_tests_name("cuda_step_adapters", tests, nullptr, nullptr);
+}

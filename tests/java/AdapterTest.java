@@ -1,0 +1,63 @@
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+import org.batchllm.Adapter;
+import org.batchllm.BatchLlmException;
+import org.batchllm.Engine;
+import org.batchllm.EngineOptions;
+import org.batchllm.Results;
+import org.batchllm.Rows;
+import org.batchllm.SamplingParams;
+
+/** Rows with adapters. That they are computed as they should be, the library's own tests show. */
+final class AdapterTest {
+    private static final Path GOLDEN = Path.of(System.getProperty("test.golden"));
+
+    private static Adapter adapter(String name) {
+        return Adapter.of(name, GOLDEN.resolve("adapters").resolve(name));
+    }
+
+    private static Engine engine() {
+        return Engine.create(EngineOptions.builder(GOLDEN.resolve("llama_bias_f32"))
+                .backend("cpu")
+                .computeType("f32")
+                .adapterMemoryBytes(1 << 20)
+                .build());
+    }
+
+    private static Rows rows(SamplingParams... params) {
+        int[] prompt = {5, 6, 7, 8, 9, 10};
+        return Rows.ofTokens(Collections.nCopies(params.length, prompt)).withParams(List.of(params));
+    }
+
+    private static SamplingParams with(Adapter adapter) {
+        return SamplingParams.builder().maxTokens(8).adapter(adapter).build();
+    }
+
+    public static void rows_have_adapters() {
+        try (Engine engine = engine()) {
+            SamplingParams one = with(adapter("llama_qv_r4"));
+            SamplingParams two = with(adapter("llama_one_layer"));
+            try (Results results = engine.generate(rows(one, two, with(null), one.toBuilder().build()))) {
+                Check.that(Arrays.equals(results.get(0).tokens(), results.get(3).tokens()), "equal rows");
+                Check.that(!Arrays.equals(results.get(0).tokens(), results.get(1).tokens()), "other adapters");
+                Check.that(!Arrays.equals(results.get(0).tokens(), results.get(2).tokens()), "no adapter");
+            }
+            Check.equal(1L, engine.stats().rowsDeduplicated());
+        }
+    }
+
+    public static void a_bad_adapter_is_found_before_rows_are_added() {
+        try (Engine engine = engine()) {
+            engine.prepare(adapter("llama_qv_r4"));
+            Check.throwing(BatchLlmException.AdapterFormat.class, "no such module", () -> engine.prepare(adapter("phi3_fused")));
+            Check.throwing(BatchLlmException.Io.class, "adapter_config.json", () -> engine.add(rows(with(adapter("none")))));
+            Check.equal(0L, engine.stats().rows());
+        }
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        Check.run(AdapterTest.class);
+    }
+}
