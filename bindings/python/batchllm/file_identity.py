@@ -63,9 +63,7 @@ def identity_of(
         if field.name == "json_schema" and value is not None:
             value = schema_of(value)  # a class may have changed without changing its name
         if field.name == "adapter":
-            if value is None:
-                continue
-            value = f"{value}: {engine._adapters.identity(value)}"
+            continue  # its content counts, not its name
         found["samples of a row" if field.name == "samples" else field.name] = value
     return {"input": None if is_remote(source) else source, "model": engine.model_dir, "parts": found}
 
