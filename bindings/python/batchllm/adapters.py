@@ -31,13 +31,14 @@ class Adapters:
 
     def remove(self, name: str) -> None:
         self.get(name)
-        del self._loaded[name]
+        del self._loaded[name], self._paths[name]
 
     def names(self) -> Iterator[str]:
         return iter(list(self._loaded))
 
     def clear(self) -> None:
         self._loaded.clear()
+        self._paths.clear()
 
     def get(self, name: str) -> native.batchllm_adapter:
         if name not in self._loaded:

@@ -690,6 +690,11 @@ class AsTheProgram(Files):
         text = pathlib.Path(page).read_text()
         for words in ("Job: in.parquet", "out.parquet", "<html"):
             self.assertIn(words, text)
+        if os.path.exists("/dev/full"):
+            with self.assertRaises(OSError) as full:
+                run_files(None, source, self.path("out.parquet"), params=FEW, engine_options=SIM, force=True, stats="/dev/full")
+            self.assertEqual(full.exception.filename, "/dev/full")
+            self.assertEqual(read(self.path("out.parquet")).num_rows, 50)
         with self.assertRaisesRegex(batchllm.InvalidArgumentError, "report: .*in.parquet is the input"):
             run_files(MODEL, source, self.path("out.parquet"), report=source)
         with self.assertRaisesRegex(batchllm.InvalidArgumentError, "stats: .*out.parquet is the output"):
