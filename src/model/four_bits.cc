@@ -211,6 +211,30 @@ void read(const Tensor &tensor, const FourBits &from, int64_t begin, int64_t cou
     }
 }
 
+// Swaps a part of `low`, `shift` bits up, with one of `high`.
+void swap_parts(uint64_t *low, uint64_t *high, int shift, uint64_t mask) {
+    const uint64_t both = (*low >> shift ^ *high) & mask;
+    *high ^= both;
+    *low ^= both << shift;
+}
+
+// Packing::eight: sixteen columns of eight rows, from a word for each column to eight bytes for each row, which are
+// `stride` apart.
+void turn_eight(const FourBits &from, int64_t row, int64_t column, uint8_t *to, size_t stride) {
+    const int64_t across = from.rows / 8;
+    const std::byte *words = from.codes + (column * across + row / 8) * 4;
+    uint64_t pairs[8]; // of columns: a byte for each row
+    for (int64_t p = 0; p < 8; ++p) {
+        pairs[p] = spread(word_at(words, 2 * p * across)) |
+                   spread(word_at(words, (2 * p + 1) * across)) << 4;
+    }
+    // Bytes [pair, row] -> [row, pair].
+    for (const int i : {0, 1, 2, 3}) swap_parts(pairs + i, pairs + i + 4, 32, 0xFFFFFFFF);
+    for (const int i : {0, 1, 4, 5}) swap_parts(pairs + i, pairs + i + 2, 16, 0x0000FFFF0000FFFF);
+    for (const int i : {0, 2, 4, 6}) swap_parts(pairs + i, pairs + i + 1, 8, 0x00FF00FF00FF00FF);
+    for (size_t r = 0; r < 8; ++r) std::memcpy(to + r * stride, pairs + eight_place[r], 8);
+}
+
 } // namespace
 
 std::optional<FourBitFacts> four_bit_facts(const Model &model, const Tensor &tensor) {
@@ -271,6 +295,26 @@ void read_codes(const Tensor &tensor, int64_t begin, int64_t count, uint8_t *cod
         for (int64_t r = 0; r < count; ++r) {
             const std::byte *row = from.codes + row_in_file(tensor, begin + r) * from.row_bytes;
             std::memcpy(codes + static_cast<size_t>(r) * bytes, row, bytes);
+        }
+        return;
+    }
+    if (from.packing == FourBits::Packing::column) { // a row's words are its bytes
+        for (int64_t word = 0; word < tensor.columns / 8; ++word) {
+            const std::byte *words = from.codes + word * from.rows * 4;
+            for (int64_t r = 0; r < count; ++r) {
+                std::memcpy(codes + static_cast<size_t>(r) * bytes + word * 4,
+                            words + row_in_file(tensor, begin + r) * 4, 4);
+            }
+        }
+        return;
+    }
+    if (tensor.row_step == 1 && row_in_file(tensor, begin) % 8 == 0 && count % 8 == 0 &&
+        tensor.columns % 16 == 0) {
+        for (int64_t column = 0; column < tensor.columns; column += 16) {
+            for (int64_t r = 0; r < count; r += 8) {
+                turn_eight(from, row_in_file(tensor, begin + r), column,
+                           codes + static_cast<size_t>(r) * bytes + column / 2, bytes);
+            }
         }
         return;
     }
