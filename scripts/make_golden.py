@@ -445,6 +445,16 @@ MODELS = {
     "deepseek_v3_wide_bf16": ("deepseek_v3", "bfloat16", "type", dict(
         LATENT, num_attention_heads=2, num_key_value_heads=2, q_lora_rank=64, kv_lora_rank=512, qk_rope_head_dim=64,
         qk_nope_head_dim=32, v_head_dim=32, first_k_dense_replace=2), 298, None),
+    "mistral4_vision_bf16": ("mistral3", "bfloat16", "new", dict(
+        text_config=dict(
+            LATENT, model_type="mistral4", q_lora_rank=24, n_routed_experts=8, n_group=2, topk_group=1,
+            num_experts_per_tok=2, moe_intermediate_size=24, n_shared_experts=1, routed_scaling_factor=1.3,
+            rope_parameters=dict(
+                rope_type="yarn", rope_theta=10000.0, factor=16.0, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+                mscale_all_dim=1.0, llama_4_scaling_beta=0.3, original_max_position_embeddings=32)),
+        vision_config=dict(model_type="pixtral", hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                           num_attention_heads=1, image_size=28, patch_size=14, head_dim=16),
+        tie_word_embeddings=False, spatial_merge_size=1), 299, None),
 }
 
 

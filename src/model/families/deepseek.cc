@@ -1,9 +1,9 @@
-// DeepSeek V2 and V3 (also Moonlight and Kimi K2) and GLM-4.7-Flash: latent attention; experts beside
-// shared ones, the first layers dense.
+// DeepSeek V2 and V3 (also Moonlight and Kimi K2), GLM-4.7-Flash and Mistral Small 4: latent attention;
+// experts beside shared ones, the first layers dense.
 #include <cmath>
 
-#include "model/config.h"
 #include "model/families/families.h"
+#include "model/families/ministral3.h"
 
 namespace batchllm {
 namespace {
@@ -15,7 +15,14 @@ constexpr float inner_epsilon = 1e-6F; // of the norms within attention, whateve
 struct LatentDefaults {
     int32_t q_rank = 1536, rank = 512, plain = 128, turned = 64, value_dim = 128;
     bool pairs = true;
+    bool of_heads = false; // the rope's keys count the turned part as a share of a head
 };
+
+// The rope of Mistral 4's class, if a configuration has no rope keys.
+constexpr std::string_view mistral4_rope = R"({"rope_parameters": {"rope_type": "yarn",
+    "rope_theta": 10000.0, "factor": 128.0, "original_max_position_embeddings": 8192,
+    "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1}})";
 
 Result<Latent> read_latent(const JsonValue &config, const LatentDefaults &defaults,
                            int32_t *q_rank) {
@@ -51,15 +58,25 @@ Result<double> read_score_scale(const JsonValue &config) {
     return scale * scale;
 }
 
-// Replaces attention by latent attention in all layers of a decoder.
-Status set_latents(const JsonValue &config, const LatentDefaults &defaults, Model *model) {
+// Replaces attention by latent attention in all layers of a decoder. of_rope: has the rope's keys.
+Status set_latents(const JsonValue &config, const JsonValue &of_rope,
+                   const LatentDefaults &defaults, Model *model) {
     int32_t q_rank = 0;
     ASSIGN_OR_RETURN(const Latent shape, read_latent(config, defaults, &q_rank));
     RopeDefaults rope;
     rope.pairs = defaults.pairs;
-    ASSIGN_OR_RETURN(Rope read, read_rope(config, *model, shape.turned, rope));
+    if (defaults.of_heads) {
+        rope.partial = true;
+        rope.part = static_cast<double>(shape.turned) / shape.query_dim();
+    }
+    const int32_t of = defaults.of_heads ? shape.query_dim() : shape.turned;
+    ASSIGN_OR_RETURN(Rope read, read_rope(of_rope, *model, of, rope));
+    if (read.dims() != shape.turned) {
+        return of_rope.fail("its rope is of " + std::to_string(read.dims()) +
+                            " elements: qk_rope_head_dim is " + std::to_string(shape.turned));
+    }
     const int32_t turned = add_rope(model, std::move(read));
-    ASSIGN_OR_RETURN(const double scale, read_score_scale(config));
+    ASSIGN_OR_RETURN(const double scale, read_score_scale(of_rope));
     ASSIGN_OR_RETURN(const bool biases, read_flag(config, "attention_bias", false));
     const int64_t hidden = model->hidden;
     for_each_attention(model, [&](size_t i, Attention &attention) {
@@ -184,7 +201,7 @@ Status describe_deepseek_v2(const JsonValue &config, Model *model) {
     defaults.eos = {2};
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
-    RETURN_IF_ERROR(set_latents(config, {}, model));
+    RETURN_IF_ERROR(set_latents(config, config, {}, model));
     RETURN_IF_ERROR(refuse_other(config, "moe_layer_freq", 1));
     RETURN_IF_ERROR(set_v2_experts(config, model));
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
@@ -206,7 +223,7 @@ Status describe_deepseek_v3(const JsonValue &config, Model *model) {
     describe_decoder(shape, model);
     LatentDefaults latent;
     ASSIGN_OR_RETURN(latent.pairs, read_flag(config, "rope_interleave", true));
-    RETURN_IF_ERROR(set_latents(config, latent, model));
+    RETURN_IF_ERROR(set_latents(config, config, latent, model));
     RETURN_IF_ERROR(refuse_other(config, "moe_layer_freq", 1));
     GroupedExperts experts;
     experts.counts = {256, 8};
@@ -236,7 +253,7 @@ Status describe_glm4_moe_lite(const JsonValue &config, Model *model) {
     describe_decoder(shape, model);
     LatentDefaults latent{768, 512, 192, 64, 256};
     ASSIGN_OR_RETURN(latent.pairs, read_flag(config, "rope_interleave", true));
-    RETURN_IF_ERROR(set_latents(config, latent, model));
+    RETURN_IF_ERROR(set_latents(config, config, latent, model));
     GroupedExperts experts;
     experts.counts = {64, 4};
     experts.width = 1536;
@@ -244,6 +261,39 @@ Status describe_glm4_moe_lite(const JsonValue &config, Model *model) {
     experts.router.normalised = true;
     experts.router.scale = 1.8F;
     RETURN_IF_ERROR(set_grouped_experts(config, experts, model));
+    return set_activation(config, "hidden_act", Activation::silu, model);
+}
+
+Status describe_mistral4(const JsonValue &config, Model *model) {
+    ConfigDefaults defaults;
+    defaults.vocabulary = 131072;
+    defaults.intermediate = 12288;
+    defaults.layers = 36;
+    defaults.head_dim = 128;
+    defaults.max_positions = 1048576;
+    defaults.bos = 1;
+    defaults.eos = {2};
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
+    describe_decoder(shape, model);
+    ASSIGN_OR_RETURN(const JsonDocument otherwise,
+                     JsonDocument::parse(mistral4_rope, config.file(), BATCHLLM_ERROR_INTERNAL));
+    const bool given = config.given("rope_parameters") || config.given("rope_scaling");
+    const JsonValue rope = given ? config : otherwise.root();
+    LatentDefaults latent{1024, 256, 64, 64, 128};
+    latent.of_heads = true;
+    ASSIGN_OR_RETURN(latent.pairs, read_flag(config, "rope_interleave", true));
+    RETURN_IF_ERROR(set_latents(config, rope, latent, model));
+    RETURN_IF_ERROR(set_long_scale(rope, model));
+    GroupedExperts experts;
+    experts.counts = {128, 4};
+    experts.width = 2048;
+    experts.router.normalised = true;
+    RETURN_IF_ERROR(set_grouped_experts(config, experts, model));
+    for (Layer &layer : model->layers) {
+        if (layer.experts() == nullptr) continue;
+        layer.experts()->router.kind = RouterKind::softmax;
+        layer.experts()->router.correction = {};
+    }
     return set_activation(config, "hidden_act", Activation::silu, model);
 }
 

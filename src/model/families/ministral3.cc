@@ -1,6 +1,7 @@
 // Ministral 3: Mistral with YaRN and queries that grow with their position. Mistral Small 3 and
 // Ministral 3 are published as the text model of a checkpoint with a vision tower.
-#include "model/config.h"
+#include "model/families/ministral3.h"
+
 #include "model/families/families.h"
 
 namespace batchllm {
@@ -12,7 +13,17 @@ constexpr std::string_view default_rope = R"({"rope_parameters": {"rope_type": "
     "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
     "llama_4_scaling_beta": 0.1}})";
 
-// A key that other ropes lack: llama_4_scaling_beta, relative to the original length.
+Status describe_mistral3_text(const JsonValue &config, Model *model) {
+    ASSIGN_OR_RETURN(const auto type, config.string("model_type"));
+    if (type == "mistral") return describe_mistral(config, model);
+    if (type == "ministral3") return describe_ministral3(config, model);
+    if (type == "mistral4") return describe_mistral4(config, model);
+    return config.at("model_type")
+        ->unsupported("only mistral, ministral3 and mistral4 go with mistral3");
+}
+
+} // namespace
+
 Status set_long_scale(const JsonValue &config, Model *model) {
     auto rope = config.given("rope_parameters");
     if (!rope) rope = config.given("rope_scaling");
@@ -26,15 +37,6 @@ Status set_long_scale(const JsonValue &config, Model *model) {
     });
     return {};
 }
-
-Status describe_mistral3_text(const JsonValue &config, Model *model) {
-    ASSIGN_OR_RETURN(const auto type, config.string("model_type"));
-    if (type == "mistral") return describe_mistral(config, model);
-    if (type == "ministral3") return describe_ministral3(config, model);
-    return config.at("model_type")->unsupported("only mistral and ministral3 go with mistral3");
-}
-
-} // namespace
 
 Status describe_ministral3(const JsonValue &config, Model *model) {
     ConfigDefaults defaults;

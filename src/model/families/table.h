@@ -40,6 +40,7 @@
     family("ministral3", "Ministral3ForCausalLM", describe_ministral3)                             \
     family("mistral", "MistralForCausalLM", describe_mistral)                                      \
     family("mistral3", "Mistral3ForConditionalGeneration", describe_mistral3)                      \
+    family("mistral4", "Mistral4ForCausalLM", describe_mistral4)                                   \
     family("mixtral", "MixtralForCausalLM", describe_mixtral)                                      \
     family("nemotron_h", "NemotronHForCausalLM", describe_nemotron_h)                              \
     family("olmo2", "Olmo2ForCausalLM", describe_olmo2)                                            \
