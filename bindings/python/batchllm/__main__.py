@@ -100,6 +100,10 @@ def _parser() -> _Parser:
     wanted.add_argument("--start-after", metavar="TEXT", help="only after this text, such as </think>")
     for name, what in _CONSTRAINT_FLAGS.items():
         wanted.add_argument("--" + name.replace("_", "-"), action="store_const", const=True, help=what)
+    adapters = run.add_argument_group("adapters")
+    adapters.add_argument("--adapter", action="append", type=_adapter, metavar="NAME=DIR", dest="adapters", help="a LoRA; may be given several times")
+    adapters.add_argument("--use-adapter", metavar="NAME", dest="parameter_adapter", help="the adapter of all rows")
+    adapters.add_argument("--adapter-memory", type=_bytes, default=0, metavar="SIZE", help="the most memory for adapters of running rows (2GiB)")
     engine = run.add_argument_group("engine")
     engine.add_argument("--model", metavar="DIR", help="a Hugging Face directory on this machine")
     for name in ("backend", "devices", "compute_type", "backend_options"):
@@ -145,6 +149,21 @@ def _memory(text: str) -> tuple[int, float]:
     return int(number * thousand ** ("kmgt".index(found[2].lower()) + 1 if found[2] else 0)), 0.0
 
 
+def _bytes(text: str) -> int:
+    size, share = _memory(text)
+    if share:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 2GiB")
+    return size
+
+
+def _adapter(text: str) -> tuple[str, str]:
+    """(name, directory)"""
+    name, _, folder = text.partition("=")
+    if not name or not folder:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=DIR")
+    return name, folder
+
+
 _CONSTRAINT_FLAGS = {
     "flexible_whitespace": "JSON may have spaces and line ends",
     "any_member_order": "members of JSON objects in any order",
@@ -185,6 +204,7 @@ def _add_parameter(group: argparse._ArgumentGroup, one: Parameter) -> None:
 
 def _params(given: argparse.Namespace) -> SamplingParams:
     places = {one.python_name: _place(one) for one in _PARAMETERS}
+    places["adapter"] = "parameter_adapter"
     places |= {name: name for name in ("regex", "choices", "start_after", *_CONSTRAINT_FLAGS)}
     # 0 is a value: only options that were not given are left out.
     named = {name: value for name, place in places.items() if (value := getattr(given, place)) is not None}
@@ -252,6 +272,8 @@ def _run(given: argparse.Namespace) -> int:
         adapters=dict(given.adapter),
         reproducible=given.reproducible,
         seed=given.engine_seed,
+        adapters=dict(given.adapters or ()),
+        adapter_memory_bytes=given.adapter_memory,
     ) as engine:
         report = run_files(
             engine,
