@@ -375,7 +375,7 @@ BATCHLLM_API int32_t batchllm_engine_check_params(batchllm_engine *engine,
  * - Special tokens are never used to spell text; EOS ids are allowed only where the text may end.
  */
 
-#define BATCHLLM_CONSTRAINT_CHOICES 1     /* one of `choices` */
+#define BATCHLLM_CONSTRAINT_CHOICES 1 /* one of `choices` */
 /* The whole output matches: Python's `re` with re.ASCII, so \w, \d, \s and \b know ASCII alone;
  * \p{L} is any letter. */
 #define BATCHLLM_CONSTRAINT_REGEX 2

@@ -35,11 +35,7 @@ AdaptedProduct first_of(const Mixer &mixer, int64_t hidden) {
     std::visit(
         Visitor{[](const NoMixer &) {},
                 [&](const Attention &a) {
-                    if (a.latent) { // what follows q_down has no launches: it is refused
-                        const Weight &q = a.latent.q_down ? a.latent.q_down : a.q;
-                        parts = {whole(q.values, 0), whole(a.latent.down.values, q.rows())};
-                        return;
-                    }
+                    if (a.latent) return;
                     const auto padded = padded_head_dim(a.head_dim);
                     int32_t row = 0;
                     const auto add = [&](const Weight &w, int32_t heads, int32_t of_head,
@@ -78,9 +74,9 @@ AdaptedProduct last_of(const Mixer &mixer, int64_t hidden) {
     return std::visit(
         Visitor{[](const NoMixer &) { return AdaptedProduct{}; },
                 [&](const Attention &a) {
+                    if (a.latent) return AdaptedProduct{};
                     AdaptedProduct made =
                         make_product(last_columns(mixer), hidden, {whole(a.o.values, 0)});
-                    if (a.latent) return made;
                     made.size = a.head_dim;
                     made.padded = padded_head_dim(a.head_dim);
                     return made;

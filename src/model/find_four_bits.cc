@@ -71,21 +71,34 @@ class Finder {
   private:
     using Shape = std::vector<int64_t>;
 
+    // A part's name as it is in the files, where the names of a text model may begin otherwise.
+    std::string in_files(const std::string &name) const {
+        const std::string elements = four_bits_name(tensor_, scheme_);
+        const std::string &stored = find_(elements)->stored->name;
+        size_t same = 0;
+        while (same < std::min(elements.size(), stored.size()) &&
+               elements[elements.size() - 1 - same] == stored[stored.size() - 1 - same]) {
+            ++same;
+        }
+        return printable(stored.substr(0, stored.size() - same) +
+                         name.substr(std::min(name.size(), elements.size() - same)));
+    }
+
     Result<StoredPart> part(const std::string &name, const char *type, const Shape &shape) const {
         const auto found = find_(name);
         if (!found) {
             const auto elements = find_(four_bits_name(tensor_, scheme_));
-            return error(code, "%s: tensor %s is missing", elements->file, printable(name).c_str());
+            return error(code, "%s: tensor %s is missing", elements->file, in_files(name).c_str());
         }
         if (type != nullptr && found->stored->type != type) {
             return error(BATCHLLM_ERROR_UNSUPPORTED, "%s: tensor %s is of type %s: must be %s",
-                         found->file, printable(name).c_str(), found->stored->type.c_str(), type);
+                         found->file, in_files(name).c_str(), found->stored->type.c_str(), type);
         }
         if (found->stored->shape != shape) {
             return error(code,
                          "%s: tensor %s has shape %s: config.json and its quantization_config make "
                          "it %s",
-                         found->file, printable(name).c_str(),
+                         found->file, in_files(name).c_str(),
                          shape_text(found->stored->shape).c_str(), shape_text(shape).c_str());
         }
         return *found;
@@ -97,7 +110,7 @@ class Finder {
         const std::string name = four_bits_name(tensor_, scheme_);
         return error(BATCHLLM_ERROR_UNSUPPORTED,
                      "%s: tensor %s would have %lld %s, which eight to a word do not divide",
-                     find_(name)->file, printable(name).c_str(), static_cast<long long>(count),
+                     find_(name)->file, in_files(name).c_str(), static_cast<long long>(count),
                      what);
     }
 
@@ -120,7 +133,7 @@ class Finder {
         if (found_.scale_type == DType::f32 && type != "F32") {
             return error(BATCHLLM_ERROR_UNSUPPORTED,
                          "%s: tensor %s is of type %s: scales are BF16, F16 or F32", part_of.file,
-                         printable(name).c_str(), type.c_str());
+                         in_files(name).c_str(), type.c_str());
         }
         return part_of.is_new ? check_scales(part_of) : Status();
     }
@@ -162,7 +175,7 @@ class Finder {
             if (group == -1 && in_order_by_minus_one) return {};
             if (group >= 0 && group < found_.groups) continue;
             return error(code, "%s: tensor %s: column %lld is of group %d: there are %lld",
-                         groups.file, printable(name).c_str(), static_cast<long long>(c), group,
+                         groups.file, in_files(name).c_str(), static_cast<long long>(c), group,
                          static_cast<long long>(found_.groups));
         }
         for (int64_t c = 0; c < found_.columns; ++c) { // in order, after all: nothing to look up
@@ -202,7 +215,7 @@ class Finder {
         std::memcpy(sizes, shape.data, sizeof sizes);
         if (sizes[0] == found_.rows && sizes[1] == found_.columns) return {};
         return error(code, "%s: tensor %s says [%lld, %lld]: config.json makes it %s", shape.file,
-                     printable(name).c_str(), static_cast<long long>(sizes[0]),
+                     in_files(name).c_str(), static_cast<long long>(sizes[0]),
                      static_cast<long long>(sizes[1]),
                      shape_text({found_.rows, found_.columns}).c_str());
     }
@@ -250,7 +263,7 @@ class Finder {
         if (found_.columns % 32 != 0) {
             return error(BATCHLLM_ERROR_UNSUPPORTED,
                          "%s: tensor %s would have %lld columns, which blocks of 32 do not divide",
-                         find_(name)->file, printable(name).c_str(),
+                         find_(name)->file, in_files(name).c_str(),
                          static_cast<long long>(found_.columns));
         }
         Shape shape = {rows_, found_.groups};
@@ -293,7 +306,7 @@ class Finder {
         if (found_.columns % 16 != 0) {
             return error(BATCHLLM_ERROR_UNSUPPORTED,
                          "%s: tensor %s would have %lld columns, which blocks of 16 do not divide",
-                         find_(name)->file, printable(name).c_str(),
+                         find_(name)->file, in_files(name).c_str(),
                          static_cast<long long>(found_.columns));
         }
         ASSIGN_OR_RETURN(const StoredPart codes,

@@ -246,8 +246,8 @@ void graphs_and_slots_change_no_bit(void **) {
         }
         const std::vector<int32_t> of_nodes = {0, 1, -1, 0, 1};
         const std::vector<float> first = Step(7, *model, of_nodes, false).run(without.get());
-        for (int i = 0; i < 4; ++i) {
-            if (i == 2) { // others come, and go
+        for (int i = 0; i < 8; ++i) {
+            if (i == 4) { // others come, and go
                 for (int32_t slot = 2; slot < 4; ++slot) {
                     load(with.get(), slot, adapters[size_t(slot)]);
                 }

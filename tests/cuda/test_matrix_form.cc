@@ -204,7 +204,9 @@ void a_matrix_stays_in_four_bits_if_all_parts_can(void **) {
     const auto form = [&](int64_t group, int64_t columns = 256) {
         FourBits of = facts;
         of.group_columns = group;
-        return fit(of, DType::bf16, columns).packing->form;
+        const PackedFit fits = fit(of, DType::bf16, columns);
+        assert_true(fits.packing.has_value());
+        return fits.packing->form;
     };
     assert_true(form(128) == PackedForm::int4_128 && form(256) == PackedForm::int4_128);
     assert_true(form(64) == PackedForm::int4_32 && form(32) == PackedForm::int4_32);

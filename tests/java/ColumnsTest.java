@@ -9,6 +9,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Random;
 import org.batchllm.BatchLlmException;
 import org.batchllm.DecodedColumn;
 import org.batchllm.EncodedColumn;
@@ -153,6 +154,42 @@ final class ColumnsTest {
                 () -> TokenColumn.of(Arrays.asList(new int[] {1}, null)));
         Check.throwing(IllegalArgumentException.class, "row 1: its sampling parameters are null",
                 () -> Rows.ofText("a", "b").withParams(Arrays.asList(Jobs.tokens(1), null)));
+    }
+
+    /** Whatever offsets, ids and texts: an exception that says why, or a result for every row. */
+    public static void columns_at_random_are_refused_or_answered() {
+        long seed = Long.getLong("test.seed", System.nanoTime());
+        Random random = new Random(seed);
+        long[] numbers = {0, 1, 2, 3, 4, 5, -1, Long.MAX_VALUE, Long.MIN_VALUE, 1L << 31, 1L << 40};
+        int[] ids = {5, 6, 7, -1, 100000, Integer.MAX_VALUE, Integer.MIN_VALUE};
+        String[] texts = {"", "a", "\ud83d", "h\u00e9llo", "[{\"role\":\"user\",\"content\":\"x\"}]", "[[[", null};
+        int answered = 0;
+        try (Engine engine = Jobs.modelEngine()) {
+            for (int i = 0; i < 2000; i++) {
+                int rows = random.nextInt(5);
+                boolean good = random.nextBoolean();
+                long[] offsets = new long[rows + 1];
+                for (int k = 0; k <= rows; k++) offsets[k] = good ? k : numbers[random.nextInt(numbers.length)];
+                int[] tokens = random.ints(good ? rows : 4, 0, ids.length).map(k -> ids[k]).toArray();
+                List<String> some = Arrays.asList(
+                        random.ints(rows, 0, texts.length).mapToObj(k -> texts[k]).toArray(String[]::new));
+                LongBuffer order = random.nextBoolean() ? LongBuffer.wrap(offsets) : direct(offsets, ByteOrder.BIG_ENDIAN);
+                try {
+                    TokenColumn column = TokenColumn.of(IntBuffer.wrap(tokens), order);
+                    Rows given = random.nextInt(4) == 0 ? Rows.ofScores(column, column, order)
+                            : random.nextInt(3) == 0 ? Rows.ofText(some)
+                            : random.nextInt(2) == 0 ? Rows.ofChat(some) : Rows.ofTokens(column);
+                    try (Results results = engine.generate(given.withParams(Jobs.tokens(2)))) {
+                        Check.equal(given.size(), (long) results.size());
+                        for (Result result : results) Check.that(result.ok() == (result.error() == null), result.toString());
+                        answered++;
+                    }
+                } catch (BatchLlmException | IllegalArgumentException refused) {
+                    Check.that(String.valueOf(refused.getMessage()).length() > 9, "seed " + seed + ": " + refused);
+                }
+            }
+        }
+        Check.that(answered > 100, "seed " + seed + ": " + answered + " of 2000 calls had results");
     }
 
     public static void offsets_that_do_not_fit_are_refused_and_add_nothing() {

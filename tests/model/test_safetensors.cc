@@ -603,6 +603,27 @@ void the_tensors_of_any_familys_base_model_are_found(void **) {
     }
 }
 
+// A base model's names begin with the layer, so the part that is missing is not "model.layers..".
+void a_missing_part_of_four_bits_has_the_name_that_it_would_have_in_the_file(void **) {
+    const std::string golden = "golden/llama_awq/";
+    const std::string bytes = read_text(golden + "model.safetensors");
+    uint64_t length = 0;
+    std::memcpy(&length, bytes.data(), sizeof length);
+    std::string header = bytes.substr(sizeof length, length);
+    const auto replace = [&](const std::string &from, const std::string &to) {
+        for (size_t at = 0; (at = header.find(from, at)) != std::string::npos; at += to.size())
+            header.replace(at, from.size(), to);
+    };
+    replace("\"model.", "\"");
+    replace("0.mlp.up_proj.qzeros", "0.mlp.up_proj.nzeros");
+    const TemporaryDirectory directory;
+    directory.write("config.json", read_text(golden + "config.json"));
+    directory.write("model.safetensors",
+                    with_length(header.size(), header, bytes.substr(sizeof length + length)));
+    must_fail(load_model(directory.path()), BATCHLLM_ERROR_MODEL_FORMAT,
+              {"model.safetensors: tensor layers.0.mlp.up_proj.qzeros is missing"});
+}
+
 } // namespace
 
 int main() {
@@ -629,6 +650,7 @@ int main() {
         cmocka_unit_test(a_directory_without_weights_is_an_error_that_says_so),
         cmocka_unit_test(golden_models_load),
         cmocka_unit_test(a_key_that_is_there_by_its_other_name_is_not_called_absent),
+        cmocka_unit_test(a_missing_part_of_four_bits_has_the_name_that_it_would_have_in_the_file),
         cmocka_unit_test(the_tensors_of_any_familys_base_model_are_found),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

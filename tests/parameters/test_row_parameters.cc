@@ -197,7 +197,8 @@ void the_table_has_every_field_of_the_struct(void **) {
     });
     fields.push_back(span(params.struct_size));
     fields.push_back(span(params.bias_values)); // the second array of `bias`
-    fields.push_back(span(params.constraint));  // a handle
+    fields.push_back(span(params.constraint));  // handles
+    fields.push_back(span(params.adapter));
     std::sort(fields.begin(), fields.end());
     size_t end = 0;
     for (const auto &[begin, next] : fields) {

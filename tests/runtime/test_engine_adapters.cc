@@ -1,4 +1,5 @@
-// Rows with adapters on the CPU against PEFT: tests/golden/adapters, made by scripts/golden_adapters.py. Whatever other
+// Rows with adapters against PEFT, on the CPU or, with the argument cuda, those that CUDA has adapters for:
+// tests/golden/adapters, made by scripts/golden_adapters.py. Whatever other
 // adapters a job has, however small the room for them, a row's tokens are those of the model with its adapter merged.
 #include <cmath>
 #include <cstdint>
@@ -22,6 +23,7 @@ namespace {
 constexpr double margin_limit = 1e-3;
 constexpr double logprob_tolerance = 2e-3;
 const std::string folder = "golden/adapters/";
+bool on_cuda = false;
 
 struct AdapterDeleter {
     void operator()(batchllm_adapter *adapter) const { batchllm_adapter_destroy(adapter); }
@@ -39,6 +41,8 @@ struct Base {
     Golden golden;
     std::vector<Said> said; // the first is the base's own
 };
+
+void leave_supported(Base *base);
 
 std::vector<Base> bases() {
     simdjson::dom::parser parser;
@@ -70,14 +74,18 @@ std::vector<Base> bases() {
         base.said.push_back(std::move(said));
     }
     std::vector<Base> all;
-    for (auto &[name, base] : by_name) all.push_back(std::move(base));
+    for (auto &[name, base] : by_name) {
+        if (on_cuda) leave_supported(&base);
+        if (base.said.size() > 1) all.push_back(std::move(base));
+    }
     return all;
 }
 
 batchllm_engine_options float32_options() {
     batchllm_engine_options options;
     batchllm_engine_options_init(&options, sizeof options);
-    options.backend = "cpu";
+    options.backend = on_cuda ? "cuda" : "cpu";
+    if (on_cuda) options.backend_options = "tuning=0,quantize=none";
     options.compute_type = "f32";
     options.kv_memory_bytes = int64_t{64} << 20;
     options.threads = 2;
@@ -89,6 +97,24 @@ EngineHandle make_engine(const std::string &model, batchllm_engine_options optio
     batchllm_engine *engine = nullptr;
     CHECK(batchllm_engine_create(&options, &engine));
     return EngineHandle(engine);
+}
+
+// Erases what the device has no adapters for, the embedding's for instance.
+void leave_supported(Base *base) {
+    const EngineHandle engine = make_engine(base->golden.directory, float32_options());
+    std::erase_if(base->said, [&](const Said &said) {
+        if (said.adapter.empty()) return false;
+        batchllm_adapter *adapter = nullptr;
+        const int32_t status = batchllm_adapter_load(engine.get(), "an adapter",
+                                                     (folder + said.adapter).c_str(), &adapter);
+        batchllm_adapter_destroy(adapter);
+        if (status == BATCHLLM_ERROR_UNSUPPORTED) {
+            std::printf("not on CUDA: %s\n", batchllm_last_error());
+            return true;
+        }
+        CHECK(status);
+        return false;
+    });
 }
 
 AdapterHandle load(const EngineHandle &engine, const std::string &path) {
@@ -525,6 +551,7 @@ void an_adapter_without_room_is_refused(void **) {
 void the_simulation_schedules_adapters(void **) {
     batchllm_engine_options options = float32_options();
     options.backend = "sim";
+    options.backend_options = nullptr;
     options.compute_type = nullptr;
     const EngineHandle engine = make_engine("golden/llama_bias_f32", options);
     const AdapterHandle one = load(engine, folder + "llama_qv_r4");
@@ -541,7 +568,30 @@ void the_simulation_schedules_adapters(void **) {
 
 } // namespace
 
-int main() {
+// In f32, as on the CPU.
+int run_on_cuda() {
+    on_cuda = true;
+    batchllm_engine_options options = float32_options();
+    options.model_dir = "golden/llama_bias_f32";
+    batchllm_engine *engine = nullptr;
+    if (batchllm_engine_create(&options, &engine) != BATCHLLM_OK) {
+        std::printf("skipped: %s\n", batchllm_last_error());
+        return 77;
+    }
+    batchllm_engine_destroy(engine);
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(rows_say_what_the_merged_model_says),
+        cmocka_unit_test(however_rows_are_shared_and_divided),
+        cmocka_unit_test(adapters_wait_for_room),
+        cmocka_unit_test(scores_have_adapters),
+        cmocka_unit_test(reproducible_rows_do_not_depend_on_others_adapters),
+        cmocka_unit_test(an_adapter_is_of_its_engine),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
+
+int main(int count, char **values) {
+    if (count > 1 && std::string(values[1]) == "cuda") return run_on_cuda();
     const CMUnitTest tests[] = {
         cmocka_unit_test(rows_say_what_the_merged_model_says),
         cmocka_unit_test(however_rows_are_shared_and_divided),

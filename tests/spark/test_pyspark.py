@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """batchllm.spark in a session with its JARs. For spark-submit; argument: a model directory with a tokenizer."""
 
+import json
 import pathlib
 import sys
 
@@ -89,6 +90,31 @@ def test_text_keeps_to_a_schema_or_to_its_rows_own_expression():
         rows, json_schema={"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, **cpu).collect())  # fmt: skip
 
 
+def test_rows_name_adapters():
+    golden = pathlib.Path(__file__).resolve().parents[1] / "golden"
+    names = ["llama_qv_r4", "llama_one_layer"]
+    prompts = [row["prompt"] for row in json.loads((golden / "llama_bias_f32" / "golden.json").read_text())["rows"][:4]]
+    said = {one["name"]: one["rows"] for one in json.loads((golden / "adapters" / "adapters.json").read_text())["adapters"]}
+    asked = [(name, at) for name in (*names, None, "", "other") for at in range(len(prompts))]
+    rows = session.createDataFrame([(i, prompts[at], name) for i, (name, at) in enumerate(asked)],
+                                   "id long, prompt array<int>, who string")  # fmt: skip
+    cpu = dict(model=golden / "llama_bias_f32", backend="cpu", compute_type="f32", threads=1, kv_memory_bytes=16 << 20, max_tokens=8,
+               key_column="id", adapters={name: golden / "adapters" / name for name in names}, adapter_column="who")  # fmt: skip
+    found = {row.id: row for row in spark.transform(rows, use_adapter=names[0], ignore_eos=True, **cpu).collect()}
+    for i, (name, at) in enumerate(asked):
+        if name == "other":
+            assert found[i].error == 'ROW_ADAPTER: there is no adapter "other"', found[i]
+        elif name == "":
+            assert found[i].error is None
+        else:
+            wanted = said[name or names[0]][at]
+            end = next((t for t, margin in enumerate(wanted["margins"]) if margin < 1e-3), len(wanted["margins"]))
+            assert end > 0 and list(found[i].tokens)[:end] == wanted["tokens"][:8][:end], (name, found[i])
+    plain = [found[i].tokens for i, (name, _) in enumerate(asked) if name == ""]
+    assert plain != [found[i].tokens for i, (name, _) in enumerate(asked) if name is None]
+    raises(Exception, "useAdapter: there is no adapter nobody", lambda: spark.transform(rows, use_adapter="nobody", **cpu).collect())
+
+
 def test_rows_are_embedded():
     rows = session.createDataFrame([(i, f"Row {i}") for i in range(6)], ["id", "prompt"])
     for row in spark.transform(rows, task="embed", pooling="mean", normalize=True, dimensions=8, model=model, backend="cpu",
@@ -101,7 +127,7 @@ def test_what_cannot_work_says_why():
     rows = session.createDataFrame([(1, "a")], ["id", "prompt"])
     raises(TypeError, "no option 'prompt_colum'; did you mean prompt_column", lambda: spark.transform(rows, prompt_colum="a"))
     raises(TypeError, "no option 'tokens'; did you mean min_tokens or max_tokens or", lambda: spark.transform(rows, tokens=3))
-    raises(TypeError, "no option 'xyzzy'; there are add_special, ", lambda: spark.transform(rows, xyzzy=3))
+    raises(TypeError, "no option 'xyzzy'; there are adapter_column, ", lambda: spark.transform(rows, xyzzy=3))
     for name, value in {"max_tokens": "3", "top_k": 2**40, "model": 5, "stop_strings": 5}.items():
         raises(TypeError, f"option {name}: {value!r} is of the wrong type", lambda: spark.transform(rows, **{name: value}))
     raises(Exception, "no column question", lambda: spark.transform(rows, prompt_column="question", backend="sim"))

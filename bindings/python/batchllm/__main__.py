@@ -117,6 +117,10 @@ def _parser() -> _Parser:
     sharing.add_argument("--enlarge", choices=tuple(ENLARGE), default="optimal", help="how shared prefixes are chosen (%(default)s)")
     sharing.add_argument("--no-sharing", action="store_const", dest="enlarge", const="none", help="compute every prompt separately")
     engine.add_argument("--levels", choices=("1", "2", "auto"), default="auto", help="levels of shared prefixes (%(default)s)")
+    engine.add_argument(
+        "--adapter", type=_adapter, action="append", default=[], metavar="NAME=DIR", help="a LoRA as PEFT writes it; may be given several times"
+    )
+    engine.add_argument("--use-adapter", metavar="NAME", help="the adapter of all rows")
     engine.add_argument("--quantize", choices=("none", "stored", "fp8"), help="fp8: compute all layers in fp8 (cuda)")
     engine.add_argument("--kv-type", choices=("auto", "fp8"), help="fp8: keys and values in fp8 (cuda)")
     engine.add_argument("--plan", metavar="FILE", help="a plan whose groups rows take")
@@ -147,6 +151,13 @@ _CONSTRAINT_FLAGS = {
     "any_numbers": "JSON numbers may be 12.0 for 12, and have exponents",
     "loose_schema": "ignore what a schema requires but cannot be enforced, with a warning",
 }
+
+def _adapter(text: str) -> tuple[str, str]:
+    name, found, path = text.partition("=")
+    if not name or not found or not path:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=DIR")
+    return name, path
+
 
 # Those of generated rows; the others are options of tasks.
 _PARAMETERS = [one for one in PARAMETERS if hasattr(SamplingParams(), one.python_name) and one.kind != "Biases"]
@@ -179,6 +190,8 @@ def _params(given: argparse.Namespace) -> SamplingParams:
     named = {name: value for name, place in places.items() if (value := getattr(given, place)) is not None}
     if given.json_schema is not None:
         named["json_schema"] = _text_of(given.json_schema)
+    if given.use_adapter is not None:
+        named["adapter"] = given.use_adapter
     if given.grammar is not None:
         text = _text_of(given.grammar)
         named["grammar"] = {"lark": text} if given.grammar.endswith(".lark") else text
@@ -236,6 +249,7 @@ def _run(given: argparse.Namespace) -> int:
         enlarge=given.enlarge,
         levels=given.levels if given.levels == "auto" else int(given.levels),
         timeline=given.timeline,
+        adapters=dict(given.adapter),
         reproducible=given.reproducible,
         seed=given.engine_seed,
     ) as engine:

@@ -18,19 +18,27 @@ class Adapters:
 
     def __init__(self) -> None:
         self._loaded: dict[str, native.batchllm_adapter] = {}
+        self._paths: dict[str, str] = {}
 
     def load(self, engine: native.batchllm_engine, name: str, path: Directory) -> None:
         self._loaded[name] = native.batchllm_adapter_open(engine, name, os.fspath(path))
+        self._paths[name] = os.path.abspath(path)
+
+    def identity(self, name: str) -> str:
+        """What identifies the content of an adapter."""
+        self.get(name)
+        return native.batchllm_adapter_identity(self._paths[name])
 
     def remove(self, name: str) -> None:
         self.get(name)
-        del self._loaded[name]
+        del self._loaded[name], self._paths[name]
 
     def names(self) -> Iterator[str]:
         return iter(list(self._loaded))
 
     def clear(self) -> None:
         self._loaded.clear()
+        self._paths.clear()
 
     def get(self, name: str) -> native.batchllm_adapter:
         if name not in self._loaded:

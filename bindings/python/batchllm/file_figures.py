@@ -16,7 +16,7 @@ from .report import Report
 
 _PHASES = ("load", "tokenize", "plan", "schedule", "backend", "run")
 _NOT_SUMS = ("saving_ratio", "kv_pages_total", "kv_pages_peak", "kv_page_bytes", "state_slots_total", "state_slots_peak",
-             "state_slot_bytes")  # fmt: skip
+             "state_slot_bytes", "adapters", "adapter_bytes_peak")  # fmt: skip
 
 
 class Figures:
@@ -80,6 +80,9 @@ class Figures:
             peak = stats.state_slots_peak
             found["states"] = {"slots_total": stats.state_slots_total, "slots_peak": peak,
                                "slot_bytes": stats.state_slot_bytes, "peak_bytes": peak * stats.state_slot_bytes}  # fmt: skip
+        if stats.adapters:
+            found["adapters"] = {"used": stats.adapters, "loads": stats.adapter_loads, "load_bytes": stats.adapter_load_bytes,
+                                 "peak_bytes": stats.adapter_bytes_peak, "wait_seconds": stats.adapter_wait_seconds}  # fmt: skip
         found["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         try:
             with open(path, "w", encoding="utf-8") as file:

@@ -54,12 +54,16 @@ def identity_of(
     }
     if wanted.parsed:
         found["parsed"] = True
+    if wanted.params.adapter is not None:
+        found["content of the adapter"] = engine._adapters.identity(wanted.params.adapter)
     if is_remote(source):
         found["input"] = _hash(source, options)
     for field in dataclasses.fields(wanted.params):
         value = getattr(wanted.params, field.name)
         if field.name == "json_schema" and value is not None:
             value = schema_of(value)  # a class may have changed without changing its name
+        if field.name == "adapter":
+            continue  # its content counts, not its name
         found["samples of a row" if field.name == "samples" else field.name] = value
     return {"input": None if is_remote(source) else source, "model": engine.model_dir, "parts": found}
 

@@ -397,7 +397,7 @@ class _Run:
         task = self._wanted.task
         given = self._prompts.rows(table, rows, task.scores)
         if not task.scores:
-            params = task.params(self._wanted.params) or self._wanted.params
+            params = task.params(self._engine, self._wanted.params) or self._wanted.params
             self._engine.add(given, params, tags=tags)  # type: ignore[arg-type]
             return
         if task.continuations_column is None:

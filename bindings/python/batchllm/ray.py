@@ -131,6 +131,7 @@ def transform(
     json_schema_column: Optional[str] = None,
     grammar_column: Optional[str] = None,
     lark_grammar_column: Optional[str] = None,
+    adapter_column: Optional[str] = None,
     result_prefix: str = "",
     task: str = "generate",
     pooling: Optional[str] = None,
@@ -159,7 +160,7 @@ def transform(
     prompt_column: the column with texts, lists of token ids or lists of chat messages.
     template, chat, system: build prompts from several columns, as in `Engine.generate_table`. With chat but without a
     template, prompt_column holds the user's message.
-    params: for all rows. The columns max_tokens_column to lark_grammar_column give each row its own parameters; where
+    params: for all rows. The columns max_tokens_column to adapter_column give each row its own parameters; where
     they are null, `params` applies.
     key_column: a column of integers that identify rows. A row's key and the seeds determine its random numbers. Without
     a key column, the prompt takes the place of the key, so equal prompts get equal answers.
@@ -175,6 +176,7 @@ def transform(
     chosen so that the sample fits 64 MiB.
     window_rows, window_bytes: the most that an engine plans at a time.
     metrics: the call adds its counts to these.
+    adapters: of rows whose `adapter`, in params or a column, names one: directories, at the same paths on every node.
     engine_options: other options of `Engine`: backend, devices, compute_type, kv_memory_bytes, seed ..
 
     A row that fails gets an `error`, and the others continue. If an actor is lost, another computes its rows again,
@@ -200,12 +202,15 @@ def transform(
             json_schema=json_schema_column,
             grammar=grammar_column,
             lark_grammar=lark_grammar_column,
+            adapter=adapter_column,
         ),
         params or SamplingParams(),
         task,
         result_prefix,
     )
     _check(rows, window_rows, window_bytes)
+    if engine_options.get("adapters"):
+        engine_options["adapters"] = {name: _directory(path) for name, path in engine_options["adapters"].items()}
     schema = dataset.schema()
     if schema is None:  # no rows
         return dataset

@@ -93,13 +93,13 @@ class RowEngine:
         self._metrics = metrics
         self._engine = Engine(model, **options)
         self._labels = self._engine.labels
-        self._task = Task(rows.task, **task).params(rows.params)
         self._lock = threading.Lock()
         self._running: dict[int, _Row] = {}
         self._processed = self._cut_off = 0
         self._refusals: dict[int, tuple[SamplingParams, Optional[str]]] = {}
         if (refused := self._refusal(rows.params)) is not None:
-            raise InvalidArgumentError(refused, native.BATCHLLM_ERROR_INVALID_ARGUMENT)
+            raise InvalidArgumentError(refused.partition(": ")[2], native.BATCHLLM_ERROR_INVALID_ARGUMENT)
+        self._task = Task(rows.task, **task).params(self._engine, rows.params)
 
     def __call__(self, block: Any) -> Iterator[Any]:
         ahead = self._windows(block)
@@ -152,9 +152,7 @@ class RowEngine:
         for at in rows:
             row = window.row(at)
             reason = self._refusal(row.what[1])
-            if reason is not None:
-                reason = f"ROW_CONSTRAINT: {reason}"
-            elif row.what[2] is None and self._rows.continuations_column is not None:
+            if reason is None and row.what[2] is None and self._rows.continuations_column is not None:
                 reason = "ROW_EMPTY: no continuations"
             if reason is not None:
                 failed.setdefault(reason, []).append(at)
@@ -189,7 +187,7 @@ class RowEngine:
             self._engine.add(column, params[0] if same else params, tags=tags)
 
     def _refusal(self, params: SamplingParams) -> Optional[str]:
-        """Why the constraint of these parameters cannot be used; None if it can."""
+        """Why the constraint or the adapter of these parameters cannot be used, as a row's error; None if they can."""
         known = self._refusals.get(id(params))
         if known is None:
             reason = None
@@ -199,7 +197,9 @@ class RowEngine:
                     self._engine._constraints.prepare(self._engine._enter(), key)
             # A failure of the process, such as a lack of memory, is never a row's result.
             except (InvalidArgumentError, UnsupportedError, StateError, ValueError, TypeError) as error:
-                reason = str(error)
+                reason = f"ROW_CONSTRAINT: {error}"
+            if reason is None and params.adapter is not None and params.adapter not in self._engine.adapters:
+                reason = f"ROW_ADAPTER: there is no adapter {params.adapter!r}; name it in adapters="
             if len(self._refusals) >= 4096:
                 self._refusals.clear()
             known = self._refusals[id(params)] = params, reason

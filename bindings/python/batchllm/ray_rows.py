@@ -57,6 +57,8 @@ class RayRows:
                 raise ValueError(f"the rows have a column {name!r}, and so have the results: give a result_prefix")
         if self.key_column is not None and not arrow().types.is_integer(schema.field(self.key_column).type):
             raise TypeError(f"column {self.key_column!r}: {schema.field(self.key_column).type} is no integer")
+        if not self.generates and "adapter" in self.param_columns:
+            raise ValueError("adapter_column: only for rows that generate text; other rows have the adapter in params")
         self.kind = self._kind(schema)
         if self.continuations_column is not None and self.kind == "chat":
             raise ValueError("continuations_column: conversations cannot be scored")

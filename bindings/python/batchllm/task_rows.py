@@ -53,12 +53,16 @@ class Task:
         """Whether rows are continued."""
         return self.name == "generate" and not self.scores
 
-    def params(self, params: SamplingParams) -> Optional[native.batchllm_params_column]:
+    def params(self, engine: Engine, params: SamplingParams) -> Optional[native.batchllm_params_column]:
         """Parameters of rows that are embedded or classified; None for other rows."""
         special = params.add_special, params.parse_special
         if self.name == "embed":
-            return embedding_params(self.pooling, self.normalize, self.dimensions, *special)
-        return label_params(*special) if self.name == "classify" else None
+            column = embedding_params(self.pooling, self.normalize, self.dimensions, *special)
+        elif self.name == "classify":
+            column = label_params(*special)
+        else:
+            return None
+        return engine._adapters.of_all(column, params.adapter)
 
     def columns(self, arrow: Any, list_of: Any) -> list[tuple[str, Any]]:
         """(name, type) of the result columns of rows that are not continued."""
@@ -89,7 +93,7 @@ def add_scored(
 ) -> None:
     """Adds rows with these continuations and tags."""
     handle = engine._enter()
-    special = params_column(params, 1)
+    special = engine._adapters.of_all(params_column(params, 1), params.adapter)
     for part, places in parts_of(column):
         own = picked(tags, places)
         if isinstance(part, (Chats, Nulls, Table)):  # rows without a prompt

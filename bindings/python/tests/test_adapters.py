@@ -1,7 +1,9 @@
 """Rows with adapters, against PEFT: tests/golden/adapters."""
 
+import importlib.util
 import json
 import pathlib
+import tempfile
 import unittest
 
 import batchllm
@@ -53,6 +55,25 @@ class Adapters(unittest.TestCase):
         prompt = [self.rows[0]["prompt"]]
         plain, other = self.engine.embed(prompt), self.engine.embed(prompt, adapter="one")
         self.assertGreater(abs(plain - other).max(), 1e-3)
+
+    @unittest.skipIf(importlib.util.find_spec("pyarrow") is None, "needs pyarrow")
+    def test_files_are_run_with_an_adapter_and_not_resumed_with_another(self):
+        import pyarrow
+        import pyarrow.parquet
+
+        with tempfile.TemporaryDirectory() as folder:
+            source, target, stats = (f"{folder}/{name}" for name in ("in.parquet", "out.parquet", "stats.json"))
+            prompts = pyarrow.array([row["prompt"] for row in self.rows], pyarrow.list_(pyarrow.int32()))
+            pyarrow.parquet.write_table(pyarrow.table({"prompt": prompts}), source)
+            given = {"params": SamplingParams(max_tokens=8, logprobs=0, adapter="one"), "stats": stats}
+            batchllm.run_files(self.engine, source, target, **given)
+            wanted = self.engine.generate(prompts, given["params"])
+            for row, result in zip(pyarrow.parquet.read_table(target).to_pylist(), wanted, strict=True):
+                self.assertEqual(row["logprobs"], result["logprobs"])
+            self.assertEqual(json.loads(pathlib.Path(stats).read_text())["adapters"]["used"], 1)
+            self.engine.load_adapter("one", GOLDEN / "adapters" / NAMES[1])
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "content of the adapter"):
+                batchllm.run_files(self.engine, source, target, resume=True, **given)
 
     def test_adapters_that_are_not_there(self):
         with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no adapter 'three'"):

@@ -180,6 +180,29 @@ class Formats(Files):
             with self.assertRaisesRegex(batchllm.InvalidArgumentError, r"task \(was embed, now generate\)"):
                 run_files(engine, source, self.path("out.parquet"), resume=True)
 
+    def test_rows_of_every_task_have_the_adapter_of_their_parameters(self):
+        golden = pathlib.Path(__file__).resolve().parents[3] / "tests" / "golden"
+        prompts = [[3, 4, 5, 6], [7, 8, 9]]
+        source = write(self.path("in.parquet"), pyarrow.table({"prompt": prompts}))
+        one = SamplingParams(max_tokens=6, ignore_eos=True, adapter="one")
+        cpu = {"backend": "cpu", "kv_memory_bytes": 64 << 20}
+        with batchllm.Engine(golden / "llama_bias_f32", adapters={"one": golden / "adapters" / "llama_qv_r4"}, **cpu) as engine:
+            wanted = {"tokens": [list(row.tokens) for row in engine.generate(prompts, one)],
+                      "embedding": engine.embed(prompts, pooling="mean", adapter="one").tolist(),
+                      "scores": [list(row.scores) for row in engine.score(prompts, [[5], [6, 7]], adapter="one")]}  # fmt: skip
+            for task in ({}, {"task": "embed", "pooling": "mean"}, {"continuations": [[5], [6, 7]]}):
+                name = "embedding" if "task" in task else "scores" if task else "tokens"
+                report = run_files(engine, source, self.path(f"{name}.parquet"), params=one, **task)
+                self.assertEqual((report.rows, report.failed), (2, 0))
+                found = read(self.path(f"{name}.parquet"))
+                if name in found.column_names:
+                    self.assertEqual(found.column(name).to_pylist(), wanted[name])
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no adapter 'two'"):
+                run_files(engine, source, self.path("none.parquet"), params=SamplingParams(adapter="two"))
+        with batchllm.Engine(golden / "llama_bias_f32", adapters={"one": golden / "adapters" / "llama_one_layer"}, **cpu) as engine:
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "adapter .was one: .*, now one: "):
+                run_files(engine, source, self.path("scores.parquet"), params=one, continuations=[[5], [6, 7]], resume=True)
+
     def test_answers_of_a_schema_are_a_column_and_failed_rows_have_no_text(self):
         schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}, "day": {"type": "boolean"}}, "required": ["a", "day"],
                   "additionalProperties": False}
@@ -667,6 +690,11 @@ class AsTheProgram(Files):
         text = pathlib.Path(page).read_text()
         for words in ("Job: in.parquet", "out.parquet", "<html"):
             self.assertIn(words, text)
+        if os.path.exists("/dev/full"):
+            with self.assertRaises(OSError) as full:
+                run_files(None, source, self.path("out.parquet"), params=FEW, engine_options=SIM, force=True, stats="/dev/full")
+            self.assertEqual(full.exception.filename, "/dev/full")
+            self.assertEqual(read(self.path("out.parquet")).num_rows, 50)
         with self.assertRaisesRegex(batchllm.InvalidArgumentError, "report: .*in.parquet is the input"):
             run_files(MODEL, source, self.path("out.parquet"), report=source)
         with self.assertRaisesRegex(batchllm.InvalidArgumentError, "stats: .*out.parquet is the output"):

@@ -34,6 +34,7 @@ CPU = {"backend": "cpu", "threads": 1, "kv_memory_bytes": 64 << 20}
 RANDOM = SamplingParams(max_tokens=64, temperature=1, seed=7)
 
 
+GOLDEN = pathlib.Path(__file__).resolve().parents[3] / "tests" / "golden"
 GUIDE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "ray.md"
 
 
@@ -233,6 +234,22 @@ class Transform(unittest.TestCase):
         self.assertTrue(found[4]["error"].startswith("ROW_CONSTRAINT: "), found[4])
         with self.assertRaisesRegex(Exception, "regex: character 1: a . without its"):
             batchllm.ray.transform(rows, MODEL, params=SamplingParams(regex="["), **given).take_all()
+
+    def test_rows_have_adapters_of_their_own(self):
+        base, names = GOLDEN / "llama_bias_f32", ["llama_qv_r4", "llama_one_layer", "missing", None]
+        given = {"adapters": {name: GOLDEN / "adapters" / name for name in names[:2]}, **CPU}
+        few = {"max_tokens": 4, "ignore_eos": True}
+        rows = dataset({"id": list(range(8)), "prompt": [[3, 4, 5, 6]] * 8, "who": names * 2}, 2)
+        found = by_key(batchllm.ray.transform(rows, base, params=SamplingParams(**few), adapter_column="who", key_column="id", **given))
+        with batchllm.Engine(base, **given) as engine:
+            asked = [SamplingParams(**few, adapter=name) for name in (*names[:2], None)]
+            alone = [list(one.tokens) for one in engine.generate([[3, 4, 5, 6]] * 3, asked)]
+        self.assertEqual([list(found[i]["tokens"]) for i in (0, 1, 3, 4, 5, 7)], alone * 2)
+        self.assertTrue(found[2]["error"].startswith("ROW_ADAPTER: there is no adapter 'missing'"), found[2])
+        with self.assertRaisesRegex(Exception, "there is no adapter 'nobody'"):
+            batchllm.ray.transform(rows, base, params=SamplingParams(adapter="nobody"), **given).take_all()
+        with self.assertRaisesRegex(ValueError, "only for rows that generate"):
+            batchllm.ray.transform(rows, base, adapter_column="who", task="embed", **given)
 
     def test_rows_are_scored_embedded_and_sampled(self):
         rows = dataset({"id": list(range(6)), "prompt": [f"Row {i}" for i in range(6)],
