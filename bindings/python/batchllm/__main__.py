@@ -100,10 +100,6 @@ def _parser() -> _Parser:
     wanted.add_argument("--start-after", metavar="TEXT", help="only after this text, such as </think>")
     for name, what in _CONSTRAINT_FLAGS.items():
         wanted.add_argument("--" + name.replace("_", "-"), action="store_const", const=True, help=what)
-    adapters = run.add_argument_group("adapters")
-    adapters.add_argument("--adapter", action="append", type=_adapter, metavar="NAME=DIR", dest="adapters", help="a LoRA; may be given several times")
-    adapters.add_argument("--use-adapter", metavar="NAME", dest="parameter_adapter", help="the adapter of all rows")
-    adapters.add_argument("--adapter-memory", type=_bytes, default=0, metavar="SIZE", help="the most memory for adapters of running rows (2GiB)")
     engine = run.add_argument_group("engine")
     engine.add_argument("--model", metavar="DIR", help="a Hugging Face directory on this machine")
     for name in ("backend", "devices", "compute_type", "backend_options"):
@@ -125,6 +121,7 @@ def _parser() -> _Parser:
         "--adapter", type=_adapter, action="append", default=[], metavar="NAME=DIR", help="a LoRA as PEFT writes it; may be given several times"
     )
     engine.add_argument("--use-adapter", metavar="NAME", help="the adapter of all rows")
+    engine.add_argument("--adapter-memory", type=_bytes, default=0, metavar="SIZE", help="the most memory for adapters of running rows (2GiB)")
     engine.add_argument("--quantize", choices=("none", "stored", "fp8"), help="fp8: compute all layers in fp8 (cuda)")
     engine.add_argument("--kv-type", choices=("auto", "fp8"), help="fp8: keys and values in fp8 (cuda)")
     engine.add_argument("--plan", metavar="FILE", help="a plan whose groups rows take")
@@ -149,27 +146,19 @@ def _memory(text: str) -> tuple[int, float]:
     return int(number * thousand ** ("kmgt".index(found[2].lower()) + 1 if found[2] else 0)), 0.0
 
 
-def _bytes(text: str) -> int:
-    size, share = _memory(text)
-    if share:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 2GiB")
-    return size
-
-
-def _adapter(text: str) -> tuple[str, str]:
-    """(name, directory)"""
-    name, _, folder = text.partition("=")
-    if not name or not folder:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=DIR")
-    return name, folder
-
-
 _CONSTRAINT_FLAGS = {
     "flexible_whitespace": "JSON may have spaces and line ends",
     "any_member_order": "members of JSON objects in any order",
     "any_numbers": "JSON numbers may be 12.0 for 12, and have exponents",
     "loose_schema": "ignore what a schema requires but cannot be enforced, with a warning",
 }
+
+def _bytes(text: str) -> int:
+    size, share = _memory(text)
+    if share:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 2GiB")
+    return size
+
 
 def _adapter(text: str) -> tuple[str, str]:
     name, found, path = text.partition("=")
@@ -204,7 +193,6 @@ def _add_parameter(group: argparse._ArgumentGroup, one: Parameter) -> None:
 
 def _params(given: argparse.Namespace) -> SamplingParams:
     places = {one.python_name: _place(one) for one in _PARAMETERS}
-    places["adapter"] = "parameter_adapter"
     places |= {name: name for name in ("regex", "choices", "start_after", *_CONSTRAINT_FLAGS)}
     # 0 is a value: only options that were not given are left out.
     named = {name: value for name, place in places.items() if (value := getattr(given, place)) is not None}
@@ -270,10 +258,9 @@ def _run(given: argparse.Namespace) -> int:
         levels=given.levels if given.levels == "auto" else int(given.levels),
         timeline=given.timeline,
         adapters=dict(given.adapter),
+        adapter_memory_bytes=given.adapter_memory,
         reproducible=given.reproducible,
         seed=given.engine_seed,
-        adapters=dict(given.adapters or ()),
-        adapter_memory_bytes=given.adapter_memory,
     ) as engine:
         report = run_files(
             engine,
