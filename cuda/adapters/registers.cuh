@@ -39,23 +39,13 @@ struct AdaptedSums {
     int32_t product;
     const float *t; // [ranges, t_rows, t_stride]
     int32_t t_rows, t_stride, ranges;
-    int32_t first[kAdapterParts + 1]; // columns of y: of the parts, and the end of the last ones
 
     AdaptedSums() = default;
     explicit AdaptedSums(const AdapterArguments *a)
         : entries(a == nullptr ? nullptr : a->work.entries), product(a == nullptr ? 0 : a->product),
           t(a == nullptr ? nullptr : a->t), t_rows(a == nullptr ? 0 : a->t_rows),
           t_stride(a == nullptr ? 0 : a->t_stride),
-          ranges(a == nullptr ? 0 : adapter_ranges(a->columns)) {
-        for (int32_t p = 0; p <= kAdapterParts; ++p) {
-            first[p] = a == nullptr ? 0 : a->first[p < a->parts ? p : a->parts];
-        }
-    }
-    __device__ int part_of(int32_t column) const {
-        int part = 0;
-        while (column >= first[part + 1]) ++part;
-        return part;
-    }
+          ranges(a == nullptr ? 0 : adapter_ranges(a->columns)) {}
 };
 
 // Four columns of t, scaled and rounded to T; zeros if the row is not `there`.

@@ -69,17 +69,20 @@ template <int Tall> struct Feed {
 template <typename T> __device__ __forceinline__ void
 multiply(uint32_t x, uint32_t a, int k, int blocks, float (&sums)[kBlocks][4]) {
     const int lane = threadIdx.x % 32;
-    uint32_t rows[4];
+    // All loads before the first product, which would wait for each of them otherwise.
+    uint32_t rows[4], b[kBlocks / 2][4];
     load_matrix(rows, x + lane % 16 * 128 + ((2 * k + lane / 16) ^ lane % 8) * 16);
 #pragma unroll
     for (int j = 0; j < kBlocks; j += 2) {
         if (j >= blocks) break;
-        // Beyond an odd number of blocks there are bytes of other stages, which are not used.
-        uint32_t b[4];
+        // Beyond an odd number of blocks the last one is loaded again, and not used.
         const int rank = min(8 * j + lane % 8 + lane / 16 * 8, 8 * blocks - 1);
-        load_matrix(b, a + rank * 128 + ((2 * k + lane / 8 % 2) ^ rank % 8) * 16);
-        mma_sync(sums[j], rows, b[0], b[1], T());
-        if (j + 1 < blocks) mma_sync(sums[j + 1], rows, b[2], b[3], T());
+        load_matrix(b[j / 2], a + rank * 128 + ((2 * k + lane / 8 % 2) ^ rank % 8) * 16);
+    }
+#pragma unroll
+    for (int j = 0; j < kBlocks; ++j) {
+        if (j >= blocks) break;
+        mma_sync(sums[j], rows, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1], T());
     }
 }
 

@@ -28,7 +28,7 @@ void AdapterLists::list(std::span<const int32_t> slots,
         entries.push_back(slot < 0 ? nullptr : of_slots[static_cast<size_t>(slot)]);
     }
     // Few rows are for many CTAs rather.
-    tall = !short_alone && total >= 1024 && total >= kTallTile / 2 * used;
+    tall = !short_alone && total >= 2048 && total >= kTallTile / 2 * used;
     const int32_t height = tall ? kTallTile : kShortTile;
     tiles.clear();
     int32_t begin = 0;

@@ -26,22 +26,6 @@ struct GatedArguments {
     const AdapterArguments *adapters = nullptr;
 };
 
-// y = x W^T + what rows' adapters add, times alpha; or added to y. Rounded once. t has been made. For steps of many tokens with
-// adapters: the result is not read and written once more.
-struct SummedArguments {
-    DType element; // of x, W and y: bf16 or f16
-    const void *x; // [rows, columns]
-    const void *w; // [width, columns]
-    void *y;       // [rows, width]
-    int32_t rows, columns, width;
-    bool add;
-    float alpha;
-    const AdapterArguments *adapters;
-};
-// Parts of W begin at multiples of 128 rows.
-bool takes_summed(const SummedArguments &arguments);
-cudaError_t launch_summed_sm90(const SummedArguments &arguments, int sms, cudaStream_t stream);
-
 // Shapes and types must pass takes_gated() (backend/gpu/gated_product.h).
 cudaError_t launch_gated_sm90(const GatedArguments &arguments, int sms, cudaStream_t stream);
 

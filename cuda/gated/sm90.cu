@@ -6,9 +6,6 @@
 // begins. The two warpgroups drift apart as far as the stages allow, so that one multiplies while
 // the other computes activations.
 //
-// The same of one matrix W with no activation, where rows have adapters: a tile is 256 columns of y, whose halves are where
-// gate and up are otherwise.
-//
 // If the last turn has tiles for half of the clusters or fewer, these tiles are cut in half: 64
 // rows per CTA.
 #include "adapters/registers.cuh"
@@ -43,8 +40,6 @@ struct Shape {
     int32_t steps;  // stages per tile
     int32_t width;  // of y
     int32_t rows;
-    int32_t columns; // of y, of a tile
-    int32_t second;  // rows of W from a tile's first to the first of its second half
 };
 
 struct Tile {
@@ -65,7 +60,7 @@ __device__ __forceinline__ void for_each_tile(const Shape &s, const Act &act) {
         const int32_t first = (group * kTogether + place % pairs) * 2 * kRows;
         const int32_t row =
             half ? first + (turn - s.whole) % 2 * kRows + rank * (kRows / 2) : first + rank * kRows;
-        act(Tile{row, place / pairs * s.columns, half});
+        act(Tile{row, place / pairs * kColumns, half});
     }
 }
 
@@ -75,7 +70,7 @@ using Ring = StageRing<kStages, kStage, kBarriers>;
 __device__ void feed(const CUtensorMap &x, const CUtensorMap &w, const Shape &s, Ring place) {
     const auto rank = static_cast<int32_t>(cluster_rank());
     for_each_tile(s, [&](const Tile &tile) {
-        const int32_t of_w = tile.column + rank * s.second;
+        const int32_t of_w = tile.column + rank * s.width;
         for (int32_t step = 0; step < s.steps; ++step) {
             barrier_wait(place.empty(), place.phase ^ 1);
             barrier_expect(place.full(), kStage);
@@ -156,119 +151,39 @@ __device__ __forceinline__ void store(const CUtensorMap &y, const Tile &tile, in
     }
 }
 
-// Where the sums of a product without an activation go.
-struct Sum {
-    void *y; // [rows, width]
-    bool add;
-    float alpha;
-};
-
-// A half of the tile's columns at a time.
-template <typename T> __device__ __forceinline__ void store(const CUtensorMap &y, const Shape &s,
-                                                            const Sum &sum, const Tile &tile,
-                                                            int group, uint32_t out,
-                                                            const float (&sums)[kColumns]) {
-    const int thread = threadIdx.x % 128, lane = thread % 32;
-    const bool stores = thread < 32 && elect_one();
-    const uint32_t row = thread / 32 * 16 + lane / 8 % 2 * 8 + lane % 8;
-    const int32_t low = tile.row + group * 64 + thread / 32 * 16 + lane / 4; // and 8 below
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int32_t column = tile.column + half * kColumns;
-        const auto *before = reinterpret_cast<const uint32_t *>(
-            static_cast<const T *>(sum.y) + int64_t{low} * s.width + column + lane % 4 * 2);
-        if (stores) store_wait_read();
-        named_barrier(1 + group, 128); // the previous contents have been read
-#pragma unroll
-        for (int i = 0; i < kColumns / 8; i += 2) { // eight columns each
-            uint32_t r[4] = {};
-            if (sum.add) {
-#pragma unroll
-                for (int j = 0; j < 4; ++j) {
-                    const int64_t at = int64_t{j % 2 * 8} * s.width / 2 + (i + j / 2) * 4;
-                    if (low + j % 2 * 8 < s.rows) r[j] = before[at];
-                }
-            }
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const float *own = sums + half * (kColumns / 2) + 4 * i + 2 * j;
-                const float2 was = widen(r[j], T());
-                r[j] = pack(fmaf(sum.alpha, own[0], was.x), fmaf(sum.alpha, own[1], was.y), T());
-            }
-            const uint32_t chunk = (i % 8 + lane / 16) ^ lane % 8;
-            store_matrix(out + i / 8 * kHalfOut + row * 128 + chunk * 16, r);
-        }
-        async_proxy_fence();
-        named_barrier(1 + group, 128);
-        if (stores) {
-            store_box(y, column, tile.row + group * 64, out);
-            store_box(y, column + 64, tile.row + group * 64, out + kHalfOut);
-            store_commit();
-        }
-    }
-}
-
-// What their adapters add to a warp's rows of both halves: gate and up, or columns that follow one another.
-template <typename T, bool IsGated>
-__device__ __forceinline__ void adapt(const AdaptedSums &adapted, const Shape &s, const Tile &tile,
-                                      int group, float (&sums)[kColumns]) {
+// What their adapters add to a warp's rows of gate and up.
+template <typename T> __device__ __forceinline__ void adapt(const AdaptedSums &adapted,
+                                                            const Shape &s, const Tile &tile,
+                                                            int group, float (&sums)[kColumns]) {
     const int32_t row = tile.row + group * 64 + static_cast<int32_t>(threadIdx.x % 128 / 32) * 16;
     for_each_adapter(adapted, row, s.rows, [&](const AdapterEntry *entry, uint32_t members) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            int part = half;
-            int32_t column = tile.column;
-            if constexpr (!IsGated) {
-                column += half * kColumns;
-                part = adapted.part_of(column);
-                column -= adapted.first[part];
-            }
+        for (int part = 0; part < 2; ++part) {
             add_adapted<T, kColumns / 8>(adapted, entry, load_part(entry, part), row, members,
-                                         column, sums + half * (kColumns / 2));
+                                         tile.column, sums + part * (kColumns / 2));
         }
     });
 }
 
-// Ending: what is done with the sums.
-template <Activation F> struct Gated {
-    static constexpr bool is_gated = true;
-    template <typename T>
-    static __device__ __forceinline__ void store(const CUtensorMap &y, const Shape &, const Sum &,
-                                                 const Tile &tile, int group, uint32_t out,
-                                                 const float (&sums)[kColumns]) {
-        cuda::store<T, F>(y, tile, group, out, sums);
-    }
-};
-struct Summed {
-    static constexpr bool is_gated = false;
-    template <typename T>
-    static __device__ __forceinline__ void store(const CUtensorMap &y, const Shape &s,
-                                                 const Sum &sum, const Tile &tile, int group,
-                                                 uint32_t out, const float (&sums)[kColumns]) {
-        cuda::store<T>(y, s, sum, tile, group, out, sums);
-    }
-};
-
-template <typename T, typename Ending, bool Adapted>
-__device__ void compute(const CUtensorMap &y, const Shape &s, const AdaptedSums &adapted,
-                        const Sum &sum, Ring place) {
+template <typename T, Activation F, bool Adapted> __device__ void
+compute(const CUtensorMap &y, const Shape &s, const AdaptedSums &adapted, Ring place) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
     const uint32_t out = place.base + kOut + group * 2 * kHalfOut;
     for_each_tile(s, [&](const Tile &tile) {
         if (tile.half && group == 1) return pass(&place, s.steps);
         float sums[kColumns];
         multiply<T>(&place, s.steps, group, sums);
-        if constexpr (Adapted) adapt<T, Ending::is_gated>(adapted, s, tile, group, sums);
-        Ending::template store<T>(y, s, sum, tile, group, out, sums);
+        if constexpr (Adapted) adapt<T>(adapted, s, tile, group, sums);
+        store<T, F>(y, tile, group, out, sums);
     });
     store_wait(); // by the thread that stored
 }
 
-template <typename T, typename Ending, bool Adapted>
-__global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
-    gated_product(const __grid_constant__ CUtensorMap x, const __grid_constant__ CUtensorMap w,
-                  const __grid_constant__ CUtensorMap y, const __grid_constant__ Shape shape,
-                  const __grid_constant__ AdaptedSums adapted, const __grid_constant__ Sum sum) {
+template <typename T, Activation F, bool Adapted> __global__ void __cluster_dims__(2)
+    __launch_bounds__(kThreads, 1)
+        gated_product(const __grid_constant__ CUtensorMap x, const __grid_constant__ CUtensorMap w,
+                      const __grid_constant__ CUtensorMap y, const __grid_constant__ Shape shape,
+                      const __grid_constant__ AdaptedSums adapted) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Ring place(shared_address(shared));
     if (threadIdx.x == 0) {
@@ -287,7 +202,7 @@ __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
         __syncwarp();
     } else {
         registers_more<232>();
-        compute<T, Ending, Adapted>(y, shape, adapted, sum, place);
+        compute<T, F, Adapted>(y, shape, adapted, place);
     }
     cluster_sync(); // until it is done, the other CTA writes to this one's memory
 }
@@ -298,34 +213,26 @@ int32_t whole_tiles(int32_t tiles, int32_t clusters) {
     return 2 * last <= clusters ? tiles - last : tiles;
 }
 
-// w: of how many rows.
-template <typename Kernel> cudaError_t launch(Kernel kernel, const GatedArguments &a,
-                                              int32_t rows_of_w, int32_t columns, int32_t second,
-                                              const Sum &sum, int sms, cudaStream_t stream) {
+template <typename T, Activation F>
+cudaError_t launch(const GatedArguments &a, int sms, cudaStream_t stream) {
     CUtensorMap x, w, y;
     cudaError_t status = make_tensor_map(a.x, a.element, a.rows, a.columns, kRows, &x);
     if (status == cudaSuccess) {
-        status = make_tensor_map(a.w, a.element, rows_of_w, a.columns, kColumns, &w);
+        status = make_tensor_map(a.w, a.element, 2 * int64_t{a.width}, a.columns, kColumns, &w);
     }
     if (status == cudaSuccess) {
         status = make_tensor_map(a.y, a.element, a.rows, a.width, 64, &y);
     }
     if (status != cudaSuccess) return status;
-    const int32_t pairs = (a.rows + 2 * kRows - 1) / (2 * kRows), across = a.width / columns;
+    const int32_t pairs = (a.rows + 2 * kRows - 1) / (2 * kRows), across = a.width / kColumns;
     const int32_t whole = whole_tiles(pairs * across, sms / 2);
-    const Shape shape{
-        pairs,  across,  whole, 2 * pairs * across - whole, a.columns / kOfStep, a.width,
-        a.rows, columns, second};
+    const Shape shape{pairs,   across, whole, 2 * pairs * across - whole, a.columns / kOfStep,
+                      a.width, a.rows};
     const auto ctas = static_cast<unsigned>(sms / 2 * 2);
+    const auto kernel =
+        a.adapters == nullptr ? gated_product<T, F, false> : gated_product<T, F, true>;
     return launch_with_shared(kernel, ctas, kThreads, kShared, stream, x, w, y, shape,
-                              AdaptedSums(a.adapters), sum);
-}
-
-template <typename T, Activation F>
-cudaError_t launch(const GatedArguments &a, int sms, cudaStream_t stream) {
-    const auto kernel = a.adapters == nullptr ? gated_product<T, Gated<F>, false>
-                                              : gated_product<T, Gated<F>, true>;
-    return launch(kernel, a, 2 * a.width, kColumns, a.width, Sum{}, sms, stream);
+                              AdaptedSums(a.adapters));
 }
 
 template <typename T> cudaError_t launch_of(const GatedArguments &a, int sms, cudaStream_t stream) {
@@ -351,28 +258,6 @@ cudaError_t launch_gated_sm90(const GatedArguments &a, int sms, cudaStream_t str
     if (!takes_gated(a.element, a.kind, a.columns, a.width)) return cudaErrorInvalidValue;
     return a.element == DType::bf16 ? launch_of<__nv_bfloat16>(a, sms, stream)
                                     : launch_of<__half>(a, sms, stream);
-}
-
-bool takes_summed(const SummedArguments &a) {
-    if ((a.element != DType::bf16 && a.element != DType::f16) || a.columns % kOfStep != 0 ||
-        a.width % (2 * kColumns) != 0) {
-        return false;
-    }
-    for (int32_t p = 0; p <= a.adapters->parts; ++p) {
-        if (a.adapters->first[p] % kColumns != 0) return false;
-    }
-    return a.adapters->first[a.adapters->parts] == a.width;
-}
-
-cudaError_t launch_summed_sm90(const SummedArguments &a, int sms, cudaStream_t stream) {
-    if (a.rows == 0) return cudaSuccess;
-    if (!takes_summed(a)) return cudaErrorInvalidValue;
-    const GatedArguments product{a.element, Activation::silu, a.x,     a.w,       a.y,
-                                 a.rows,    a.columns,        a.width, a.adapters};
-    const Sum sum{a.y, a.add, a.alpha};
-    const auto kernel = a.element == DType::bf16 ? gated_product<__nv_bfloat16, Summed, true>
-                                                 : gated_product<__half, Summed, true>;
-    return launch(kernel, product, a.width, 2 * kColumns, kColumns, sum, sms, stream);
 }
 
 } // namespace batchllm::cuda

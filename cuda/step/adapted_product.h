@@ -1,4 +1,4 @@
-// A layer's product with what adapters add to it: in one launch where rows are many, else beside it.
+// A layer's product, and beside it what adapters add to it.
 #pragma once
 
 #include "step/parts.h"

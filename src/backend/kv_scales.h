@@ -20,7 +20,8 @@
 namespace batchllm {
 
 struct KvScales {
-    std::vector<float> k, v; // [kv_heads]; empty in a layer without keys and values
+    std::vector<float> k,
+        v; // [kv_heads]; empty in a layer without keys and values, or with latents
 };
 
 // [layers]. A layer that attends to an earlier layer's keys and values has that layer's scales.

@@ -211,6 +211,71 @@ void read(const Tensor &tensor, const FourBits &from, int64_t begin, int64_t cou
     }
 }
 
+// Swaps a part of `low`, `shift` bits up, with one of `high`.
+void swap_parts(uint64_t *low, uint64_t *high, int shift, uint64_t mask) {
+    const uint64_t both = (*low >> shift ^ *high) & mask;
+    *high ^= both;
+    *low ^= both << shift;
+}
+
+// Packing::eight: sixteen columns of eight rows, from a word for each column, `across` apart, to eight bytes for each
+// row, `stride` apart.
+void turn_eight(const uint32_t *words, int64_t across, uint8_t *to, size_t stride) {
+    uint64_t pairs[8]; // of columns: a byte for each row
+    for (int64_t p = 0; p < 8; ++p) {
+        pairs[p] = spread(words[2 * p * across]) | spread(words[(2 * p + 1) * across]) << 4;
+    }
+    // Bytes [pair, row] -> [row, pair].
+    for (const int i : {0, 1, 2, 3}) swap_parts(pairs + i, pairs + i + 4, 32, 0xFFFFFFFF);
+    for (const int i : {0, 1, 4, 5}) swap_parts(pairs + i, pairs + i + 2, 16, 0x0000FFFF0000FFFF);
+    for (const int i : {0, 2, 4, 6}) swap_parts(pairs + i, pairs + i + 1, 8, 0x00FF00FF00FF00FF);
+    for (size_t r = 0; r < 8; ++r) std::memcpy(to + r * stride, pairs + eight_place[r], 8);
+}
+
+// As read_codes: eights of rows from one that begins an eight. Words of block_columns x block_rows are copied first, a
+// cache line at a time.
+void turn_eights(const FourBits &from, int64_t row, int64_t count, uint8_t *codes) {
+    constexpr int64_t most = block_rows / 8;
+    const auto stride = static_cast<size_t>(from.columns / 2);
+    uint32_t words[block_columns][most];
+    for (int64_t first = 0; first < count; first += block_rows) {
+        const int64_t eights = std::min(block_rows, count - first) / 8;
+        for (int64_t column = 0; column < from.columns; column += block_columns) {
+            const int64_t columns = std::min(block_columns, from.columns - column);
+            for (int64_t c = 0; c < columns; ++c) {
+                const int64_t at = (column + c) * (from.rows / 8) + (row + first) / 8;
+                std::memcpy(words[c], from.codes + at * 4, static_cast<size_t>(eights) * 4);
+            }
+            for (int64_t e = 0; e < eights; ++e) {
+                uint8_t *to = codes + static_cast<size_t>(first + 8 * e) * stride + column / 2;
+                for (int64_t c = 0; c < columns; c += 16) {
+                    turn_eight(words[c] + e, most, to + c / 2, stride);
+                }
+            }
+        }
+    }
+}
+
+// The same of Packing::column, where a word is four bytes of a row: a cache line of rows at a time.
+void turn_columns(const Tensor &tensor, int64_t begin, int64_t count, uint8_t *codes) {
+    constexpr int64_t most = 8, rows_at_once = 16; // words of a row
+    const FourBits &from = *tensor.four_bits;
+    const auto stride = static_cast<size_t>(tensor.columns / 2);
+    for (int64_t first = 0; first < count; first += rows_at_once) {
+        const int64_t rows = std::min(rows_at_once, count - first);
+        for (int64_t word = 0; word < tensor.columns / 8; word += most) {
+            const int64_t words = std::min(most, tensor.columns / 8 - word);
+            for (int64_t r = 0; r < rows; ++r) {
+                const int64_t row = row_in_file(tensor, begin + first + r);
+                uint8_t *to = codes + static_cast<size_t>(first + r) * stride + word * 4;
+                for (int64_t w = 0; w < words; ++w) {
+                    std::memcpy(to + w * 4, from.codes + ((word + w) * from.rows + row) * 4, 4);
+                }
+            }
+        }
+    }
+}
+
 } // namespace
 
 std::optional<FourBitFacts> four_bit_facts(const Model &model, const Tensor &tensor) {
@@ -273,6 +338,13 @@ void read_codes(const Tensor &tensor, int64_t begin, int64_t count, uint8_t *cod
             std::memcpy(codes + static_cast<size_t>(r) * bytes, row, bytes);
         }
         return;
+    }
+    if (from.packing == FourBits::Packing::column) {
+        return turn_columns(tensor, begin, count, codes);
+    }
+    if (tensor.row_step == 1 && row_in_file(tensor, begin) % 8 == 0 && count % 8 == 0 &&
+        tensor.columns % 16 == 0) {
+        return turn_eights(from, row_in_file(tensor, begin), count, codes);
     }
     Block block;
     for (int64_t first = 0; first < count; first += block_rows) {

@@ -189,10 +189,9 @@ struct Job {
     }
 
     // Of the rows that are `kept`, in lists of which all are tall or short.
-    // gated: instead of y what gate and up make, of W = 0. w: y has W's product too.
+    // gated: instead of y what gate and up make, of W = 0.
     std::vector<float> run(const std::vector<bool> &kept, bool tall, bool gated = false,
-                           bool many = false, const std::vector<float> *w = nullptr,
-                           bool add = false) const {
+                           bool many = false) const {
         std::vector<int32_t> chosen = slots;
         for (size_t i = 0; i < chosen.size(); ++i) {
             if (!kept[i]) chosen[i] = -1;
@@ -258,14 +257,6 @@ struct Job {
             product.adapters = &a;
             check(launch_gated_sm90(product, sms, nullptr));
             return out.read();
-        }
-        if (w != nullptr) {
-            const Array of_w(*w, s.element);
-            const SummedArguments product{s.element, a.x,       of_w.data(), y.data(), rows(),
-                                          s.columns, s.width(), add,         s.alpha,  &a};
-            assert_true(takes_summed(product));
-            check(launch_summed_sm90(product, sms, nullptr));
-            return y.read();
         }
         check(launch_adapter_expand(a, sms, nullptr));
         return y.read();
@@ -442,39 +433,6 @@ void gate_and_up_are_changed_before_the_activation(void **) {
     }
 }
 
-// W's product and what adapters add to it, in one launch, against the sum of both in float64.
-void a_product_has_adapters_in_its_epilogue(void **) {
-    if (!hopper) skip();
-    Random random(seed_of_run());
-    for (const DType element : {DType::bf16, DType::f16}) {
-        for (const bool add : {false, true}) {
-            for (const int32_t rows : {1, 100, 700, 1500}) {
-                Shape s{element, element, 192, {256, 128, 128}};
-                s.alpha = add ? 0.5F : 1;
-                const std::vector<std::vector<int32_t>> ranks = {
-                    {16, 16, 16}, {8, 24, 0}, {0, 64, 8}, {40, 12, 16}, {4, 0, 0}};
-                Job job(random, s, ranks, draw_slots(random, rows, 5, rows > 200));
-                if (!add) std::fill(job.before.begin(), job.before.end(), 0.0F);
-                const std::vector<float> w = normal(random, 512 * 192, element, 0.07F);
-                std::vector<double> wanted = job.wanted();
-                for (int32_t row = 0; row < rows; ++row) {
-                    for (int32_t n = 0; n < 512; ++n) {
-                        double sum = 0;
-                        for (int32_t k = 0; k < 192; ++k) {
-                            sum += double(job.x[size_t(row * 192 + k)]) *
-                                   double(w[size_t(n * 192 + k)]);
-                        }
-                        wanted[size_t(row * 512 + n)] += double(s.alpha) * sum;
-                    }
-                }
-                const std::vector<float> got =
-                    job.run(std::vector<bool>(size_t(rows), true), false, false, false, &w, add);
-                assert_close(got, wanted, tolerance(element), "a product with adapters");
-            }
-        }
-    }
-}
-
 void a_step_without_adapters_changes_nothing(void **) {
     Random random(seed_of_run());
     const Shape s{DType::bf16, DType::bf16, 512, {512}};
@@ -496,7 +454,6 @@ int main() {
         cmocka_unit_test(x_in_e4m3_is_taken_with_its_scales),
         cmocka_unit_test(each_row_has_an_adapter_of_its_own),
         cmocka_unit_test(gate_and_up_are_changed_before_the_activation),
-        cmocka_unit_test(a_product_has_adapters_in_its_epilogue),
         cmocka_unit_test(a_step_without_adapters_changes_nothing),
     };
     return cmocka_run_group_tests_name("cuda_adapters", tests, nullptr, nullptr);

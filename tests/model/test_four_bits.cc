@@ -300,6 +300,9 @@ void check_parts(const Tensor &tensor) {
             read_scale_bytes(tensor, begin, count, bytes.data() + begin * from.groups);
         }
     }
+    std::vector<uint8_t> at_once(codes.size());
+    read_codes(tensor, 0, tensor.rows, at_once.data());
+    assert_true(at_once == codes);
     constexpr float sizes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
     for (int64_t r = 0; r < tensor.rows; ++r) {
         for (int64_t c = 0; c < tensor.columns; ++c) {
