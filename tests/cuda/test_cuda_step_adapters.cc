@@ -186,7 +186,7 @@ std::unique_ptr<Model> load_of(const Golden &golden) {
 
 void results_are_the_cpus(void **) {
     uint64_t seed = seed_of_run();
-    int64_t models = 0;
+    int64_t models = 0, wrong = 0;
     for (const Golden &golden : golden_on_cuda()) {
         const auto model = load_of(golden);
         if (!model->head) continue;
@@ -215,7 +215,9 @@ void results_are_the_cpus(void **) {
                     if (!std::isfinite(got[i])) worst = INFINITY;
                 }
                 if (!(worst < 4e-3)) {
-                    fail_msg("%s: log-probabilities differ by %g", golden.directory.c_str(), worst);
+                    std::printf("%s: log-probabilities differ by %g\n", golden.directory.c_str(),
+                                worst);
+                    ++wrong;
                 }
             }
         }
@@ -226,6 +228,7 @@ void results_are_the_cpus(void **) {
         ++models;
     }
     assert_true(models > 0);
+    assert_int_equal(wrong, 0);
 }
 
 // Bits with graphs are those without, and are the same again once adapters have come and gone.
