@@ -46,7 +46,8 @@ struct FourBitArguments {
 };
 
 constexpr bool has_packed_ending(Activation of_gate) {
-    return of_gate != Activation::gelu && of_gate != Activation::relu_squared && of_gate != Activation::xielu;
+    return of_gate != Activation::gelu && of_gate != Activation::relu_squared &&
+           of_gate != Activation::xielu;
 }
 // Whether there are such products; null pointers do not count.
 bool takes_four_bits(const FourBitArguments &arguments);
