@@ -75,6 +75,7 @@ std::vector<Base> bases() {
     }
     std::vector<Base> all;
     for (auto &[name, base] : by_name) {
+        if (on_cuda && refused_by_cuda(base.golden)) continue;
         if (on_cuda) leave_supported(&base);
         if (base.said.size() > 1) all.push_back(std::move(base));
     }
