@@ -115,7 +115,7 @@ inline bool has_experts(const Golden &golden) {
             (!is_nemotron(golden) || file_has(golden, "model.safetensors", ".experts.")));
 }
 
-// The models that the CUDA backend runs: it rejects sizes that are not multiples of 8.
+// Sizes that are not multiples of 8, and Mistral 4's scaling by position.
 inline bool refused_by_cuda(const Golden &golden) {
     return config_has(golden, "\"hidden_size\": 60,") || config_has(golden, "\"mistral4\"");
 }
