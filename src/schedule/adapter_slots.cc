@@ -62,7 +62,7 @@ void AdapterSlots::hold(int32_t number) {
 // longest ago; otherwise the one that the newest request needs.
 void AdapterSlots::evict() {
     int32_t best = -1;
-    const auto goes_before = [this](const Adapter &a, const Adapter &b) {
+    const auto goes_before = [](const Adapter &a, const Adapter &b) {
         if ((a.pending == 0) != (b.pending == 0)) return a.pending == 0;
         return a.pending == 0 ? a.batch < b.batch : a.order > b.order;
     };
