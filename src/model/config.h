@@ -170,8 +170,10 @@ Result<ExpertCounts> read_expert_counts(const JsonValue &config,
 // What that checks, for families that read them otherwise.
 Status check_experts(const JsonValue &config, std::initializer_list<std::string_view> keys,
                      const ExpertCounts &counts, const Model &model, const char *chosen_key);
-// A sigmoid router with groups of experts ("n_group", "topk_group") and a scale
-// ("routed_scaling_factor"), as in several families; `otherwise`: the defaults.
+// Reads a router's groups of experts ("n_group", "topk_group"), whose defaults it has.
+Status read_groups(const JsonValue &config, const ExpertCounts &counts, Router *router);
+// A sigmoid router with such groups and a scale ("routed_scaling_factor"), as in several families;
+// `otherwise`: the defaults.
 Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts,
                                    Router otherwise);
 // The experts of DeepSeek V3 and those after it: such a router with a correction, and shared experts;
@@ -182,8 +184,12 @@ struct GroupedExperts {
     int32_t shared = 1; // experts
     int32_t dense = 0;  // layers
     Router router;
+    RouterKind kind = RouterKind::sigmoid; // softmax: without a correction
 };
 Status set_grouped_experts(const JsonValue &config, const GroupedExperts &defaults, Model *model);
+// The same with a router that has been read; without a correction unless it is a sigmoid router.
+Status set_experts_and_shared(const JsonValue &config, const GroupedExperts &defaults,
+                              const ExpertCounts &counts, const Router &router, Model *model);
 // A feed-forward with a gate: `prefix`gate_proj, up_proj, down_proj.
 FeedForward named_feed_forward(const std::string &prefix, int32_t width, int64_t hidden);
 
@@ -203,6 +209,8 @@ void fuse_gate_up(Model *model);
 // Norms after attention and feed-forward instead of before: "post_attention_layernorm" and
 // "post_feedforward_layernorm".
 void set_norms_after(Model *model);
+// LayerNorms with biases, `prefix`.bias, before attention and feed-forward and at the end.
+void set_layer_norms(Model *model);
 // Makes the norms x / sqrt(..) * (offset + weight).
 void set_norm_offsets(float offset, Model *model);
 

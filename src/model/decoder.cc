@@ -4,6 +4,15 @@
 #include "model/config.h"
 
 namespace batchllm {
+namespace {
+
+// `prefix`.weight -> `prefix`.bias
+std::string bias_name(std::string name) {
+    name.resize(name.size() - std::string_view("weight").size());
+    return name + "bias";
+}
+
+} // namespace
 
 Weight named_weight(const std::string &prefix, int64_t rows, int64_t columns) {
     Weight weight;
@@ -14,11 +23,9 @@ Weight named_weight(const std::string &prefix, int64_t rows, int64_t columns) {
 }
 
 void add_bias(Weight *weight) {
-    std::string name = weight->values.name;
-    name.resize(name.size() - std::string_view("weight").size());
     weight->bias.rows = weight->values.rows;
     weight->bias.columns = 1;
-    weight->bias.name = name + "bias";
+    weight->bias.name = bias_name(weight->values.name);
 }
 
 Weight fused_weight(const std::string &prefix, int64_t stored, int64_t first, int64_t rows,
@@ -150,6 +157,19 @@ Status set_feed_forward_biases(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const bool biases, read_flag(config, "mlp_bias", false));
     if (biases) add_feed_forward_biases(model);
     return {};
+}
+
+void set_layer_norms(Model *model) {
+    const auto change = [](Norm *norm) {
+        norm->kind = NormKind::layer;
+        norm->bias = norm->weight;
+        norm->bias.name = bias_name(norm->weight.name);
+    };
+    change(&model->final_norm);
+    for (Layer &layer : model->layers) {
+        change(&layer.before_attention);
+        change(&layer.before_feed_forward);
+    }
 }
 
 void set_head_norms(Model *model) {

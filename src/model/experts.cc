@@ -82,6 +82,22 @@ SharedExperts &add_shared_expert(FeedForward shared, Layer *layer) {
     return layer->feed.emplace<SharedExperts>(std::move(both));
 }
 
+Status read_groups(const JsonValue &config, const ExpertCounts &counts, Router *router) {
+    ASSIGN_OR_RETURN(router->groups, read_count(config, "n_group", router->groups, counts.all));
+    ASSIGN_OR_RETURN(router->chosen_groups,
+                     read_count(config, "topk_group", router->chosen_groups, router->groups));
+    const int32_t of_group = counts.all / router->groups;
+    if (of_group * router->groups == counts.all &&
+        (router->groups == 1 || of_group >= router->group_best) &&
+        router->chosen_groups * of_group >= router->chosen) {
+        return {};
+    }
+    const auto given = config.given("n_group");
+    return (given ? *given : config)
+        .fail(std::to_string(counts.all) + " experts cannot be parted so that " +
+              std::to_string(router->chosen) + " of them are chosen");
+}
+
 Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts,
                                    Router otherwise) {
     Router router = std::move(otherwise);
@@ -91,17 +107,7 @@ Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &
     ASSIGN_OR_RETURN(const double scale,
                      read_number(config, "routed_scaling_factor", router.scale, 1e-9, 1e9));
     router.scale = static_cast<float>(scale);
-    ASSIGN_OR_RETURN(router.groups, read_count(config, "n_group", router.groups, counts.all));
-    ASSIGN_OR_RETURN(router.chosen_groups,
-                     read_count(config, "topk_group", router.chosen_groups, router.groups));
-    const int32_t of_group = counts.all / router.groups;
-    if (of_group * router.groups != counts.all || (router.groups > 1 && of_group < 2) ||
-        router.chosen_groups * of_group < router.chosen) {
-        const auto given = config.given("n_group");
-        return (given ? *given : config)
-            .fail(std::to_string(counts.all) + " experts cannot be parted so that " +
-                  std::to_string(router.chosen) + " of them are chosen");
-    }
+    RETURN_IF_ERROR(read_groups(config, counts, &router));
     return router;
 }
 
@@ -109,7 +115,13 @@ Status set_grouped_experts(const JsonValue &config, const GroupedExperts &defaul
     ASSIGN_OR_RETURN(const ExpertCounts counts,
                      read_expert_counts(config, {"n_routed_experts", "num_local_experts"},
                                         defaults.counts.all, defaults.counts.chosen, *model));
-    ASSIGN_OR_RETURN(const Router router, read_grouped_router(config, counts, defaults.router));
+    ASSIGN_OR_RETURN(Router router, read_grouped_router(config, counts, defaults.router));
+    router.kind = defaults.kind;
+    return set_experts_and_shared(config, defaults, counts, router, model);
+}
+
+Status set_experts_and_shared(const JsonValue &config, const GroupedExperts &defaults,
+                              const ExpertCounts &counts, const Router &router, Model *model) {
     ExpertsShape experts;
     experts.count = counts.all;
     ASSIGN_OR_RETURN(experts.width,
@@ -122,7 +134,9 @@ Status set_grouped_experts(const JsonValue &config, const GroupedExperts &defaul
         const std::string prefix = layer_prefix(i) + "mlp.";
         Layer &layer = model->layers[i];
         set_experts(prefix, experts, router, model->hidden, &layer);
-        set_correction(prefix + "gate.e_score_correction_bias", &layer);
+        if (router.kind == RouterKind::sigmoid) {
+            set_correction(prefix + "gate.e_score_correction_bias", &layer);
+        }
         add_shared_expert(
             named_feed_forward(prefix + "shared_experts.", shared * experts.width, model->hidden),
             &layer);

@@ -138,15 +138,8 @@ Result<Router> read_v2_router(const JsonValue &config, const ExpertCounts &count
         return method->unsupported("only greedy and group_limited_greedy are supported");
     }
     router.group_best = 1;
-    ASSIGN_OR_RETURN(router.groups, read_count(config, "n_group", 1, counts.all));
-    ASSIGN_OR_RETURN(router.chosen_groups, read_count(config, "topk_group", 1, router.groups));
-    const int32_t of_group = counts.all / router.groups;
-    if (of_group * router.groups == counts.all &&
-        router.chosen_groups * of_group >= router.chosen) {
-        return router;
-    }
-    return config.fail(std::to_string(counts.all) + " experts cannot be parted so that " +
-                       std::to_string(router.chosen) + " of them are chosen");
+    RETURN_IF_ERROR(read_groups(config, counts, &router));
+    return router;
 }
 
 Status set_v2_experts(const JsonValue &config, Model *model) {
@@ -155,21 +148,10 @@ Status set_v2_experts(const JsonValue &config, Model *model) {
         const ExpertCounts counts,
         read_expert_counts(config, {"n_routed_experts", "num_experts"}, 64, 1, *model));
     ASSIGN_OR_RETURN(const Router router, read_v2_router(config, counts));
-    ExpertsShape experts;
-    experts.count = counts.all;
-    ASSIGN_OR_RETURN(experts.width, read_count(config, "moe_intermediate_size", 1407, 1 << 20));
-    ASSIGN_OR_RETURN(const int32_t shared, read_count(config, "n_shared_experts", 2, 64));
-    ASSIGN_OR_RETURN(const int32_t dense,
-                     read_count_or_zero(config, "first_k_dense_replace", 0, 4096));
-    for (size_t i = static_cast<size_t>(dense); i < model->layers.size(); ++i) {
-        const std::string prefix = layer_prefix(i) + "mlp.";
-        Layer &layer = model->layers[i];
-        set_experts(prefix, experts, router, model->hidden, &layer);
-        add_shared_expert(
-            named_feed_forward(prefix + "shared_experts.", shared * experts.width, model->hidden),
-            &layer);
-    }
-    return {};
+    GroupedExperts experts;
+    experts.width = 1407;
+    experts.shared = 2;
+    return set_experts_and_shared(config, experts, counts, router, model);
 }
 
 // How many layers come before those with experts: "mlp_layer_types" names each layer's kind.
@@ -189,6 +171,15 @@ Result<int32_t> read_dense(const JsonValue &config, size_t layers) {
         }
     }
     return dense;
+}
+
+// What V3 and those after it share: latents with a rope as "rope_interleave" says, and experts.
+Status set_v3_layers(const JsonValue &config, const JsonValue &of_rope, LatentDefaults latent,
+                     const GroupedExperts &experts, Model *model) {
+    ASSIGN_OR_RETURN(latent.pairs, read_flag(config, "rope_interleave", true));
+    RETURN_IF_ERROR(set_latents(config, of_rope, latent, model));
+    RETURN_IF_ERROR(set_grouped_experts(config, experts, model));
+    return set_activation(config, "hidden_act", Activation::silu, model);
 }
 
 } // namespace
@@ -221,9 +212,6 @@ Status describe_deepseek_v3(const JsonValue &config, Model *model) {
     defaults.eos = {1};
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
-    LatentDefaults latent;
-    ASSIGN_OR_RETURN(latent.pairs, read_flag(config, "rope_interleave", true));
-    RETURN_IF_ERROR(set_latents(config, config, latent, model));
     RETURN_IF_ERROR(refuse_other(config, "moe_layer_freq", 1));
     GroupedExperts experts;
     experts.counts = {256, 8};
@@ -233,8 +221,7 @@ Status describe_deepseek_v3(const JsonValue &config, Model *model) {
     experts.router.scale = 2.5F;
     experts.router.groups = 8;
     experts.router.chosen_groups = 4;
-    RETURN_IF_ERROR(set_grouped_experts(config, experts, model));
-    return set_activation(config, "hidden_act", Activation::silu, model);
+    return set_v3_layers(config, config, {}, experts, model);
 }
 
 Status describe_glm4_moe_lite(const JsonValue &config, Model *model) {
@@ -251,17 +238,13 @@ Status describe_glm4_moe_lite(const JsonValue &config, Model *model) {
     defaults.eos = {1};
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
-    LatentDefaults latent{768, 512, 192, 64, 256};
-    ASSIGN_OR_RETURN(latent.pairs, read_flag(config, "rope_interleave", true));
-    RETURN_IF_ERROR(set_latents(config, config, latent, model));
     GroupedExperts experts;
     experts.counts = {64, 4};
     experts.width = 1536;
     ASSIGN_OR_RETURN(experts.dense, read_dense(config, model->layers.size()));
     experts.router.normalised = true;
     experts.router.scale = 1.8F;
-    RETURN_IF_ERROR(set_grouped_experts(config, experts, model));
-    return set_activation(config, "hidden_act", Activation::silu, model);
+    return set_v3_layers(config, config, {768, 512, 192, 64, 256}, experts, model);
 }
 
 Status describe_mistral4(const JsonValue &config, Model *model) {
@@ -281,20 +264,13 @@ Status describe_mistral4(const JsonValue &config, Model *model) {
     const JsonValue rope = given ? config : otherwise.root();
     LatentDefaults latent{1024, 256, 64, 64, 128};
     latent.of_heads = true;
-    ASSIGN_OR_RETURN(latent.pairs, read_flag(config, "rope_interleave", true));
-    RETURN_IF_ERROR(set_latents(config, rope, latent, model));
-    RETURN_IF_ERROR(set_long_scale(rope, model));
     GroupedExperts experts;
     experts.counts = {128, 4};
     experts.width = 2048;
     experts.router.normalised = true;
-    RETURN_IF_ERROR(set_grouped_experts(config, experts, model));
-    for (Layer &layer : model->layers) {
-        if (layer.experts() == nullptr) continue;
-        layer.experts()->router.kind = RouterKind::softmax;
-        layer.experts()->router.correction = {};
-    }
-    return set_activation(config, "hidden_act", Activation::silu, model);
+    experts.kind = RouterKind::softmax;
+    RETURN_IF_ERROR(set_v3_layers(config, rope, latent, experts, model));
+    return set_long_scale(rope, model);
 }
 
 } // namespace batchllm

@@ -6,12 +6,6 @@
 namespace batchllm {
 namespace {
 
-void set_layer_norm(const std::string &prefix, Norm *norm) {
-    norm->kind = NormKind::layer;
-    norm->bias = norm->weight;
-    norm->bias.name = prefix + ".bias";
-}
-
 Status set_mixed_experts(const JsonValue &config, int32_t width, Model *model) {
     ASSIGN_OR_RETURN(
         const ExpertCounts counts,
@@ -45,12 +39,7 @@ Status describe_phimoe(const JsonValue &config, Model *model) {
     defaults.eos = {2};
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
-    set_layer_norm("model.norm", &model->final_norm);
-    for (size_t i = 0; i < model->layers.size(); ++i) {
-        Layer &layer = model->layers[i];
-        set_layer_norm(layer_prefix(i) + "input_layernorm", &layer.before_attention);
-        set_layer_norm(layer_prefix(i) + "post_attention_layernorm", &layer.before_feed_forward);
-    }
+    set_layer_norms(model);
     RopeDefaults rope;
     rope.theta = 1000000;
     rope.mscales = true;

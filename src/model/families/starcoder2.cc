@@ -3,15 +3,6 @@
 #include "model/families/families.h"
 
 namespace batchllm {
-namespace {
-
-void set_layer_norm(const std::string &prefix, Norm *norm) {
-    norm->kind = NormKind::layer;
-    norm->bias = norm->weight;
-    norm->bias.name = prefix + ".bias";
-}
-
-} // namespace
 
 Status describe_starcoder2(const JsonValue &config, Model *model) {
     ConfigDefaults defaults;
@@ -29,13 +20,10 @@ Status describe_starcoder2(const JsonValue &config, Model *model) {
     defaults.epsilon = 1e-5;
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
-    set_layer_norm("model.norm", &model->final_norm);
+    set_layer_norms(model);
     for (size_t i = 0; i < model->layers.size(); ++i) {
-        Layer &layer = model->layers[i];
         const std::string prefix = layer_prefix(i);
-        set_layer_norm(prefix + "input_layernorm", &layer.before_attention);
-        set_layer_norm(prefix + "post_attention_layernorm", &layer.before_feed_forward);
-        FeedForward &f = *layer.feed_forward();
+        FeedForward &f = *model->layers[i].feed_forward();
         f.gate = {};
         f.up = named_weight(prefix + "mlp.c_fc", shape.intermediate, model->hidden);
         f.down = named_weight(prefix + "mlp.c_proj", model->hidden, shape.intermediate);
