@@ -75,7 +75,7 @@ MixerMatrices::MixerMatrices(const Mixer &mixer, int64_t hidden)
         Visitor{[](const NoMixer &) {},
                 [&](const Attention &a) {
                     if (a.latent) {
-                        const Weight &q = a.latent.q_down ? a.latent.q_down : a.q;
+                        const Weight &q = a.first_q();
                         first.parts = {{&q.values, 0}, {&a.latent.down.values, q.rows()}};
                         last.parts = {{&a.o.values, 0}};
                         return;

@@ -94,7 +94,7 @@ Status Mixers::latents(size_t index, const Attention &a, cudaStream_t stream) {
     const Rope *rope = a.rope >= 0 ? &parts_.model.ropes[static_cast<size_t>(a.rope)] : nullptr;
     const float2 *angles = rope != nullptr ? parts_.ropes.angles(a.rope) : nullptr;
     const bool pairs = rope != nullptr && rope->pairs;
-    const int64_t first = latent.q_down ? latent.q_down.rows() : a.q.rows();
+    const int64_t first = a.first_q().rows();
     const int32_t key_dim = padded_key_dim(a);
     const LatentKeyArguments keys{element,
                                   buffers.qkv.data(),

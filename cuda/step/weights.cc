@@ -175,7 +175,7 @@ class Loader {
 
     Status latent(const Layer &layer, const Attention &from, DeviceLatent *own, DeviceLayer *to) {
         const Latent &latent = from.latent;
-        const Weight &first = latent.q_down ? latent.q_down : from.q;
+        const Weight &first = from.first_q();
         RETURN_IF_ERROR(vector(first_rows(layer.mixer),
                                {{&first.bias, 0}, {&latent.down.bias, first.rows()}}, {}, 0,
                                &to->qkv_bias));

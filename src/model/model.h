@@ -105,8 +105,8 @@ struct Norm {
 struct Latent {
     int32_t rank = 0; // 0: none
     int32_t plain = 0, turned = 0, value_dim = 0;
-    Weight
-        q_down; // [q_rank, hidden], or absent. Attention::q is then of q_norm(q_down(x)), and [.., q_rank]
+    // [q_rank, hidden], or absent. Attention::q is then of q_norm(q_down(x)), and [.., q_rank].
+    Weight q_down;
     Norm q_norm;
     Weight down; // [rank + turned, hidden]
     Norm norm;   // [rank]
@@ -159,10 +159,12 @@ struct Attention {
     int32_t gqa_ratio() const { return heads / kv_heads; }
     int64_t q_size() const { return int64_t{heads} * head_dim; }
     int64_t kv_size() const { return int64_t{kv_heads} * head_dim; }
-    int64_t kept_size() const {
-        return latent ? kv_size() : 2 * kv_size();
-    }                                                                     // numbers a token keeps
-    int32_t value_dim() const { return latent ? latent.rank : head_dim; } // of attention's values
+    // Numbers that a token keeps.
+    int64_t kept_size() const { return latent ? kv_size() : 2 * kv_size(); }
+    // Of attention's values.
+    int32_t value_dim() const { return latent ? latent.rank : head_dim; }
+    // The matrix of the queries that is multiplied by the layer's input.
+    const Weight &first_q() const { return latent.q_down ? latent.q_down : q; }
     // Columns of o.
     int64_t result_size() const { return heads * int64_t{latent ? latent.value_dim : head_dim}; }
 };

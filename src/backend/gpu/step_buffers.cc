@@ -45,7 +45,7 @@ void add_activations(const Model &model, const StepForm &form, int64_t rows, Ste
     for (const Layer &layer : model.layers) {
         most_first = std::max(most_first, first_rows(layer.mixer));
         most_last = std::max(most_last, last_columns(layer.mixer));
-        // Which then also holds what of the last product's input is gathered.
+        // With latents, that buffer also holds the gathered rows of the last product's input.
         if (layer.attention() != nullptr && layer.attention()->latent) {
             most_first = std::max(most_first, last_columns(layer.mixer));
         }
@@ -170,10 +170,8 @@ int64_t first_rows(const Mixer &mixer) {
     return std::visit(
         Visitor{[](const NoMixer &) { return int64_t{0}; },
                 [](const Attention &a) {
-                    const Latent &latent = a.latent;
-                    if (latent) {
-                        const Weight &q = latent.q_down ? latent.q_down : a.q;
-                        return rounded_up(q.rows() + latent.down.rows(), 16);
+                    if (a.latent) {
+                        return rounded_up(a.first_q().rows() + a.latent.down.rows(), 16);
                     }
                     const int64_t heads = (a.gated ? 2 : 1) * int64_t{a.heads};
                     return (heads + (a.kv_layer < 0 ? 2 * a.kv_heads : 0)) *

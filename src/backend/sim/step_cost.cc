@@ -136,7 +136,7 @@ void StepCost::add_layer(const Layer &layer, const PackedLayer &packed, double h
     const bool on_gpu = costs_.gpu;
     std::visit(Visitor{[](const NoMixer &) {},
                        [&](const Attention &a) {
-                           const Weight &q = a.latent.q_down ? a.latent.q_down : a.q;
+                           const Weight &q = a.first_q();
                            add_product(on_gpu ? double(first_rows(layer.mixer)) * hidden
                                               : elements(q) + elements(a.k) + elements(a.v) +
                                                     elements(a.gate) + elements(a.latent.down),
