@@ -68,6 +68,7 @@ struct Module {
     int64_t rows = 0;
     int64_t columns = 0;
     std::vector<Part> parts;
+    bool of_latents = false; // Latent::up, which backends split by heads
 };
 
 // A parameter of a module that has a matrix for each expert: [experts, rows, columns], or transposed.
@@ -97,6 +98,9 @@ class Modules {
         std::unordered_set<const Tensor *> others = {&model.embedding,
                                                      &model.layer_inputs.embedding};
         for (const Layer &layer : model.layers) {
+            if (const Attention *a = layer.attention(); a != nullptr && a->latent) {
+                module_of(a->latent.up.values.name).of_latents = true;
+            }
             if (const LinearAttention *linear = layer.linear_attention()) {
                 for (const Weight &part : linear->convolution) others.insert(&part.values);
             }
@@ -132,8 +136,12 @@ class Modules {
     }
 
   private:
+    Module &module_of(const std::string &tensor) {
+        return modules_[usual_name(without(tensor, ".weight"))];
+    }
+
     void add(const std::string &name, const Tensor &tensor) {
-        Module &module = modules_[usual_name(without(name, ".weight"))];
+        Module &module = module_of(name);
         module.rows = tensor.stored_rows > 0 ? tensor.stored_rows : tensor.rows;
         module.columns = tensor.columns;
         module.parts.push_back({&tensor, tensor.first_row, tensor.row_step});
@@ -394,15 +402,12 @@ class AdapterReader {
             plain.erase(base, std::string_view(".base_layer").size());
         }
         const std::string described = base_name_of(plain);
-        for (const Layer &layer : model_.layers) { // backends split it by heads
-            const Attention *a = layer.attention();
-            if (a == nullptr || !a->latent) continue;
-            if (a->latent.up.values.name != described + ".weight") continue;
-            return error(BATCHLLM_ERROR_UNSUPPORTED,
-                         "%s: tensor %s: adapters of latents' kv_b_proj are not supported",
-                         path_.c_str(), printable(pair.a->name).c_str());
-        }
         if (const Module *module = modules_.find(described)) {
+            if (module->of_latents) {
+                return error(BATCHLLM_ERROR_UNSUPPORTED,
+                             "%s: tensor %s: adapters of latents' kv_b_proj are not supported",
+                             path_.c_str(), printable(pair.a->name).c_str());
+            }
             if (!config_->names_module(plain)) {
                 return refuse(*pair.a, "is of a module that target_modules does not name");
             }
