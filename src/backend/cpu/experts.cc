@@ -52,8 +52,9 @@ int32_t mix_one(float jitter, std::span<const float> logits, int32_t first, floa
     int32_t best = -1;
     for (size_t e = 0; e < logits.size(); ++e) {
         if (static_cast<int32_t>(e) == first) continue;
-        if (best < 0 || logits[e] > logits[static_cast<size_t>(best)])
+        if (best < 0 || logits[e] > logits[static_cast<size_t>(best)]) {
             best = static_cast<int32_t>(e);
+        }
     }
     const float most = logits[static_cast<size_t>(best)];
     float sum = 0;
@@ -223,17 +224,16 @@ Status ExpertLayers::run(const Experts &experts, const PackedExperts &weights, c
     const auto count = static_cast<int64_t>(experts.each.size());
     sort_by_expert(count, experts.router.chosen, tokens);
     const RowAdapters adapters = linear_->adapters();
-    Status status;
     for (int64_t e = 0; e < count; ++e) {
         const int64_t begin = begin_[static_cast<size_t>(e)];
         const int64_t end = begin_[static_cast<size_t>(e) + 1];
-        if (begin == end || !status.ok()) continue;
+        if (begin == end) continue;
         const auto i = static_cast<size_t>(e);
         find_adapters(adapters, begin, end);
-        status = run_expert(experts.each[i], weights.each[i], x, begin, end, hidden, out);
+        RETURN_IF_ERROR(run_expert(experts.each[i], weights.each[i], x, begin, end, hidden, out));
     }
     linear_->set_adapters(adapters);
-    return status;
+    return {};
 }
 
 } // namespace batchllm::cpu

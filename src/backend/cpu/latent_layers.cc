@@ -14,8 +14,7 @@ Status LatentLayers::allocate(const Model &model, int64_t step_tokens) {
         const Attention *a = layer.attention();
         if (a == nullptr || !a->latent) continue;
         const Latent &latent = a->latent;
-        const Weight &q = latent.q_down ? latent.q_down : a->q;
-        first = std::max(first, q.rows() + latent.down.rows());
+        first = std::max(first, a->first_q().rows() + latent.down.rows());
         q_rank = std::max(q_rank, latent.q_down.rows());
         if (latent.q_down) queries = std::max(queries, a->q.rows());
         head = std::max<int64_t>(head, std::max(latent.plain, latent.rank));
@@ -43,6 +42,19 @@ Status LatentLayers::product(const PackedMatrix &matrix, const std::byte *x, int
             kernels_.copy_bias(tile.data + r * tile.width, bias_at(bias, tile.column),
                                static_cast<int32_t>(tile.width),
                                to + (tile.row + r) * matrix.rows + tile.column);
+        }
+    });
+}
+
+// Stores head_ times W^T as elements, the rows `stride` elements apart from `to` on.
+Status LatentLayers::product_of_head(const PackedMatrix &matrix, int64_t rows, int64_t stride,
+                                     std::byte *to) {
+    const int64_t element = dtype_bytes(kernels_.element);
+    return linear_->run(matrix, head_.data(), rows, [&](const Linear::Tile &tile) {
+        const auto width = static_cast<int32_t>(tile.width);
+        for (int64_t r = 0; r < tile.rows; ++r) {
+            kernels_.store_elements(tile.data + r * tile.width, 1, width, width,
+                                    to + ((tile.row + r) * stride + tile.column) * element);
         }
     });
 }
@@ -81,16 +93,8 @@ Status LatentLayers::project(const Attention &attention, const PackedLatent &wei
                                         head_.data() + t * latent.plain * element);
             }
         });
-        const auto head = static_cast<size_t>(h);
-        RETURN_IF_ERROR(
-            linear_->run(weights.keys[head], head_.data(), tokens, [&](const Linear::Tile &tile) {
-                const auto width = static_cast<int32_t>(tile.width);
-                for (int64_t r = 0; r < tile.rows; ++r) {
-                    const int64_t row = (tile.row + r) * attention.heads + h;
-                    kernels_.store_elements(tile.data + r * tile.width, 1, width, width,
-                                            queries + (row * padded + tile.column) * element);
-                }
-            }));
+        RETURN_IF_ERROR(product_of_head(weights.keys[static_cast<size_t>(h)], tokens,
+                                        attention.heads * padded, queries + h * padded * element));
     }
     return {};
 }
@@ -109,16 +113,9 @@ Status LatentLayers::results(const Attention &attention, const PackedLatent &wei
                             static_cast<size_t>(head_bytes));
             }
         });
-        const auto head = static_cast<size_t>(h);
-        RETURN_IF_ERROR(
-            linear_->run(weights.values[head], head_.data(), rows, [&](const Linear::Tile &tile) {
-                const auto width = static_cast<int32_t>(tile.width);
-                for (int64_t r = 0; r < tile.rows; ++r) {
-                    const int64_t row = (tile.row + r) * attention.heads + h;
-                    kernels_.store_elements(tile.data + r * tile.width, 1, width, width,
-                                            out + (row * latent.value_dim + tile.column) * element);
-                }
-            }));
+        RETURN_IF_ERROR(product_of_head(weights.values[static_cast<size_t>(h)], rows,
+                                        attention.result_size(),
+                                        out + h * latent.value_dim * element));
     }
     return {};
 }

@@ -42,6 +42,7 @@ class LatentLayers {
   private:
     Status product(const PackedMatrix &matrix, const std::byte *x, int64_t rows, const Vector &bias,
                    float *to);
+    Status product_of_head(const PackedMatrix &matrix, int64_t rows, int64_t stride, std::byte *to);
 
     const Kernels &kernels_;
     Linear *linear_;

@@ -65,15 +65,15 @@ Result<PackedAttention> pack_attention(const Attention &from, Linear *linear) {
     return packed;
 }
 
-// [channels, width] -> [width, channels]
-Vector turn_filter(const Vector &stored, int64_t of_width) {
-    const auto width = static_cast<size_t>(of_width);
-    const size_t channels = stored.size() / width;
-    Vector filter(stored.size());
-    for (size_t c = 0; c < channels; ++c) {
-        for (size_t w = 0; w < width; ++w) filter[w * channels + c] = stored[c * width + w];
+// [rows, columns] -> [columns, rows]
+Vector transposed(const Vector &stored, int64_t stored_columns) {
+    const auto columns = static_cast<size_t>(stored_columns);
+    const size_t rows = stored.size() / columns;
+    Vector turned(stored.size());
+    for (size_t r = 0; r < rows; ++r) {
+        for (size_t c = 0; c < columns; ++c) turned[c * rows + r] = stored[r * columns + c];
     }
-    return filter;
+    return turned;
 }
 
 // Packs rows [first, first + rows) of `from`, or those rows turned into columns.
@@ -81,7 +81,7 @@ Result<PackedMatrix> pack_part(const Tensor &from, int64_t first, int64_t rows, 
                                Linear *linear) {
     Vector numbers(static_cast<size_t>(rows * from.columns));
     read_rows(from, first, rows, DType::f32, numbers.data());
-    if (turned) numbers = turn_filter(numbers, from.columns);
+    if (turned) numbers = transposed(numbers, from.columns);
     Tensor part;
     part.rows = turned ? from.columns : rows;
     part.columns = turned ? rows : from.columns;
@@ -94,7 +94,7 @@ Result<PackedMatrix> pack_part(const Tensor &from, int64_t first, int64_t rows, 
 Result<PackedLatent> pack_latent(const Attention &from, Linear *linear) {
     const Latent &latent = from.latent;
     PackedLatent packed;
-    const Weight &first = latent.q_down ? latent.q_down : from.q;
+    const Weight &first = from.first_q();
     const Tensor *const both[] = {&first.values, &latent.down.values};
     ASSIGN_OR_RETURN(packed.first, linear->pack(both, false));
     const std::pair<const Tensor *, int64_t> biases[] = {{&first.bias, first.rows()},
@@ -132,7 +132,7 @@ Result<PackedLinearAttention> pack_linear_attention(const LinearAttention &from,
         biases.emplace_back(&part.bias, part.rows());
     }
     packed.convolution_bias = concatenate(biases);
-    packed.convolution = turn_filter(stored, from.width);
+    packed.convolution = transposed(stored, from.width);
     packed.decay = read_vector(from.decay);
     for (float &decay : packed.decay) decay = -std::exp(decay);
     packed.step_bias = read_vector(from.step_bias);
@@ -163,7 +163,7 @@ Result<PackedConvolution> pack_convolution(const ShortConvolution &from, Linear 
     packed.b_bias = read_vector(from.b.bias);
     packed.x_bias = read_vector(from.x.bias);
     packed.c_bias = read_vector(from.c.bias);
-    packed.filter = turn_filter(read_vector(from.filter.values), from.width);
+    packed.filter = transposed(read_vector(from.filter.values), from.width);
     packed.filter_bias = read_vector(from.filter.bias);
     return packed;
 }
