@@ -20,8 +20,8 @@
 namespace batchllm {
 
 struct KvScales {
-    std::vector<float> k,
-        v; // [kv_heads]; empty in a layer without keys and values, or with latents
+    // [kv_heads]; empty in a layer without keys and values, or with latents.
+    std::vector<float> k, v;
 };
 
 // [layers]. A layer that attends to an earlier layer's keys and values has that layer's scales.

@@ -19,8 +19,7 @@ constexpr std::string_view harmless_keys[] = {
     "auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "inference_mode",
     "loftq_config", "lora_dropout", "lora_ga_config", "megatron_core", "peft_version",
     "qalora_group_size", "revision", "runtime_config", "task_type",
-    // A matrix of a linear layer is stored as ever, and B
-    // and A do not depend on how it is.
+    // Says how the base model stores W; A and B are stored the same way in either case.
     "fan_in_fan_out"};
 constexpr std::string_view read_keys[] = {
     "alpha_pattern",     "bias",           "exclude_modules",

@@ -135,15 +135,14 @@ void put(float x, uint16_t *out) { *out = float_to_bfloat16(x); }
 // The scheme of a tensor whose files have not been opened, by any of the names that it may have in them.
 std::optional<ScaleScheme> described_scheme(const Model &model, const Tensor &tensor) {
     const std::string module = tensor.name.substr(0, tensor.name.rfind(".weight"));
-    if (auto scheme = model.quantization->scheme_of(module)) {
-        for (const Model::Renamed &renamed : model.renamed) { // left out under another name
-            if (!module.starts_with(renamed.to)) continue;
-            const std::string other = renamed.from + module.substr(renamed.to.size());
-            if (!model.quantization->scheme_of(other)) return std::nullopt;
-        }
-        return scheme;
+    const auto scheme = model.quantization->scheme_of(module);
+    if (!scheme) return std::nullopt;
+    for (const Model::Renamed &renamed : model.renamed) { // left out under another name
+        if (!module.starts_with(renamed.to)) continue;
+        const std::string other = renamed.from + module.substr(renamed.to.size());
+        if (!model.quantization->scheme_of(other)) return std::nullopt;
     }
-    return std::nullopt;
+    return scheme;
 }
 
 // Adjacent columns of a group.

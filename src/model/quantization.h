@@ -4,9 +4,10 @@
 // Supported are weights in e4m3 with scales: compressed-tensors (float-quantized and
 // naive-quantized), "fp8" (per block or per tensor) and ModelOpt's FP8, FP8_PER_CHANNEL_PER_TOKEN
 // and FP8_PB_WO; and four-bit weights: AWQ, GPTQ, compressed-tensors (pack-quantized,
-// mxfp4-pack-quantized, nvfp4-pack-quantized), "mxfp4" and ModelOpt's NVFP4. Anything else is rejected, naming key and value. For
-// activations, only the type is checked to be fp8 (or four bits, with NVFP4); how they are computed is up to the backend. The
-// same goes for keys and values, except that their scales are read if they are for e4m3.
+// mxfp4-pack-quantized, nvfp4-pack-quantized), "mxfp4" and ModelOpt's NVFP4. Anything else is
+// rejected, naming key and value. For activations, only the type is checked to be fp8, and with NVFP4
+// nothing; how they are computed is up to the backend. The same goes for keys and values, except that
+// their scales are read if they are for e4m3.
 #pragma once
 
 #include <algorithm>

@@ -130,7 +130,8 @@ class Forward {
     // Where a token's keys and values go: a place in a group of a page.
     struct Place {
         int32_t page, group, slot;
-        int32_t unused; // places from this one on in the group that have no token yet, or 0
+        // The group's first place to be cleared, since it has no token yet; from kGroupTokens on: none.
+        int32_t unused;
     };
     Place place_of(const TokenBatch &batch, const Attention &attention, int32_t token) const;
     void write_latent(const TokenBatch &batch, const Attention &attention,

@@ -79,7 +79,7 @@ struct StepForm {
     bool experts_in_e4m3 = false;
     // Elements of the largest of the layers' matrices that are in four bits, which wide steps expand.
     int64_t expanded = 0;
-    // Columns of the widest of those whose columns are packed in another order: so wide are rows in that order.
+    // Columns of the widest matrix whose columns are packed in another order, in which its input is copied; 0: none.
     int64_t taken = 0;
 };
 // bf16 has the range of f32. f16 does not, and residual streams outgrow it.

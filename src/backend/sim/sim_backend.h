@@ -1,7 +1,7 @@
 // Token batches -> made-up tokens and a simulated time, without tensors, so that the scheduling of
 // large jobs can be tested anywhere in seconds.
 //
-// Adapters have slots and take room, in two bytes for each number, but neither time nor effect.
+// Adapters take slots and memory, two bytes for each number, but no time, and they change nothing.
 //
 // Tokens are pseudo-random and depend only on (random key, position); a row's output length depends
 // only on its random key. Nothing depends on sharing, on the pool or on other rows, with one
