@@ -224,16 +224,17 @@ Status ExpertLayers::run(const Experts &experts, const PackedExperts &weights, c
     const auto count = static_cast<int64_t>(experts.each.size());
     sort_by_expert(count, experts.router.chosen, tokens);
     const RowAdapters adapters = linear_->adapters();
+    Status status;
     for (int64_t e = 0; e < count; ++e) {
         const int64_t begin = begin_[static_cast<size_t>(e)];
         const int64_t end = begin_[static_cast<size_t>(e) + 1];
-        if (begin == end) continue;
+        if (begin == end || !status.ok()) continue;
         const auto i = static_cast<size_t>(e);
         find_adapters(adapters, begin, end);
-        RETURN_IF_ERROR(run_expert(experts.each[i], weights.each[i], x, begin, end, hidden, out));
+        status = run_expert(experts.each[i], weights.each[i], x, begin, end, hidden, out);
     }
     linear_->set_adapters(adapters);
-    return {};
+    return status;
 }
 
 } // namespace batchllm::cpu
