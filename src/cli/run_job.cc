@@ -97,7 +97,10 @@ Status RunJob::run(LineReader input) {
                       " output lines were not in the state file; their rows are run again");
     }
     // A device must be measured before the engine takes its memory.
-    RETURN_IF_ERROR(check_prediction(options_.in, options_.engine, options_.prediction).status());
+    if (!options_.prediction.device.empty()) {
+        RETURN_IF_ERROR(
+            check_prediction(options_.in, options_.engine, options_.prediction).status());
+    }
     RETURN_IF_ERROR(create_engine());
     if (!options_.plan.empty()) {
         RETURN_IF_ERROR(load_previous_plan(options_.plan, tokenizer_.get()).status());
