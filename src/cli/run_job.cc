@@ -67,7 +67,7 @@ Status RunJob::create_engine() {
         output_options_.labels.emplace_back(batchllm_engine_label(engine, i));
     }
     constraints_.emplace(engine);
-    adapters_.emplace(options_.in.adapters, engine);
+    ASSIGN_OR_RETURN(adapters_, AdapterCache::open(options_.in.adapters, engine));
     ASSIGN_OR_RETURN(report_, ReportFile::open(options_.report));
     return call_status(batchllm_engine_set_report(engine, report_.handle()));
 }
@@ -107,7 +107,7 @@ Status RunJob::run(LineReader input) {
     }
     const auto defaults = std::make_shared<SamplingOptions>(options_.in.sampling);
     RETURN_IF_ERROR(make_default_constraint(defaults.get()));
-    RETURN_IF_ERROR(adapters_->load_named());
+    RETURN_IF_ERROR(adapters_->load_named(options_.in.adapters));
     if (!options_.in.adapters.used.empty()) {
         ASSIGN_OR_RETURN(defaults->adapter, adapters_->get(options_.in.adapters.used));
     }

@@ -21,7 +21,7 @@ class AdapterLibrary;
 
 struct AdapterSource {
     std::shared_ptr<const AdapterLibrary> library; // its engine's: no later one has its address
-    std::string name; // how it is called: UTF-8
+    std::string name;                              // how it is called: UTF-8
     std::string path;
     AdapterHash hash = {};
     int64_t file_bytes = 0;

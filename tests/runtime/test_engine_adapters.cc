@@ -437,9 +437,7 @@ void rows_of_an_adapter_that_changes_fail_alone(void **) {
             .seekp(-1, std::ios::end)
             .put(1);
     });
-    check_change([&](const std::string &at) {
-        std::ofstream(at + config, std::ios::app) << "\n";
-    });
+    check_change([&](const std::string &at) { std::ofstream(at + config, std::ios::app) << "\n"; });
 }
 
 // ---- Files that are refused ----
