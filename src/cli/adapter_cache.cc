@@ -18,17 +18,6 @@ namespace {
 
 constexpr const char *config_name = "/adapter_config.json";
 
-// A directory's own name: no path leads out of it.
-bool is_plain_name(const std::string &name) {
-    return !name.empty() && name.front() != '.' && name.size() <= 255 &&
-           name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
-}
-
-bool has_config(const std::string &directory) {
-    const auto exists = file_exists(directory + config_name);
-    return exists.ok() && *exists;
-}
-
 // Hashes the size of a file and some parts of it.
 Status add_samples(const std::string &path, XXH3_state_t *state) {
     constexpr size_t samples = 16;
@@ -65,7 +54,9 @@ Result<std::vector<std::string>> adapters_in(const std::string &path) {
     std::vector<std::string> names;
     while (const dirent *entry = ::readdir(directory.get())) {
         const std::string name = entry->d_name;
-        if (is_plain_name(name) && has_config(path + "/" + name)) names.push_back(name);
+        if (name.front() == '.') continue;
+        const auto exists = file_exists(path + "/" + name + config_name);
+        if (exists.ok() && *exists) names.push_back(name);
     }
     std::sort(names.begin(), names.end());
     return names;
@@ -73,13 +64,15 @@ Result<std::vector<std::string>> adapters_in(const std::string &path) {
 
 } // namespace
 
-std::string AdapterCache::path_of(const std::string &name) const {
-    for (const auto &[known, path] : options_.named) {
-        if (known == name) return path;
+Result<AdapterCache> AdapterCache::open(const AdapterOptions &options, batchllm_engine *engine) {
+    AdapterCache cache(engine);
+    for (const auto &[name, path] : options.named) cache.paths_.emplace(name, path);
+    if (options.directory.empty()) return cache;
+    ASSIGN_OR_RETURN(const std::vector<std::string> names, adapters_in(options.directory));
+    for (const std::string &name : names) {
+        cache.paths_.emplace(name, options.directory + "/" + name); // --adapter comes first
     }
-    if (options_.directory.empty() || !is_plain_name(name)) return {};
-    const std::string path = options_.directory + "/" + name;
-    return has_config(path) ? path : std::string();
+    return cache;
 }
 
 Result<SharedAdapter> AdapterCache::load(const std::string &name, const std::string &path) const {
@@ -102,12 +95,12 @@ Result<SharedAdapter> AdapterCache::load(const std::string &name, const std::str
 Result<SharedAdapter> AdapterCache::get(const std::string &name) {
     auto found = entries_.find(name);
     if (found == entries_.end()) {
-        const std::string path = path_of(name);
+        const auto path = paths_.find(name);
         Result<SharedAdapter> loaded =
-            path.empty()
+            path == paths_.end()
                 ? error(BATCHLLM_ERROR_ROW_ADAPTER,
                         "there is no adapter %s (--adapter, --adapters)", in_quotes(name).c_str())
-                : load(name, path);
+                : load(name, path->second);
         Entry entry;
         if (loaded.ok()) {
             entry.adapter = std::move(loaded).value();
@@ -120,8 +113,8 @@ Result<SharedAdapter> AdapterCache::get(const std::string &name) {
     return found->second.adapter;
 }
 
-Status AdapterCache::load_named() {
-    for (const auto &[name, path] : options_.named) {
+Status AdapterCache::load_named(const AdapterOptions &options) {
+    for (const auto &[name, path] : options.named) {
         const Result<SharedAdapter> loaded = get(name);
         if (!loaded.ok()) return Status(loaded.status()).within("--adapter " + name);
     }

@@ -28,27 +28,26 @@ using SharedAdapter = std::shared_ptr<const NamedAdapter>;
 // Used by one thread at a time.
 class AdapterCache {
   public:
-    // engine null: adapters are only identified. Both are borrowed.
-    AdapterCache(const AdapterOptions &options, batchllm_engine *engine)
-        : options_(options), engine_(engine) {}
+    // Lists --adapters: what comes into that directory later is not found, and a name stays known
+    // even if its directory goes. engine null: adapters are only identified. It is borrowed.
+    static Result<AdapterCache> open(const AdapterOptions &options, batchllm_engine *engine);
 
     // Fails with the same text every time; with ROW_ADAPTER if there is no adapter of this name.
     Result<SharedAdapter> get(const std::string &name);
-    // Whether there is one; no error if there cannot be.
-    bool knows(const std::string &name) { return !path_of(name).empty(); }
+    bool knows(const std::string &name) const { return paths_.contains(name); }
     // Loads those of --adapter, so that a misspelt directory is found before any row runs.
-    Status load_named();
+    Status load_named(const AdapterOptions &options);
 
   private:
     struct Entry {
         Status status;
         SharedAdapter adapter;
     };
-    std::string path_of(const std::string &name) const; // empty: there is none
+    explicit AdapterCache(batchllm_engine *engine) : engine_(engine) {}
     Result<SharedAdapter> load(const std::string &name, const std::string &path) const;
 
-    const AdapterOptions &options_;
     batchllm_engine *engine_;
+    std::unordered_map<std::string, std::string> paths_; // by name
     std::unordered_map<std::string, Entry> entries_;
 };
 

@@ -67,7 +67,14 @@ void add_adapters(CLI::App *app, AdapterOptions *options) {
                     if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
                         throw CLI::ValidationError("--adapter", "\"" + text + "\" is not NAME=DIR");
                     }
-                    options->named.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+                    const std::string name = text.substr(0, equals);
+                    for (const auto &[other, path] : options->named) {
+                        if (other == name) {
+                            throw CLI::ValidationError("--adapter",
+                                                       "\"" + name + "\" is given twice");
+                        }
+                    }
+                    options->named.emplace_back(name, text.substr(equals + 1));
                 }
             },
             "rows may name this adapter, a directory as PEFT writes it; may be given several times")

@@ -150,7 +150,7 @@ Status make_plan_file(const PlanCommandOptions &options, const std::atomic<bool>
     RowReaderOptions row_options;
     row_options.defaults = std::make_shared<SamplingOptions>(options.in.sampling);
     row_options.ignore_unknown_keys = options.in.ignore_unknown_keys;
-    AdapterCache adapters(options.in.adapters, nullptr);
+    ASSIGN_OR_RETURN(AdapterCache adapters, AdapterCache::open(options.in.adapters, nullptr));
     row_options.adapters = &adapters;
     if (options.in.prompt.used()) {
         row_options.table = std::make_shared<TableRenderer>(options.in.prompt);

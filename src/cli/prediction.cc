@@ -77,7 +77,7 @@ Result<batchllm_prediction> predict_window(const Window &window, const InputOpti
 Result<double> check_prediction(const InputOptions &in, const EngineChoice &engine,
                                 const PredictionChoice &choice) {
     const bool chosen = !choice.device.empty();
-    if (!chosen && in.model.empty()) return 0.0;
+    if (!chosen && (in.model.empty() || in.levels != 0)) return 0.0; // nothing would use it
     const int64_t offsets[] = {0};
     batchllm_plan *empty = nullptr;
     RETURN_IF_ERROR(

@@ -67,7 +67,7 @@ Status RunJob::create_engine() {
         output_options_.labels.emplace_back(batchllm_engine_label(engine, i));
     }
     constraints_.emplace(engine);
-    adapters_.emplace(options_.in.adapters, engine);
+    ASSIGN_OR_RETURN(adapters_, AdapterCache::open(options_.in.adapters, engine));
     ASSIGN_OR_RETURN(report_, ReportFile::open(options_.report));
     return call_status(batchllm_engine_set_report(engine, report_.handle()));
 }
@@ -97,14 +97,17 @@ Status RunJob::run(LineReader input) {
                       " output lines were not in the state file; their rows are run again");
     }
     // A device must be measured before the engine takes its memory.
-    RETURN_IF_ERROR(check_prediction(options_.in, options_.engine, options_.prediction).status());
+    if (!options_.prediction.device.empty()) {
+        RETURN_IF_ERROR(
+            check_prediction(options_.in, options_.engine, options_.prediction).status());
+    }
     RETURN_IF_ERROR(create_engine());
     if (!options_.plan.empty()) {
         RETURN_IF_ERROR(load_previous_plan(options_.plan, tokenizer_.get()).status());
     }
     const auto defaults = std::make_shared<SamplingOptions>(options_.in.sampling);
     RETURN_IF_ERROR(make_default_constraint(defaults.get()));
-    RETURN_IF_ERROR(adapters_->load_named());
+    RETURN_IF_ERROR(adapters_->load_named(options_.in.adapters));
     if (!options_.in.adapters.used.empty()) {
         ASSIGN_OR_RETURN(defaults->adapter, adapters_->get(options_.in.adapters.used));
     }

@@ -64,8 +64,8 @@ class Emitter {
 
 // Groups below a common prefix that was chosen because it pays run one after another. Otherwise, if
 // memory is short, the common prefix would have to be computed again for a later group.
-void keep_heads_together(const PlanDraft &draft, const std::vector<Total> &totals,
-                         std::vector<Candidate> *candidates) {
+void keep_common_prefixes_together(const PlanDraft &draft, const std::vector<Total> &totals,
+                                   std::vector<Candidate> *candidates) {
     const auto top_of = [&](uint32_t group) {
         const int32_t parent = draft.prefixes[group].parent;
         return parent < 0 ? static_cast<size_t>(group) : static_cast<size_t>(parent);
@@ -144,7 +144,7 @@ void put_in_order(std::span<const TokenRow> rows, std::span<const int32_t> decod
                               static_cast<uint32_t>(group)});
     }
     if (plan.options.levels == levels_auto && !arrival) {
-        keep_heads_together(draft, totals, &candidates);
+        keep_common_prefixes_together(draft, totals, &candidates);
     }
     if (!arrival) keep_salts_together(rows, decode_lengths, totals, &candidates);
     std::sort(candidates.begin(), candidates.end(), [](const Candidate &a, const Candidate &b) {

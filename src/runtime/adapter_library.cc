@@ -67,7 +67,7 @@ Result<std::shared_ptr<const AdapterSource>> AdapterLibrary::load(const std::str
     }
     ASSIGN_OR_RETURN(AdapterFiles files, read_adapter_files(path));
     auto source = std::make_shared<AdapterSource>();
-    source->library = this;
+    source->library = shared_from_this();
     source->name = name;
     source->path = path;
     source->hash = files.hash;
@@ -102,9 +102,13 @@ Result<std::shared_ptr<const Adapter>> AdapterLibrary::read(const AdapterSource 
     auto files = read_adapter_files(source.path);
     if (!files.ok() && files.status().code() == BATCHLLM_ERROR_IO) {
         // Is it gone, or does the disk fail?
-        const auto exists = file_exists(source.path + "/adapter_model.safetensors");
-        if (exists.ok() && !*exists) {
-            return Status(changed, "its adapter is gone: " + files.status().message());
+        AdapterFiles at;
+        at.directory = source.path;
+        for (const std::string &path : {at.config_path(), at.weights_path()}) {
+            const auto exists = file_exists(path);
+            if (exists.ok() && !*exists) {
+                return Status(changed, "its adapter is gone: " + files.status().message());
+            }
         }
         return files.status();
     }

@@ -20,8 +20,8 @@ namespace batchllm {
 class AdapterLibrary;
 
 struct AdapterSource {
-    const AdapterLibrary *library = nullptr;
-    std::string name; // how it is called: UTF-8
+    std::shared_ptr<const AdapterLibrary> library; // its engine's: no later one has its address
+    std::string name;                              // how it is called: UTF-8
     std::string path;
     AdapterHash hash = {};
     int64_t file_bytes = 0;
@@ -34,9 +34,10 @@ struct AdapterSource {
     static uint64_t salt_of(const AdapterHash &hash) { return hash[0] == 0 ? 1 : hash[0]; }
 };
 
-class AdapterLibrary {
+class AdapterLibrary : public std::enable_shared_from_this<AdapterLibrary> {
   public:
-    // The model of the backends; null: there is none. Both are borrowed.
+    // The model of the backends; null: there is none. Both are borrowed: once the engine is gone,
+    // nothing is loaded or read any more.
     void open(const Model *model, std::vector<const Backend *> backends);
     // The backend is about to be destroyed.
     void forget(const Backend *backend);

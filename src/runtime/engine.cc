@@ -71,13 +71,14 @@ Engine::Engine(const EngineOptions &options, std::unique_ptr<Observers> observer
       answers_(reader_.get()), intake_(reader_.get(), limits_of(options, *reader_), &answers_),
       agenda_(planning_of(options, *reader_, loaded.common_prefix_cost),
               limits_of(options, *reader_), intake_.rows()),
+      adapters_(std::make_shared<AdapterLibrary>()),
       placement_(options.devices, std::move(loaded.backends), scheduling_of(options),
                  limits_of(options, *reader_), reader_.get(), intake_.rows(), observers_.get()) {
     intake_.set_devices(placement_.device_pages());
     std::vector<const Backend *> backends;
     for (const auto &lane : placement_.lanes()) backends.push_back(lane->backend());
-    adapters_.open(reader_->model(), std::move(backends));
-    reader_->take_adapters(&adapters_);
+    adapters_->open(reader_->model(), std::move(backends));
+    reader_->take_adapters(adapters_.get());
 }
 
 // ---- Rows ----
@@ -102,7 +103,7 @@ Result<SpecifiedConstraint> Engine::make_constraint(const ConstraintSpecificatio
 
 Result<std::shared_ptr<const AdapterSource>> Engine::load_adapter(const std::string &name,
                                                                   const std::string &path) {
-    return adapters_.load(name, path);
+    return adapters_->load(name, path);
 }
 
 Status Engine::build_groups() {
@@ -277,7 +278,7 @@ Status Engine::go_on_without(Lane *lost, Status why) {
     const std::string device = "device " + std::to_string(lost->device());
     if (placement_.devices().size() > 1) why = std::move(why).within(device);
     if (placement_.lanes().size() == 1) return why;
-    adapters_.forget(lost->backend());
+    adapters_->forget(lost->backend());
     const Placement::Lost had = placement_.remove_lane(lost);
     answers_.lose_tokens(had.generated);
     observers_->warn(why.message() + "; the job goes on without it, and " +

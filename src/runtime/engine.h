@@ -102,7 +102,7 @@ class Engine {
     Answers answers_;
     Intake intake_;
     Agenda agenda_;
-    AdapterLibrary adapters_; // the lanes read from it
+    std::shared_ptr<AdapterLibrary> adapters_; // the lanes read from it
     Placement placement_;
     Status failed_;
     bool warned_of_loads_ = false;

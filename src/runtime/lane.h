@@ -41,8 +41,8 @@ class Lane {
 
     // Whether another batch can be put in flight that would contain nearly all requests.
     bool takes_another() const;
-    // Also loads the adapters that it needs. Empty, with nothing in flight: it waits for an adapter, or
-    // nothing is left to do.
+    // Also loads the adapters that it needs. Empty, with nothing in flight: it waits for an adapter,
+    // or nothing is left to do.
     Result<const TokenBatch *> next_batch();
     bool waits_for_adapter() const { return scheduler_.adapters().blocked() >= 0; }
     Status forward(const TokenBatch &batch);

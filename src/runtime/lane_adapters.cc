@@ -75,26 +75,24 @@ void LaneAdapters::forget_unused(int32_t number) {
     unused_numbers_.push_back(number);
 }
 
-Status LaneAdapters::take_read() {
+Result<bool> LaneAdapters::take_read() {
     const std::lock_guard lock(mutex_);
-    if (!std::exchange(news_, false)) return {};
-    for (size_t i = 0; i < entries_.size(); ++i) {
-        Entry &entry = entries_[i];
-        if (entry.state == State::failed && entry.failed.code() != BATCHLLM_ERROR_ROW_ADAPTER) {
-            return entry.failed;
+    if (!std::exchange(news_, false)) return false;
+    bool any_failed = false;
+    for (int32_t number = 0; number < static_cast<int32_t>(entries_.size()); ++number) {
+        Entry &entry = at(number);
+        if (entry.state == State::read) {
+            entry.state = State::ready;
+            slots_.set_ready(number);
+        } else if (entry.state != State::failed) {
+            continue;
+        } else if (entry.runs > 0) {
+            if (entry.failed.code() != BATCHLLM_ERROR_ROW_ADAPTER) return entry.failed;
+            any_failed = true;
         }
-        if (entry.state != State::read) continue;
-        entry.state = State::ready;
-        slots_.set_ready(static_cast<int32_t>(i));
-        forget_unused(static_cast<int32_t>(i)); // if its rows were cancelled meanwhile
+        forget_unused(number); // if its rows were cancelled meanwhile
     }
-    return {};
-}
-
-bool LaneAdapters::any_failed() {
-    const std::lock_guard lock(mutex_);
-    return std::any_of(entries_.begin(), entries_.end(),
-                       [](const Entry &entry) { return entry.state == State::failed; });
+    return any_failed;
 }
 
 Status LaneAdapters::failure(int32_t number) {

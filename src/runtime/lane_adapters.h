@@ -31,12 +31,12 @@ class LaneAdapters {
     int32_t use(const std::shared_ptr<const AdapterSource> &source);
     void end_use(int32_t number);
 
-    // Before a batch is scheduled: tells the scheduler which adapters are ready. Fails if one could
-    // not be read through no fault of its own.
-    Status take_read();
+    // Before a batch is scheduled: tells the scheduler which adapters are ready. True: since the last
+    // call, adapters of runs turned out to be unreadable. Fails if one could not be read through no
+    // fault of its own.
+    Result<bool> take_read();
     // Why the adapter cannot be read; OK: it can, or this is not known yet.
     Status failure(int32_t number);
-    bool any_failed();
     // The scheduler waits for this adapter: it is read next.
     void hurry(int32_t number);
     // Waits until the thread has read an adapter.

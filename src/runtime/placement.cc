@@ -236,8 +236,8 @@ void Placement::remove_run(RowRun *run) {
 
 Result<std::vector<RowRun *>> Placement::runs_without_adapter(Lane *lane) {
     std::vector<RowRun *> found;
-    RETURN_IF_ERROR(lane->adapters().take_read());
-    if (!lane->adapters().any_failed()) return found;
+    ASSIGN_OR_RETURN(const bool any, lane->adapters().take_read());
+    if (!any) return found;
     for (const auto &[run, owner] : runs_) {
         if (run->lane != lane || run->sequences.front().adapter < 0) continue;
         if (!why_no_adapter(*run).ok()) found.push_back(run);

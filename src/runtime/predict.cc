@@ -35,8 +35,8 @@ std::string quantize_of(const EngineOptions &options) {
 }
 
 // The CUDA backend computes fp8 weights in fp8, which takes another time than a description says.
-// On other backends weights are widened at load and cost as much as 16-bit ones. f32 takes another time too, unless the description was measured in f32 on
-// this machine's device.
+// On other backends weights are widened at load and cost as much as 16-bit ones. f32 takes another
+// time too, unless the description was measured in f32 on this machine's device.
 Status refuse_types(const Model &model, const EngineOptions &options, const DeviceCosts &costs,
                     bool measured_here) {
     if (costs.gpu && !measured_here && options.backend_options.compute_type == "f32") {

@@ -27,8 +27,7 @@ struct RequestSharing {
     bool as_planned = false;
 };
 
-// prefix: that of the runs' group in the plan, or -1. The groups' requests are
-// stored in *requests.
+// prefix: that of the runs' group in the plan, or -1. The groups' requests are stored in *requests.
 std::vector<RequestGroup> request_groups(std::span<const PlanPrefix> prefixes, int32_t prefix,
                                          std::span<RowRun *const> runs, const RequestSharing &how,
                                          std::vector<Request *> *requests);

@@ -100,7 +100,7 @@ Status RowReader::encode_chat(std::string_view conversation, const batchllm_para
 }
 
 Status RowReader::check_adapter(const batchllm_params &params) const {
-    if (params.adapter == nullptr || params.adapter->source->library == adapters_) return {};
+    if (params.adapter == nullptr || params.adapter->source->library.get() == adapters_) return {};
     return error(BATCHLLM_ERROR_ROW_INVALID_PARAMETER,
                  "adapter was loaded for another engine: it changes another model");
 }

@@ -19,8 +19,8 @@
 // snapshot of the state at the exact end of the prefix. Each of its requests starts from the snapshot, in
 // a slot of its own, and does so again after a preemption. The forecast counts slots as well as pages.
 //
-// A request's tokens, and those of its prefix, go through its adapter, which has a slot while the request is
-// admitted (adapter_slots.h).
+// A request's tokens, and those of its prefix, go through its adapter, which has a slot while the
+// request is admitted (adapter_slots.h).
 //
 // Always: a page is in the free list or belongs to one node; every step makes progress; any request
 // that fits the pool alone finishes. Batches run in the order in which they are built, so the next
@@ -163,8 +163,9 @@ class Scheduler {
 
     // Queues requests behind those already there. prefixes: all of the plan's. A request uses the
     // prefix only if its prompt's `shareable` and wanted_positions allow it; otherwise the nearest
-    // parent prefix that they allow, or none. Null requests are passed over. A prefix that is here already is used together with
-    // everything computed of it. If a request does not fit, none is added.
+    // parent prefix that they allow, or none. A prefix that is here already is used together with
+    // everything computed of it. Null requests are passed over. If a request does not fit, none is
+    // added.
     Status add(std::span<const PlanPrefix> prefixes, const RequestGroup &group);
 
     // Whether the plan's prefix is here: a request that has not finished needs it, or it is kept.

@@ -101,10 +101,11 @@ class Adapters(ProgramTest):
         self.assertEqual(row["error"]["code"], "ROW_FORMAT")
 
     def test_a_bad_adapter_of_the_command_line_ends_the_run(self):
-        for option in (f"a={self.path('none')}", "a", "=b"):
+        good = f"a={ADAPTERS / NAMES[0]}"
+        for options in ([f"a={self.path('none')}"], ["a"], ["=b"], [good, good]):
             done = self.run_program("run", *CPU, "--input", self.write([{"id": 0, **prompt(0)}]), "--output", self.path("out"),
-                                    "--adapter", option)
-            self.assertEqual(done.returncode, 1, option)
+                                    *(argument for option in options for argument in ("--adapter", option)))
+            self.assertEqual(done.returncode, 1, options)
             self.assertFalse(self.path("out").exists())
 
     def test_a_plan_knows_adapters(self):

@@ -382,6 +382,19 @@ void an_adapter_is_of_its_engine(void **) {
     assert_int_equal(results->statuses[0], BATCHLLM_ERROR_ROW_INVALID_PARAMETER);
 }
 
+// A later engine may have the address of one that is gone.
+void an_adapter_outlives_its_engine_and_is_of_no_later_one(void **) {
+    EngineHandle engine = make_engine("golden/llama_bias_f32", float32_options());
+    const AdapterHandle adapter = load(engine, folder + "llama_qv_r4");
+    for (int i = 0; i < 4; ++i) {
+        engine.reset();
+        engine = make_engine("golden/llama_bias_f32", float32_options());
+        add_row(engine.get(), {5, 6, 7}, adapter.get(), 4, 0);
+        const ResultsHandle results = run(engine.get());
+        assert_int_equal(results->statuses[0], BATCHLLM_ERROR_ROW_INVALID_PARAMETER);
+    }
+}
+
 // The engine has room for one large adapter and keeps small ones in memory.
 void check_change(const std::function<void(const std::string &directory)> &change) {
     const TemporaryDirectory changing;
@@ -414,17 +427,17 @@ void check_change(const std::function<void(const std::string &directory)> &chang
 }
 
 void rows_of_an_adapter_that_changes_fail_alone(void **) {
-    const std::string weights = "/adapter_model.safetensors";
+    const std::string weights = "/adapter_model.safetensors", config = "/adapter_config.json";
     check_change([&](const std::string &at) { std::filesystem::resize_file(at + weights, 100); });
     check_change([&](const std::string &at) { std::filesystem::remove_all(at); });
+    check_change([&](const std::string &at) { std::filesystem::remove(at + config); });
+    check_change([&](const std::string &at) { std::filesystem::remove(at + weights); });
     check_change([&](const std::string &at) { // a number of another adapter
         std::fstream(at + weights, std::ios::in | std::ios::out | std::ios::ate)
             .seekp(-1, std::ios::end)
             .put(1);
     });
-    check_change([&](const std::string &at) {
-        std::ofstream(at + "/adapter_config.json", std::ios::app) << "\n";
-    });
+    check_change([&](const std::string &at) { std::ofstream(at + config, std::ios::app) << "\n"; });
 }
 
 // ---- Files that are refused ----
@@ -606,6 +619,7 @@ int main(int count, char **values) {
         cmocka_unit_test(equal_rows_are_computed_once_with_the_same_content_alone),
         cmocka_unit_test(what_an_adapter_is_can_be_asked),
         cmocka_unit_test(an_adapter_is_of_its_engine),
+        cmocka_unit_test(an_adapter_outlives_its_engine_and_is_of_no_later_one),
         cmocka_unit_test(rows_of_an_adapter_that_changes_fail_alone),
         cmocka_unit_test(adapters_that_cannot_be_are_refused),
         cmocka_unit_test(an_adapter_without_room_is_refused),
