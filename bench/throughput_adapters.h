@@ -18,7 +18,7 @@ namespace batchllm {
 
 class BenchAdapters {
   public:
-    // rank 0: rows differ as if they had adapters, but have none.
+    // --rank 0: rows differ as if they had adapters, but have none.
     static Result<std::unique_ptr<BenchAdapters>> make(const Model &model, const Backend &backend,
                                                        const Arguments &arguments,
                                                        const NamedJob &job, JobRows *rows) {
@@ -96,11 +96,15 @@ class BenchAdapters {
     template <typename Act>
     static void each_matrix(const Layer &layer, bool attention_alone, const Act &act) {
         if (const Attention *a = layer.attention()) {
-            for (const Weight *w : {&a->q, &a->k, &a->v, &a->o}) act(w->values);
+            for (const Weight *w : {&a->q, &a->k, &a->v, &a->o}) {
+                if (*w) act(w->values);
+            }
         }
         const FeedForward *f = layer.feed_forward();
         if (f == nullptr || attention_alone) return;
-        for (const Weight *w : {&f->gate, &f->up, &f->down}) act(w->values);
+        for (const Weight *w : {&f->gate, &f->up, &f->down}) {
+            if (*w) act(w->values);
+        }
     }
 
     AdapterLibrary library_;

@@ -258,9 +258,15 @@ Result<int64_t> pool_bytes(const BackendOptions &options) {
     if (bytes == 0) {
         const double fraction =
             options.kv_memory_fraction > 0 ? options.kv_memory_fraction : gpu_kv_fraction;
-        const int64_t beside = options.adapter_memory_bytes;
-        bytes = static_cast<int64_t>(static_cast<double>(left) * fraction);
-        bytes = std::min(bytes, left - beside - beside / 16); // and what a pool of them wastes
+        const int64_t adapters = options.adapter_memory_bytes;
+        const int64_t beside = left - adapters - adapters / 16; // and what a pool of them wastes
+        if (adapters > 0 && beside <= 0) {
+            return error(BATCHLLM_ERROR_OUT_OF_MEMORY,
+                         "adapter_memory_bytes %lld: %lld bytes of the device's memory are left "
+                         "beside weights and workspaces",
+                         static_cast<long long>(adapters), static_cast<long long>(left));
+        }
+        bytes = std::min(static_cast<int64_t>(static_cast<double>(left) * fraction), beside);
     } else if (bytes > left) {
         return error(BATCHLLM_ERROR_OUT_OF_MEMORY,
                      "kv_memory_bytes %lld: %lld bytes of the device's memory are left beside "

@@ -6,7 +6,8 @@
 //
 // A step's rows are listed by adapter, in tiles of one adapter each: a launch's CTAs take tiles from a list in device memory,
 // so that a launch is the same for all steps of a shape, and a graph can repeat it. A sum over x's columns is cut by their
-// number alone, so the bits of y[row] depend on nothing but the row and its adapter.
+// number alone, so where tiles are short, the bits of y[row] depend on nothing but the row and its adapter; in tall tiles a
+// sum has another order.
 #pragma once
 
 #include <cstdint>

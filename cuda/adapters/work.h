@@ -13,14 +13,12 @@ struct AdapterLists {
     std::vector<int32_t> rows; // that have one, by slot, ascending within it
     std::vector<AdapterTile> tiles;
     std::vector<const AdapterEntry *> entries; // of each row, or null
-    bool tall = false;                         // most tiles are taller than kShortTile
+    bool tall = false, many = false;           // AdapterWork's
 
     // slots: of each row, or -1: none. of_slots: [slots].
     // short_alone: whatever rows there are, a row's sums are in one order.
     void list(std::span<const int32_t> slots, std::span<const AdapterEntry *const> of_slots,
               bool short_alone);
-
-    bool many = false; // AdapterWork's
 
   private:
     std::vector<int32_t> ends_; // [slots] in rows

@@ -37,8 +37,8 @@ cudaError_t launch_head_products(const HeadProductArguments &arguments, cudaStre
 // The first product's results: queries' latents, normed, and keys to their pages.
 struct LatentKeyArguments {
     DType element;
-    const void *
-        x; // [tokens, stride]: a query's [q_rank], or something else, then from `at` on the key's latent and turned part
+    // [tokens, stride]: a query's [q_rank], or something else, then from `at` on the key's latent and turned part
+    const void *x;
     const float *bias; // [stride] or null
     int32_t stride, at;
     int32_t q_rank; // 0: queries have no latent
@@ -69,8 +69,8 @@ cudaError_t launch_latent_queries(const LatentQueryArguments &arguments, cudaStr
 
 // Attention over latents, in 16 bits: kv_heads 1, head_dim that of keys, out and partials of value_dim, which is head_dim
 // less 64; no window, cap or sinks. The second launch merges partials. Each is one kernel with these arguments as its only
-// parameter and a grid that depends only on sms, so that a graph can take another step's. 99 KiB of shared memory and more:
-// latent_attention_fits() asks the current device.
+// parameter and a grid that depends only on sms, so that a graph can take another step's. They need much shared memory:
+// latent_attention_bytes().
 cudaError_t launch_latent_attention(const AttentionArguments &arguments, int sms,
                                     cudaStream_t stream);
 cudaError_t launch_latent_merge(const AttentionArguments &arguments, int sms, cudaStream_t stream);

@@ -117,7 +117,7 @@ AdaptedModel::AdaptedModel(const Model &model, DType element)
         for (size_t p = 0; p < kLayerProducts; ++p) {
             if (!has_launches(to[p])) to[p].parts.clear();
             for (const AdaptedPart &part : to[p].parts) {
-                product_of_.emplace(part.matrix, i * kLayerProducts + p);
+                adapted_.insert(part.matrix);
             }
         }
     }
@@ -125,7 +125,7 @@ AdaptedModel::AdaptedModel(const Model &model, DType element)
 
 void AdaptedModel::exclude(ProductPlace place) {
     for (const AdaptedPart &part : products_[place.number()].parts) {
-        product_of_.erase(part.matrix);
+        adapted_.erase(part.matrix);
     }
     products_[place.number()].parts.clear();
 }
@@ -137,7 +137,7 @@ Status AdaptedModel::check(const Adapter &adapter) const {
                      "cuda backend: adapters of the embedding are not supported");
     }
     for (const auto &[matrix, change] : adapter.changes) {
-        if (product_of_.count(matrix) == 0) {
+        if (adapted_.count(matrix) == 0) {
             return error(BATCHLLM_ERROR_UNSUPPORTED,
                          "cuda backend: adapters of '%s' are not supported", matrix->name.c_str());
         }

@@ -2,9 +2,9 @@
 // device. Without a device.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "adapters/adapters.h"
@@ -68,8 +68,8 @@ class AdaptedModel {
     Status check(const Adapter &adapter) const;
 
     DType element_;
-    std::vector<AdaptedProduct> products_; // [layers * kLayerProducts]
-    std::unordered_map<const Tensor *, size_t> product_of_;
+    std::vector<AdaptedProduct> products_;       // [layers * kLayerProducts]
+    std::unordered_set<const Tensor *> adapted_; // the matrices of all parts
 };
 
 } // namespace batchllm::cuda

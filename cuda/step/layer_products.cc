@@ -61,6 +61,8 @@ StepForm loaded_form(const StepParts &parts, Products *products) {
                                                             : w.columns / kScaleBlock;
         *most = std::max(*most, scales);
     };
+    const Matrix &head = parts.weights.head;
+    if (head.packing && head.packing->ordered) form.taken = head.columns;
     for (const DeviceLayer &layer : parts.weights.layers) {
         take(layer.qkv, &form.normed_scales);
         take(layer.gate_up, &form.normed_scales);

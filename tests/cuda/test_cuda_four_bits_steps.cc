@@ -5,11 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/family.h"
-#include "device/staging.h"
-#include "step/forward.h"
-
-#include "cuda_arrays.h"
+#include "cuda_steps.h"
 
 using namespace batchllm;
 using namespace batchllm::cuda;
@@ -41,59 +37,25 @@ Ran run_steps(const Model &model, DType element, const Way &way) {
     options.quantize = way.quantize;
     options.reproducible = options.attention.reproducible = way.reproducible;
     options.expanded_rows = way.expanded_rows;
-    cudaDeviceProp properties{};
-    check(cudaGetDeviceProperties(&properties, 0));
-    options.attention.sms = properties.multiProcessorCount;
-    const char *family = properties.major == 9 && !way.sm90 ? "sm80" : "auto";
-    options.attention.family = find_attention(family, properties.major, properties.minor);
+    set_device(&options, way.sm90 ? "auto" : "sm80");
     options.experts = std::string(options.attention.family->name) == "sm90" ? GroupedKernel::sm90
                                                                             : GroupedKernel::sm80;
-    auto made = Forward::create(model, options);
-    check(made.status());
-    Forward &forward = **made;
-    Ran ran{{}, forward.compute_type(), forward.warning()};
-    check(forward.parts().kv.take_pages(4));
-    Staging staging;
-    check(staging.reserve(1 << 20));
-    auto stream = Stream::create();
-    check(stream.status());
+    StepRun run(model, options);
+    Ran ran{{}, run.forward().compute_type(), run.forward().warning()};
     const auto step = [&](int32_t first, int32_t last) {
-        TokenBatch batch;
-        std::vector<int32_t> wanted;
+        std::vector<int32_t> tokens, wanted;
         for (int32_t i = first; i < last; ++i) {
-            batch.tokens.push_back((i * 37 + 11) % (model.vocabulary - 8));
-            batch.positions.push_back(i);
+            tokens.push_back((i * 37 + 11) % (model.vocabulary - 8));
             wanted.push_back(i - first);
         }
-        batch.nodes.push_back({-1, 0, last, 0, last - first, false});
-        batch.pages = {{{2, 1}, {{0, 0}}}};
-        const auto count = static_cast<int64_t>(wanted.size());
-        staging.clear();
-        check(forward.stage(batch, wanted, count, &staging));
-        check(staging.send(nullptr));
-        check(cudaDeviceSynchronize());
-        check(forward.run(staging, *stream));
-        check(forward.head().compute_logits(0, count, *stream));
-        check(cudaDeviceSynchronize());
-        for (int64_t i = 0; i < count; ++i) {
-            std::vector<float> row(static_cast<size_t>(model.vocabulary));
-            check(cudaMemcpy(row.data(),
-                             forward.head().logits() + i * forward.head().logits_stride(),
-                             row.size() * sizeof(float), cudaMemcpyDeviceToHost));
-            ran.logits.insert(ran.logits.end(), row.begin(), row.end());
-        }
+        return run.logits(first, tokens, wanted);
     };
-    step(0, kTokens);
-    const size_t before = ran.logits.size();
-    std::vector<float> last;
-    for (int round = 0; round < 3; ++round) { // launched, captured and replayed
-        ran.logits.resize(before);
-        step(kTokens, kTokens + 1);
-        const std::vector<float> row(ran.logits.begin() + static_cast<std::ptrdiff_t>(before),
-                                     ran.logits.end());
-        if (round == 0) last = row;
-        assert_true(row == last);
+    ran.logits = step(0, kTokens);
+    const std::vector<float> last = step(kTokens, kTokens + 1);
+    for (int round = 0; round < 2; ++round) { // launched before, now captured and replayed
+        assert_true(step(kTokens, kTokens + 1) == last);
     }
+    ran.logits.insert(ran.logits.end(), last.begin(), last.end());
     return ran;
 }
 
@@ -186,10 +148,7 @@ void random_weights_are_packed_as_the_configuration_says(void **) {
         options.step_tokens = 64;
         options.tune = false;
         options.random_weights = true;
-        cudaDeviceProp properties{};
-        check(cudaGetDeviceProperties(&properties, 0));
-        options.attention.sms = properties.multiProcessorCount;
-        options.attention.family = find_attention("auto", properties.major, properties.minor);
+        set_device(&options);
         auto made = Forward::create(*described, options);
         check(made.status());
         assert_string_equal((*made)->compute_type().c_str(), type);

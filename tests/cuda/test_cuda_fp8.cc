@@ -9,14 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "attention/family.h"
 #include "base/narrow_floats.h"
 #include "layer_kinds.h"
 #include "linear/linear.h"
 #include "reference_layer.h"
-#include "step/forward.h"
 
-#include "cuda_arrays.h"
+#include "cuda_steps.h"
 
 using namespace batchllm;
 using namespace batchllm::cuda;
@@ -341,56 +339,19 @@ std::vector<float> run_steps(const Model &model, Quantize quantize, bool gathere
     options.tuning_cache = "none";
     options.threads = 2;
     options.quantize = quantize;
-    cudaDeviceProp properties{};
-    check(cudaGetDeviceProperties(&properties, 0));
-    options.attention.sms = properties.multiProcessorCount;
-    options.attention.family = find_attention("auto", properties.major, properties.minor);
-    auto made = Forward::create(model, options);
-    check(made.status());
-    Forward &forward = **made;
-    *type = forward.compute_type() + (forward.warning().empty() ? "" : "; " + forward.warning());
-    check(forward.parts().kv.take_pages(4));
-    Staging staging;
-    check(staging.reserve(1 << 20));
-    auto stream = Stream::create();
-    check(stream.status());
-    std::vector<float> all;
-    const auto step = [&](int32_t first, int32_t last, const std::vector<int32_t> &wanted) {
-        TokenBatch batch;
-        for (int32_t i = first; i < last; ++i) {
-            batch.tokens.push_back(tokens[static_cast<size_t>(i)]);
-            batch.positions.push_back(i);
-        }
-        batch.nodes.push_back({-1, 0, last, 0, last - first, false});
-        batch.pages = {{{2, 1}, {{0, 0}}}};
-        const auto count = static_cast<int64_t>(wanted.size());
-        staging.clear();
-        check(forward.stage(batch, wanted, count, &staging));
-        check(staging.send(nullptr));
-        check(cudaDeviceSynchronize());
-        check(forward.run(staging, *stream));
-        check(forward.head().compute_logits(0, count, *stream));
-        check(cudaDeviceSynchronize());
-        for (int64_t i = 0; i < count; ++i) {
-            std::vector<float> row(static_cast<size_t>(model.vocabulary));
-            check(cudaMemcpy(row.data(),
-                             forward.head().logits() + i * forward.head().logits_stride(),
-                             row.size() * sizeof(float), cudaMemcpyDeviceToHost));
-            all.insert(all.end(), row.begin(), row.end());
-        }
-    };
+    set_device(&options);
+    StepRun run(model, options);
+    const std::string &warning = run.forward().warning();
+    *type = run.forward().compute_type() + (warning.empty() ? "" : "; " + warning);
     std::vector<int32_t> wanted;
     for (int32_t i = 0; i < kTokens; i += gathered ? 9 : 1) wanted.push_back(i);
-    step(0, kTokens, wanted);
-    std::vector<float> last;
-    for (int round = 0; round < 3; ++round) { // launched, captured and replayed
-        const size_t begin = all.size();
-        step(kTokens, kTokens + 1, {0});
-        const std::vector<float> row(all.begin() + static_cast<std::ptrdiff_t>(begin), all.end());
-        if (round == 0) last = row;
-        assert_true(row == last);
-        if (round < 2) all.resize(begin);
+    std::vector<float> all = run.logits(0, {tokens.begin(), tokens.begin() + kTokens}, wanted);
+    const std::vector<int32_t> one = {tokens[kTokens]};
+    const std::vector<float> last = run.logits(kTokens, one, {0});
+    for (int round = 0; round < 2; ++round) { // launched before, now captured and replayed
+        assert_true(run.logits(kTokens, one, {0}) == last);
     }
+    all.insert(all.end(), last.begin(), last.end());
     return all;
 }
 

@@ -13,16 +13,14 @@
 #include "golden_files.h"
 #include "seed.h"
 
+#include "cuda_arrays.h"
+
 using namespace batchllm;
+using cuda::check;
 using cuda::CudaBackend;
+using cuda::Random;
 
 namespace {
-
-using Random = std::mt19937_64;
-
-void check(const Status &status) {
-    if (!status.ok()) fail_msg("%s", status.message().c_str());
-}
 
 BackendOptions options_of(const std::string &type, bool graphs, bool reproducible = false) {
     BackendOptions options;
@@ -300,11 +298,7 @@ void what_is_not_loaded_is_refused(void **) {
 } // namespace
 
 int main() {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
-        std::printf("skipped: no device\n");
-        return 77;
-    }
+    if (const int code = skipped()) return code;
     const CMUnitTest tests[] = {
         cmocka_unit_test(results_are_the_cpus),
         cmocka_unit_test(graphs_and_slots_change_no_bit),
