@@ -24,6 +24,9 @@ PARTS = {
 
 # ---- The C reference ----------------------------------------------------------------------------
 
+# Functions, structs, and handles, each with its name.
+DECLARED = [r"^BATCHLLM_API [\w *]*?(batchllm_\w+)\(", r"^\} (batchllm_\w+);", r"^typedef struct \w+ (batchllm_\w+);"]
+
 
 def comment_text(comment, names):
     """The text of a comment as Markdown. What is laid out by spaces stays so."""
@@ -42,8 +45,7 @@ def comment_text(comment, names):
 def c_reference(header, title, opening):
     """Markdown of a header: a section for each of its own, and in it a heading for each function and type."""
     text = header.read_text()
-    names = set(re.findall(r"^BATCHLLM_API [\w *]*?(batchllm_\w+)\(", text, re.M)) | set(re.findall(r"^\} (batchllm_\w+);", text, re.M)) \
-        | set(re.findall(r"^typedef struct \w+ (batchllm_\w+);", text, re.M))
+    names = {name for pattern in DECLARED for name in re.findall(pattern, text, re.M)}
     first, _, rest = text.partition("#ifndef BATCHLLM_H")
     out = [f"# {title}\n", opening, comment_text_of_opening(first)]
     sections = re.split(r"^/\* ---- (.*?) -+ \*/$", rest, flags=re.M)
@@ -52,8 +54,7 @@ def c_reference(header, title, opening):
         for block in declarations(body):
             match = re.match(r"\s*(/\*.*?\*/\s*\n)?(.*)", block, re.S)
             comment, code = match[1] or "", match[2].strip("\n")
-            found = re.findall(r"^BATCHLLM_API [\w *]*?(batchllm_\w+)\(", code, re.M) or re.findall(r"^\} (batchllm_\w+);", code, re.M) \
-                or re.findall(r"^typedef struct \w+ (batchllm_\w+);", code, re.M)
+            found = next(filter(None, (re.findall(pattern, code, re.M) for pattern in DECLARED)), [])
             out += [f"\n({one.lower()})=" for one in found[1:]]
             if found:
                 out.append(f"\n### {found[0]}\n")
@@ -189,12 +190,11 @@ class Stage:
         out.write_text(LINK.sub(lambda match: f"[{match[1]}]({self.link(page, match[2])})", text))
 
 
-def contents_list(pages, everything):
+def contents_list(everything):
     """index.md's lists of pages."""
-    out, left = [], set(everything)
-    for part, names in {**PARTS, "For contributors": sorted(left - {name for names in PARTS.values() for name in names})}.items():
+    out = []
+    for part, names in {**PARTS, "For contributors": sorted(everything - {name for names in PARTS.values() for name in names})}.items():
         listed = [name for name in names if name in everything]
-        left -= set(listed)
         out.append(f"```{{toctree}}\n:hidden:\n:caption: {part}\n\n" + "\n".join(listed) + "\n```\n")
     return "\n".join(out)
 
@@ -216,7 +216,7 @@ def stage(folder, javadoc):
         made.add(page, path.read_text())
     for path in [*docs.glob("*.svg"), *docs.glob("*.png")]:
         shutil.copyfile(path, folder / path.name)
-    made.add("index.md", (docs / "site/index.md").read_text() + contents_list(made, everything))
+    made.add("index.md", (docs / "site/index.md").read_text() + contents_list(everything))
     (folder / "reference-c.md").write_text(c_reference(ROOT / "include/batchllm.h", "C: batchllm.h", "Made from the header, which has everything that a caller must know.\n"))
     handles = (ROOT / "include/batchllm/handles.h").read_text()
     (folder / "reference-cpp.md").write_text(

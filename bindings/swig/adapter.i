@@ -12,7 +12,6 @@ struct batchllm_adapter {};
 }
 
 %batchllm_blocking(batchllm_adapter_open)
-%batchllm_blocking(batchllm_adapter_identity)
 %newobject batchllm_adapter_open;
 %newobject batchllm_adapter_identity;
 %inline %{
@@ -23,11 +22,11 @@ static batchllm_adapter *batchllm_adapter_open(batchllm_engine *engine, const ch
     return adapter;
 }
 
-/* What identifies the content of an adapter's directory. */
-static char *batchllm_adapter_identity(const char *path, batchllm_status *FAILURE) {
+/* What identifies the content of an adapter. */
+static char *batchllm_adapter_identity(const batchllm_adapter *adapter, batchllm_status *FAILURE) {
     batchllm_adapter_info info = {0};
     info.struct_size = sizeof info;
-    *FAILURE = batchllm_adapter_identify(path, &info);
+    *FAILURE = batchllm_adapter_get_info(adapter, &info);
     char *copy = *FAILURE == BATCHLLM_OK ? malloc(sizeof info.identity) : NULL;
     if (copy) memcpy(copy, info.identity, sizeof info.identity);
     return copy;

@@ -146,13 +146,6 @@ def _memory(text: str) -> tuple[int, float]:
     return int(number * thousand ** ("kmgt".index(found[2].lower()) + 1 if found[2] else 0)), 0.0
 
 
-_CONSTRAINT_FLAGS = {
-    "flexible_whitespace": "JSON may have spaces and line ends",
-    "any_member_order": "members of JSON objects in any order",
-    "any_numbers": "JSON numbers may be 12.0 for 12, and have exponents",
-    "loose_schema": "ignore what a schema requires but cannot be enforced, with a warning",
-}
-
 def _bytes(text: str) -> int:
     size, share = _memory(text)
     if share:
@@ -167,6 +160,12 @@ def _adapter(text: str) -> tuple[str, str]:
     return name, path
 
 
+_CONSTRAINT_FLAGS = {
+    "flexible_whitespace": "JSON may have spaces and line ends",
+    "any_member_order": "members of JSON objects in any order",
+    "any_numbers": "JSON numbers may be 12.0 for 12, and have exponents",
+    "loose_schema": "ignore what a schema requires but cannot be enforced, with a warning",
+}
 # Those of generated rows; the others are options of tasks.
 _PARAMETERS = [one for one in PARAMETERS if hasattr(SamplingParams(), one.python_name) and one.kind != "Biases"]
 _SCALARS: dict[str, Any] = {"Whole": int, "Likeliest": int, "Seed": int, "Number": float}

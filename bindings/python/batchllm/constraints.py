@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Annotated, Any, Literal, Mapping, NamedTuple, Optional, Sequence, Union
 
 from . import native
-from .params import SamplingParams
+from .params import Params, SamplingParams, rows_of
 
 _CHOICES, _REGEX, _JSON_SCHEMA, _GBNF, _LARK = range(1, 6)  # BATCHLLM_CONSTRAINT_
 _MOST = 4096  # constraints that are kept; beyond that all are dropped, except those that rows still use
@@ -160,41 +160,26 @@ def _wanted(params: SamplingParams) -> tuple[int, str, tuple[str, ...]]:
 
 
 class Constraints:
-    """The constraints of one engine."""
+    """The constraints of one engine. A column of parameters keeps its constraints alive until the rows have been added,
+    and rows keep theirs."""
 
     def __init__(self) -> None:
         self._made: dict[_Key, native.batchllm_constraint] = {}
 
     def set(
-        self, engine: native.batchllm_engine, column: Optional[native.batchllm_params_column], params: Any
-    ) -> list[native.batchllm_constraint]:
-        """Puts the constraints of params (one for all rows, or one for each) into their column. The returned list must
-        live until the rows have been added."""
+        self, engine: native.batchllm_engine, column: Optional[native.batchllm_params_column], params: Params
+    ) -> None:
+        """Puts the constraints of params (one for all rows, or one for each) into their column."""
         if params is None or column is None:
-            return []
-        rows = params if hasattr(params, "__getitem__") else [params]
-        if all(one is rows[0] for one in rows):
-            rows = rows[:1]  # as in the column
-        places: dict[_Key, array[int]] = {}
-        keys: dict[int, Optional[_Key]] = {}  # params that are the same object have the same key
-        for row, one in enumerate(rows):
-            if id(one) not in keys:
-                keys[id(one)] = constraint_key(one)
-            key = keys[id(one)]
-            if key is not None:
-                places.setdefault(key, array("q")).append(row)
-        used = []
-        for key, those in places.items():
-            used.append(self._get(engine, key))
-            native.batchllm_params_set_constraint(column, those, used[-1])
-        return used
+            return
+        column.constraints = []
+        for key, rows in rows_of(params, constraint_key).items():
+            column.constraints.append(self._get(engine, key))
+            native.batchllm_params_set_constraint(column, rows, column.constraints[-1])
 
     def prepare(self, engine: native.batchllm_engine, key: _Key) -> None:
         """Raises if the constraint is invalid or the engine cannot enforce it."""
         self._get(engine, key)
-
-    def clear(self) -> None:
-        self._made.clear()
 
     def _get(self, engine: native.batchllm_engine, key: _Key) -> native.batchllm_constraint:
         made = self._made.get(key)

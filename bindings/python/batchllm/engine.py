@@ -18,9 +18,9 @@ from operator import index
 from typing import Any, AsyncIterator, Iterator, Literal, Mapping, Optional, Sequence, Union
 
 from . import native
+from .adapters import Adapters, Directory
 from .calls import Call, Calls, TAGS_OF_A_CALL
 from .columns import Chats, Column, Rows, Sparse, Texts, columns
-from .adapters import Adapters, Directory, load_all
 from .constraints import Constraints
 from .continuations import add_scored_part, continuation_columns
 from .embeddings import Pooling, embedding_array, embedding_params, label_params, share_of_first, warn_of_other_words
@@ -136,7 +136,8 @@ class Engine:
         self._constraints = Constraints()
         self._adapters = Adapters()
         self._native: Optional[native.batchllm_engine] = native.batchllm_engine_create_from(options)
-        load_all(self._adapters, self._native, adapters)
+        for name, path in (adapters or {}).items():
+            self._adapters.load(self._native, name, path)
         self._log.check()
         self._forked = False
         self._busy = 0  # calls of the progress function, during which close() must not free the engine
@@ -615,7 +616,7 @@ class Engine:
     def adapters(self) -> list[str]:
         """The names of the adapters that rows may name."""
         with self._lock:
-            return list(self._adapters.names())
+            return self._adapters.names()
 
     # ---- Plans, figures ----
 
@@ -748,10 +749,10 @@ class Engine:
         if not per_row:
             with self._lock:
                 engine = self._enter()
-                used = self._constraints.set(engine, shared, None if ready else params)
-                adapters = self._adapters.set(shared, None if ready else params)
+                if not ready:
+                    self._constraints.set(engine, shared, params)  # type: ignore[arg-type]
+                    self._adapters.set(shared, params)  # type: ignore[arg-type]
                 native.batchllm_check_params(engine, shared)
-                del used, adapters
         found: Iterator[Union[Column, Table]] = iter([rows]) if isinstance(rows, Table) else iter(rows) if isinstance(rows, TableSlices) else columns(rows)
         if tags is not None:
             everything = list(found)
@@ -770,13 +771,13 @@ class Engine:
                     return
                 named_tags = self._calls.tags(job, n) if tags is None else array("Q", tags[first : first + n])
                 for part, places in parts_of(column):
-                    own = picked(some, places) if per_row else ()
-                    native_params = params_column(own, len(part)) if per_row else shared
-                    asked = None if ready else own if per_row else params
-                    used = self._constraints.set(engine, native_params, asked)
-                    adapters = self._adapters.set(native_params, asked)
+                    native_params = shared
+                    if per_row:
+                        own = picked(some, places)
+                        native_params = params_column(own, len(part))
+                        self._constraints.set(engine, native_params, own)
+                        self._adapters.set(native_params, own)
                     add_part(engine, part, picked(named_tags, places), native_params)
-                    del used, adapters  # rows that were added keep alive what they need
                 self._log.check()
                 job.rows += n
                 if not per_row:

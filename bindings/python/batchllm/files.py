@@ -182,15 +182,15 @@ def run_files(
         figures = Figures(engine, opened is not None)
         run = _Run(engine, results, reader, prompts, wanted, passed, chunk_rows, plans, figures)
         with _Reported(engine, report is not None) as page:
-            interrupted = True
             try:
-                run.go(progress)
-                interrupted = False
-            finally:
-                run.close(opened is None)
-                if interrupted and isinstance(sys.exc_info()[1], (KeyboardInterrupt, StoppedError)):
-                    with suppress(Error, OSError):
-                        run.write_figures(page, report, stats, target, True)
+                try:
+                    run.go(progress)
+                finally:
+                    run.close(opened is None)
+            except (KeyboardInterrupt, StoppedError):
+                with suppress(Error, OSError):
+                    run.write_figures(page, report, stats, target, True)
+                raise
         reader.select(passed or reader.columns)
         done = run.write(kinds[1], schema)
         run.write_figures(page, report, stats, target, False)

@@ -6,12 +6,12 @@ from array import array
 from contextlib import contextmanager
 from itertools import accumulate, chain
 from operator import attrgetter
-from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, TypeVar, Union
 
 from . import native
 from .sampling_params import PARAMETERS, Parameter, SamplingParams
 
-__all__ = ["Params", "SamplingParams", "asked_logprobs", "params_column"]
+__all__ = ["Params", "SamplingParams", "asked_logprobs", "params_column", "rows_of"]
 
 
 def asked_logprobs(params: SamplingParams) -> list[tuple[str, bool]]:
@@ -24,6 +24,7 @@ def asked_logprobs(params: SamplingParams) -> list[tuple[str, bool]]:
 
 
 Params = Union[SamplingParams, Sequence[SamplingParams], None]
+_Asked = TypeVar("_Asked")
 
 
 def params_column(params: Params, rows: int) -> Optional[native.batchllm_params_column]:
@@ -42,6 +43,22 @@ def params_column(params: Params, rows: int) -> Optional[native.batchllm_params_
     if all(one is params[0] for one in params):
         return _column(params[:1])
     return _column(params)
+
+
+def rows_of(params: Params, asked: Callable[[SamplingParams], Optional[_Asked]]) -> dict[_Asked, array[int]]:
+    """{what parameters ask for: the numbers of these in their column}. asked: what one asks for; None: nothing."""
+    rows = [] if params is None else [params] if isinstance(params, SamplingParams) else params
+    if all(one is rows[0] for one in rows):
+        rows = rows[:1]  # as in the column
+    known: dict[int, Optional[_Asked]] = {}  # the same object always asks for the same
+    found: dict[_Asked, array[int]] = {}
+    for row, one in enumerate(rows):
+        if id(one) not in known:
+            known[id(one)] = asked(one)
+        key = known[id(one)]
+        if key is not None:
+            found.setdefault(key, array("q")).append(row)
+    return found
 
 
 def _offsets(lengths: Iterable[int]) -> array[int]:

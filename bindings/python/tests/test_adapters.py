@@ -56,6 +56,16 @@ class Adapters(unittest.TestCase):
         plain, other = self.engine.embed(prompt), self.engine.embed(prompt, adapter="one")
         self.assertGreater(abs(plain - other).max(), 1e-3)
 
+    def test_a_call_keeps_an_adapter_that_is_removed_while_it_reads_its_rows(self):
+        prompts = [row["prompt"] for row in self.rows[:2]]
+
+        def rows():
+            self.engine.remove_adapter("one")
+            yield from prompts
+
+        wanted = self.engine.embed(prompts, adapter="one")
+        self.assertTrue((self.engine.embed(rows(), adapter="one") == wanted).all())
+
     @unittest.skipIf(importlib.util.find_spec("pyarrow") is None, "needs pyarrow")
     def test_files_are_run_with_an_adapter_and_not_resumed_with_another(self):
         import pyarrow

@@ -1,8 +1,6 @@
 package org.batchllm;
 
-import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
@@ -16,13 +14,8 @@ final class Adapters {
 
     /** Puts the adapters of parameters into their column, with one native call for each distinct adapter. */
     void set(batchllm_engine engine, batchllm_params_column column, List<SamplingParams> params) {
-        Map<Adapter, List<Integer>> rows = new LinkedHashMap<>();
-        for (int i = 0; i < params.size(); i++) {
-            Adapter adapter = params.get(i).adapter();
-            if (adapter != null) rows.computeIfAbsent(adapter, key -> new ArrayList<>()).add(i);
-        }
-        rows.forEach((adapter, places) -> Native.batchllm_params_set_adapter(
-                column, places.stream().mapToLong(Integer::longValue).toArray(), get(engine, adapter)));
+        SamplingParams.rowsOf(params, SamplingParams::adapter)
+                .forEach((adapter, rows) -> Native.batchllm_params_set_adapter(column, rows, get(engine, adapter)));
     }
 
     private batchllm_adapter get(batchllm_engine engine, Adapter adapter) {

@@ -1,8 +1,6 @@
 package org.batchllm;
 
-import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
@@ -20,20 +18,11 @@ final class Constraints {
 
     /** Puts the constraints of parameters into their column, with one native call for each distinct constraint. */
     void set(batchllm_engine engine, batchllm_params_column column, List<SamplingParams> params) {
-        Map<Constraint, List<Integer>> rows = new LinkedHashMap<>();
-        Constraint last = null;
-        List<Integer> of = null;
-        for (int i = 0; i < params.size(); i++) {
-            Constraint constraint = params.get(i).constraint();
-            if (constraint == null) continue;
-            if (constraint != last) of = rows.computeIfAbsent(constraint, key -> new ArrayList<>());
-            last = constraint;
-            of.add(i);
-        }
-        if (rows.isEmpty()) return;
-        if (made.size() + rows.size() > MOST) clear();
-        rows.forEach((constraint, places) -> Native.batchllm_params_set_constraint(
-                column, places.stream().mapToLong(Integer::longValue).toArray(), get(engine, constraint)));
+        Map<Constraint, long[]> asked = SamplingParams.rowsOf(params, SamplingParams::constraint);
+        if (asked.isEmpty()) return;
+        if (made.size() + asked.size() > MOST) clear();
+        asked.forEach((constraint, rows) ->
+                Native.batchllm_params_set_constraint(column, rows, get(engine, constraint)));
     }
 
     private batchllm_constraint get(batchllm_engine engine, Constraint constraint) {

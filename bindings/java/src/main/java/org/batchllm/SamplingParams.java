@@ -1,11 +1,13 @@
 package org.batchllm;
 
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.function.Function;
 import java.util.function.ToLongFunction;
 import java.util.stream.IntStream;
+import java.util.stream.LongStream;
 
 /** How text is generated for a row. Immutable; parameters that are not set have the library's defaults. */
 public final class SamplingParams {
@@ -44,6 +46,24 @@ public final class SamplingParams {
     /** The adapter; null: none. */
     Adapter adapter() {
         return values.adapter;
+    }
+
+    /** What parameters ask for, each with the numbers of those that do; null asks for nothing. */
+    static <T> Map<T, long[]> rowsOf(List<SamplingParams> params, Function<SamplingParams, T> asked) {
+        Map<T, LongStream.Builder> rows = new LinkedHashMap<>();
+        T last = null;
+        LongStream.Builder ofLast = null;
+        for (int i = 0; i < params.size(); i++) {
+            T one = asked.apply(params.get(i));
+            if (one == null) continue;
+            // Neighbours often have the same object, whose hash then need not be computed again.
+            if (one != last) ofLast = rows.computeIfAbsent(one, key -> LongStream.builder());
+            last = one;
+            ofLast.add(i);
+        }
+        Map<T, long[]> found = new LinkedHashMap<>();
+        rows.forEach((one, those) -> found.put(one, those.build().toArray()));
+        return found;
     }
 
     /**
