@@ -99,8 +99,10 @@ Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &
         router.chosen_groups * of_group < router.chosen) {
         const auto given = config.given("n_group");
         return (given ? *given : config)
-            .fail(std::to_string(counts.all) + " experts cannot be parted so that " +
-                  std::to_string(router.chosen) + " of them are chosen");
+            .fail(std::to_string(counts.all) +
+                  " experts must divide into equal groups (n_group), and topk_group of these must "
+                  "have at least " +
+                  std::to_string(router.chosen) + " experts");
     }
     return router;
 }

@@ -72,8 +72,8 @@ Status set_latents(const JsonValue &config, const JsonValue &of_rope,
     const int32_t of = defaults.of_heads ? shape.query_dim() : shape.turned;
     ASSIGN_OR_RETURN(Rope read, read_rope(of_rope, *model, of, rope));
     if (read.dims() != shape.turned) {
-        return of_rope.fail("its rope is of " + std::to_string(read.dims()) +
-                            " elements: qk_rope_head_dim is " + std::to_string(shape.turned));
+        return of_rope.fail("its rope has " + std::to_string(read.dims()) +
+                            " elements, but qk_rope_head_dim is " + std::to_string(shape.turned));
     }
     const int32_t turned = add_rope(model, std::move(read));
     ASSIGN_OR_RETURN(const double scale, read_score_scale(of_rope));
@@ -145,8 +145,10 @@ Result<Router> read_v2_router(const JsonValue &config, const ExpertCounts &count
         router.chosen_groups * of_group >= router.chosen) {
         return router;
     }
-    return config.fail(std::to_string(counts.all) + " experts cannot be parted so that " +
-                       std::to_string(router.chosen) + " of them are chosen");
+    return config.fail(std::to_string(counts.all) +
+                       " experts must divide into equal groups (n_group), and topk_group of these "
+                       "must have at least " +
+                       std::to_string(router.chosen) + " experts");
 }
 
 Status set_v2_experts(const JsonValue &config, Model *model) {
