@@ -32,7 +32,7 @@ class BenchAdapters {
         ASSIGN_OR_RETURN(const int64_t bytes, backend.adapter_bytes(*adapter));
         for (size_t i = 0; i < count; ++i) {
             auto source = std::make_shared<AdapterSource>();
-            source->library = &made->library_;
+            source->library = made->library_;
             source->hash = {i + 1, i + 1};
             source->memory_bytes = bytes;
             source->kept = adapter;
@@ -107,7 +107,7 @@ class BenchAdapters {
         }
     }
 
-    AdapterLibrary library_;
+    std::shared_ptr<AdapterLibrary> library_ = std::make_shared<AdapterLibrary>();
 };
 
 } // namespace batchllm

@@ -142,10 +142,11 @@ Status AdaptedModel::check(const Adapter &adapter) const {
                          "cuda backend: adapters of '%s' are not supported", matrix->name.c_str());
         }
         if (change.rank() > most_rank) {
-            return error(BATCHLLM_ERROR_UNSUPPORTED,
-                         "cuda backend: '%s': an adapter of rank %lld; at most %lld are supported",
-                         matrix->name.c_str(), static_cast<long long>(change.rank()),
-                         static_cast<long long>(most_rank));
+            return error(
+                BATCHLLM_ERROR_UNSUPPORTED,
+                "cuda backend: adapter of '%s': its rank is %lld; at most %lld is supported",
+                matrix->name.c_str(), static_cast<long long>(change.rank()),
+                static_cast<long long>(most_rank));
         }
     }
     return {};

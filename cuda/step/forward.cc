@@ -27,7 +27,7 @@ Status check_latents(const Model &model, const ForwardOptions &options) {
         }
         if (options.reproducible) {
             return error(BATCHLLM_ERROR_UNSUPPORTED,
-                         "cuda backend: reproducible: not for latents but in f32");
+                         "cuda backend: reproducible: with latents only in compute_type f32");
         }
         int device = 0, shared = 0;
         RETURN_IF_CUDA(cudaGetDevice(&device));

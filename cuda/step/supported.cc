@@ -95,7 +95,7 @@ const char *missing_of_latents(const Model &model, const Attention &a) {
         return "latents with biases of queries, scales by position, caps, sinks or windows";
     }
     if (a.rope >= 0 && model.ropes[static_cast<size_t>(a.rope)].dims() != latent.turned) {
-        return "latents of whose turned part only a part turns";
+        return "latents whose rope turns only a part of the turned numbers";
     }
     for (const Layer &layer : model.layers) { // padding of their buffers is zeroed once
         const Attention *other = layer.attention();

@@ -78,7 +78,7 @@ Result<std::vector<Record>> read_records(const std::string &path,
         const JsonFault fault = parser.parse(line.text, &object);
         const auto members = fault.kind == JsonFault::Kind::none ? object.members() : std::nullopt;
         if (!members.has_value())
-            return error(BATCHLLM_ERROR_IO, "%s: a line is no object", path.c_str());
+            return error(BATCHLLM_ERROR_IO, "%s: a line is not a JSON object", path.c_str());
         Record &record = records.emplace_back();
         for (const auto [key, value] : *members) {
             if (value.string().has_value()) record.text[std::string(key)] = *value.string();

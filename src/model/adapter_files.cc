@@ -319,7 +319,7 @@ class AdapterReader {
         for (const auto &kind : kinds) {
             if (!name.ends_with(kind.ending)) continue;
             Pair &pair = (*kind.list)[without(name, kind.ending)];
-            if (pair.*kind.place != nullptr) return refuse(tensor, "is there under two names");
+            if (pair.*kind.place != nullptr) return refuse(tensor, "comes under two names");
             pair.*kind.place = &tensor;
             return {};
         }
@@ -350,7 +350,7 @@ class AdapterReader {
             read_row(*same, row, ours.data());
             if (theirs == ours) continue;
             return error(BATCHLLM_ERROR_UNSUPPORTED,
-                         "%s: tensor %s replaces the model's: only LoRA's changes are supported",
+                         "%s: tensor %s replaces the model's: only LoRA matrices are supported",
                          path_.c_str(), printable(tensor.name).c_str());
         }
         return {};
@@ -409,7 +409,7 @@ class AdapterReader {
                              path_.c_str(), printable(pair.a->name).c_str());
             }
             if (!config_->names_module(plain)) {
-                return refuse(*pair.a, "is of a module that target_modules does not name");
+                return refuse(*pair.a, "belongs to a module that target_modules does not name");
             }
             return take_linear(plain, *module, stored);
         }
@@ -588,7 +588,7 @@ class AdapterReader {
                          printable(pair.a->name).c_str());
         }
         if (!config_->names_module(name)) {
-            return refuse(*pair.a, "is of a module that target_modules does not name");
+            return refuse(*pair.a, "belongs to a module that target_modules does not name");
         }
         RETURN_IF_ERROR(check_rank(name, stored, 1));
         RETURN_IF_ERROR(check_shape(stored.a, stored.a.rows, model_.embedding.rows));

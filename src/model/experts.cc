@@ -94,8 +94,10 @@ Status read_groups(const JsonValue &config, const ExpertCounts &counts, Router *
     }
     const auto given = config.given("n_group");
     return (given ? *given : config)
-        .fail(std::to_string(counts.all) + " experts cannot be parted so that " +
-              std::to_string(router->chosen) + " of them are chosen");
+        .fail(std::to_string(counts.all) +
+              " experts must divide into equal groups (n_group), and topk_group of these must have "
+              "at least " +
+              std::to_string(router->chosen) + " experts");
 }
 
 Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts,

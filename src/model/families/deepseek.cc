@@ -72,8 +72,8 @@ Status set_latents(const JsonValue &config, const JsonValue &of_rope,
     const int32_t of = defaults.of_heads ? shape.query_dim() : shape.turned;
     ASSIGN_OR_RETURN(Rope read, read_rope(of_rope, *model, of, rope));
     if (read.dims() != shape.turned) {
-        return of_rope.fail("its rope is of " + std::to_string(read.dims()) +
-                            " elements: qk_rope_head_dim is " + std::to_string(shape.turned));
+        return of_rope.fail("its rope has " + std::to_string(read.dims()) +
+                            " elements, but qk_rope_head_dim is " + std::to_string(shape.turned));
     }
     const int32_t turned = add_rope(model, std::move(read));
     ASSIGN_OR_RETURN(const double scale, read_score_scale(of_rope));

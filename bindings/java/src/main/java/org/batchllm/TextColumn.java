@@ -61,7 +61,7 @@ public final class TextColumn {
         int rows = 0;
         for (CharSequence text : texts) {
             if (text == null) {
-                throw new IllegalArgumentException("row " + rows + " is null, which Rows.ofText takes, but no column");
+                throw new IllegalArgumentException("row " + rows + " is null: a column has no nulls, but Rows.ofText takes them");
             }
             offsets[rows + 1] = offsets[rows] + Utf8.length(text);
             rows++;

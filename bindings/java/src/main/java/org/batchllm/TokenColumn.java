@@ -57,7 +57,7 @@ public final class TokenColumn {
         int count = 0;
         for (int[] row : rows) {
             if (row == null) {
-                throw new IllegalArgumentException("row " + count + " is null, which Rows.ofTokens takes, but no column");
+                throw new IllegalArgumentException("row " + count + " is null: a column has no nulls, but Rows.ofTokens takes them");
             }
             offsets[count + 1] = offsets[count] + row.length;
             count++;
