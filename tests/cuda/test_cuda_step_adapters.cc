@@ -298,7 +298,7 @@ void what_is_not_loaded_is_refused(void **) {
 } // namespace
 
 int main() {
-    if (const int code = skipped()) return code;
+    if (const int code = cuda::skipped()) return code;
     const CMUnitTest tests[] = {
         cmocka_unit_test(results_are_the_cpus),
         cmocka_unit_test(graphs_and_slots_change_no_bit),
