@@ -20,6 +20,10 @@
 //
 // A node's tokens all go through the same adapter, or through none, as those of its ancestors did. A
 // row's results are the same whatever adapters the batch's other nodes have.
+//
+// Some tokens stand for a part of a picture. Their ids are all the model's placeholder; what they are
+// is the output of the model's tower for a picture that has been loaded (load_pictures), in place of
+// the embedding.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +35,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "image/picture.h"
 #include "model/adapter.h"
 #include "model/model.h"
 #include "sample/sampling.h"
@@ -82,16 +87,34 @@ struct OutputRow {
 // TokenBatch::tokens it stands for the sample of that batch's output row `row`.
 constexpr int32_t fed_token(int32_t row) { return -1 - row; }
 
+// Tokens of the batch that stand for consecutive tokens of one picture.
+struct PictureTokens {
+    int32_t token_begin; // index into TokenBatch::tokens
+    int32_t token_count;
+    int32_t slot;  // of the loaded picture
+    int32_t first; // which of the picture's tokens is at token_begin
+};
+
+// Where a token is for ropes with several axes (Rope::axes).
+struct RopePosition {
+    int32_t time, row, column;
+};
+
 struct TokenBatch {
     std::vector<int32_t> tokens;    // [tokens] ids, or fed_token()s
     std::vector<int32_t> positions; // [tokens]
     std::vector<ContextNode> nodes; // each token is in exactly one; parents before children
     std::vector<GroupPages> pages;  // [KV groups]
     std::vector<OutputRow> outputs;
+    std::vector<PictureTokens> pictures; // in the order of their tokens
+    // [tokens] what ropes turn by; empty: all axes of a token are its position.
+    std::vector<RopePosition> rope_positions;
 
     void clear() {
         tokens.clear();
         positions.clear();
+        pictures.clear();
+        rope_positions.clear();
         nodes.clear();
         for (GroupPages &group : pages) {
             group.list.clear();
@@ -157,6 +180,10 @@ struct BackendInfo {
     // (Backend::adapter_bytes); 0: this backend has no adapters.
     int32_t adapter_slots = 0;
     int64_t adapter_bytes = 0;
+    // How many pictures can be loaded at the same time, and how many tokens all of them may have; 0:
+    // this backend computes no pictures.
+    int32_t picture_slots = 0;
+    int64_t picture_tokens = 0;
     int32_t eos_token = -1;        // sim without a model: the id that ends a row; -1: none
     bool reproducible = false;     // a row's results are the same bits whatever batches compute it
     int32_t batches_in_flight = 1; // maximum number of batches that have gone forward but are not
@@ -165,6 +192,12 @@ struct BackendInfo {
     // gate and up, where a layer allows it; 0: no steps do.
     int64_t gated_tokens = 0;
     std::string warning; // to be logged once; "": none
+};
+
+// A picture that is to be loaded into a free slot, from 0 to BackendInfo::picture_slots - 1.
+struct PictureLoad {
+    int32_t slot;
+    std::shared_ptr<const PreparedPicture> picture;
 };
 
 // An adapter in the form that a backend loads.
@@ -220,6 +253,16 @@ class Backend {
     virtual Status load_adapter(int32_t, std::shared_ptr<const PackedAdapter>) { return {}; }
     // Frees a slot. No batch in flight uses it.
     virtual void unload_adapter(int32_t) {}
+
+    // Starts to compute the tower's outputs of these pictures, in one go, for the batches that go
+    // forward afterwards. The caller sees to it that all loaded pictures have no more than
+    // info().picture_tokens tokens.
+    virtual Status load_pictures(std::span<const PictureLoad>) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED, "the %s backend computes no pictures",
+                     info().name.c_str());
+    }
+    // Frees a slot. No batch in flight uses it.
+    virtual void unload_picture(int32_t) {}
 
     // Seconds of the batch collected last, by the backend's own clock: simulated time for sim.
     virtual double last_run_seconds() const = 0;

@@ -32,6 +32,7 @@
 namespace batchllm {
 
 struct FourBits; // model/four_bits.h
+struct Tower;    // model/tower.h
 class Quantization;
 
 // For a quantised tensor: the value of an element is the stored value times the scale of its block. Blocks begin at
@@ -395,6 +396,14 @@ struct Model {
     Weight classifier;        // [labels, hidden], for the last token's hidden state; or absent
     std::vector<std::string> labels;
     LabelKind label_kind = LabelKind::one_of;
+
+    // What turns a picture into embeddings; null: the model reads text alone. picture_token: the id at
+    // whose places they stand.
+    std::shared_ptr<const Tower> tower;
+    int32_t picture_token = -1;
+    // Tokens of one picture attend to each other, also to later ones (Gemma 3). So they have to be in
+    // one batch, and a prefix cannot end among them.
+    bool pictures_see_themselves = false;
 
     // Names in the files that begin with `from` are read as if they began with `to`. Tensors whose names, before or
     // after renaming, begin with one of passed_over are not used by this model.

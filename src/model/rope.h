@@ -40,6 +40,9 @@ struct Rope {
     std::vector<float> long_frequencies = {};
     float long_scale = 1; // replaces `scale` with them
     int64_t long_after = 0;
+    // [dims / 2] by which of a token's positions a pair turns: 0 time, 1 row, 2 column. Empty: by its
+    // place in the row.
+    std::vector<uint8_t> axes = {};
 
     int32_t dims() const { return static_cast<int32_t>(2 * frequencies.size()); }
     bool operator==(const Rope &) const = default;
