@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,8 @@
 #include "base/status.h"
 
 namespace batchllm {
+
+class PictureLibrary;
 
 struct Log {
     batchllm_log_function function = nullptr;
@@ -35,6 +38,7 @@ struct EngineOptions {
     uint64_t seed = 0;
     std::string timeline_path;     // "": none
     double long_step_seconds = 60; // for StepWatch; only tests change it
+    std::shared_ptr<PictureLibrary> pictures; // null: the engine has its own
     Log log;
 };
 

@@ -78,6 +78,8 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
     info_.adapter_bytes = backend_options.adapter_memory_bytes > 0
                               ? backend_options.adapter_memory_bytes
                               : int64_t{2} << 30;
+    info_.picture_slots = 1024;
+    info_.picture_tokens = int64_t{1} << 20;
     info_.batches_in_flight = options.overlap ? 2 : 1;
     info_.gated_tokens = options.costs ? options.costs->costs().gated_tokens : 0;
 }

@@ -37,6 +37,7 @@ class SimBackend : public Backend {
     Status collect(BatchOutput *output) override;
     bool feeds(const SampleInput &) const override { return options_.overlap != 0; }
     double last_run_seconds() const override { return seconds_; }
+    Status load_pictures(std::span<const PictureLoad>) override { return {}; }
     Result<int64_t> adapter_bytes(const Adapter &adapter) const override;
     Result<std::shared_ptr<const PackedAdapter>>
     pack_adapter(std::shared_ptr<const Adapter> adapter) const override;
