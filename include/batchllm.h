@@ -786,8 +786,8 @@ typedef struct batchllm_info {
     double common_prefix_cost;    /* for batchllm_plan_options; 0: not known */
     int64_t adapter_memory_bytes; /* most memory for adapters, on this device; 0: it has none */
     int64_t adapter_slots;        /* most adapters at the same time, on this device */
-    int64_t picture_slots;        /* most pictures at the same time, on this device; 0: it has none */
-    int64_t picture_tokens;       /* most tokens of those pictures together */
+    int64_t picture_slots;  /* most pictures at the same time, on this device; 0: it has none */
+    int64_t picture_tokens; /* most tokens of those pictures together */
 } batchllm_info;
 
 /* device: in [0, device_count), the index in batchllm_engine_options.devices; 0 always exists. The
@@ -1267,7 +1267,9 @@ typedef struct batchllm_prediction {
  *                     engine options
  *   tokens, offsets   as for batchllm_report_add_plan. NULL for both: those in a self-contained plan;
  *                     STATE if it has none
- *   params            as for batchllm_add_tokens. Constraints and adapters are not modelled
+ *   params            as for batchllm_add_tokens. Constraints, adapters and the
+ *                     towers of pictures are not modelled; engine_options->pictures knows the ids of
+ *                     pictures among the tokens
  *   engine_options    those of the engine that would run the rows. model_dir is required: its
  *                     config.json is read, but no weights. backend selects the device of this machine
  *                     that is measured if options name none. NULL devices: one

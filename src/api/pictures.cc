@@ -99,25 +99,24 @@ int32_t batchllm_pictures_encode(batchllm_pictures *pictures, int64_t n, const c
         std::vector<SharedPicture> held;
         ASSIGN_OR_RETURN(
             auto batch,
-            api::convert_column(
-                n, threads, &ColumnBatch::all_tokens,
-                [&](int64_t i, std::vector<int32_t> *tokens) -> Status {
-                    std::vector<PictureInput> inputs;
-                    given.of_row(i, &inputs);
-                    std::vector<SharedPicture> own;
-                    const std::string_view item(texts[i].data(), texts[i].size());
-                    if (given.chat) {
-                        RETURN_IF_ERROR(encode_conversation(*pictures->chat, chat, tokenizer,
-                                                            &library, library.problem(), item,
-                                                            inputs, tokens, &own));
-                    } else {
-                        RETURN_IF_ERROR(
-                            library.encode(tokenizer, item, inputs, options, tokens, &own));
-                    }
-                    const std::lock_guard lock(mutex);
-                    held.insert(held.end(), own.begin(), own.end());
-                    return {};
-                }));
+            api::convert_column(n, threads, &ColumnBatch::all_tokens,
+                                [&](int64_t i, std::vector<int32_t> *tokens) -> Status {
+                                    std::vector<PictureInput> inputs;
+                                    given.of_row(i, &inputs);
+                                    std::vector<SharedPicture> own;
+                                    const std::string_view item(texts[i].data(), texts[i].size());
+                                    if (given.chat) {
+                                        RETURN_IF_ERROR(encode_conversation(
+                                            *pictures->chat, chat, tokenizer, &library,
+                                            library.problem(), item, inputs, tokens, &own));
+                                    } else {
+                                        RETURN_IF_ERROR(library.encode(tokenizer, item, inputs,
+                                                                       options, tokens, &own));
+                                    }
+                                    const std::lock_guard lock(mutex);
+                                    held.insert(held.end(), own.begin(), own.end());
+                                    return {};
+                                }));
         batch->held = std::make_shared<std::vector<SharedPicture>>(std::move(held));
         batch->tokens = batch->all_tokens.data();
         *out = batch.release();

@@ -48,11 +48,13 @@ int32_t batchllm_tokenizer_encode(const batchllm_tokenizer *tokenizer, int64_t n
         const EncodeOptions options{(flags & BATCHLLM_ENCODE_ADD_SPECIAL) != 0,
                                     (flags & BATCHLLM_ENCODE_PARSE_SPECIAL) != 0};
         const Column<char> column{n, text, offsets};
-        ASSIGN_OR_RETURN(auto batch, convert_column(
-            n, threads, &ColumnBatch::all_tokens, [&](int64_t i, std::vector<int32_t> *tokens) {
-                const std::span<const char> item = column[i];
-                return tokenizer->tokenizer->encode({item.data(), item.size()}, options, tokens);
-            }));
+        ASSIGN_OR_RETURN(auto batch,
+                         convert_column(n, threads, &ColumnBatch::all_tokens,
+                                        [&](int64_t i, std::vector<int32_t> *tokens) {
+                                            const std::span<const char> item = column[i];
+                                            return tokenizer->tokenizer->encode(
+                                                {item.data(), item.size()}, options, tokens);
+                                        }));
         batch->tokens = batch->all_tokens.data();
         *out = batch.release();
         return {};
@@ -71,11 +73,11 @@ int32_t batchllm_tokenizer_decode(const batchllm_tokenizer *tokenizer, int64_t n
         const Column<int32_t> column{n, tokens, offsets};
         ASSIGN_OR_RETURN(
             auto batch,
-            convert_column(n, threads, &ColumnBatch::all_text,
-                           [&](int64_t i, std::string *text) -> Status {
-                               ASSIGN_OR_RETURN(*text, tokenizer->tokenizer->decode(column[i], skip_special));
-                               return {};
-                           }));
+            convert_column(
+                n, threads, &ColumnBatch::all_text, [&](int64_t i, std::string *text) -> Status {
+                    ASSIGN_OR_RETURN(*text, tokenizer->tokenizer->decode(column[i], skip_special));
+                    return {};
+                }));
         batch->text = batch->all_text.data();
         *out = batch.release();
         return {};

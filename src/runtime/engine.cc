@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "image/decode_row.h"
+
 namespace batchllm {
 namespace {
 
@@ -91,8 +93,8 @@ Engine::Engine(const EngineOptions &options, std::unique_ptr<Observers> observer
               limits_of(options, *reader_), intake_.rows()),
       adapters_(std::make_shared<AdapterLibrary>()),
       placement_(options.devices, std::move(loaded.backends),
-                 scheduling_of(options, reader_->model()),
-                 limits_of(options, *reader_), reader_.get(), intake_.rows(), observers_.get()) {
+                 scheduling_of(options, reader_->model()), limits_of(options, *reader_),
+                 reader_.get(), intake_.rows(), observers_.get()) {
     intake_.set_devices(placement_.device_pages());
     intake_.set_whole_pictures(reader_->model() != nullptr &&
                                reader_->model()->pictures_see_themselves);
@@ -373,7 +375,7 @@ Status Engine::set_report(std::shared_ptr<JobRecord> report) {
     TokenDecoder decoder;
     if (reader_->tokenizer() != nullptr) {
         decoder = [tokenizer = reader_->shared_tokenizer()](std::span<const int32_t> tokens) {
-            Result<std::string> words = tokenizer->decode(tokens, false);
+            Result<std::string> words = decode_row(*tokenizer, tokens);
             return words.ok() ? std::move(words).value() : std::string();
         };
     }

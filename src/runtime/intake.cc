@@ -24,8 +24,8 @@ struct Encoded {
 
 // Calls encode(i, &encoded) for each i of a block, on all threads. If memory runs out, or a file of
 // pictures cannot be read through a fault of the disk, the whole call fails, because no row is to blame.
-template <typename Encode> Status encode_block(ThreadPool *pool, int64_t count,
-                                               std::vector<Encoded> *block, Encode encode) {
+template <typename Encode>
+Status encode_block(ThreadPool *pool, int64_t count, std::vector<Encoded> *block, Encode encode) {
     if (static_cast<int64_t>(block->size()) < count) block->resize(static_cast<size_t>(count));
     pool->parallel_for(count, [&](int64_t i, int32_t) {
         Encoded &encoded = (*block)[static_cast<size_t>(i)];
@@ -196,12 +196,11 @@ template <typename Encode> Status Intake::add_encoded(int64_t n, const uint64_t 
 Status Intake::add_text(const Column<char> &prompts, const uint64_t *tags,
                         const ParamsColumn &params) {
     RETURN_IF_ERROR(reader_.need_tokenizer());
-    return add_encoded(prompts.n, tags, params,
-                       [&](int64_t i, const batchllm_params &read, Encoded *encoded) {
-                           const std::span<const char> text = prompts[i];
-                           return reader_.encode_text({text.data(), text.size()}, read,
-                                                      &encoded->tokens);
-                       });
+    return add_encoded(
+        prompts.n, tags, params, [&](int64_t i, const batchllm_params &read, Encoded *encoded) {
+            const std::span<const char> text = prompts[i];
+            return reader_.encode_text({text.data(), text.size()}, read, &encoded->tokens);
+        });
 }
 
 Status Intake::add_chat(const Column<char> &conversations, const uint64_t *tags,
@@ -241,14 +240,14 @@ Status Intake::add_table(const Table &table, const uint64_t *tags, const ParamsC
                                      [](int32_t status) { return status != BATCHLLM_OK; });
     if (!all_bad) RETURN_IF_ERROR(reader_.need_tokenizer());
     const std::tm now = local_time_now();
-    return add_encoded(
-        table.rows(), tags, params,
-        [&](int64_t i, const batchllm_params &read, Encoded *encoded) -> Status {
-            RETURN_IF_ERROR(table.status(i));
-            if (!table.chat) return reader_.encode_text(table.prompt(i), read, &encoded->tokens);
-            return reader_.encode_chat(table.prompt(i), {}, read, now, &encoded->tokens,
-                                       &encoded->pictures);
-        });
+    return add_encoded(table.rows(), tags, params,
+                       [&](int64_t i, const batchllm_params &read, Encoded *encoded) -> Status {
+                           RETURN_IF_ERROR(table.status(i));
+                           if (!table.chat)
+                               return reader_.encode_text(table.prompt(i), read, &encoded->tokens);
+                           return reader_.encode_chat(table.prompt(i), {}, read, now,
+                                                      &encoded->tokens, &encoded->pictures);
+                       });
 }
 
 Status Intake::add_scores(const Column<int32_t> &prompts,

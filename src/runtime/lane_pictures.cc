@@ -206,9 +206,15 @@ void LanePictures::prepare_next(std::unique_lock<std::mutex> *lock) {
     Status status;
     std::shared_ptr<const PreparedPicture> picture;
     try {
-        auto prepared = source->library->prepare(*source);
-        status = prepared.status();
-        if (prepared.ok()) picture = std::move(prepared).value();
+        if (backend_.info().computes_on.kind == DeviceKind::none) {
+            auto modelled = std::make_shared<PreparedPicture>(); // nothing reads its patches
+            modelled->grid = source->grid;
+            picture = std::move(modelled);
+        } else {
+            auto prepared = source->library->prepare(*source);
+            status = prepared.status();
+            if (prepared.ok()) picture = std::move(prepared).value();
+        }
     } catch (const std::bad_alloc &) {
         status = Status(BATCHLLM_ERROR_OUT_OF_MEMORY, "out of memory");
     }

@@ -36,8 +36,8 @@ struct EngineOptions {
     int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
     int32_t min_prefix_tokens = 0; // 0: the plan's default
     uint64_t seed = 0;
-    std::string timeline_path;     // "": none
-    double long_step_seconds = 60; // for StepWatch; only tests change it
+    std::string timeline_path;                // "": none
+    double long_step_seconds = 60;            // for StepWatch; only tests change it
     std::shared_ptr<PictureLibrary> pictures; // null: the engine has its own
     Log log;
 };

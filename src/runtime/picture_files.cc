@@ -19,10 +19,6 @@
 namespace batchllm {
 namespace {
 
-template <typename... Arguments> Status refuse(const char *format, Arguments... arguments) {
-    return error(BATCHLLM_ERROR_ROW_PICTURE, format, arguments...);
-}
-
 std::optional<std::string> real_path(const std::string &path) {
     const std::unique_ptr<char, void (*)(void *)> found(::realpath(path.c_str(), nullptr),
                                                         std::free);
@@ -56,14 +52,18 @@ std::string_view scheme_of(std::string_view name) {
 Result<std::vector<std::byte>> read_data_url(std::string_view url, int64_t most_bytes) {
     const size_t comma = url.find(',');
     if (comma == std::string_view::npos || !url.substr(0, comma).ends_with(";base64")) {
-        return refuse("a \"data:\" URL has to be data:image/...;base64,...");
+        return error(BATCHLLM_ERROR_ROW_PICTURE,
+                     "a \"data:\" URL has to be data:image/...;base64,...");
     }
     const std::string_view text = url.substr(comma + 1);
     if (static_cast<int64_t>(text.size() / 4 * 3) > most_bytes) {
-        return refuse("the picture has more than %" PRId64 " bytes", most_bytes);
+        return error(BATCHLLM_ERROR_ROW_PICTURE, "the picture has more than %" PRId64 " bytes",
+                     most_bytes);
     }
     std::optional<std::vector<std::byte>> bytes = from_base64(text);
-    if (!bytes.has_value()) return refuse("the \"data:\" URL of a picture is not valid base64");
+    if (!bytes.has_value())
+        return error(BATCHLLM_ERROR_ROW_PICTURE,
+                     "the \"data:\" URL of a picture is not valid base64");
     return std::move(*bytes);
 }
 
@@ -97,21 +97,22 @@ Result<PictureFolders::File> PictureFolders::read_path(const std::string &path,
     struct stat info;
     if (::fstat(fd.get(), &info) != 0) return open_error(path, errno);
     if (!S_ISREG(info.st_mode)) {
-        return refuse("%s is %s, not a file", in_quotes(path).c_str(),
-                      S_ISDIR(info.st_mode) ? "a folder" : "a device or a pipe");
+        return error(BATCHLLM_ERROR_ROW_PICTURE, "%s is %s, not a file", in_quotes(path).c_str(),
+                     S_ISDIR(info.st_mode) ? "a folder" : "a device or a pipe");
     }
     File file;
-    const std::optional<std::string> real =
-        real_path("/proc/self/fd/" + std::to_string(fd.get()));
+    const std::optional<std::string> real = real_path("/proc/self/fd/" + std::to_string(fd.get()));
     if (!real.has_value()) return open_error(path, errno);
     file.path = *real;
     if (!contains(file.path)) {
-        return refuse("%s is outside the folders of pictures that the job names",
-                      in_quotes(path).c_str());
+        return error(BATCHLLM_ERROR_ROW_PICTURE,
+                     "%s is outside the folders of pictures that the job names",
+                     in_quotes(path).c_str());
     }
     if (int64_t{info.st_size} > most_bytes) {
-        return refuse("%s has %" PRId64 " bytes, more than the %" PRId64 " allowed",
-                      in_quotes(path).c_str(), int64_t{info.st_size}, most_bytes);
+        return error(BATCHLLM_ERROR_ROW_PICTURE,
+                     "%s has %" PRId64 " bytes, more than the %" PRId64 " allowed",
+                     in_quotes(path).c_str(), int64_t{info.st_size}, most_bytes);
     }
     file.bytes.resize(static_cast<size_t>(info.st_size));
     size_t done = 0;
@@ -137,15 +138,18 @@ Result<PictureFolders::File> PictureFolders::read(std::string_view name, int64_t
     if (scheme == "file") {
         path = std::string(name.substr(7));
     } else if (!scheme.empty()) {
-        return refuse("%s is not read: pictures are never fetched from a network; save it as a file",
-                      in_quotes(name).c_str());
+        return error(BATCHLLM_ERROR_ROW_PICTURE,
+                     "%s is not read: pictures are never fetched from a network; save it as a file",
+                     in_quotes(name).c_str());
     }
     if (path.empty() || path.find('\0') != std::string::npos) {
-        return refuse("%s is not the name of a picture", in_quotes(name).c_str());
+        return error(BATCHLLM_ERROR_ROW_PICTURE, "%s is not the name of a picture",
+                     in_quotes(name).c_str());
     }
     if (folders_.empty()) {
-        return refuse("%s is a file, and the job names no folder that pictures may be read from",
-                      in_quotes(path).c_str());
+        return error(BATCHLLM_ERROR_ROW_PICTURE,
+                     "%s is a file, and the job names no folder that pictures may be read from",
+                     in_quotes(path).c_str());
     }
     if (path.front() == '/') return read_path(path, most_bytes);
     for (size_t i = 0; i < folders_.size(); ++i) {
@@ -154,7 +158,7 @@ Result<PictureFolders::File> PictureFolders::read(std::string_view name, int64_t
                              ::access((folders_[i] + '/' + path).c_str(), F_OK) != 0;
         if (!missing || i + 1 == folders_.size()) return file;
     }
-    return refuse("%s is not there", in_quotes(path).c_str());
+    return error(BATCHLLM_ERROR_ROW_PICTURE, "%s is not there", in_quotes(path).c_str());
 }
 
 Result<PictureFolders::File> PictureFolders::read_again(const std::string &path,

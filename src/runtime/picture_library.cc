@@ -39,8 +39,8 @@ Status as_row_error(Status status) {
 
 PictureLibrary::PictureLibrary(std::unique_ptr<const PictureProcessor> processor, Status problem,
                                PictureFolders folders)
-    : processor_(std::move(processor)), problem_(std::move(problem)),
-      folders_(std::move(folders)) {}
+    : processor_(std::move(processor)), problem_(std::move(problem)), folders_(std::move(folders)) {
+}
 
 Result<std::shared_ptr<PictureLibrary>>
 PictureLibrary::open(const std::string &model_dir, const Tokenizer *tokenizer,
@@ -172,8 +172,8 @@ Status PictureLibrary::encode(const Tokenizer &tokenizer, std::string_view text,
                      "conversation");
     }
     std::vector<int32_t> encoded;
-    RETURN_IF_ERROR(
-        tokenizer.encode(replaced(text, placeholder, processor_->replaced_by()), options, &encoded));
+    RETURN_IF_ERROR(tokenizer.encode(replaced(text, placeholder, processor_->replaced_by()),
+                                     options, &encoded));
     const int32_t token = processor_->token();
     const auto found = std::count(encoded.begin(), encoded.end(), token);
     if (static_cast<size_t>(found) != places) {
@@ -234,13 +234,14 @@ PictureLibrary::find(std::span<const int32_t> tokens) const {
                            return id == (part == processor_->token() ? source->id : part);
                        });
         if (!whole) {
-            return error(BATCHLLM_ERROR_ROW_PICTURE,
-                         "prompt token %zu begins a picture that takes %zu tokens, and they are not "
-                         "all there",
-                         i, layout.size());
+            return error(
+                BATCHLLM_ERROR_ROW_PICTURE,
+                "prompt token %zu begins a picture that takes %zu tokens, and they are not "
+                "all there",
+                i, layout.size());
         }
-        places.push_back({static_cast<int32_t>(i - lead), static_cast<int32_t>(layout.size()),
-                          source});
+        places.push_back(
+            {static_cast<int32_t>(i - lead), static_cast<int32_t>(layout.size()), source});
         grids.push_back({static_cast<int32_t>(i), source->grid});
         i += layout.size() - lead;
     }
@@ -267,7 +268,8 @@ PictureLibrary::prepare(const PictureSource &source) const {
         return source.path.empty() ? status : std::move(status).within(source.path);
     }
     if (!(prepared->grid == source.grid)) {
-        return error(BATCHLLM_ERROR_ROW_PICTURE, "the picture is not of the size that its header says");
+        return error(BATCHLLM_ERROR_ROW_PICTURE,
+                     "the picture is not of the size that its header says");
     }
     return std::shared_ptr<const PreparedPicture>(
         std::make_shared<PreparedPicture>(std::move(prepared).value()));

@@ -134,8 +134,7 @@ void Placement::place_pictures(RowRun *run) {
         sequence.pictures = run->placed_pictures;
         sequence.rope_positions = &run->pictures->positions;
     }
-    row_pictures_ +=
-        static_cast<int64_t>(run->pictures->places.size() * run->answers.size());
+    row_pictures_ += static_cast<int64_t>(run->pictures->places.size() * run->answers.size());
 }
 
 // Queues the requests of placed_, which all belong to one group of the plan.

@@ -96,8 +96,10 @@ void RowReader::take_pictures(std::shared_ptr<PictureLibrary> pictures, const Ba
     no_pictures_ = pictures_->problem();
     if (!no_pictures_.ok()) return;
     if (model_ == nullptr || model_->tower == nullptr) {
-        no_pictures_ = error(BATCHLLM_ERROR_ROW_PICTURE, "the model in %s reads no pictures here",
-                             model_dir_.c_str());
+        const bool says_why = model_ != nullptr && !model_->no_tower.empty();
+        no_pictures_ = error(BATCHLLM_ERROR_ROW_PICTURE,
+                             "the model in %s reads no pictures here%s%s", model_dir_.c_str(),
+                             says_why ? ": " : "", says_why ? model_->no_tower.c_str() : "");
     } else if (info.picture_slots == 0) {
         no_pictures_ = error(BATCHLLM_ERROR_ROW_PICTURE, "the %s backend computes no pictures yet",
                              info.name.c_str());

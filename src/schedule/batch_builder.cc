@@ -130,7 +130,8 @@ void BatchBuilder::add_prompt(const Request &request, int32_t begin, int32_t end
             }
             PictureTokens run{static_cast<int32_t>(batch_.tokens.size()), 0,
                               pictures_->slot(picture.number), first};
-            for (; position < std::min(picture_end, end) && is_of_it(tokens[position]); ++position) {
+            for (; position < std::min(picture_end, end) && is_of_it(tokens[position]);
+                 ++position) {
                 batch_.tokens.push_back(picture_token_);
                 add_position(request, position);
                 ++run.token_count;

@@ -53,11 +53,11 @@ class BatchBuilder {
     bool rope_axes_;
     uint64_t step_ = 0;
     TokenBatch batch_;
-    BatchRecord *record_ = nullptr;    // of the batch that is being built
-    AdapterSlots *adapters_ = nullptr; // in build()
+    BatchRecord *record_ = nullptr;          // of the batch that is being built
+    AdapterSlots *adapters_ = nullptr;       // in build()
     const PictureSlots *pictures_ = nullptr; // in build()
-    bool any_axes_ = false; // of the tokens so far, some may differ from their positions
-    std::vector<int32_t> chain_;       // scratch
+    bool any_axes_ = false;      // of the tokens so far, some may differ from their positions
+    std::vector<int32_t> chain_; // scratch
 };
 
 } // namespace batchllm

@@ -148,11 +148,11 @@ bool Scheduler::Impl::schedule_prefix(Request *request) {
 void Scheduler::Impl::schedule_own(Request *request) {
     // Not held back: its tokens are known, or it decoded and restarts unshared in this batch.
     const int32_t begin = request->own_begin + request->computed;
-    const int64_t wanted = with_pictures(
-        *request, begin, std::min(own_target(*request) - request->computed, budget));
+    const int64_t wanted =
+        with_pictures(*request, begin, std::min(own_target(*request) - request->computed, budget));
     if (wanted <= 0) return;
-    const int64_t got = whole_pictures(
-        *request, begin, grow(&request->pages, request->computed, wanted));
+    const int64_t got =
+        whole_pictures(*request, begin, grow(&request->pages, request->computed, wanted));
     request->chunk = static_cast<int32_t>(got);
     budget -= got;
     if (got == 0 && finds_no_page()) start_unshared(request);

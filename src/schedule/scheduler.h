@@ -78,10 +78,10 @@ struct Request {
     // generate: position i of the prompt scores targets[i]; if there are any, nothing is shared.
     std::vector<int32_t> targets;
     std::vector<int32_t> target_offsets;
-    int32_t adapter = -1; // its number in Scheduler::adapters(); -1: none
-    std::span<const PromptPicture> pictures = {};    // borrowed likewise, in the prompt's order
-    const RopePositions *rope_positions = nullptr;   // borrowed likewise; null: those of text
-    int64_t row = 0;      // used only by the runtime
+    int32_t adapter = -1;                          // its number in Scheduler::adapters(); -1: none
+    std::span<const PromptPicture> pictures = {};  // borrowed likewise, in the prompt's order
+    const RopePositions *rope_positions = nullptr; // borrowed likewise; null: those of text
+    int64_t row = 0;                               // used only by the runtime
     int32_t sample = 0;
 
     // The runtime appends to it after each batch in which the request sampled.
@@ -121,9 +121,9 @@ struct SchedulerOptions {
     // Each embedded token gets an output row of its own, so that the order of summation does not
     // depend on which steps compute the tokens.
     bool single_tokens = false;
-    int64_t state_slots = 0;   // BackendInfo::state_slots
-    int32_t adapter_slots = 0; // BackendInfo::adapter_slots
-    int64_t adapter_bytes = 0; // BackendInfo::adapter_bytes
+    int64_t state_slots = 0;    // BackendInfo::state_slots
+    int32_t adapter_slots = 0;  // BackendInfo::adapter_slots
+    int64_t adapter_bytes = 0;  // BackendInfo::adapter_bytes
     int32_t picture_slots = 0;  // BackendInfo::picture_slots
     int64_t picture_tokens = 0; // BackendInfo::picture_tokens
     // The model's: its placeholder in batches, whether its ropes have several axes, and whether each

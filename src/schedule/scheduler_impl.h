@@ -41,9 +41,7 @@ inline int64_t own_prompt_left(const Request &request) {
 struct Scheduler::Impl {
     explicit Impl(const SchedulerOptions &given)
         : options(given), pool(given.pages, given.page_tokens, given.kv_windows, given.state_slots),
-          forest(&pool),
-          builder(given),
-          forecast(pool.windows(), given.page_tokens),
+          forest(&pool), builder(given), forecast(pool.windows(), given.page_tokens),
           adapters(given.adapter_slots, given.adapter_bytes),
           pictures(given.picture_slots, given.picture_tokens) {
         options.step_tokens = std::clamp<int64_t>(given.step_tokens, 1, INT32_MAX);

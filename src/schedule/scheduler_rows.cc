@@ -33,7 +33,8 @@ Status Scheduler::Impl::check(std::span<Request *const> requests) const {
                          static_cast<long long>(pool.most_tokens()));
         for (const PromptPicture &picture : request->pictures) {
             if (!has_room_for_picture(stored_at_most(*request), picture.length))
-                return error(BATCHLLM_ERROR_INTERNAL, "scheduler: row %zu has too large a picture", i);
+                return error(BATCHLLM_ERROR_INTERNAL, "scheduler: row %zu has too large a picture",
+                             i);
         }
     }
     return {};

@@ -56,9 +56,8 @@ using Pictures = std::vector<std::optional<std::string>>;
 // Whether the part is a picture, as OpenAI's and transformers' conversations write one.
 bool is_picture(const JsonValue &part) {
     if (!part.is_object()) return false;
-    const std::optional<std::string_view> type = part.view().find("type").has_value()
-                                                     ? part.view().find("type")->string()
-                                                     : std::nullopt;
+    const std::optional<std::string_view> type =
+        part.view().find("type").has_value() ? part.view().find("type")->string() : std::nullopt;
     if (type.has_value()) {
         return *type == "image" || *type == "image_url" || *type == "input_image";
     }
@@ -110,8 +109,7 @@ Result<Value> read_content(const JsonValue &content, bool with_parts, Pictures *
         return content.fail("must be a string, a list of parts, an object or null");
     }
     ASSIGN_OR_RETURN(const std::vector<JsonValue> parts, content.elements());
-    if (with_parts && pictures != nullptr &&
-        std::any_of(parts.begin(), parts.end(), is_picture)) {
+    if (with_parts && pictures != nullptr && std::any_of(parts.begin(), parts.end(), is_picture)) {
         return read_parts(parts, pictures, heap);
     }
     for (const JsonValue &part : parts) RETURN_IF_ERROR(refuse_media(part));
