@@ -58,7 +58,8 @@ PICTURES = {
         text_config=dict(TEXT, head_dim=24, rope_parameters=interleaved(6, 3, 3)),
         vision_config=dict(QWEN_VISION, num_position_embeddings=36, deepstack_visual_indexes=[0, 2]))),
     "qwen2_5_vl_pictures": ("qwen", "qwen2_5_vl", dict(
-        text_config=dict(TEXT, rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 3, 3])),
+        text_config=dict(TEXT, bos_token_id=None, eos_token_id=None,
+                         rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 3, 3])),
         vision_config=dict(QWEN_VISION, window_size=32, fullatt_block_indexes=[1]))),
     "qwen3_5_pictures": ("qwen", "qwen3_5", dict(
         text_config=dict(TEXT, num_hidden_layers=4, head_dim=32, linear_num_key_heads=1, linear_num_value_heads=3,

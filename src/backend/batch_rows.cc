@@ -41,7 +41,8 @@ Status check_nodes(const TokenBatch &batch, const BackendInfo &info) {
 bool well_formed(const TokenBatch &batch, const BackendInfo &info) {
     int64_t after = 0; // the picture before
     for (const PictureTokens &part : batch.pictures) {
-        if (part.token_begin < after || part.token_count < 1 || part.first < 0 || part.slot < 0 ||
+        if (part.token_begin < after || part.token_count < 1 || part.first < 0 ||
+            int64_t{part.first} + part.token_count > info.picture_tokens || part.slot < 0 ||
             part.slot >= info.picture_slots) {
             return false;
         }
