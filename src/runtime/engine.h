@@ -87,7 +87,7 @@ class Engine {
     void warn_of_cut_off();
     void warn_of_adapter_loads();
     Status run_ahead(Lane *lane);
-    Status fail_without_adapter(Lane *lane);
+    Status fail_unreadable(Lane *lane);
     Status sample(Lane *lane);
     Status answer_batch(Lane *lane);
     void end_run(RowRun *run);
