@@ -73,7 +73,8 @@ Engine::Engine(const EngineOptions &options, std::unique_ptr<Observers> observer
               limits_of(options, *reader_), intake_.rows()),
       adapters_(std::make_shared<AdapterLibrary>()),
       placement_(options.devices, std::move(loaded.backends), scheduling_of(options),
-                 limits_of(options, *reader_), reader_.get(), intake_.rows(), observers_.get()) {
+                 limits_of(options, *reader_), reader_.get(), intake_.rows(), observers_.get(),
+                 {options.drafts, std::move(loaded.step_cost)}) {
     intake_.set_devices(placement_.device_pages());
     std::vector<const Backend *> backends;
     for (const auto &lane : placement_.lanes()) backends.push_back(lane->backend());

@@ -18,6 +18,7 @@
 
 #include "backend/backend.h"
 #include "runtime/lane_adapters.h"
+#include "runtime/lane_drafts.h"
 #include "schedule/scheduler.h"
 
 namespace batchllm {
@@ -25,13 +26,17 @@ namespace batchllm {
 class Lane {
   public:
     // The backend determines pages, page_tokens, step_tokens and feeds of the options.
-    Lane(int32_t device, std::unique_ptr<Backend> backend, SchedulerOptions options);
+    Lane(int32_t device, std::unique_ptr<Backend> backend, SchedulerOptions options,
+         const DraftOptions &drafts = {});
+    Lane(const Lane &) = delete; // its scheduler refers to its drafts
+    Lane &operator=(const Lane &) = delete;
 
     int32_t device() const { return device_; }
     const BackendInfo &info() const { return backend_->info(); }
     const Backend *backend() const { return backend_.get(); }
     LaneAdapters &adapters() { return adapters_; }
     const LaneAdapters &adapters() const { return adapters_; }
+    LaneDrafts &drafts() { return drafts_; }
     Scheduler &scheduler() { return scheduler_; }
     const Scheduler &scheduler() const { return scheduler_; }
     int32_t in_flight() const { return scheduler_.in_flight(); }
@@ -72,6 +77,7 @@ class Lane {
 
     int32_t device_;
     std::unique_ptr<Backend> backend_;
+    LaneDrafts drafts_;
     Scheduler scheduler_;
     LaneAdapters adapters_;
     BatchOutput output_;

@@ -60,6 +60,7 @@ struct Scheduler::Impl {
     void schedule_prompt(Request *request);
     bool schedule_prefix(Request *request);
     void schedule_own(Request *request);
+    void schedule_proposed();
     int64_t grow(PageTable *pages, int64_t stored, int64_t tokens);
     bool finds_no_page() const;
     int64_t grow_by_preemption(Request *request);
@@ -83,6 +84,7 @@ struct Scheduler::Impl {
     void forget(Request *request);
     void leave_queue(Request *request);
     void end(Request *request);
+    void take_back_refused(Request *request);
     void clear_rows(Request *request);
 
     SchedulerOptions options;
@@ -109,6 +111,8 @@ struct Scheduler::Impl {
     int64_t preemptions = 0;
     std::vector<int32_t> scheduled_prefixes; // parents before children
     std::vector<int32_t> chain;              // scratch
+    std::vector<Request *> decoding;         // scratch
+    bool proposes = false;
     StepCounts counts;
 
     // Batches in flight: records[oldest], then the other one.
