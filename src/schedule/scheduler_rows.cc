@@ -124,6 +124,7 @@ void Scheduler::Impl::take_back_refused(Request *request) {
     if (request->state != RequestState::decoding) return; // preempted: nothing of it is stored
     request->computed = static_cast<int32_t>(own_target(*request)) - 1;
     request->highest = std::max(request->highest, request->computed);
+    pool.slide(&request->pages, request->computed);
 }
 
 // Releases what an admitted request holds.
