@@ -188,8 +188,8 @@ void BatchBuilder::add_samples(Request *request, int32_t token_begin, OutputRow 
     const auto proposed = static_cast<int32_t>(request->proposed.size());
     row.token = token_begin + request->chunk - 1 - proposed;
     row.sample.position = request->own_begin + request->computed + request->chunk - proposed;
-    request->feeds = proposed == 0 && feeds_ != nullptr && !needs_output(request->params) &&
-                     feeds_(row.sample);
+    request->feeds =
+        proposed == 0 && feeds_ != nullptr && !needs_output(request->params) && feeds_(row.sample);
     add_row(request, row);
     for (const int32_t token : request->proposed) {
         row.token += 1;
