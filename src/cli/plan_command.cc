@@ -42,8 +42,8 @@ Result<std::string> advice_of(const Window &window, const batchllm_tokenizer *to
     if (is_picture(*begin)) return text + " What they have in common begins with a picture.";
     const int64_t offsets[2] = {0, std::find_if(begin, end, is_picture) - begin};
     batchllm_column *decoded = nullptr;
-    RETURN_IF_ERROR(call_status(batchllm_tokenizer_decode(
-        tokenizer, 1, begin, offsets, 0, 1, &decoded)));
+    RETURN_IF_ERROR(
+        call_status(batchllm_tokenizer_decode(tokenizer, 1, begin, offsets, 0, 1, &decoded)));
     const ColumnHandle owner(decoded);
     const std::string_view words(decoded->text, static_cast<size_t>(decoded->offsets[1]));
     return text + " What they have in common begins " + in_quotes(words) + ".";

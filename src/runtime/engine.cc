@@ -94,7 +94,8 @@ Engine::Engine(const EngineOptions &options, std::unique_ptr<Observers> observer
       adapters_(std::make_shared<AdapterLibrary>()),
       placement_(options.devices, std::move(loaded.backends),
                  scheduling_of(options, reader_->model()), limits_of(options, *reader_),
-                 reader_.get(), intake_.rows(), observers_.get()) {
+                 reader_.get(), intake_.rows(), observers_.get(),
+                 {options.drafts, std::move(loaded.step_cost)}) {
     intake_.set_devices(placement_.device_pages());
     intake_.set_whole_pictures(reader_->model() != nullptr &&
                                reader_->model()->pictures_see_themselves);

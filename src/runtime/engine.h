@@ -74,6 +74,7 @@ class Engine {
     // Describes one of the devices. Any thread.
     Result<batchllm_info> info(int32_t device) const;
     MaskWork mask_work() const { return placement_.mask_work(); } // over all devices
+    DraftWork draft_work() const { return answers_.draft_work(); }
     // The labels of a model with a classification head; otherwise empty.
     std::span<const std::string> labels() const;
 

@@ -8,7 +8,7 @@ namespace {
 // weights for only a few tokens.
 constexpr int64_t held_back_one_in = 8;
 
-SchedulerOptions of_backend(SchedulerOptions options, const Backend *backend) {
+SchedulerOptions of_backend(SchedulerOptions options, const Backend *backend, LaneDrafts *drafts) {
     const BackendInfo &info = backend->info();
     options.pages = info.pages;
     options.page_tokens = info.page_tokens;
@@ -23,15 +23,20 @@ SchedulerOptions of_backend(SchedulerOptions options, const Backend *backend) {
     if (info.batches_in_flight > 1) {
         options.feeds = [backend](const SampleInput &sample) { return backend->feeds(sample); };
     }
+    if (drafts->on()) {
+        options.propose = [drafts](std::span<Request *const> decoding) {
+            return drafts->propose(decoding);
+        };
+    }
     return options;
 }
 
 } // namespace
 
 Lane::Lane(int32_t device, std::unique_ptr<Backend> backend, SchedulerOptions options,
-           int32_t picture_threads)
-    : device_(device), backend_(std::move(backend)),
-      scheduler_(of_backend(std::move(options), backend_.get())),
+           const DraftOptions &drafts, int32_t picture_threads)
+    : device_(device), backend_(std::move(backend)), drafts_(drafts, backend_->info()),
+      scheduler_(of_backend(std::move(options), backend_.get(), &drafts_)),
       adapters_(backend_.get(), &scheduler_.adapters()),
       pictures_(backend_.get(), &scheduler_.pictures(), picture_threads) {}
 
@@ -46,7 +51,7 @@ Result<const TokenBatch *> Lane::next_batch() {
 
 bool Lane::takes_another() const {
     if (in_flight() == 0) return true;
-    if (unsampled_) return false;
+    if (unsampled_ || scheduler_.proposes()) return false;
     return in_flight() < backend_->info().batches_in_flight &&
            scheduler_.held_back() * held_back_one_in <= scheduler_.running();
 }

@@ -18,6 +18,7 @@
 
 #include "backend/backend.h"
 #include "runtime/lane_adapters.h"
+#include "runtime/lane_drafts.h"
 #include "runtime/lane_pictures.h"
 #include "schedule/scheduler.h"
 
@@ -28,7 +29,9 @@ class Lane {
     // The backend determines pages, page_tokens, step_tokens and feeds of the options.
     // picture_threads: that prepare pictures.
     Lane(int32_t device, std::unique_ptr<Backend> backend, SchedulerOptions options,
-         int32_t picture_threads = 1);
+         const DraftOptions &drafts = {}, int32_t picture_threads = 1);
+    Lane(const Lane &) = delete; // its scheduler refers to its drafts
+    Lane &operator=(const Lane &) = delete;
 
     int32_t device() const { return device_; }
     const BackendInfo &info() const { return backend_->info(); }
@@ -37,6 +40,7 @@ class Lane {
     const LaneAdapters &adapters() const { return adapters_; }
     LanePictures &pictures() { return pictures_; }
     const LanePictures &pictures() const { return pictures_; }
+    LaneDrafts &drafts() { return drafts_; }
     Scheduler &scheduler() { return scheduler_; }
     const Scheduler &scheduler() const { return scheduler_; }
     int32_t in_flight() const { return scheduler_.in_flight(); }
@@ -78,6 +82,7 @@ class Lane {
 
     int32_t device_;
     std::unique_ptr<Backend> backend_;
+    LaneDrafts drafts_;
     Scheduler scheduler_;
     LaneAdapters adapters_;
     LanePictures pictures_;

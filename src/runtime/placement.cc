@@ -34,15 +34,18 @@ bool unusual(const RowRun &run) { return run.answers.size() > 1 || run.sequences
 Placement::Placement(const std::vector<int32_t> &devices,
                      std::vector<std::unique_ptr<Backend>> backends,
                      const SchedulerOptions &scheduling, const RunLimits &limits, RowReader *reader,
-                     RowStore *rows, Observers *observers)
+                     RowStore *rows, Observers *observers, const DraftOptions &drafts)
     : limits_(limits), reader_(*reader), rows_(*rows), observers_(*observers),
       masks_(reader->tokenizer()) {
     for (size_t i = 0; i < backends.size(); ++i) {
         lanes_.push_back(std::make_unique<Lane>(devices[i], std::move(backends[i]), scheduling,
-                                                limits.picture_threads));
+                                                drafts, limits.picture_threads));
         const BackendInfo &info = lanes_.back()->info();
         devices_.push_back({devices[i], info});
         if (!info.warning.empty()) observers_.warn(info.warning);
+        const char *no_drafts = why_no_drafts(info);
+        if (drafts.when != Drafts::off && no_drafts != nullptr && i == 0)
+            observers_.warn(std::string("there will be no drafts: ") + no_drafts);
         const std::string states = info.state_slots == 0
                                        ? ""
                                        : std::to_string(info.state_slots) + " state slots of " +
@@ -248,6 +251,7 @@ void Placement::remove_run(RowRun *run) {
     for (const PromptPicture &picture : run->placed_pictures) {
         run->lane->pictures().end_use(picture.number);
     }
+    run->lane->drafts().ended(*run);
     if (unusual(*run)) --unusual_runs_;
     for (const RowRun::Answer &answer : run->answers) rows_.release(answer.row);
     runs_.erase(run);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "constraint/constraint.h"
+#include "draft/row_draft.h"
 #include "runtime/outcome.h"
 #include "runtime/row_store.h"
 #include "sample/stop.h"
@@ -61,6 +62,7 @@ struct Sequence : Request {
     LabelScores labels;                // classify: once done
     std::unique_ptr<StopFinder> stop;  // null: no stop strings
     std::unique_ptr<Constrained> constrained; // null: no constraint
+    std::unique_ptr<RowDraft> draft;          // null: its text has not been looked at
     int32_t text_tokens = -1;                 // how many tokens of `output` are text; -1: all
     int32_t finish = 0;                       // BATCHLLM_FINISH_..., once done
     int32_t status = BATCHLLM_OK;

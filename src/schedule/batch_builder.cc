@@ -11,13 +11,12 @@ int64_t recomputed(int32_t computed, int32_t chunk, int32_t highest) {
     return std::clamp(highest - computed, 0, chunk);
 }
 
-// Whether the sampler needs to know every token before the one that it chooses.
+} // namespace
+
 bool needs_output(const SamplingParams *params) {
     return params != nullptr && (params->repetition_penalty != 1 || params->presence_penalty != 0 ||
                                  params->frequency_penalty != 0 || forbids_by_output(*params));
 }
-
-} // namespace
 
 void BatchBuilder::build(std::span<Request *const> running,
                          std::span<const int32_t> scheduled_prefixes, PrefixForest *forest,
@@ -33,6 +32,7 @@ void BatchBuilder::build(std::span<Request *const> running,
     record->tasks.clear();
     record->targets.clear();
     record->tokens.clear();
+    record->proposed.clear();
     record->counts = {};
     for (Request *request : running)
         if (request->chunk > 0 && request->state == RequestState::decoding)
@@ -154,9 +154,10 @@ void BatchBuilder::own_node(Request *request, PrefixForest *forest) {
     add_prompt(*request, begin, std::min(end, prompt));
     for (int32_t position = std::max(begin, prompt); position < end; ++position) {
         const auto generated = static_cast<size_t>(position - prompt);
-        batch_.tokens.push_back(generated < request->output.size()
-                                    ? request->output[generated]
-                                    : fed_token(request->logits_row));
+        const size_t known = request->output.size();
+        batch_.tokens.push_back(generated < known           ? request->output[generated]
+                                : request->proposed.empty() ? fed_token(request->logits_row)
+                                                            : request->proposed[generated - known]);
         add_position(*request, position);
     }
     add_logits(request, token_begin);
@@ -164,6 +165,7 @@ void BatchBuilder::own_node(Request *request, PrefixForest *forest) {
     counts.requests += 1;
     if (request->state == RequestState::decoding) {
         counts.decode_tokens += request->chunk;
+        counts.draft_tokens += static_cast<int64_t>(request->proposed.size());
     } else {
         counts.own_tokens += request->chunk;
         counts.recomputed_tokens += recomputed(request->computed, request->chunk, request->highest);
@@ -172,12 +174,28 @@ void BatchBuilder::own_node(Request *request, PrefixForest *forest) {
     }
 }
 
-void BatchBuilder::add_row(Request *request, const OutputRow &row) {
+void BatchBuilder::add_row(Request *request, const OutputRow &row, int32_t proposed) {
     batch_.outputs.push_back(row);
     record_->sampled.push_back(request);
     record_->tasks.push_back(row.task);
     record_->targets.push_back(static_cast<int32_t>(row.targets.size()));
     record_->tokens.push_back(row.count);
+    record_->proposed.push_back(proposed);
+}
+
+// The sample behind the request's last known token, and those behind each proposed one.
+void BatchBuilder::add_samples(Request *request, int32_t token_begin, OutputRow row) {
+    const auto proposed = static_cast<int32_t>(request->proposed.size());
+    row.token = token_begin + request->chunk - 1 - proposed;
+    row.sample.position = request->own_begin + request->computed + request->chunk - proposed;
+    request->feeds =
+        proposed == 0 && feeds_ != nullptr && !needs_output(request->params) && feeds_(row.sample);
+    add_row(request, row);
+    for (const int32_t token : request->proposed) {
+        row.token += 1;
+        row.sample.position += 1;
+        add_row(request, row, token);
+    }
 }
 
 // Adds the scores of the prompt after the row that samples, which is the request's first.
@@ -208,11 +226,7 @@ void BatchBuilder::add_logits(Request *request, int32_t token_begin) {
     if (request->task == Task::generate) {
         const auto known = static_cast<int32_t>(request->output.size());
         if (end >= prompt + known + request->unknown) {
-            row.token = token_begin + request->chunk - 1;
-            row.sample.position = end;
-            request->feeds =
-                feeds_ != nullptr && !needs_output(request->params) && feeds_(row.sample);
-            add_row(request, row);
+            add_samples(request, token_begin, row);
         }
         add_prompt_scores(request, token_begin, row);
         return;

@@ -18,6 +18,9 @@
 
 namespace batchllm {
 
+// Whether the sampler needs to know every token before the one that it chooses.
+bool needs_output(const SamplingParams *params);
+
 class BatchBuilder {
   public:
     explicit BatchBuilder(const SchedulerOptions &options)
@@ -42,7 +45,8 @@ class BatchBuilder {
     void add_position(const Request &request, int32_t position);
     void add_logits(Request *request, int32_t token_begin);
     void add_prompt_scores(Request *request, int32_t token_begin, OutputRow row);
-    void add_row(Request *request, const OutputRow &row);
+    void add_row(Request *request, const OutputRow &row, int32_t proposed = -1);
+    void add_samples(Request *request, int32_t token_begin, OutputRow row);
     int32_t add_node(int32_t parent, int32_t start, int32_t computed, int32_t chunk,
                      const PageTable &pages, int32_t adapter, bool shared);
 

@@ -52,6 +52,7 @@ const TokenBatch &Scheduler::next_step() {
     impl.pictures.begin_batch(impl.batches + 2, running);
     impl.schedule_decode();
     impl.schedule_prompts();
+    impl.schedule_proposed();
     BatchRecord &record = impl.record(impl.in_flight);
     impl.builder.build(impl.running, impl.scheduled_prefixes, &impl.forest, &impl.adapters,
                        impl.pictures, &record);
@@ -184,6 +185,37 @@ int64_t Scheduler::Impl::whole_pictures(const Request &request, int32_t begin,
     return tokens;
 }
 
+// What is left of a step without prompts: proposed tokens, on pages that are free even if each
+// request takes another column.
+void Scheduler::Impl::schedule_proposed() {
+    proposes = false;
+    if (!options.propose || preemptions > 0 || !scheduled_prefixes.empty()) return;
+    decoding.clear();
+    for (Request *request : running) {
+        if (request->chunk == 0) continue;
+        if (request->state != RequestState::decoding) return;
+        if (request->chunk == 1) decoding.push_back(request);
+    }
+    if (decoding.empty()) return;
+    proposes = options.propose(decoding);
+    int64_t spare = pool.free() / pool.groups() - static_cast<int64_t>(running.size());
+    for (Request *request : decoding) {
+        const int64_t stored = int64_t{request->computed} + request->chunk;
+        const int64_t most =
+            std::min<int64_t>(budget, request->max_tokens - output_length(*request) - 1);
+        int64_t wanted = std::min(static_cast<int64_t>(request->proposed.size()), most);
+        if (request->unknown > 0) wanted = 0;
+        const int64_t columns = pages_for(stored + wanted, pool.page_tokens());
+        for (; spare > 0 && request->pages.columns < columns; --spare)
+            if (!pool.take(&request->pages)) break;
+        const int64_t room = int64_t{request->pages.columns} * pool.page_tokens() - stored;
+        wanted = std::clamp<int64_t>(wanted, 0, std::max<int64_t>(0, room));
+        request->proposed.resize(static_cast<size_t>(wanted));
+        request->chunk += static_cast<int32_t>(wanted);
+        budget -= wanted;
+    }
+}
+
 // Whether a request that got no page for its prompt would not get one in the next step either. If
 // windows move on, what this step computes for its prefix may release pages.
 bool Scheduler::Impl::finds_no_page() const {
@@ -233,8 +265,11 @@ bool Scheduler::Impl::count_chunk(Request *request) {
     const int64_t left = own_prompt_left(*request);
     request->computed += request->chunk;
     request->chunk = 0;
-    pool.slide(&request->pages, request->computed);
-    request->highest = std::max(request->highest, request->computed);
+    request->drafted = static_cast<int32_t>(request->proposed.size());
+    request->proposed.clear();
+    const int32_t certain = request->computed - request->drafted; // the next token may be there
+    pool.slide(&request->pages, certain);
+    request->highest = std::max(request->highest, certain);
     own_tokens_left -= left - own_prompt_left(*request);
     if (request->task != Task::generate) {
         const int32_t end = request->own_begin + request->computed;
@@ -376,6 +411,7 @@ int32_t Scheduler::in_flight() const { return impl_->in_flight; }
 const BatchRecord &Scheduler::oldest() const { return impl_->record(0); }
 const BatchRecord &Scheduler::newest() const { return impl_->record(impl_->in_flight - 1); }
 int64_t Scheduler::held_back() const { return impl_->held_back; }
+bool Scheduler::proposes() const { return impl_->proposes; }
 int64_t Scheduler::waiting() const { return impl_->waiting; }
 int64_t Scheduler::running() const {
     return static_cast<int64_t>(impl_->running.size()) + impl_->ending;

@@ -24,6 +24,12 @@
 // (picture_slots.h); the tokens from the first picture without one wait, as do requests that are not
 // admitted yet.
 //
+// Tokens may be proposed (src/draft): a step then computes a request's newest token and, behind it,
+// proposed ones, and has an output row for each. The runtime takes the samples up to the first that
+// is not the token proposed there. The positions behind it are computed again with later tokens,
+// which overwrite what was stored there. Until its samples are known, the request is in no other
+// batch. Proposed tokens take only what a step has left, and only pages that nobody else needs now.
+//
 // Always: a page is in the free list or belongs to one node; every step makes progress; any request
 // that fits the pool alone finishes. Batches run in the order in which they are built, so the next
 // batch may use a page that has been released while a batch in flight still reads or writes it.
@@ -90,6 +96,10 @@ struct Request {
     // the latest after max_tokens tokens or all scores.
     bool done = false;
 
+    // Set by SchedulerOptions::propose: tokens that may come behind `output`. Those that the batch
+    // being built computes; the scheduler removes what it has no room for.
+    std::vector<int32_t> proposed;
+
     // The scheduler's own fields. The runtime may read all of them.
     RequestState state = RequestState::waiting;
     int32_t prefix = -1;    // node of the shared prefix that it continues
@@ -101,6 +111,7 @@ struct Request {
     int32_t unknown = 0;    // tokens after `output` that batches in flight will sample
     int32_t logits_row = 0; // its first row in the newest batch, if it has any
     bool feeds = false;     // that row's sample can enter the next batch before it is known
+    int32_t drafted = 0;    // proposed tokens in the batch in flight; counted in `computed`
     int32_t generated = 0;  // output tokens that the length estimate has counted
     int32_t preemptions = 0;
     int64_t place = -1; // index in the waiting queue, or -1
@@ -117,6 +128,10 @@ struct SchedulerOptions {
     // Backend::feeds. Never called for rows with penalties or bad words of several tokens, because
     // sampling them needs all earlier tokens. Null: every token of a batch is already known.
     std::function<bool(const SampleInput &)> feeds = nullptr;
+    // Sets `proposed` of these requests, all of which decode one token in a step without prompts.
+    // Returns whether tokens would be proposed if all samples were known:
+    // then no batch should be built while another is in flight. Null: there are no proposals.
+    std::function<bool(std::span<Request *const> decoding)> propose = nullptr;
     std::vector<int32_t> kv_windows = {0}; // BackendInfo::kv_windows
     // Each embedded token gets an output row of its own, so that the order of summation does not
     // depend on which steps compute the tokens.
@@ -139,6 +154,7 @@ struct StepCounts {
     int64_t prefix_tokens = 0;     // prompt tokens of shared prefixes
     int64_t recomputed_tokens = 0; // own and prefix tokens that were computed before and lost
     int64_t prompt_tokens = 0;     // own and prefix tokens computed for the first time
+    int64_t draft_tokens = 0;      // decode tokens that are proposed
     int64_t requests = 0;          // that have tokens in the batch
     int64_t pages_used = 0;
     int64_t preemptions = 0; // decided in this step
@@ -151,6 +167,9 @@ struct BatchRecord {
     std::vector<Task> tasks;        // [output rows]
     std::vector<int32_t> targets;   // [output rows] token ids scored there
     std::vector<int32_t> tokens;    // [output rows] OutputRow::count
+    // [output rows] the proposed token after which it samples; -1: all tokens before it are known.
+    // The rows of a request are adjacent, in the order of their positions.
+    std::vector<int32_t> proposed;
 };
 
 // Requests that all continue one common prefix of a plan.
@@ -221,6 +240,8 @@ class Scheduler {
     // How many requests of the newest batch in flight cannot be in the next one before its samples
     // are known.
     int64_t held_back() const;
+    // Whether the newest batch would have had proposed tokens if all samples had been known.
+    bool proposes() const;
 
     // Call after the oldest batch has run and the runtime has appended the outputs and set `done`.
     // Releases the requests that are done. The scheduler keeps no pointer to a finished request.

@@ -63,6 +63,7 @@ struct Scheduler::Impl {
     void schedule_own(Request *request);
     int64_t with_pictures(const Request &request, int32_t begin, int64_t wanted);
     int64_t whole_pictures(const Request &request, int32_t begin, int64_t tokens) const;
+    void schedule_proposed();
     int64_t grow(PageTable *pages, int64_t stored, int64_t tokens);
     bool finds_no_page() const;
     int64_t grow_by_preemption(Request *request);
@@ -86,6 +87,7 @@ struct Scheduler::Impl {
     void forget(Request *request);
     void leave_queue(Request *request);
     void end(Request *request);
+    void take_back_refused(Request *request);
     void clear_rows(Request *request);
 
     SchedulerOptions options;
@@ -114,6 +116,8 @@ struct Scheduler::Impl {
     bool stalled = false; // the youngest request waits for a picture, so none is admitted
     std::vector<int32_t> scheduled_prefixes; // parents before children
     std::vector<int32_t> chain;              // scratch
+    std::vector<Request *> decoding;         // scratch
+    bool proposes = false;
     StepCounts counts;
 
     // Batches in flight: records[oldest], then the other one.

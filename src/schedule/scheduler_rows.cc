@@ -61,7 +61,7 @@ void Scheduler::Impl::enqueue(Request *request, int32_t prefix) {
     request->prefix = prefix;
     request->own_begin = prefix < 0 ? 0 : forest.at(prefix).start + forest.at(prefix).length;
     request->computed = request->chunk = request->highest = request->taken = 0;
-    request->unknown = request->generated = 0;
+    request->unknown = request->drafted = request->generated = 0;
     request->preemptions = 0;
     request->pages = {};
     request->place = first_place + static_cast<int64_t>(queue.size());
@@ -116,8 +116,9 @@ void Scheduler::finish_step() {
     for (size_t i = 0; i < record.sampled.size(); ++i) {
         Request *request = record.sampled[i];
         if (request == nullptr || request->state == RequestState::finished) continue;
-        if (record.tasks[i] == Task::generate) {
+        if (record.tasks[i] == Task::generate && record.proposed[i] < 0) {
             request->unknown -= 1;
+            impl.take_back_refused(request);
             while (static_cast<int64_t>(request->output.size()) > request->generated) {
                 impl.lengths.generated(request->max_tokens, request->generated);
                 request->generated += 1;
@@ -139,6 +140,16 @@ void Scheduler::finish_step() {
         });
     if (impl.in_flight == 0) impl.held_back = 0;
     impl.lengths.forget(impl.longest);
+}
+
+// Its samples are known: what is stored behind the last of them is not its own.
+void Scheduler::Impl::take_back_refused(Request *request) {
+    if (request->drafted == 0) return;
+    request->drafted = 0;
+    if (request->state != RequestState::decoding) return; // preempted: nothing of it is stored
+    request->computed = static_cast<int32_t>(own_target(*request)) - 1;
+    request->highest = std::max(request->highest, request->computed);
+    pool.slide(&request->pages, request->computed);
 }
 
 // Releases what an admitted request holds.

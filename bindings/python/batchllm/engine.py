@@ -81,7 +81,8 @@ class Engine:
     seed: mixed into each row's own seed.
     timeline: a CSV file to which a line is written for each batch: docs/scheduling.md.
     logger: where log messages go; None: `logging.getLogger("batchllm")`.
-    adapters: LoRAs that rows may name, by name: directories as PEFT writes them (docs/adapters.md).
+    adapters: LoRAs that rows may name, by name: directories as PEFT writes them (docs/adapters.md). Or one directory, each
+    of whose directories is an adapter that is loaded when a row first names it.
     adapter_memory_bytes: maximum memory for the adapters of running rows, on each device; 0: at most 2 GiB.
     image_folders: rows may name pictures in these folders and below them (docs/pictures.md).
     """
@@ -108,7 +109,7 @@ class Engine:
         seed: int = 0,
         timeline: Union[str, os.PathLike[str], None] = None,
         logger: Optional[logging.Logger] = None,
-        adapters: Optional[Mapping[str, Directory]] = None,
+        adapters: Union[Mapping[str, Directory], Directory, None] = None,
         adapter_memory_bytes: int = 0,
         image_folders: Sequence[Union[str, os.PathLike[str]]] = (),
     ) -> None:
@@ -141,8 +142,7 @@ class Engine:
         pictures = open_pictures(model, image_folders) if model is not None and image_folders else None
         native.batchllm_options_set_pictures(options, pictures)
         self._native: Optional[native.batchllm_engine] = native.batchllm_engine_create_from(options)
-        for name, path in (adapters or {}).items():
-            self._adapters.load(self._native, name, path)
+        self._adapters.open(self._native, adapters)
         self._log.check()
         self._forked = False
         self._busy = 0  # calls of the progress function, during which close() must not free the engine
@@ -288,7 +288,7 @@ class Engine:
         special = None
         if not (add_special and parse_special):
             special = params_column(SamplingParams(add_special=add_special, parse_special=parse_special), 1)
-        special = self._adapters.of_all(special, adapter)
+        special = self._with_adapter(special, adapter)
         with _Active(self) as job:
             left = 0
             for column in columns(rows):
@@ -351,7 +351,7 @@ class Engine:
         """
         _check_on_error(on_error)
         params = embedding_params(pooling, normalize, dimensions, add_special, parse_special)
-        self._adapters.of_all(params, adapter)
+        self._with_adapter(params, adapter)
         return embedding_array(_checked(self._run_task(rows, params, progress), on_error))
 
     @hinted
@@ -369,7 +369,7 @@ class Engine:
         `label_probabilities`, in the order of `labels`."""
         _check_on_error(on_error)
         params = label_params(add_special, parse_special)
-        self._adapters.of_all(params, adapter)
+        self._with_adapter(params, adapter)
         return _checked(self._run_task(rows, params, progress), on_error)
 
     @hinted
@@ -709,6 +709,12 @@ class Engine:
             raise ClosedError("the engine was closed")
         return engine
 
+    def _with_adapter(
+        self, params: Optional[native.batchllm_params_column], name: Optional[str]
+    ) -> Optional[native.batchllm_params_column]:
+        with self._lock:
+            return self._adapters.of_all(self._enter(), params, name)
+
     def _snapshot(self) -> Progress:
         with self._lock:
             return Progress(**{name: getattr(self._progress, name) for name in Progress.__dataclass_fields__})
@@ -772,7 +778,7 @@ class Engine:
                 engine = self._enter()
                 if not ready:
                     self._constraints.set(engine, shared, params)  # type: ignore[arg-type]
-                    self._adapters.set(shared, params)  # type: ignore[arg-type]
+                    self._adapters.set(engine, shared, params)  # type: ignore[arg-type]
                 native.batchllm_check_params(engine, shared)
         found: Iterator[Union[Column, Table]] = iter([rows]) if isinstance(rows, Table) else iter(rows) if isinstance(rows, TableSlices) else columns(rows)
         if tags is not None:
@@ -797,7 +803,7 @@ class Engine:
                         own = picked(some, places)
                         native_params = params_column(own, len(part))
                         self._constraints.set(engine, native_params, own)
-                        self._adapters.set(native_params, own)
+                        self._adapters.set(engine, native_params, own)
                     own_pictures = None
                     if pictures is not None:
                         own_pictures = picture_column(picked(pictures[first : first + len(column)], places))
