@@ -14,10 +14,12 @@
 #include <simdjson.h>
 
 #include "batchllm.h"
-#include "golden_files.h"
 #include "late_backend.h"
 #include "runtime/backend_choice.h"
 #include "runtime/engine.h"
+
+// Last: cmocka has macros with everyday names.
+#include "golden_files.h"
 #include "testing.h"
 
 namespace {
