@@ -163,6 +163,10 @@ class Converter {
     }
 
     void convert(const uint8_t *from, int32_t width, uint8_t *to) const {
+        if (kind_ == PNG_COLOR_TYPE_RGB && depth_ == 8 && !transparent_) {
+            std::memcpy(to, from, static_cast<size_t>(width) * 3);
+            return;
+        }
         const int step = depth_ == 16 ? 2 : 1; // the upper byte comes first
         for (int32_t x = 0; x < width; ++x, to += 3) {
             switch (kind_) {
