@@ -29,7 +29,7 @@ with batchllm.Engine(sys.argv[1], backend="cpu") as engine:
     print(results[0].tokens.tolist())
 with open("/proc/self/maps") as maps:
     libraries = {line.split()[-1] for line in maps if ".so" in line}
-for name in ("libbatchllm", "libdnnl", "libsimdjson", "libxxhash", "libzstd"):
+for name in ("libbatchllm", "libdnnl", "libsimdjson", "libxxhash", "libzstd", "libjpeg", "libpng", "libwebpdemux"):
     (path,) = [path for path in libraries if name in path]
     assert path.startswith(sys.prefix), path
 assert not any("cuda" in path or "cublas" in path for path in libraries), libraries
@@ -99,7 +99,7 @@ class Wheel(unittest.TestCase):
         self.assertEqual({pathlib.PurePath(name).name for name in unlisted}, {"RECORD", "batchllm.spdx.json"})
         packages = {package["name"]: package["licenseDeclared"] for package in listed["packages"]}
         self.assertEqual(packages.pop("batchllm"), "Apache-2.0")
-        self.assertLessEqual({"oneDNN", "simdjson", "xxHash", "Zstandard", "GNU C++ library", "CLI11"}, set(packages))
+        self.assertLessEqual({"oneDNN", "simdjson", "xxHash", "Zstandard", "libjpeg-turbo", "libpng", "libwebp", "GNU C++ library", "CLI11"}, set(packages))
         self.assertGreaterEqual(len(packages), 2 + len(list((contents / "batchllm.libs").iterdir())))
         notice = (info / "licenses/bundled/NOTICE").read_text()
         for name, licence in packages.items():
