@@ -21,6 +21,7 @@ namespace batchllm {
 struct PictureLimits {
     int64_t bytes = 256 << 20;    // of the file
     int64_t pixels = 178'956'970; // width times height: where Pillow suspects a bomb
+    int32_t side = 1 << 20;       // width or height
 };
 
 struct PictureSize {
@@ -28,8 +29,15 @@ struct PictureSize {
 };
 
 struct Pixels {
+    // With memory for the pixels, which are not set, or OUT_OF_MEMORY.
+    static Result<Pixels> make(int32_t width, int32_t height);
+
     int32_t width = 0, height = 0;
-    std::unique_ptr<uint8_t[]> rgb; // [height, width, 3]
+    std::unique_ptr<uint8_t[]> rgb; // [height, width, 3] and 16 bytes that a reader may touch
+
+    int64_t row_bytes() const { return int64_t{width} * 3; }
+    uint8_t *row(int64_t y) { return rgb.get() + y * row_bytes(); }
+    const uint8_t *row(int64_t y) const { return rgb.get() + y * row_bytes(); }
 };
 
 // Reads the header alone. What it says can still turn out to be a lie when the file is decoded.

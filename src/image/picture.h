@@ -24,6 +24,9 @@ struct PreparedPicture {
     std::vector<float> patches;
 };
 
+// In the tokens of rows, plans and prefixes, ids from here on are pictures: above any vocabulary.
+constexpr int32_t first_picture_id = 1 << 30;
+
 // Where a token is for ropes with several axes (Rope::axes); see rope_positions.h.
 struct RopePosition {
     int32_t time, row, column;
