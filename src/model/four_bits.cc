@@ -202,7 +202,7 @@ void read(const Tensor &tensor, const FourBits &from, int64_t begin, int64_t cou
         take_rows(tensor, begin + first, std::min(block_rows, count - first), &block);
         read_scales(from, &block);
         for (int64_t column = 0; column < tensor.columns; column += block_columns) {
-            block.first_column = column;
+            block.first_column = tensor.first_column + column;
             block.columns = std::min(block_columns, tensor.columns - column);
             unpack(from, &block);
             write(from, block, tensor.columns, out + first * tensor.columns + column);

@@ -120,6 +120,9 @@ class Taker {
                      printable(located.stored.name).c_str());
     }
 
+    // What the tensors taken refer to. Call last.
+    ModelBytes bytes() { return {std::move(scales_), std::move(checkpoint_.files)}; }
+
   private:
     const char *path_of(const Located &located) const {
         return checkpoint_.files[located.file].path().c_str();
@@ -226,15 +229,14 @@ class Taker {
         const int64_t rows = tensor->stored_rows > 0 ? tensor->stored_rows : tensor->rows;
         ASSIGN_OR_RETURN(tensor->scales, lay_out_scales(located.stored, scheme, rows,
                                                         tensor->columns, path_of(located)));
-        const auto [read, is_new] = scales_.try_emplace(name, nullptr); // Q, K and V may share them
+        const auto [read, is_new] = scales_.try_emplace(name); // Q, K and V may share them
         if (is_new) {
             const std::byte *bytes =
                 checkpoint_.files[located.file].bytes().data() + located.stored.offset;
-            ASSIGN_OR_RETURN(auto scales, read_scales(located.stored, bytes, path_of(located)));
-            read->second = model_.scales.emplace_back(std::move(scales)).data();
+            ASSIGN_OR_RETURN(read->second, read_scales(located.stored, bytes, path_of(located)));
             located.used = true;
         }
-        tensor->scales.data = read->second;
+        tensor->scales.data = read->second.data();
         return {};
     }
 
@@ -262,7 +264,7 @@ class Taker {
 
     Checkpoint &checkpoint_;
     Model &model_;
-    std::unordered_map<std::string, const float *> scales_; // those read so far, by name
+    std::unordered_map<std::string, std::vector<float>> scales_; // those read so far, by name
 };
 
 // For a checkpoint without a head, as published for embedding models: the model cannot generate.
@@ -316,7 +318,7 @@ Result<std::unique_ptr<Model>> load_model(const std::string &model_dir) {
         const DType stored = model->embedding.dtype;
         model->dtype = stored == DType::e4m3 || stored == DType::u4 ? DType::bf16 : stored;
     }
-    model->files = std::move(checkpoint.files);
+    model->bytes = std::make_shared<const ModelBytes>(taker.bytes());
     return model;
 }
 

@@ -223,15 +223,16 @@ void LinearAttentionLayers::each_result(const LinearAttention &attention, int64_
             float *result = mixed(attention, token) + 2 * attention.keys_size();
             const float *gate = projected(attention, token) + attention.channels();
             for (int64_t p = 0; p < parts; ++p) {
-                part(p, result + p * length, gate + p * length, out + (r * parts + p) * part_bytes);
+                const int64_t index = r * parts + p;
+                part(index, result + p * length, gate + p * length, out + index * part_bytes);
             }
         }
     });
 }
 
-void LinearAttentionLayers::results(const DeltaNet &net, const PackedLinearAttention &weights,
-                                    const std::vector<int32_t> *wanted, int64_t rows,
-                                    std::byte *out) const {
+Status LinearAttentionLayers::results(const DeltaNet &net, const PackedLinearAttention &weights,
+                                      const std::vector<int32_t> *wanted, int64_t rows,
+                                      std::byte *out) const {
     const auto multiply = kernels_.activate[static_cast<size_t>(Activation::silu)];
     const int32_t length = net.value_dim;
     each_result(net, length, wanted, rows, out,
@@ -240,18 +241,36 @@ void LinearAttentionLayers::results(const DeltaNet &net, const PackedLinearAtten
                                            length);
                     multiply(gate, result, nullptr, nullptr, nullptr, length, to);
                 });
+    return {};
 }
 
-void LinearAttentionLayers::results(const Mamba2 &net, const PackedLinearAttention &weights,
-                                    const std::vector<int32_t> *wanted, int64_t rows,
-                                    std::byte *out) const {
+Status LinearAttentionLayers::results(const Mamba2 &net, const PackedLinearAttention &weights,
+                                      const std::vector<int32_t> *wanted, int64_t rows,
+                                      std::byte *out) const {
     const auto length = static_cast<int32_t>(net.values_size() / net.norm_parts);
+    std::vector<float> squares; // [rows, norm_parts] if ranks share norms
+    if (net.norm_ranks > 1) {
+        squares.resize(static_cast<size_t>(rows * net.norm_parts));
+        each_result(net, length, wanted, rows, out,
+                    [&](int64_t i, float *result, const float *gate, std::byte *) {
+                        kernels_.scale_silu(gate, length, result);
+                        squares[static_cast<size_t>(i)] = mean_square(result, length);
+                    });
+        RETURN_IF_ERROR(share_squares(rank_, net.norm_ranks, squares));
+    }
     each_result(net, length, wanted, rows, out,
-                [&](int64_t p, float *result, const float *gate, std::byte *to) {
-                    kernels_.scale_silu(gate, length, result);
-                    kernels_.rms_norm(result, weights.norm.weight.data() + p * length,
-                                      weights.norm.epsilon, length, to);
+                [&](int64_t i, float *result, const float *gate, std::byte *to) {
+                    float epsilon = weights.norm.epsilon;
+                    if (squares.empty()) {
+                        kernels_.scale_silu(gate, length, result);
+                    } else {
+                        epsilon += squares[static_cast<size_t>(i)];
+                    }
+                    kernels_.rms_norm(result,
+                                      weights.norm.weight.data() + i % net.norm_parts * length,
+                                      epsilon, length, to);
                 });
+    return {};
 }
 
 } // namespace batchllm::cpu

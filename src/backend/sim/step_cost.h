@@ -16,6 +16,8 @@
 //     experts, all at the
 //                 memory's bandwidth; and routing
 //     logits      the head's product and sampling
+//     exchange    between devices that compute parts of a model: two sums over all of them in a layer, none hidden
+//                 behind products, and the logits that each needs for its share of the rows
 //     step        a fixed time for each step
 //
 // A node of the batch is read once for all queries below it, as the kernels do.
@@ -31,15 +33,15 @@
 namespace batchllm {
 
 struct StepSeconds {
-    double linear = 0, attention = 0, elementwise = 0, logits = 0, step = 0;
+    double linear = 0, attention = 0, elementwise = 0, logits = 0, exchange = 0, step = 0;
 
-    double total() const { return linear + attention + elementwise + logits + step; }
+    double total() const { return linear + attention + elementwise + logits + exchange + step; }
     StepSeconds &operator+=(const StepSeconds &other);
 };
 
 class StepCost {
   public:
-    // kv_bytes: per element of keys and values: 2, or 1 in fp8.
+    // kv_bytes: per element of keys and values: 2, or 1 in fp8. model: may be a part of one.
     StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes = 2);
 
     StepSeconds seconds(const TokenBatch &batch) const;
@@ -81,6 +83,7 @@ class StepCost {
     double expert_seconds(double tokens, const ExpertProduct &product) const;
     double attention_seconds(const TokenBatch &batch, const AttentionLayers &layers) const;
     double merge_seconds_of(const AttentionLayers &layers) const;
+    double exchange_seconds(double tokens, double wanted) const;
 
     DeviceCosts costs_;
     double kv_bytes_;
@@ -91,7 +94,11 @@ class StepCost {
     double gated_bytes_ = 0;       // the part of these that costs_.gated_tokens saves
     double routed_ = 0;            // experts per token, over all layers
     double routings_ = 0;          // number of layers with experts
-    double head_ = 0, vocabulary_ = 0;
+    double head_ = 0;              // elements of the device's rows of the head
+    double vocabulary_ = 0;        // of the whole model
+    double ranks_ = 1;
+    double summed_ = 0; // numbers per token that are summed over all devices
+    double sums_ = 0;
 };
 
 // PlanOptions::common_prefix_cost: what a common prefix costs each token below it, namely one more
