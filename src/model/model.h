@@ -74,10 +74,11 @@ struct Tensor {
     explicit operator bool() const { return rows > 0; } // whether the model has it
     // Its elements are in the file unchanged, row after row, so data can be copied.
     bool as_stored() const {
-        return dtype != DType::e4m3 && dtype != DType::u4 && row_step == 1 &&
-               stored_columns == 0 && !stored_transposed;
+        return dtype != DType::e4m3 && dtype != DType::u4 && row_step == 1 && stored_columns == 0 &&
+               !stored_transposed;
     }
-    int64_t row_length() const { return stored_columns > 0 ? stored_columns : columns; } // in the file
+    // Columns in the file.
+    int64_t row_length() const { return stored_columns > 0 ? stored_columns : columns; }
     int64_t bytes() const {
         return rows * columns * dtype_bytes(dtype) / (dtype == DType::u4 ? 2 : 1);
     }
@@ -233,7 +234,7 @@ struct Mamba2 : LinearAttention {
     float least_step = 0; // limits of step
     float most_step = std::numeric_limits<float>::infinity();
     int32_t norm_parts = 1;
-    int32_t norm_ranks = 1; // how many consecutive parts of a model (Model::ranks) share one of those
+    int32_t norm_ranks = 1; // of a part of a model: how many consecutive ranks share one of those
     Tensor skip; // [value_heads], or absent: 0
 };
 

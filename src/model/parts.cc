@@ -41,10 +41,9 @@ class Divider {
     Status divide(Model *part) {
         for (layer_ = 0; layer_ < part->layers.size(); ++layer_) {
             Layer &layer = part->layers[layer_];
-            RETURN_IF_ERROR(std::visit([&](auto &mixer) { return divide_mixer(&mixer); },
-                                       layer.mixer));
             RETURN_IF_ERROR(
-                std::visit([&](auto &feed) { return divide_feed(&feed); }, layer.feed));
+                std::visit([&](auto &mixer) { return divide_mixer(&mixer); }, layer.mixer));
+            RETURN_IF_ERROR(std::visit([&](auto &feed) { return divide_feed(&feed); }, layer.feed));
         }
         return divide_head(part);
     }

@@ -23,8 +23,8 @@ template <typename Put> void scale_row(const Tensor &tensor, int64_t row, const 
     for (int64_t begin = 0; begin < tensor.columns;) {
         const int64_t block = (tensor.first_column + begin) / scales.block_columns;
         const float scale = of_row[block];
-        const int64_t end = std::min((block + 1) * scales.block_columns - tensor.first_column,
-                                     tensor.columns);
+        const int64_t end =
+            std::min((block + 1) * scales.block_columns - tensor.first_column, tensor.columns);
         for (int64_t i = begin; i < end; ++i) {
             put(i, kE4m3Floats[std::to_integer<size_t>(from[i])] * scale);
         }

@@ -66,6 +66,7 @@ void add_prompts(batchllm_engine *engine, const Golden &golden, const batchllm_p
 struct Compared {
     int64_t tokens = 0;   // equal to the reference's
     int64_t left_out = 0; // after a choice that rounding decides
+    double farthest = 0;  // of a log-probability from the reference's
 };
 
 // One result against its row. Ends at the first token that rounding decided otherwise.
@@ -91,6 +92,7 @@ void compare(const Golden &golden, const batchllm_results &results, int64_t i, C
         }
         const double logprob =
             static_cast<double>(results.logprobs[results.logprob_offsets[i] + t]);
+        compared->farthest = std::max(compared->farthest, std::fabs(logprob - row.logprobs[at]));
         if (!(std::fabs(logprob - row.logprobs[at]) <= logprob_tolerance)) {
             fail_msg("%s: row %d, token %d: log-probability %g and not %g",
                      golden.directory.c_str(), int(results.tags[i]), int(t), logprob,
@@ -122,6 +124,7 @@ bool is_refused(const Golden &golden, batchllm_engine_options options) {
     if (status == BATCHLLM_OK) return false;
     assert_int_equal(status, BATCHLLM_ERROR_UNSUPPORTED);
     assert_non_null(strstr(batchllm_last_error(), "cannot be divided"));
+    print_message("%s: %s\n", golden.directory.c_str(), batchllm_last_error());
     return true;
 }
 
@@ -151,10 +154,10 @@ int64_t compare_all(size_t way, const char *name, const batchllm_engine_options 
         shared += stats_of(engine).shared_prompt_tokens;
         ++models;
     }
-    print_message("%s: %d models, %d tokens equal, %d left out, %d prompt tokens shared, %d "
-                  "preemptions\n",
-                  name, int(models), int(compared.tokens), int(compared.left_out), int(shared),
-                  int(preemptions));
+    print_message("%s: %d models, %d tokens equal, log-probabilities up to %.2g off, %d left out, "
+                  "%d prompt tokens shared, %d preemptions\n",
+                  name, int(models), int(compared.tokens), compared.farthest,
+                  int(compared.left_out), int(shared), int(preemptions));
     assert_true(models >= 10);
     // In float32 nearly all are compared.
     assert_true(compared.left_out * 20 < compared.tokens);
@@ -201,7 +204,7 @@ void greedy_tokens_are_the_references_on_two_ranks(void **) {
     int64_t refused = 0;
     compare_all(5, "two ranks", options, false, &refused);
     // Three heads or three groups of them.
-    assert_in_range(refused, 1, 6);
+    assert_in_range(refused, 1, 7);
 }
 
 // More than there are heads of keys: each rank has a copy of one.

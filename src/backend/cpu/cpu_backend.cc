@@ -199,9 +199,8 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
         info.state_bytes = needs.slot_bytes * choice.ranks;
     }
     for (OfRank &of : backend->ranks_) {
-        ASSIGN_OR_RETURN(
-            KvPages pages,
-            KvPages::create(part, choice.element, choice.page_tokens, shares.bytes_left));
+        ASSIGN_OR_RETURN(KvPages pages, KvPages::create(part, choice.element, choice.page_tokens,
+                                                        shares.bytes_left));
         info.page_bytes += pages.page_bytes();
         info.pages = info.pages == 0 ? pages.pages() : std::min(info.pages, pages.pages());
         if (info.warning.empty()) info.warning = pages.warning();
@@ -225,8 +224,8 @@ Status CpuBackend::forward(const TokenBatch &batch) {
     outputs_ = batch.outputs;
     rows_.read(batch);
     if (!batch.tokens.empty()) {
-        RETURN_IF_ERROR(run_ranks(
-            [&](OfRank &of, Rank) { return of.forward->run(batch, rows_.tokens()); }));
+        RETURN_IF_ERROR(
+            run_ranks([&](OfRank &of, Rank) { return of.forward->run(batch, rows_.tokens()); }));
     }
     last_run_seconds_ = seconds_since(start);
     return {};

@@ -524,8 +524,7 @@ Status Forward::logits(int64_t first, int64_t count, float *out) {
     RETURN_IF_ERROR(linear_->run(weights_.head, x, count, [&](const Linear::Tile &tile) {
         const auto width = static_cast<int32_t>(tile.width);
         for (int64_t r = 0; r < tile.rows; ++r) {
-            float *to =
-                out + (tile.row + r) * model_.vocabulary + model_.head_begin + tile.column;
+            float *to = out + (tile.row + r) * model_.vocabulary + model_.head_begin + tile.column;
             kernels_.copy_bias(tile.data + r * tile.width, bias_at(weights_.head_bias, tile.column),
                                width, to);
             if (!plain) kernels_.cap(to, model_.logits_scale, model_.logits_softcap, width);

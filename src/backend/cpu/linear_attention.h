@@ -42,9 +42,9 @@ class LinearAttentionLayers {
     // The heads' results, gated and normed, for the wanted tokens, or for the first `rows` tokens
     // if `wanted` is null. [rows, values_size] elements.
     Status results(const DeltaNet &net, const PackedLinearAttention &weights,
-                 const std::vector<int32_t> *wanted, int64_t rows, std::byte *out) const;
+                   const std::vector<int32_t> *wanted, int64_t rows, std::byte *out) const;
     Status results(const Mamba2 &net, const PackedLinearAttention &weights,
-                 const std::vector<int32_t> *wanted, int64_t rows, std::byte *out) const;
+                   const std::vector<int32_t> *wanted, int64_t rows, std::byte *out) const;
 
   private:
     using Node = StateWork::Node;

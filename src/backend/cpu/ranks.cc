@@ -79,7 +79,8 @@ Status share_squares(const Rank &rank, int32_t sharing, std::span<float> squares
 
 float mean_square(const float *x, int64_t count) {
     double sum = 0;
-    for (int64_t i = 0; i < count; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    for (int64_t i = 0; i < count; ++i)
+        sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
     return static_cast<float>(sum / static_cast<double>(count));
 }
 
