@@ -2,6 +2,8 @@
 // tests/runtime/test_engine_golden.cc.
 #include <atomic>
 #include <chrono>
+#include <cmath>
+#include <functional>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -11,10 +13,12 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/ranks.h"
-#include "golden_files.h"
 #include "model/four_bits.h"
 #include "model/model.h"
 #include "model/parts.h"
+
+// Last: they define macros with the names of members of the standard library.
+#include "golden_files.h"
 #include "testing.h"
 
 using namespace batchllm;

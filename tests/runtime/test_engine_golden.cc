@@ -198,11 +198,17 @@ void greedy_tokens_are_the_references_on_a_pool_of_2_mib_that_preempts(void **) 
     assert_true(compare_all(4, "2 MiB of KV pages", options, true) > 0);
 }
 
+void greedy_tokens_are_the_references_with_drafts(void **) {
+    batchllm_engine_options options = float32_options();
+    options.backend_options = "drafts=always";
+    compare_all(5, "drafts", options);
+}
+
 void greedy_tokens_are_the_references_on_two_ranks(void **) {
     batchllm_engine_options options = float32_options();
     options.backend_options = "tensor_parallel=2";
     int64_t refused = 0;
-    compare_all(5, "two ranks", options, false, &refused);
+    compare_all(6, "two ranks", options, false, &refused);
     // Three heads or three groups of them.
     assert_in_range(refused, 1, 7);
 }
@@ -213,7 +219,7 @@ void greedy_tokens_are_the_references_on_four_ranks(void **) {
     options.backend_options = "tensor_parallel=4";
     options.threads = 4;
     int64_t refused = 0;
-    compare_all(6, "four ranks", options, false, &refused);
+    compare_all(7, "four ranks", options, false, &refused);
     assert_true(refused > 0);
 }
 
@@ -497,6 +503,7 @@ int main() {
         cmocka_unit_test(greedy_tokens_are_the_references_with_shared_heads_of_prefixes),
         cmocka_unit_test(greedy_tokens_are_the_references_with_steps_of_64_tokens),
         cmocka_unit_test(greedy_tokens_are_the_references_on_a_pool_of_2_mib_that_preempts),
+        cmocka_unit_test(greedy_tokens_are_the_references_with_drafts),
         cmocka_unit_test(greedy_tokens_are_the_references_on_two_ranks),
         cmocka_unit_test(greedy_tokens_are_the_references_on_four_ranks),
         cmocka_unit_test(

@@ -22,6 +22,10 @@ constexpr int32_t kAdapterSlots = 4096;
 // Memory for adapters unless an option says how much: a share of what is available, and the most.
 constexpr int64_t kAdapterShare = 16;
 constexpr int64_t kAdapterBytes = int64_t{2} << 30;
+constexpr int32_t kPictureSlots = 1024;
+// Memory for the outputs of pictures: likewise.
+constexpr int64_t kPictureShare = 16;
+constexpr int64_t kPictureBytes = int64_t{2} << 30;
 
 struct Choice {
     DType element = DType::f32;
@@ -182,6 +186,15 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
                                          info.step_tokens, options.reproducible, rank));
         return {};
     }));
+    if (model.tower != nullptr) {
+        info.picture_slots = kPictureSlots;
+        const int64_t most =
+            available > 0 ? std::min(kPictureBytes, available / kPictureShare) : kPictureBytes;
+        info.picture_tokens = most / CpuTower::token_bytes(model);
+        backend->tower_ = std::make_unique<CpuTower>(model, *kernels, backend->ranks_[0].pool.get(),
+                                                     kPictureSlots, options.reproducible);
+        for (OfRank &of : backend->ranks_) of.forward->set_tower(backend->tower_.get());
+    }
     // What follows is the same of all ranks.
     const Model &part = choice.ranks > 1 ? *backend->ranks_[0].part : model;
     ASSIGN_OR_RETURN(const int64_t bytes, kv_bytes(options));
@@ -262,6 +275,11 @@ Status CpuBackend::sample_rows(OfRank *of, Rank rank, std::span<const TokenMask>
 Status CpuBackend::collect(BatchOutput *output) {
     std::swap(*output, output_);
     return {};
+}
+
+Status CpuBackend::load_pictures(std::span<const PictureLoad> pictures) {
+    if (tower_ == nullptr) return Backend::load_pictures(pictures);
+    return tower_->load(pictures);
 }
 
 Result<int64_t> CpuBackend::adapter_bytes(const Adapter &adapter) const {

@@ -30,6 +30,8 @@ class CpuBackend final : public Backend {
     pack_adapter(std::shared_ptr<const Adapter> adapter) const override;
     Status load_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> packed) override;
     void unload_adapter(int32_t slot) override;
+    Status load_pictures(std::span<const PictureLoad> pictures) override;
+    void unload_picture(int32_t slot) override { tower_->unload(slot); }
 
     PartSeconds &seconds() { return ranks_[0].forward->seconds(); } // of the first rank
 
@@ -51,6 +53,7 @@ class CpuBackend final : public Backend {
     const Model &model_;
     std::unique_ptr<Exchange> exchange_; // null: one rank
     std::vector<OfRank> ranks_;
+    std::unique_ptr<CpuTower> tower_; // of all ranks; null: the model has none
     BackendInfo info_;
     double last_run_seconds_ = 0;
 
