@@ -92,7 +92,7 @@ Engine::Engine(const EngineOptions &options, std::unique_ptr<Observers> observer
       agenda_(planning_of(options, *reader_, loaded.common_prefix_cost),
               limits_of(options, *reader_), intake_.rows()),
       adapters_(std::make_shared<AdapterLibrary>()),
-      placement_(options.devices, std::move(loaded.backends),
+      placement_(options.first_devices(), std::move(loaded.backends),
                  scheduling_of(options, reader_->model()), limits_of(options, *reader_),
                  reader_.get(), intake_.rows(), observers_.get(),
                  {options.drafts, std::move(loaded.step_cost)}) {
