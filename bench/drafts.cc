@@ -71,14 +71,15 @@ Result<LoadedModel> load(const Job &job, const EngineOptions &of) {
     return loaded;
 }
 
-Status add_rows(const Job &job, int32_t rows, Engine *engine) {
+Status add_rows(const Job &job, int32_t rows, uint64_t seed, Engine *engine) {
     ASSIGN_OR_RETURN(const batchllm_info info, engine->info(0));
     std::vector<int32_t> tokens;
     std::vector<int64_t> offsets{0};
-    std::mt19937_64 random(static_cast<uint64_t>(rows)); // other rows in the second round
+    std::mt19937_64 random(seed);
     for (int32_t row = 0; row < rows; ++row) {
         for (int32_t i = 0; i < job.prompt; ++i)
-            tokens.push_back(3 + static_cast<int32_t>(random() % static_cast<uint64_t>(info.vocabulary - 3)));
+            tokens.push_back(
+                3 + static_cast<int32_t>(random() % static_cast<uint64_t>(info.vocabulary - 3)));
         offsets.push_back(static_cast<int64_t>(tokens.size()));
     }
     batchllm_params params = default_params();
@@ -91,34 +92,35 @@ Status add_rows(const Job &job, int32_t rows, Engine *engine) {
 }
 
 // Returns the seconds: simulated ones on sim, those of all threads on cpu.
-Result<double> run(const Job &job, Drafts drafts, const char *name,
-                   double without) {
+Result<double> run(const Job &job, Drafts drafts, const char *name, double without) {
     EngineOptions options;
     options.backend = job.backend;
     options.drafts = drafts;
     options.max_request_tokens = job.prompt + job.generated;
     options.threads = options.backend_options.threads = job.threads;
-    options.log = {[](void *, int32_t, const char *message) { std::fprintf(stderr, "%s\n", message); },
-                   nullptr, BATCHLLM_LOG_WARNING};
+    options.log = {
+        [](void *, int32_t, const char *message) { std::fprintf(stderr, "%s\n", message); },
+        nullptr, BATCHLLM_LOG_WARNING};
     for (size_t begin = 0; begin < job.options.size();) {
         const size_t end = std::min(job.options.find(',', begin), job.options.size());
         const std::string item = job.options.substr(begin, end - begin);
         const size_t equals = std::min(item.find('='), item.size());
-        options.backend_options.extra.emplace_back(
-            item.substr(0, equals), item.substr(std::min(equals + 1, item.size())));
+        options.backend_options.extra.emplace_back(item.substr(0, equals),
+                                                   item.substr(std::min(equals + 1, item.size())));
         begin = end + 1;
     }
     ASSIGN_OR_RETURN(auto engine, Engine::create(options, [&](const EngineOptions &of) {
                          return load(job, of);
                      }));
     double seconds = 0, processor = 0;
+    uint64_t round = 0;
     DraftWork before;
     batchllm_stats first{};
     // A first round with some rows, for what is done at the first use of a shape.
     for (const int32_t rows : {std::min(job.rows, 4), job.rows}) {
         before = engine->draft_work();
         first = engine->stats();
-        RETURN_IF_ERROR(add_rows(job, rows, engine.get()));
+        RETURN_IF_ERROR(add_rows(job, rows, ++round, engine.get()));
         const auto start = Clock::now();
         const std::clock_t processor_start = std::clock();
         RETURN_IF_ERROR(engine->run(nullptr, nullptr));
@@ -162,15 +164,24 @@ int main(int count, char **arguments) {
             return 2;
         }
         const char *value = arguments[i + 1];
-        if (key == "--backend") job.backend = value;
-        else if (key == "--device") job.device = value;
-        else if (key == "--model") job.model = value;
-        else if (key == "--options") job.options = value;
-        else if (key == "--rows") job.rows = std::atoi(value);
-        else if (key == "--prompt") job.prompt = std::atoi(value);
-        else if (key == "--generated") job.generated = std::atoi(value);
-        else if (key == "--part") job.part = std::atoi(value);
-        else if (key == "--threads") job.threads = std::atoi(value);
+        if (key == "--backend")
+            job.backend = value;
+        else if (key == "--device")
+            job.device = value;
+        else if (key == "--model")
+            job.model = value;
+        else if (key == "--options")
+            job.options = value;
+        else if (key == "--rows")
+            job.rows = std::atoi(value);
+        else if (key == "--prompt")
+            job.prompt = std::atoi(value);
+        else if (key == "--generated")
+            job.generated = std::atoi(value);
+        else if (key == "--part")
+            job.part = std::atoi(value);
+        else if (key == "--threads")
+            job.threads = std::atoi(value);
         else {
             std::fprintf(stderr, "%s: see the top of bench/drafts.cc\n", key.c_str());
             return 2;

@@ -5,9 +5,9 @@
 namespace batchllm {
 namespace {
 
-constexpr int32_t long_match = 8;   // a longer one is not looked for
-constexpr double rates_weight = 4;  // of all rows' rates, in the row's own observations
-constexpr double row_kept = 0.95;   // of the earlier observations' weight, per observation
+constexpr int32_t long_match = 8;  // a longer one is not looked for
+constexpr double rates_weight = 4; // of all rows' rates, in the row's own observations
+constexpr double row_kept = 0.95;  // of the earlier observations' weight, per observation
 
 } // namespace
 

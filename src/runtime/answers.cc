@@ -18,7 +18,7 @@ bool contains(std::span<const int32_t> tokens, int32_t token) {
 int64_t Answers::accept(const BatchRecord &record, const BatchOutput &output, size_t hidden) {
     settled_ = 0;
     size_t target = 0;
-    size_t state = 0; // in output.hidden
+    size_t state = 0;    // in output.hidden
     bool follows = true; // every token before the sample is the sequence's own
     for (size_t i = 0; i < record.sampled.size(); ++i) {
         Sequence *sequence = static_cast<Sequence *>(record.sampled[i]);

@@ -14,7 +14,7 @@ constexpr size_t answer_tokens = size_t{1} << 16; // of ended rows that are look
 // Tokens whose chance of being right is below one of these are not computed.
 constexpr float least_chances[] = {0.8F, 0.6F, 0.4F, 0.25F, 0.12F};
 constexpr float least_always = 0.25F; // the same for Drafts::always
-constexpr double least_gain = 1.05; // of predicted tokens per second
+constexpr double least_gain = 1.05;   // of predicted tokens per second
 
 bool may_draft(const Sequence &sequence) {
     return sequence.constrained == nullptr && !needs_output(sequence.params);
@@ -57,8 +57,8 @@ bool LaneDrafts::propose(std::span<Request *const> decoding) {
         auto *sequence = static_cast<Sequence *>(request);
         if (!may_draft(*sequence)) continue;
         if (sequence->draft == nullptr) {
-            sequence->draft = std::make_unique<RowDraft>(std::span(
-                sequence->prompt.tokens, static_cast<size_t>(sequence->prompt.length)));
+            sequence->draft = std::make_unique<RowDraft>(
+                std::span(sequence->prompt.tokens, static_cast<size_t>(sequence->prompt.length)));
         }
         sequence->draft->follow(sequence->output, answers_, &rates_);
         Row row{sequence, {}};
@@ -129,8 +129,8 @@ double LaneDrafts::seconds(std::span<Request *const> decoding, float least) {
                 imagined_.nodes.push_back({-1, 0, request->own_begin, tokens, 0, true});
             }
         }
-        imagined_.nodes.push_back({parent, request->own_begin, request->computed + count, tokens,
-                                   count, false});
+        imagined_.nodes.push_back(
+            {parent, request->own_begin, request->computed + count, tokens, count, false});
         tokens += count;
     }
     imagined_.tokens.resize(static_cast<size_t>(tokens));

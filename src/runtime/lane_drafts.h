@@ -54,8 +54,8 @@ class LaneDrafts {
     bool overlaps_;
     DraftText answers_;
     DraftRates rates_;
-    std::vector<Row> rows_;  // scratch
-    TokenBatch imagined_;    // scratch
+    std::vector<Row> rows_;                             // scratch
+    TokenBatch imagined_;                               // scratch
     std::vector<std::pair<int32_t, int32_t>> prefixes_; // scratch: prefix, its node in imagined_
 };
 

@@ -15,6 +15,7 @@ namespace {
 EngineOptions options_on_sim(const EngineOptions &options, const Plan &plan) {
     EngineOptions own = options;
     own.backend = "sim";
+    own.drafts = Drafts::off; // whether texts repeat is not known
     // Of these backend options, sim supports only the type of keys and values.
     std::erase_if(own.backend_options.extra, [](const auto &o) { return o.first != "kv_type"; });
     own.timeline_path.clear();

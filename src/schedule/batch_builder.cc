@@ -106,10 +106,10 @@ void BatchBuilder::own_node(Request *request, PrefixForest *forest) {
     for (int32_t position = begin; position < end; ++position) {
         const auto generated = static_cast<size_t>(position - prompt);
         const size_t known = request->output.size();
-        batch_.tokens.push_back(position < prompt              ? request->prompt.tokens[position]
-                                : generated < known            ? request->output[generated]
-                                : request->proposed.empty()    ? fed_token(request->logits_row)
-                                                               : request->proposed[generated - known]);
+        batch_.tokens.push_back(position < prompt           ? request->prompt.tokens[position]
+                                : generated < known         ? request->output[generated]
+                                : request->proposed.empty() ? fed_token(request->logits_row)
+                                                            : request->proposed[generated - known]);
         batch_.positions.push_back(position);
     }
     add_logits(request, token_begin);
@@ -140,8 +140,8 @@ void BatchBuilder::add_samples(Request *request, int32_t token_begin, OutputRow 
     const auto proposed = static_cast<int32_t>(request->proposed.size());
     row.token = token_begin + request->chunk - 1 - proposed;
     row.sample.position = request->own_begin + request->computed + request->chunk - proposed;
-    request->feeds = proposed == 0 && feeds_ != nullptr && !needs_output(request->params) &&
-                     feeds_(row.sample);
+    request->feeds =
+        proposed == 0 && feeds_ != nullptr && !needs_output(request->params) && feeds_(row.sample);
     add_row(request, row);
     for (const int32_t token : request->proposed) {
         row.token += 1;

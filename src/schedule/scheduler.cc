@@ -167,7 +167,8 @@ void Scheduler::Impl::schedule_proposed() {
     int64_t spare = pool.free() / pool.groups() - static_cast<int64_t>(running.size());
     for (Request *request : decoding) {
         const int64_t stored = int64_t{request->computed} + request->chunk;
-        const int64_t most = std::min<int64_t>(budget, request->max_tokens - output_length(*request) - 1);
+        const int64_t most =
+            std::min<int64_t>(budget, request->max_tokens - output_length(*request) - 1);
         int64_t wanted = std::min(static_cast<int64_t>(request->proposed.size()), most);
         if (request->unknown > 0) wanted = 0;
         const int64_t columns = pages_for(stored + wanted, pool.page_tokens());

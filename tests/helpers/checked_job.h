@@ -181,7 +181,8 @@ struct JobResult {
 class CheckedJob {
   public:
     CheckedJob(std::vector<Window> *windows, const JobOptions &options, Random *random)
-        : windows_(*windows), options_(options), random_(*random), scheduler_(with_functions(options)),
+        : windows_(*windows), options_(options), random_(*random),
+          scheduler_(with_functions(options)),
           model_(options.scheduler.pages, options.scheduler.page_tokens,
                  options.scheduler.step_tokens, options.mean_length, options.scheduler.kv_windows,
                  options.scheduler.state_slots) {}
@@ -295,7 +296,8 @@ inline bool CheckedJob::propose(std::span<Request *const> decoding) {
         if (known < output.size())
             request->proposed.assign(output.begin() + static_cast<ptrdiff_t>(known), output.end());
         if (!request->proposed.empty() && draw(random_, 0, 1))
-            request->proposed[static_cast<size_t>(draw(random_, 0, 3)) % request->proposed.size()] = 1;
+            request->proposed[static_cast<size_t>(draw(random_, 0, 3)) % request->proposed.size()] =
+                1;
         for (int64_t i = draw(random_, 0, 2); i > 0; --i) request->proposed.push_back(2);
     }
     return any;

@@ -61,9 +61,10 @@ Outcome run(const Golden &golden, const Way &way, Drafts drafts) {
     }
     const auto count = static_cast<int64_t>(golden.rows.size());
     const auto params = ParamsColumn::open(&way.params, 1, count);
-    assert_true(
-        params.ok() &&
-        (*engine.intake())->add_tokens({count, tokens.data(), offsets.data()}, nullptr, *params).ok());
+    assert_true(params.ok() &&
+                (*engine.intake())
+                    ->add_tokens({count, tokens.data(), offsets.data()}, nullptr, *params)
+                    .ok());
     const Status status = engine.run(nullptr, nullptr);
     if (!status.ok()) fail_msg("%s: %s", way.name, status.message().c_str());
     Outcome outcome;
@@ -163,7 +164,8 @@ void models_with_states_have_no_drafts(void **) {
 void a_row_ends_in_the_middle_of_accepted_tokens(void **) {
     const int32_t special[] = {285}; // of the model's tokenizer: <unused-285>
     const float always[] = {1000};
-    const char *const stops[] = {"285><unused-285><unused-285><unused-285><unused-285><unused-285>"};
+    const char *const stops[] = {
+        "285><unused-285><unused-285><unused-285><unused-285><unused-285>"};
     for (const int32_t in_flight : {1, 2}) {
         Shape shape;
         shape.batches_in_flight = in_flight;
