@@ -18,6 +18,8 @@ SchedulerOptions of_backend(SchedulerOptions options, const Backend *backend, La
     options.state_slots = info.state_slots;
     options.adapter_slots = info.adapter_slots;
     options.adapter_bytes = info.adapter_bytes;
+    options.picture_slots = info.picture_slots;
+    options.picture_tokens = info.picture_tokens;
     if (info.batches_in_flight > 1) {
         options.feeds = [backend](const SampleInput &sample) { return backend->feeds(sample); };
     }
@@ -32,15 +34,18 @@ SchedulerOptions of_backend(SchedulerOptions options, const Backend *backend, La
 } // namespace
 
 Lane::Lane(int32_t device, std::unique_ptr<Backend> backend, SchedulerOptions options,
-           const DraftOptions &drafts)
+           const DraftOptions &drafts, int32_t picture_threads)
     : device_(device), backend_(std::move(backend)), drafts_(drafts, backend_->info()),
       scheduler_(of_backend(std::move(options), backend_.get(), &drafts_)),
-      adapters_(backend_.get(), &scheduler_.adapters()) {}
+      adapters_(backend_.get(), &scheduler_.adapters()),
+      pictures_(backend_.get(), &scheduler_.pictures(), picture_threads) {}
 
 Result<const TokenBatch *> Lane::next_batch() {
     const TokenBatch &batch = scheduler_.next_step();
     if (waits_for_adapter()) adapters_.hurry(scheduler_.adapters().blocked());
+    if (waits_for_picture()) pictures_.hurry(scheduler_.pictures().blocked());
     RETURN_IF_ERROR(note(adapters_.load()));
+    RETURN_IF_ERROR(note(pictures_.load()));
     return &batch;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,8 @@
 #include "base/status.h"
 
 namespace batchllm {
+
+class PictureLibrary;
 
 struct Log {
     batchllm_log_function function = nullptr;
@@ -41,8 +44,9 @@ struct EngineOptions {
     int32_t min_prefix_tokens = 0; // 0: the plan's default
     Drafts drafts = Drafts::off;
     uint64_t seed = 0;
-    std::string timeline_path;     // "": none
-    double long_step_seconds = 60; // for StepWatch; only tests change it
+    std::string timeline_path;                // "": none
+    double long_step_seconds = 60;            // for StepWatch; only tests change it
+    std::shared_ptr<PictureLibrary> pictures; // null: the engine has its own
     Log log;
 };
 

@@ -20,7 +20,9 @@
 // a slot of its own, and does so again after a preemption. The forecast counts slots as well as pages.
 //
 // A request's tokens, and those of its prefix, go through its adapter, which has a slot while the
-// request is admitted (adapter_slots.h).
+// request is admitted (adapter_slots.h). A batch has tokens of a picture only if the picture has a slot
+// (picture_slots.h); the tokens from the first picture without one wait, as do requests that are not
+// admitted yet.
 //
 // Tokens may be proposed (src/draft): a step then computes a request's newest token and, behind it,
 // proposed ones, and has an output row for each. The runtime takes the samples up to the first that
@@ -41,10 +43,12 @@
 
 #include "backend/backend.h"
 #include "base/status.h"
+#include "image/rope_positions.h"
 #include "kv/page_pool.h"
 #include "plan/plan.h"
 #include "sample/sampling.h"
 #include "schedule/adapter_slots.h"
+#include "schedule/picture_slots.h"
 
 namespace batchllm {
 
@@ -54,6 +58,13 @@ enum class RequestState : uint8_t {
     decoding, // all known tokens except the newest are stored
     ending,   // a batch in flight computes its last result: has no pages
     finished,
+};
+
+// A picture in a request's prompt: tokens [begin, begin + length), of which those from first_picture_id on
+// are the picture's; others may stand in between.
+struct PromptPicture {
+    int32_t begin, length;
+    int32_t number; // in Scheduler::pictures()
 };
 
 // One sequence to compute: a row, one of a row's samples, or one continuation to score. Owned by
@@ -73,8 +84,10 @@ struct Request {
     // generate: position i of the prompt scores targets[i]; if there are any, nothing is shared.
     std::vector<int32_t> targets;
     std::vector<int32_t> target_offsets;
-    int32_t adapter = -1; // its number in Scheduler::adapters(); -1: none
-    int64_t row = 0;      // used only by the runtime
+    int32_t adapter = -1;                          // its number in Scheduler::adapters(); -1: none
+    std::span<const PromptPicture> pictures = {};  // borrowed likewise, in the prompt's order
+    const RopePositions *rope_positions = nullptr; // borrowed likewise; null: those of text
+    int64_t row = 0;                               // used only by the runtime
     int32_t sample = 0;
 
     // The runtime appends to it after each batch in which the request sampled.
@@ -123,9 +136,16 @@ struct SchedulerOptions {
     // Each embedded token gets an output row of its own, so that the order of summation does not
     // depend on which steps compute the tokens.
     bool single_tokens = false;
-    int64_t state_slots = 0;   // BackendInfo::state_slots
-    int32_t adapter_slots = 0; // BackendInfo::adapter_slots
-    int64_t adapter_bytes = 0; // BackendInfo::adapter_bytes
+    int64_t state_slots = 0;    // BackendInfo::state_slots
+    int32_t adapter_slots = 0;  // BackendInfo::adapter_slots
+    int64_t adapter_bytes = 0;  // BackendInfo::adapter_bytes
+    int32_t picture_slots = 0;  // BackendInfo::picture_slots
+    int64_t picture_tokens = 0; // BackendInfo::picture_tokens
+    // The model's: its placeholder in batches, whether its ropes have several axes, and whether each
+    // picture has to be in one batch.
+    int32_t picture_token = -1;
+    bool rope_axes = false;
+    bool whole_pictures = false;
 };
 
 struct StepCounts {
@@ -175,6 +195,9 @@ class Scheduler {
     // windows are released. Any request that fits finishes, even if its group's prefix would waste
     // the page that it needs.
     int64_t longest_request() const;
+    // Whether a request of this many stored tokens that fits can also have a picture of this many, which
+    // has to be in one batch (SchedulerOptions::whole_pictures).
+    bool has_room_for_picture(int64_t stored, int32_t length) const;
 
     // The prefixes named from now on are those of another plan, and none of them is here yet.
     // Requests that continue prefixes of the plan before are not affected. Cannot fail.
@@ -198,6 +221,9 @@ class Scheduler {
     // adapter is not ready or gets no slot is not admitted, nor is any behind it.
     AdapterSlots &adapters();
     const AdapterSlots &adapters() const;
+    // The pictures of requests, added before the requests that have them.
+    PictureSlots &pictures();
+    const PictureSlots &pictures() const;
 
     // Builds the next batch, valid until the next call, and advances the requests as far as is
     // known before the batch has run. The batch is then in flight unless it is empty; at most two
