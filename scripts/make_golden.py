@@ -29,6 +29,7 @@ from transformers import (AutoConfig, AutoModel, AutoModelForCausalLM, AutoModel
 
 import golden_four_bits
 import golden_fp8
+import golden_pictures
 import golden_saved
 
 NEW_TOKENS = 24
@@ -969,7 +970,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     here = os.path.dirname(os.path.abspath(__file__))
     parser.add_argument("--output", default=os.path.join(here, "..", "tests", "golden"))
-    parser.add_argument("--only", help="one model of this name; fp8, four-bits, saved: those; or none of them: rope, defaults")
+    parser.add_argument("--only", help="one model of this name; fp8, four-bits, saved, pictures: those; or none of them: rope, defaults")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -984,6 +985,9 @@ def main():
     for index, name in enumerate(golden_saved.SAVED):
         if arguments.only in (None, "saved", name):
             golden_saved.make_saved(name, 3000 + index, arguments.output, fill_weights, respell)
+    for index, name in enumerate(golden_pictures.PICTURES):
+        if arguments.only in (None, "pictures", name):
+            golden_pictures.make_pictures(name, 4000 + index, arguments.output, fill_weights)
     if arguments.only in (None, "rope"):
         make_rope(arguments.output)
     if arguments.only in (None, "defaults"):

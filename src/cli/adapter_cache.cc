@@ -27,7 +27,7 @@ Status add_samples(const std::string &path, XXH3_state_t *state) {
     XXH3_64bits_update(state, &size, sizeof size);
     char bytes[sample_bytes];
     for (size_t i = 0; i < samples; ++i) {
-        const size_t at = size > sample_bytes ? (size - sample_bytes) / (samples - 1) * i : 0;
+        const size_t at = size > sample_bytes ? (size - sample_bytes) * i / (samples - 1) : 0;
         const ssize_t got = ::pread(file.get(), bytes, sample_bytes, static_cast<off_t>(at));
         if (got < 0) {
             return error(BATCHLLM_ERROR_IO, "%s: cannot read: %s", path.c_str(),

@@ -112,6 +112,11 @@ void add_input(CLI::App *app, InputOptions *options) {
     add_named(app, "--levels", &options->levels, level_names,
               "1: each shared prefix stands alone; 2: prefixes share common prefixes of their own; "
               "auto: where that pays (auto)");
+    app->add_option(
+           "--images", options->images,
+           "rows may name pictures in this folder and below it; may be given several times "
+           "(the input's folder)")
+        ->type_name("DIR");
     add_adapters(app, &options->adapters);
     add_template(app, &options->prompt, &options->files);
 }

@@ -24,6 +24,7 @@ struct InputOptions {
     std::string model; // directory; empty: none
     SamplingOptions sampling;
     AdapterOptions adapters;
+    std::vector<std::string> images; // folders of pictures
     TemplateOptions prompt;
     std::vector<NamedPath> files; // whose text is the value of an option: a template, a schema
     bool ignore_unknown_keys = false;

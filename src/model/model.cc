@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/visit.h"
+#include "model/tower.h"
 
 namespace batchllm {
 namespace {
@@ -86,6 +87,19 @@ void visit_feed(Feed *feed, const Visit &visit) {
                *feed);
 }
 
+void visit_layer(Layer *layer, const Visit &visit) {
+    for (Norm *norm :
+         {&layer->before_attention, &layer->after_attention, &layer->before_feed_forward,
+          &layer->after_feed_forward, &layer->after_input}) {
+        visit_norm(norm, visit);
+    }
+    visit_mixer(&layer->mixer, visit);
+    visit_feed(&layer->feed, visit);
+    visit_weight(&layer->input.gate, visit);
+    visit_weight(&layer->input.down, visit);
+    visit(&layer->scalar);
+}
+
 void visit_tensors(Model *model, const Visit &visit) {
     visit(&model->embedding);
     if (!model->tied) visit(&model->head.values);
@@ -93,20 +107,26 @@ void visit_tensors(Model *model, const Visit &visit) {
     visit(&model->layer_inputs.embedding);
     visit_weight(&model->layer_inputs.projection, visit);
     visit_norm(&model->layer_inputs.norm, visit);
-    for (Layer &layer : model->layers) {
-        for (Norm *norm :
-             {&layer.before_attention, &layer.after_attention, &layer.before_feed_forward,
-              &layer.after_feed_forward, &layer.after_input}) {
-            visit_norm(norm, visit);
-        }
-        visit_mixer(&layer.mixer, visit);
-        visit_feed(&layer.feed, visit);
-        visit_weight(&layer.input.gate, visit);
-        visit_weight(&layer.input.down, visit);
-        visit(&layer.scalar);
-    }
+    for (Layer &layer : model->layers) visit_layer(&layer, visit);
     visit_norm(&model->final_norm, visit);
     visit_weight(&model->classifier, visit);
+}
+
+void visit_merger(Merger *merger, const Visit &visit) {
+    visit_norm(&merger->norm, visit);
+    visit_norm(&merger->merged_norm, visit);
+    visit_weight(&merger->projection, visit);
+    visit_feed_forward(&merger->feed_forward, visit);
+}
+
+void visit_tensors(Tower *tower, const Visit &visit) {
+    visit_weight(&tower->patch, visit);
+    visit(&tower->positions);
+    visit_norm(&tower->before, visit);
+    for (Layer &layer : tower->layers) visit_layer(&layer, visit);
+    visit_norm(&tower->after, visit);
+    visit_merger(&tower->merger, visit);
+    for (DeepstackMerger &deepstack : tower->deepstack) visit_merger(&deepstack.merger, visit);
 }
 
 // Layers of one kind can be in one KV group.
@@ -170,6 +190,16 @@ void for_each_tensor(const Model &model, const std::function<void(const Tensor &
 
 void for_each_tensor(Model *model, const std::function<void(Tensor *)> &visit) {
     visit_tensors(model, [&](Tensor *tensor) {
+        if (*tensor) visit(tensor);
+    });
+}
+
+void for_each_tensor(const Tower &tower, const std::function<void(const Tensor &)> &visit) {
+    for_each_tensor(const_cast<Tower *>(&tower), [&](Tensor *tensor) { visit(*tensor); });
+}
+
+void for_each_tensor(Tower *tower, const std::function<void(Tensor *)> &visit) {
+    visit_tensors(tower, [&](Tensor *tensor) {
         if (*tensor) visit(tensor);
     });
 }

@@ -64,6 +64,8 @@ struct Tensor {
     int64_t row_step = 1;
     // The tensor in the file is [.., columns, stored_rows].
     bool stored_transposed = false;
+    // The tensor in the file is [rows, ..], and all its other dimensions are the columns.
+    bool stored_flat = false;
     Scales scales = {};                                  // if and only if the type is e4m3
     std::shared_ptr<const FourBits> four_bits = nullptr; // only for type u4, instead of data
 
@@ -397,9 +399,10 @@ struct Model {
     std::vector<std::string> labels;
     LabelKind label_kind = LabelKind::one_of;
 
-    // What turns a picture into embeddings; null: the model reads text alone. picture_token: the id at
-    // whose places they stand.
-    std::shared_ptr<const Tower> tower;
+    // What turns a picture into embeddings; null: the model reads text alone, or pictures in a way that is not known here:
+    // then no_tower says what is not. picture_token: the id at whose places the embeddings stand.
+    std::shared_ptr<Tower> tower;
+    std::string no_tower;
     int32_t picture_token = -1;
     // Tokens of one picture attend to each other, also to later ones (Gemma 3). So they have to be in
     // one batch, and a prefix cannot end among them.
@@ -424,7 +427,7 @@ struct Model {
     bool has_experts() const;   // in any layer
 };
 
-// Visits every tensor of the description in a fixed order; the head only if it is not the embedding.
+// Visits every tensor of the text model in a fixed order; the head only if it is not the embedding. Those of a tower: model/tower.h.
 void for_each_tensor(const Model &model, const std::function<void(const Tensor &)> &visit);
 void for_each_tensor(Model *model, const std::function<void(Tensor *)> &visit);
 

@@ -26,6 +26,11 @@ BackendOptions options_of_device(const EngineOptions &options, size_t i) {
     return own;
 }
 
+// For drafts.
+std::shared_ptr<const StepCost> step_cost_on(const BackendInfo &backend, const Model &model) {
+    return std::make_shared<StepCost>(costs_of_device(backend.computes_on), model);
+}
+
 Result<LoadedModel> load_sim(const EngineOptions &options) {
     LoadedModel loaded;
     if (!options.model_dir.empty()) {
@@ -35,6 +40,7 @@ Result<LoadedModel> load_sim(const EngineOptions &options) {
     for (size_t i = 0; i < options.devices.size(); ++i) {
         const BackendOptions own = options_of_device(options, i);
         ASSIGN_OR_RETURN(const SimOptions read, read_sim_options(loaded.model.get(), own));
+        if (read.costs) loaded.step_cost = std::make_shared<StepCost>(*read.costs);
         auto sim = std::make_unique<SimBackend>(read, own);
         loaded.common_prefix_cost = sim->common_prefix_cost();
         loaded.backends.push_back(std::move(sim));
@@ -87,6 +93,7 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
             loaded.backends = std::move(cuda).value();
             loaded.common_prefix_cost =
                 common_prefix_cost_on(loaded.backends[0]->info(), *loaded.model);
+            loaded.step_cost = step_cost_on(loaded.backends[0]->info(), *loaded.model);
             return loaded;
         }
         // auto: the CPU may be able to do what the device cannot, but a wrong option is an error on
@@ -99,6 +106,7 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
     RETURN_IF_ERROR(check_cpu_devices(options));
     ASSIGN_OR_RETURN(auto cpu, make_cpu_backend(*loaded.model, options_of_device(options, 0)));
     loaded.common_prefix_cost = common_prefix_cost_on(cpu->info(), *loaded.model);
+    loaded.step_cost = step_cost_on(cpu->info(), *loaded.model);
     loaded.backends.push_back(std::move(cpu));
     return loaded;
 }

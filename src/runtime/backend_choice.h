@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/sim/step_cost.h"
 #include "model/model.h"
 #include "runtime/options.h"
 
@@ -15,6 +16,8 @@ struct LoadedModel {
     std::unique_ptr<Model> model;
     std::vector<std::unique_ptr<Backend>> backends; // [EngineOptions::devices]; borrow the model
     double common_prefix_cost = 0; // common_prefix_cost_on(), or a described device's
+    // Of the model on these devices, for drafts; null: not known.
+    std::shared_ptr<const StepCost> step_cost;
 };
 
 // Fails if these are not devices of the cpu backend.

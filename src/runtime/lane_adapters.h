@@ -30,6 +30,8 @@ class LaneAdapters {
     // The scheduler's number of an adapter, for a run that is placed on the lane.
     int32_t use(const std::shared_ptr<const AdapterSource> &source);
     void end_use(int32_t number);
+    // Whether runs on the lane need this adapter, or it is on the device.
+    bool knows(const AdapterSource &source) const { return numbers_.contains(source.hash); }
 
     // Before a batch is scheduled: tells the scheduler which adapters are ready. True: since the last
     // call, adapters of runs turned out to be unreadable. Fails if one could not be read through no

@@ -58,21 +58,27 @@ bool LaneBalance::wants_more() const {
 }
 
 // The lane with the least work. Of groups that continue a common prefix, a lane that has it, unless
-// the others fall too far behind it.
-LaneBalance::LaneWork *LaneBalance::lane_for(const PlanGroup &group) {
+// the others fall too far behind it. An adapter that a lane lacks counts as one token.
+LaneBalance::LaneWork *LaneBalance::lane_for(const PlanGroup &group, int64_t row_begin) {
     LaneWork *least = nullptr, *nearest = nullptr;
     for (LaneWork &work : lanes_) {
         if (least == nullptr || work.tokens < least->tokens) least = &work;
     }
-    if (group.prefix < 0 || !agenda_.prefixes_nested()) return least;
-    const int32_t missing = missing_tokens(*least->lane, agenda_, group.prefix);
+    const Row *row = agenda_.row_at(row_begin); // a group's rows have the same adapter
+    const AdapterSource *adapter = row == nullptr ? nullptr : row->params->adapter.get();
+    const bool nested = group.prefix >= 0 && agenda_.prefixes_nested();
+    if (!nested && adapter == nullptr) return least;
+    const auto missing_on = [&](const LaneWork &work) {
+        const int32_t tokens = nested ? missing_tokens(*work.lane, agenda_, group.prefix) : 0;
+        return tokens + (adapter != nullptr && !work.lane->adapters().knows(*adapter) ? 1 : 0);
+    };
+    const int32_t missing = missing_on(*least);
     for (LaneWork &work : lanes_) {
-        if (missing_tokens(*work.lane, agenda_, group.prefix) >= missing) continue;
+        if (missing_on(work) >= missing) continue;
         if (nearest == nullptr || work.tokens < nearest->tokens) nearest = &work;
     }
     if (nearest == nullptr) return least;
-    const auto saved =
-        static_cast<double>(missing - missing_tokens(*nearest->lane, agenda_, group.prefix));
+    const auto saved = static_cast<double>(missing - missing_on(*nearest));
     const auto queued = static_cast<double>(2 * least->lane->info().step_tokens);
     // Near the end there are no more groups to even out a lane's surplus.
     const double lag = nearest->tokens < fair_ ? std::max(prefix_again * saved, queued) : saved;
@@ -81,7 +87,7 @@ LaneBalance::LaneWork *LaneBalance::lane_for(const PlanGroup &group) {
 
 LaneBalance::Part LaneBalance::choose(const PlanGroup &group, int64_t row_begin) {
     if (lanes_.size() == 1) return {lanes_.data(), group.row_end};
-    LaneWork *to = lane_for(group);
+    LaneWork *to = lane_for(group, row_begin);
     const int64_t shared = agenda_.length_of(group.prefix);
     const double room =
         fair_ - to->tokens - static_cast<double>(missing_tokens(*to->lane, agenda_, group.prefix));

@@ -8,7 +8,8 @@
 //
 // Groups that continue a common prefix prefer a lane that already has it. Another lane computes the
 // prefix as well once it would otherwise fall behind by many times the prefix's tokens. So a short
-// common prefix stays on one lane, and one with most of the rows is on all of them.
+// common prefix stays on one lane, and one with most of the rows is on all of them. In the same way,
+// groups with an adapter prefer a lane that has it, but never at the expense of balance.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +50,7 @@ class LaneBalance {
     void add(LaneWork *work, const RowTokens &tokens) const;
 
   private:
-    LaneWork *lane_for(const PlanGroup &group);
+    LaneWork *lane_for(const PlanGroup &group, int64_t row_begin);
     double work_of(int64_t place, int64_t shared) const;
 
     const Agenda &agenda_;

@@ -80,6 +80,24 @@ Status read_extra(const std::string &text,
     return {};
 }
 
+// The one key that no backend reads.
+Status take_drafts(std::vector<std::pair<std::string, std::string>> *extra, Drafts *drafts) {
+    const auto given = std::find_if(extra->begin(), extra->end(),
+                                    [](const auto &pair) { return pair.first == "drafts"; });
+    if (given == extra->end()) return {};
+    if (given->second == "auto") {
+        *drafts = Drafts::where_they_pay;
+    } else if (given->second == "always") {
+        *drafts = Drafts::always;
+    } else if (given->second != "off") {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "backend option drafts=%s: it must be off, auto or always",
+                     given->second.c_str());
+    }
+    extra->erase(given);
+    return {};
+}
+
 } // namespace
 
 batchllm_engine_options default_engine_options() {
@@ -115,6 +133,7 @@ Result<EngineOptions> read_engine_options(const batchllm_engine_options &options
                      backend.compute_type.c_str());
     }
     RETURN_IF_ERROR(read_extra(text_or(options.backend_options, ""), &backend.extra));
+    RETURN_IF_ERROR(take_drafts(&backend.extra, &read.drafts));
     RETURN_IF_ERROR(check_count("threads", options.threads));
     RETURN_IF_ERROR(check_count("kv_memory_bytes", options.kv_memory_bytes));
     RETURN_IF_ERROR(check_token_count("step_tokens", options.step_tokens));

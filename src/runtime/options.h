@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,8 @@
 #include "base/status.h"
 
 namespace batchllm {
+
+class PictureLibrary;
 
 struct Log {
     batchllm_log_function function = nullptr;
@@ -18,6 +21,13 @@ struct Log {
     void operator()(int32_t of, const std::string &message) const {
         if (function != nullptr && of <= level) function(user, of, message.c_str());
     }
+};
+
+// Whether steps compute proposed tokens (lane_drafts.h).
+enum class Drafts : uint8_t {
+    off,
+    where_they_pay, // "auto"
+    always,         // wherever a text repeats: for comparisons
 };
 
 struct EngineOptions {
@@ -32,9 +42,11 @@ struct EngineOptions {
     int32_t levels = 1;
     int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
     int32_t min_prefix_tokens = 0; // 0: the plan's default
+    Drafts drafts = Drafts::off;
     uint64_t seed = 0;
-    std::string timeline_path;     // "": none
-    double long_step_seconds = 60; // for StepWatch; only tests change it
+    std::string timeline_path;                // "": none
+    double long_step_seconds = 60;            // for StepWatch; only tests change it
+    std::shared_ptr<PictureLibrary> pictures; // null: the engine has its own
     Log log;
 };
 

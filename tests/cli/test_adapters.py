@@ -127,6 +127,11 @@ class Adapters(ProgramTest):
             run = ["run", *CPU, "--input", source, "--output", self.path("out"), *given]
             self.run_ok(*run, "--force")
             self.run_ok(*run, "--resume")
+            weights = self.path("adapters") / "a" / "adapter_model.safetensors"
+            weights.write_bytes(weights.read_bytes()[:-1] + b"!")  # the last byte: the smallest change there is
+            done = self.run_program(*run, "--resume")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(b"adapter", done.stderr)
             shutil.rmtree(self.path("adapters") / "a")
             shutil.copytree(ADAPTERS / NAMES[2], self.path("adapters") / "a")
             done = self.run_program(*run, "--resume")

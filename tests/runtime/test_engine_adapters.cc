@@ -583,6 +583,53 @@ void the_simulation_schedules_adapters(void **) {
     assert_int_equal(stats_of(engine).adapter_loads, 2);
 }
 
+// Adapters of the same matrices and other contents.
+std::vector<std::string> different_adapters(const TemporaryDirectory &into, int count) {
+    std::vector<std::string> paths;
+    for (int i = 0; i < count; ++i) {
+        paths.push_back(into.file(std::to_string(i)));
+        std::filesystem::copy(folder + "llama_qv_r4", paths.back());
+        std::fstream weights(paths.back() + "/adapter_model.safetensors",
+                             std::ios::in | std::ios::out | std::ios::ate);
+        weights.seekp(-4, std::ios::end).put(static_cast<char>(i % 128));
+        weights.seekp(-8, std::ios::end).put(static_cast<char>(i / 128));
+    }
+    return paths;
+}
+
+// Each adapter is loaded by one device, and the devices have as much to do as without adapters.
+void rows_of_an_adapter_stay_on_one_device(void **) {
+    const TemporaryDirectory directory;
+    const std::vector<std::string> paths = different_adapters(directory, 48);
+    const auto run_on_two = [&](bool with_adapters) {
+        batchllm_engine_options options = float32_options();
+        options.backend = "sim";
+        options.devices = "0,1";
+        options.compute_type = nullptr;
+        options.backend_options = nullptr;
+        options.step_tokens = 512;
+        const EngineHandle engine = make_engine("golden/llama_bias_f32", options);
+        std::vector<AdapterHandle> adapters;
+        for (const std::string &path : paths) adapters.push_back(load(engine, path));
+        for (int32_t i = 0; i < 2400; ++i) {
+            const auto &adapter = adapters[static_cast<size_t>(i) % adapters.size()];
+            std::vector<int32_t> prompt{i % 250, i / 250}; // nothing is shared
+            prompt.resize(17, 5);
+            add_row(engine.get(), prompt, with_adapters ? adapter.get() : nullptr, 6,
+                    static_cast<uint64_t>(i));
+        }
+        assert_int_equal(run(engine.get())->count, 2400);
+        return stats_of(engine);
+    };
+    const batchllm_stats stats = run_on_two(true);
+    const double without = run_on_two(false).backend_seconds;
+    print_message("%lld loads, %.4f s on the busier device; without adapters %.4f s\n",
+                  static_cast<long long>(stats.adapter_loads), stats.backend_seconds, without);
+    assert_int_equal(stats.adapters, 48);
+    assert_true(stats.adapter_loads <= 60);
+    assert_true(stats.backend_seconds < 1.05 * without);
+}
+
 } // namespace
 
 // In f32, as on the CPU.
@@ -624,6 +671,7 @@ int main(int count, char **values) {
         cmocka_unit_test(adapters_that_cannot_be_are_refused),
         cmocka_unit_test(an_adapter_without_room_is_refused),
         cmocka_unit_test(the_simulation_schedules_adapters),
+        cmocka_unit_test(rows_of_an_adapter_stay_on_one_device),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -179,6 +179,12 @@ void greedy_tokens_are_the_references_on_a_pool_of_2_mib_that_preempts(void **) 
     assert_true(compare_all(4, "2 MiB of KV pages", options, true) > 0);
 }
 
+void greedy_tokens_are_the_references_with_drafts(void **) {
+    batchllm_engine_options options = float32_options();
+    options.backend_options = "drafts=always";
+    compare_all(5, "drafts", options);
+}
+
 // The most pages of a KV group that the tokens of one row use at once, if each sees `window`
 // tokens.
 int64_t pages_of_row(int64_t tokens, int64_t window, int64_t page_tokens) {
@@ -459,6 +465,7 @@ int main() {
         cmocka_unit_test(greedy_tokens_are_the_references_with_shared_heads_of_prefixes),
         cmocka_unit_test(greedy_tokens_are_the_references_with_steps_of_64_tokens),
         cmocka_unit_test(greedy_tokens_are_the_references_on_a_pool_of_2_mib_that_preempts),
+        cmocka_unit_test(greedy_tokens_are_the_references_with_drafts),
         cmocka_unit_test(
             greedy_tokens_are_the_references_on_a_pool_that_holds_a_row_only_by_its_windows),
         cmocka_unit_test(greedy_tokens_are_the_references_on_any_number_of_state_slots),

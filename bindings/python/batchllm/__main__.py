@@ -120,7 +120,9 @@ def _parser() -> _Parser:
     engine.add_argument(
         "--adapter", type=_adapter, action="append", default=[], metavar="NAME=DIR", help="a LoRA as PEFT writes it; may be given several times"
     )
-    engine.add_argument("--use-adapter", metavar="NAME", help="the adapter of all rows")
+    engine.add_argument("--adapters", metavar="DIR", help="rows may name its directories, each of them a LoRA")
+    engine.add_argument("--use-adapter", metavar="NAME", help="the adapter of rows that name none")
+    engine.add_argument("--adapter-column", metavar="NAME", help="the column that names each row's adapter")
     engine.add_argument("--adapter-memory", type=_bytes, default=0, metavar="SIZE", help="the most memory for adapters of running rows (2GiB)")
     engine.add_argument("--quantize", choices=("none", "stored", "fp8"), help="fp8: compute all layers in fp8 (cuda)")
     engine.add_argument("--kv-type", choices=("auto", "fp8"), help="fp8: keys and values in fp8 (cuda)")
@@ -256,11 +258,13 @@ def _run(given: argparse.Namespace) -> int:
         enlarge=given.enlarge,
         levels=given.levels if given.levels == "auto" else int(given.levels),
         timeline=given.timeline,
-        adapters=dict(given.adapter),
+        adapters=given.adapters,
         adapter_memory_bytes=given.adapter_memory,
         reproducible=given.reproducible,
         seed=given.engine_seed,
     ) as engine:
+        for name, path in given.adapter:
+            engine.load_adapter(name, path)
         report = run_files(
             engine,
             given.input,
@@ -281,6 +285,7 @@ def _run(given: argparse.Namespace) -> int:
             dimensions=given.dimensions,
             continuations=given.continuations,
             continuations_column=given.continuations_column,
+            adapter_column=given.adapter_column,
             resume=given.resume,
             force=given.force,
             chunk_rows=given.chunk_rows,

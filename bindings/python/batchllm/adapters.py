@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import pathlib
 from operator import attrgetter
-from typing import Optional, Union
+from typing import Mapping, Optional, Union
 
 from . import native
 from .errors import InvalidArgumentError
@@ -13,6 +15,9 @@ from .params import Params, rows_of
 Directory = Union[str, "os.PathLike[str]"]
 """A directory as PEFT writes it, with adapter_config.json and adapter_model.safetensors."""
 
+_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_SAMPLES, _SAMPLE_BYTES = 16, 4096
+
 
 class Adapters:
     """The adapters of one engine. A column of parameters keeps its adapters alive until the rows have been added, and
@@ -20,45 +25,84 @@ class Adapters:
 
     def __init__(self) -> None:
         self._loaded: dict[str, native.batchllm_adapter] = {}
+        self._listed: dict[str, str] = {}  # of a directory of adapters: loaded when a row first names one
+
+    def open(self, engine: native.batchllm_engine, given: Union[Mapping[str, Directory], Directory, None]) -> None:
+        """Loads adapters by name, or lists a directory of them: what comes into it later is not found."""
+        if isinstance(given, (str, os.PathLike)):
+            folders = sorted(pathlib.Path(given).iterdir())
+            self._listed = {one.name: str(one) for one in folders if (one / _CONFIG).exists() and not one.name.startswith(".")}
+            return
+        for name, path in (given or {}).items():
+            self.load(engine, name, path)
 
     def load(self, engine: native.batchllm_engine, name: str, path: Directory) -> None:
         self._loaded[name] = native.batchllm_adapter_open(engine, name, os.fspath(path))
 
     def remove(self, name: str) -> None:
-        self.get(name)
-        del self._loaded[name]
+        if name not in self.names():
+            raise self._unknown(name)
+        self._loaded.pop(name, None)
+        self._listed.pop(name, None)
 
     def names(self) -> list[str]:
-        return list(self._loaded)
+        return list({**self._loaded, **self._listed})
 
-    def identity(self, name: str) -> str:
+    def identity(self, engine: native.batchllm_engine, name: str) -> str:
         """Identifies the content of an adapter."""
-        return native.batchllm_adapter_identity(self.get(name))
+        return native.batchllm_adapter_identity(self.get(engine, name))
 
-    def get(self, name: str) -> native.batchllm_adapter:
+    def identities(self, engine: native.batchllm_engine) -> dict[str, str]:
+        """Identifies the contents of all; of those in a directory, by samples of the weights."""
+        loaded = {name: self.identity(engine, name) for name in self._loaded if name not in self._listed}
+        return loaded | {name: _samples(path) for name, path in self._listed.items()}
+
+    def get(self, engine: native.batchllm_engine, name: str) -> native.batchllm_adapter:
+        if name not in self._loaded and name in self._listed:
+            self.load(engine, name, self._listed[name])
         if name not in self._loaded:
-            raise InvalidArgumentError(
-                f"there is no adapter {name!r}: load it with Engine(adapters=..) or load_adapter",
-                native.BATCHLLM_ERROR_INVALID_ARGUMENT,
-            )
+            raise self._unknown(name)
         return self._loaded[name]
 
-    def set(self, column: Optional[native.batchllm_params_column], params: Params) -> None:
+    @staticmethod
+    def _unknown(name: str) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"there is no adapter {name!r}: load it with Engine(adapters=..) or load_adapter",
+            native.BATCHLLM_ERROR_INVALID_ARGUMENT,
+        )
+
+    def set(self, engine: native.batchllm_engine, column: Optional[native.batchllm_params_column], params: Params) -> None:
         """Puts the adapters of params (one for all rows, or one for each) into their column."""
         if params is None or column is None:
             return
         column.adapters = []
         for name, rows in rows_of(params, attrgetter("adapter")).items():
-            column.adapters.append(self.get(name))
+            column.adapters.append(self.get(engine, name))
             native.batchllm_params_set_adapter(column, rows, column.adapters[-1])
 
     def of_all(
-        self, column: Optional[native.batchllm_params_column], name: Optional[str]
+        self, engine: native.batchllm_engine, column: Optional[native.batchllm_params_column], name: Optional[str]
     ) -> Optional[native.batchllm_params_column]:
         """The column with this adapter for all of its rows, or a new one."""
         if name is None:
             return column
         column = native.batchllm_params_column_create(1) if column is None else column
-        column.adapters = [self.get(name)]
+        column.adapters = [self.get(engine, name)]
         native.batchllm_params_set_adapter(column, None, column.adapters[0])
         return column
+
+
+def _samples(path: str) -> str:
+    """Identifies an adapter by its configuration's and its weights' sizes, and a hash of parts of them."""
+    digest = hashlib.sha256()
+    for name in (_CONFIG, _WEIGHTS):
+        try:
+            with open(os.path.join(path, name), "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                digest.update(b"%d" % size)
+                for i in range(_SAMPLES):
+                    file.seek(max(0, size - _SAMPLE_BYTES) * i // (_SAMPLES - 1))
+                    digest.update(file.read(_SAMPLE_BYTES))
+        except FileNotFoundError:
+            digest.update(b"none")  # rows that name it get an error
+    return digest.hexdigest()[:16]

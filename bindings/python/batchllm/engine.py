@@ -32,6 +32,7 @@ from .mistakes import mistake_of
 from .options import hinted
 from .params import Params, SamplingParams, params_column
 from .parsed import parser_of
+from .pictures import Images, images_list, open_pictures, picture_column
 from .plan import Enlarge, Levels, Plan
 from .progress import Progress, ProgressOption, Reporter, reporter
 from .report import Report
@@ -80,8 +81,10 @@ class Engine:
     seed: mixed into each row's own seed.
     timeline: a CSV file to which a line is written for each batch: docs/scheduling.md.
     logger: where log messages go; None: `logging.getLogger("batchllm")`.
-    adapters: LoRAs that rows may name, by name: directories as PEFT writes them (docs/adapters.md).
+    adapters: LoRAs that rows may name, by name: directories as PEFT writes them (docs/adapters.md). Or one directory, each
+    of whose directories is an adapter that is loaded when a row first names it.
     adapter_memory_bytes: maximum memory for the adapters of running rows, on each device; 0: at most 2 GiB.
+    image_folders: rows may name pictures in these folders and below them (docs/pictures.md).
     """
 
     @hinted
@@ -106,8 +109,9 @@ class Engine:
         seed: int = 0,
         timeline: Union[str, os.PathLike[str], None] = None,
         logger: Optional[logging.Logger] = None,
-        adapters: Optional[Mapping[str, Directory]] = None,
+        adapters: Union[Mapping[str, Directory], Directory, None] = None,
         adapter_memory_bytes: int = 0,
+        image_folders: Sequence[Union[str, os.PathLike[str]]] = (),
     ) -> None:
         options = native_options(
             model_dir=model,
@@ -135,9 +139,10 @@ class Engine:
         self._lock = threading.RLock()
         self._constraints = Constraints()
         self._adapters = Adapters()
+        pictures = open_pictures(model, image_folders) if model is not None and image_folders else None
+        native.batchllm_options_set_pictures(options, pictures)
         self._native: Optional[native.batchllm_engine] = native.batchllm_engine_create_from(options)
-        for name, path in (adapters or {}).items():
-            self._adapters.load(self._native, name, path)
+        self._adapters.open(self._native, adapters)
         self._log.check()
         self._forked = False
         self._busy = 0  # calls of the progress function, during which close() must not free the engine
@@ -160,6 +165,7 @@ class Engine:
         plan: Optional[Plan] = None,
         first_row: Optional[int] = None,
         report: bool = False,
+        images: Optional[Images] = None,
     ) -> Results:
         """Generates text for every row. Results come in the order of the rows.
 
@@ -174,12 +180,15 @@ class Engine:
         determine its random numbers.
         report: True: `Results.report()` shows what was shared and how long everything took. It covers everything that
         the engine does during the call.
+        images: the pictures of each row: a list, or a column, with a picture, a list of pictures or None for each. A
+        picture is the bytes of a file, a path below `image_folders`, an image of PIL, or an array of uint8:
+        docs/pictures.md.
 
         After Ctrl-C or `interrupt` the rows stay in the engine: `poll` returns those that have finished, `run`
         continues with the others, and `cancel` ends them.
         """
         return self._generate(
-            rows, params, on_error=on_error, progress=progress, plan=plan, first_row=first_row, report=report
+            rows, params, on_error=on_error, progress=progress, plan=plan, first_row=first_row, report=report, images=images
         )
 
     @hinted
@@ -228,10 +237,12 @@ class Engine:
         plan: Optional[Plan] = None,
         first_row: Optional[int] = None,
         report: bool = False,
+        images: Optional[Images] = None,
     ) -> Results:
         """Answers conversations by the model's chat template: `generate`, and it also takes a single conversation.
 
         conversations: lists of {"role": .., "content": ..}, or dicts with "messages" and more.
+        images: as in `generate`, for parts {"type": "image"} that name no picture.
         """
         if isinstance(conversations, dict):
             conversations = [conversations]
@@ -241,7 +252,14 @@ class Engine:
         elif isinstance(conversations, (list, tuple)) and any(isinstance(row, str) for row in conversations):
             raise TypeError("conversations: texts are prompts, which generate takes; a message is a dict with a role")
         return self.generate(
-            conversations, params, on_error=on_error, progress=progress, plan=plan, first_row=first_row, report=report
+            conversations,
+            params,
+            on_error=on_error,
+            progress=progress,
+            plan=plan,
+            first_row=first_row,
+            report=report,
+            images=images,
         )
 
     @hinted
@@ -270,7 +288,7 @@ class Engine:
         special = None
         if not (add_special and parse_special):
             special = params_column(SamplingParams(add_special=add_special, parse_special=parse_special), 1)
-        special = self._adapters.of_all(special, adapter)
+        special = self._with_adapter(special, adapter)
         with _Active(self) as job:
             left = 0
             for column in columns(rows):
@@ -333,7 +351,7 @@ class Engine:
         """
         _check_on_error(on_error)
         params = embedding_params(pooling, normalize, dimensions, add_special, parse_special)
-        self._adapters.of_all(params, adapter)
+        self._with_adapter(params, adapter)
         return embedding_array(_checked(self._run_task(rows, params, progress), on_error))
 
     @hinted
@@ -351,7 +369,7 @@ class Engine:
         `label_probabilities`, in the order of `labels`."""
         _check_on_error(on_error)
         params = label_params(add_special, parse_special)
-        self._adapters.of_all(params, adapter)
+        self._with_adapter(params, adapter)
         return _checked(self._run_task(rows, params, progress), on_error)
 
     @hinted
@@ -398,10 +416,11 @@ class Engine:
         plan: Optional[Plan],
         first_row: Optional[int],
         report: bool,
+        images: Optional[Images] = None,
     ) -> Results:
         _check_on_error(on_error)
         with _Active(self, first_row) as job, _Reported(self, report) as page:
-            self._add_job(job, rows, params, plan)
+            self._add_job(job, rows, params, plan, images=images)
             self._finish(job, progress)
             results = self._results(job, rows)
         results._report = page
@@ -690,6 +709,12 @@ class Engine:
             raise ClosedError("the engine was closed")
         return engine
 
+    def _with_adapter(
+        self, params: Optional[native.batchllm_params_column], name: Optional[str]
+    ) -> Optional[native.batchllm_params_column]:
+        with self._lock:
+            return self._adapters.of_all(self._enter(), params, name)
+
     def _snapshot(self) -> Progress:
         with self._lock:
             return Progress(**{name: getattr(self._progress, name) for name in Progress.__dataclass_fields__})
@@ -737,7 +762,9 @@ class Engine:
         params: Union[Params, native.batchllm_params_column],
         plan: Optional[Plan],
         tags: Optional[Sequence[int]] = None,
+        images: Optional[Images] = None,
     ) -> None:
+        pictures = None if images is None else images_list(images)
         if plan is not None:
             self.use_plan(plan)
         ready = isinstance(params, native.batchllm_params_column)
@@ -751,7 +778,7 @@ class Engine:
                 engine = self._enter()
                 if not ready:
                     self._constraints.set(engine, shared, params)  # type: ignore[arg-type]
-                    self._adapters.set(shared, params)  # type: ignore[arg-type]
+                    self._adapters.set(engine, shared, params)  # type: ignore[arg-type]
                 native.batchllm_check_params(engine, shared)
         found: Iterator[Union[Column, Table]] = iter([rows]) if isinstance(rows, Table) else iter(rows) if isinstance(rows, TableSlices) else columns(rows)
         if tags is not None:
@@ -776,13 +803,19 @@ class Engine:
                         own = picked(some, places)
                         native_params = params_column(own, len(part))
                         self._constraints.set(engine, native_params, own)
-                        self._adapters.set(native_params, own)
-                    add_part(engine, part, picked(named_tags, places), native_params)
+                        self._adapters.set(engine, native_params, own)
+                    own_pictures = None
+                    if pictures is not None:
+                        own_pictures = picture_column(picked(pictures[first : first + len(column)], places))
+                    add_part(engine, part, picked(named_tags, places), native_params, own_pictures)
                 self._log.check()
                 job.rows += n
                 if not per_row:
                     self._refuse_mistake(job)
         job.added = True
+        if pictures is not None and len(pictures) != job.rows:
+            job.added = False
+            raise ValueError(f"images of {len(pictures)} rows for {job.rows} rows")
         if per_row and len(params) != job.rows:  # type: ignore[arg-type]
             job.added = False
             raise ValueError(f"{len(params)} params for {job.rows} rows")  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ def identity_of(
     wanted: ResultColumns,
     passed: Sequence[str],
     chunk_rows: int,
+    adapter_column: Optional[str],
     options: Optional[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Everything that changes the output, as arguments of `Journal`."""
@@ -55,7 +56,10 @@ def identity_of(
     if wanted.parsed:
         found["parsed"] = True
     if wanted.params.adapter is not None:
-        found["content of the adapter"] = engine._adapters.identity(wanted.params.adapter)
+        found["content of the adapter"] = engine._adapters.identity(engine._enter(), wanted.params.adapter)
+    if adapter_column is not None:
+        found["adapter_column"] = adapter_column
+        found["contents of the adapters"] = engine._adapters.identities(engine._enter())
     if is_remote(source):
         found["input"] = _hash(source, options)
     for field in dataclasses.fields(wanted.params):

@@ -131,6 +131,17 @@ def check_continuations(reader: Reader, column: str) -> None:
         )
 
 
+def check_adapters(reader: Reader, column: str) -> None:
+    """Raises if a column cannot hold names of adapters."""
+    if column not in reader.columns:
+        raise InvalidArgumentError(
+            f"adapter_column: {reader.path} has no column {column!r}; it has {listed(reader.columns)}"
+        )
+    kind = reader.schema.field(column).type
+    if not _is_text(kind):
+        raise InvalidArgumentError(f"adapter_column: {reader.path}: column {column!r} is {kind}: names of adapters are texts")
+
+
 def without_nulls(value: Any) -> Any:
     """Drops null members: in a file, a member that only some messages have is null in all others."""
     if isinstance(value, dict):
@@ -185,6 +196,18 @@ class ResultColumns:
         """The schema of results that are kept: these columns and the row's number."""
         arrow = optional("pyarrow", "run_files")
         return arrow.schema([("tag", arrow.int64())] + [(name, kind) for name, _, kind in self.fields()])
+
+    def failed(self, tags: Sequence[int], error: str) -> Any:
+        """Results of rows with this error, in that schema."""
+        arrow = optional("pyarrow", "run_files")
+        known = {"tag": tags, self.prefix + "error": [error] * len(tags), self.prefix + "prompt_tokens": [0] * len(tags)}
+        if not self.lists:
+            known[self.prefix + "finish_reason"] = ["error"] * len(tags)
+            known |= {self.prefix + name: [0] * len(tags) for name in ("sample", "shared_tokens", "completion_tokens")}
+        return arrow.record_batch(
+            [arrow.array(known.get(field.name, [None] * len(tags)), field.type) for field in self.schema()],
+            schema=self.schema(),
+        )
 
     def batch(self, results: Results, labels: Sequence[str]) -> Any:
         """Results in that schema."""

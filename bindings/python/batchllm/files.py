@@ -7,19 +7,29 @@ import os
 import sys
 from array import array
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from . import native
+from .adapters import Directory
 from .columns import columns as columns_of
 from .embeddings import Pooling
 from .engine import Engine, _Reported
-from .errors import Error, InvalidArgumentError, StateError, StoppedError
+from .errors import (
+    AdapterFormatError,
+    Error,
+    FileError,
+    InvalidArgumentError,
+    OutOfMemoryError,
+    StateError,
+    StoppedError,
+    UnsupportedError,
+)
 from .file_figures import Figures
 from .file_formats import Reader, Writer, can_write, check_writable, format_of, is_remote, listed, open_reader, taken
 from .file_identity import identity_of
 from .file_results import FileResults, open_results
-from .file_rows import Prompts, ResultColumns, check_continuations
+from .file_rows import Prompts, ResultColumns, check_adapters, check_continuations
 from .frames import optional
 from .mistakes import mistake_of
 from .params import SamplingParams
@@ -71,6 +81,8 @@ def run_files(
     dimensions: int = 0,
     continuations: Optional[Sequence[Any]] = None,
     continuations_column: Optional[str] = None,
+    adapter_column: Optional[str] = None,
+    adapters: Union[Mapping[str, Directory], Directory, None] = None,
     resume: bool = False,
     force: bool = False,
     chunk_rows: int = 65536,
@@ -105,6 +117,8 @@ def run_files(
     `Engine.embed`; "classify": `label`, `score` (its probability) and the `probabilities` of all labels.
     continuations: scores rows as `Engine.score` does: a column `scores` instead of text, with a number for each of
     these. continuations_column: the column that holds each row's own continuations.
+    adapter_column: the column that names each row's adapter. Null: params.adapter, "": none. A row whose adapter is unknown
+    or cannot be loaded gets the error ROW_ADAPTER. adapters: as in `Engine`, if engine is a model's directory.
     resume: continues an interrupted job, or begins one if there is none. force: starts over.
     chunk_rows: how many rows are planned together, held in memory together and written as a row group.
     input_format, output_format: "parquet", "csv" or "arrow", if the file name does not say.
@@ -122,6 +136,8 @@ def run_files(
         raise TypeError(f"params is one {type(params).__name__}: SamplingParams are expected, the same for all rows")
     if engine_options and isinstance(engine, Engine):
         raise ValueError("engine_options: the engine has its options already")
+    if adapters is not None and isinstance(engine, Engine):
+        raise ValueError("adapters: the engine has its adapters already: Engine(adapters=..) or load_adapter")
     if chunk_rows < 1:
         raise InvalidArgumentError(f"chunk_rows is {chunk_rows}: it is at least 1")
     if samples not in ("rows", "lists"):
@@ -155,6 +171,9 @@ def run_files(
         if continuations_column is not None:
             check_continuations(reader, continuations_column)
             needed.add(continuations_column)
+        if adapter_column is not None:
+            check_adapters(reader, adapter_column)
+            needed.add(adapter_column)
         passed = list(columns) if columns is not None else list(reader.columns)
         for name in passed:
             if name not in reader.columns:
@@ -171,8 +190,11 @@ def run_files(
         if not check_later:
             reader.check()
         if not isinstance(engine, Engine):
-            engine = opened = Engine(engine, **(engine_options or {}))
-        job = identity_of(engine, source, kinds, prompts, wanted, passed, chunk_rows, storage_options)
+            options = dict(engine_options or {})
+            if adapters is not None:
+                options["adapters"] = adapters
+            engine = opened = Engine(engine, **options)
+        job = identity_of(engine, source, kinds, prompts, wanted, passed, chunk_rows, adapter_column, storage_options)
         results = open_results(target, storage_options, chunk_rows, wanted.schema(), resume, force, job)
         complete = results.complete()
         if complete is not None:
@@ -180,7 +202,7 @@ def run_files(
         if check_later:
             reader.check()
         figures = Figures(engine, opened is not None)
-        run = _Run(engine, results, reader, prompts, wanted, passed, chunk_rows, plans, figures)
+        run = _Run(engine, results, reader, prompts, wanted, passed, chunk_rows, adapter_column, plans, figures)
         with _Reported(engine, report is not None) as page:
             try:
                 try:
@@ -249,6 +271,7 @@ class _Run:
         wanted: ResultColumns,
         passed: Sequence[str],
         chunk_rows: int,
+        adapter_column: Optional[str],
         plans: _Plans,
         figures: Figures,
     ) -> None:
@@ -258,6 +281,8 @@ class _Run:
         self._engine, self._results, self._reader = engine, results, reader
         self._prompts, self._wanted, self._passed, self._chunk_rows = prompts, wanted, passed, chunk_rows
         self._labels = engine.labels
+        self._adapter_column = adapter_column
+        self._without_adapter: dict[str, str] = {}  # why rows with these adapters cannot run
         self._left: dict[int, set[int]] = {}  # of each chunk in the engine, the rows without a result
         self._rows = 0
 
@@ -385,7 +410,13 @@ class _Run:
         plan = self._plans.of_chunk(number)
         if plan is not None:
             self._engine.use_plan(plan)
-        self._add_rows(table, None if len(tags) == table.num_rows else [tag - first for tag in tags], tags)
+        rows = None if len(tags) == table.num_rows else [tag - first for tag in tags]
+        if self._adapter_column is None:
+            self._add_rows(table, rows, tags, self._wanted.params)
+        else:
+            self._add_by_adapter(table, rows, tags)
+            if number not in self._left:
+                return 0
         refused = self._engine.poll()
         mistake = mistake_of(refused) if len(refused) >= len(tags) else None
         if mistake is not None and len(tags) == table.num_rows:
@@ -393,11 +424,42 @@ class _Run:
         self._deliver(refused)
         return len(tags)
 
-    def _add_rows(self, table: Any, rows: Optional[list[int]], tags: Sequence[int]) -> None:
+    def _add_by_adapter(self, table: Any, rows: Optional[list[int]], tags: Sequence[int]) -> None:
+        """Adds rows of one adapter after another. Those whose adapter cannot be used are answered."""
+        names = table.column(self._adapter_column).to_pylist()
+        of_name: dict[Optional[str], tuple[list[int], list[int]]] = {}
+        for row, tag in zip(range(table.num_rows) if rows is None else rows, tags):
+            own = names[row] if isinstance(names[row], (str, type(None))) else names[row].decode(errors="replace")
+            mine, theirs = of_name.setdefault(self._wanted.params.adapter if own is None else own or None, ([], []))
+            mine.append(row)
+            theirs.append(tag)
+        for name, (mine, theirs) in of_name.items():
+            reason = None if name is None else self._why_not(name)
+            if reason is None:
+                some = None if len(mine) == table.num_rows else mine
+                self._add_rows(table, some, theirs, replace(self._wanted.params, adapter=name))
+            else:
+                self._keep(self._wanted.failed(theirs, reason))
+
+    def _why_not(self, name: str) -> Optional[str]:
+        """Why rows cannot have this adapter, as their error; None: they can."""
+        if name not in self._without_adapter:
+            try:
+                self._engine._with_adapter(None, name)
+                return None
+            except (InvalidArgumentError, UnsupportedError, AdapterFormatError, FileError, OutOfMemoryError) as error:
+                if str(error) == "out of memory":  # rather than an adapter that is too large: not the row's fault
+                    raise
+                self._without_adapter[name] = f"ROW_ADAPTER: {error}"
+        return self._without_adapter[name]
+
+    def _add_rows(
+        self, table: Any, rows: Optional[list[int]], tags: Sequence[int], given_params: SamplingParams
+    ) -> None:
         task = self._wanted.task
         given = self._prompts.rows(table, rows, task.scores)
         if not task.scores:
-            params = task.params(self._engine, self._wanted.params) or self._wanted.params
+            params = task.params(self._engine, given_params) or given_params
             self._engine.add(given, params, tags=tags)  # type: ignore[arg-type]
             return
         if task.continuations_column is None:
@@ -410,7 +472,7 @@ class _Run:
         for part in columns_of(given):
             add_scored(
                 self._engine, part, lists[first : first + len(part)], array("Q", tags[first : first + len(part)]),
-                self._wanted.params,
+                given_params,
             )  # fmt: skip
             first += len(part)
 
@@ -420,7 +482,9 @@ class _Run:
         """Keeps results."""
         if not len(results):
             return
-        batch = self._wanted.batch(results, self._labels)
+        self._keep(self._wanted.batch(results, self._labels))
+
+    def _keep(self, batch: Any) -> None:
         tags = batch.column("tag").to_pylist()
         errors = batch.column(batch.schema.get_field_index(self._wanted.prefix + "error")).is_valid().to_pylist()
         places: dict[int, list[int]] = {}

@@ -210,7 +210,9 @@ def transform(
     )
     _check(rows, window_rows, window_bytes)
     if engine_options.get("adapters"):
-        engine_options["adapters"] = {name: _directory(path) for name, path in engine_options["adapters"].items()}
+        given = engine_options["adapters"]
+        one = isinstance(given, (str, os.PathLike))
+        engine_options["adapters"] = _directory(given) if one else {name: _directory(path) for name, path in given.items()}
     schema = dataset.schema()
     if schema is None:  # no rows
         return dataset

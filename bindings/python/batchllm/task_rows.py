@@ -62,7 +62,7 @@ class Task:
             column = label_params(*special)
         else:
             return None
-        return engine._adapters.of_all(column, params.adapter)
+        return engine._with_adapter(column, params.adapter)
 
     def columns(self, arrow: Any, list_of: Any) -> list[tuple[str, Any]]:
         """(name, type) of the result columns of rows that are not continued."""
@@ -93,7 +93,7 @@ def add_scored(
 ) -> None:
     """Adds rows with these continuations and tags."""
     handle = engine._enter()
-    special = engine._adapters.of_all(params_column(params, 1), params.adapter)
+    special = engine._with_adapter(params_column(params, 1), params.adapter)
     for part, places in parts_of(column):
         own = picked(tags, places)
         if isinstance(part, (Chats, Nulls, Table)):  # rows without a prompt

@@ -2,7 +2,9 @@
 
 import importlib.util
 import json
+import os
 import pathlib
+import shutil
 import tempfile
 import unittest
 
@@ -84,6 +86,75 @@ class Adapters(unittest.TestCase):
             self.engine.load_adapter("one", GOLDEN / "adapters" / NAMES[1])
             with self.assertRaisesRegex(batchllm.InvalidArgumentError, "content of the adapter"):
                 batchllm.run_files(self.engine, source, target, resume=True, **given)
+
+    @unittest.skipIf(importlib.util.find_spec("pyarrow") is None, "needs pyarrow")
+    def test_each_row_of_a_file_has_its_own_adapter(self):
+        import pyarrow
+        import pyarrow.parquet
+
+        prompt = [row["prompt"] for row in self.rows[:2]]
+        names = ["one", None, "", "three", "two"]
+        table = pyarrow.table({
+            "prompt": pyarrow.array([prompt[i % 2] for i in range(10)], pyarrow.list_(pyarrow.int32())),
+            "who": [names[i // 2] for i in range(10)],
+        })  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            source, target = f"{folder}/in.parquet", f"{folder}/out.parquet"
+            pyarrow.parquet.write_table(table, source)
+            given = {"params": SamplingParams(max_tokens=24, adapter="two"), "adapter_column": "who", "chunk_rows": 4}
+            report = batchllm.run_files(self.engine, source, target, **given)
+            self.assertEqual((report.rows, report.failed), (10, 2))
+            found = pyarrow.parquet.read_table(target).to_pylist()
+            texts = {}
+            for params in (None, "one", "two"):
+                made = self.engine.generate(prompt, SamplingParams(max_tokens=24, adapter=params))
+                texts[params] = [one.text for one in made]
+            for i, row in enumerate(found):
+                if names[i // 2] == "three":
+                    self.assertIn("ROW_ADAPTER: there is no adapter 'three'", row["error"])
+                    self.assertEqual((row["text"], row["finish_reason"], row["prompt_tokens"]), (None, "error", 0))
+                else:
+                    wanted = {"one": "one", None: "two", "": None, "two": "two"}[names[i // 2]]
+                    self.assertEqual((row["error"], row["text"]), (None, texts[wanted][i % 2]), i)
+            self.engine.load_adapter("one", GOLDEN / "adapters" / NAMES[1])
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "contents of the adapters"):
+                batchllm.run_files(self.engine, source, target, resume=True, **given)
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "adapter_column: .* has no column 'whom'"):
+                batchllm.run_files(self.engine, source, target, force=True, adapter_column="whom")
+            vectors, wanted = f"{folder}/vectors.parquet", self.engine.embed(prompt, adapter="two")
+            batchllm.run_files(self.engine, source, vectors, task="embed", adapter_column="who")
+            self.assertEqual(pyarrow.parquet.read_table(vectors)["embedding"][8].as_py(), wanted[0].tolist())
+
+    @unittest.skipIf(importlib.util.find_spec("pyarrow") is None, "needs pyarrow")
+    def test_a_directory_of_adapters_is_loaded_as_rows_name_them(self):
+        import pyarrow
+        import pyarrow.parquet
+
+        with tempfile.TemporaryDirectory() as folder:
+            for name, made in (("a", NAMES[0]), ("b", NAMES[1]), ("foreign", "phi3_fused"), ("unused", "phi3_fused")):
+                shutil.copytree(GOLDEN / "adapters" / made, f"{folder}/adapters/{name}")
+            os.mkdir(f"{folder}/adapters/empty")
+            source, target = f"{folder}/in.parquet", f"{folder}/out.parquet"
+            prompt = self.rows[0]["prompt"]
+            names = ["a", "b", "foreign", "../adapters/a", "empty", None]
+            prompts = pyarrow.array([prompt] * len(names), pyarrow.list_(pyarrow.int32()))
+            pyarrow.parquet.write_table(pyarrow.table({"prompt": prompts, "adapter": names}), source)
+            options = {"backend": "cpu", "compute_type": "f32", "kv_memory_bytes": 16 << 20}
+            given = {"adapters": f"{folder}/adapters", "engine_options": options, "adapter_column": "adapter",
+                     "params": SamplingParams(max_tokens=24), "stats": f"{folder}/stats.json"}  # fmt: skip
+            batchllm.run_files(GOLDEN / BASE, source, target, **given)
+            found = pyarrow.parquet.read_table(target).to_pylist()
+            for at, name in enumerate(NAMES):
+                result = self.engine.generate([prompt], SamplingParams(max_tokens=24, adapter=("one", "two")[at]))[0]
+                self.assertEqual(found[at]["text"], result.text)
+            self.assertEqual([row["error"] is None for row in found], [True, True, False, False, False, True])
+            self.assertRegex(found[2]["error"], "^ROW_ADAPTER: .*foreign")
+            self.assertRegex(found[3]["error"], "^ROW_ADAPTER: there is no adapter '../adapters/a'")
+            self.assertEqual(json.loads(pathlib.Path(given["stats"]).read_text())["adapters"]["used"], 2)
+            weights = pathlib.Path(folder, "adapters", "unused", "adapter_model.safetensors")
+            weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "contents of the adapters"):
+                batchllm.run_files(GOLDEN / BASE, source, target, resume=True, **given)
 
     def test_adapters_that_are_not_there(self):
         with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no adapter 'three'"):

@@ -20,6 +20,10 @@ constexpr int32_t kAdapterSlots = 4096;
 // Memory for adapters unless an option says how much: a share of what is available, and the most.
 constexpr int64_t kAdapterShare = 16;
 constexpr int64_t kAdapterBytes = int64_t{2} << 30;
+constexpr int32_t kPictureSlots = 1024;
+// Memory for the outputs of pictures: likewise.
+constexpr int64_t kPictureShare = 16;
+constexpr int64_t kPictureBytes = int64_t{2} << 30;
 
 struct Choice {
     DType element = DType::f32;
@@ -155,6 +159,15 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
 
     ASSIGN_OR_RETURN(backend->forward_, Forward::create(model, *kernels, backend->pool_.get(),
                                                         info.step_tokens, options.reproducible));
+    if (model.tower != nullptr) {
+        info.picture_slots = kPictureSlots;
+        const int64_t most =
+            available > 0 ? std::min(kPictureBytes, available / kPictureShare) : kPictureBytes;
+        info.picture_tokens = most / CpuTower::token_bytes(model);
+        backend->tower_ = std::make_unique<CpuTower>(model, *kernels, backend->pool_.get(),
+                                                     kPictureSlots, options.reproducible);
+        backend->forward_->set_tower(backend->tower_.get());
+    }
     ASSIGN_OR_RETURN(const int64_t bytes, kv_bytes(options));
     const MemoryNeeds needs{StatePool::slot_bytes(model, choice.states.type),
                             KvPages::token_bytes(model, choice.element), info.step_tokens};
@@ -210,6 +223,11 @@ Status CpuBackend::sample(std::span<const TokenMask> masks) {
 Status CpuBackend::collect(BatchOutput *output) {
     std::swap(*output, output_);
     return {};
+}
+
+Status CpuBackend::load_pictures(std::span<const PictureLoad> pictures) {
+    if (tower_ == nullptr) return Backend::load_pictures(pictures);
+    return tower_->load(pictures);
 }
 
 Result<int64_t> CpuBackend::adapter_bytes(const Adapter &adapter) const {

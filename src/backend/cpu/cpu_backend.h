@@ -25,6 +25,8 @@ class CpuBackend final : public Backend {
     pack_adapter(std::shared_ptr<const Adapter> adapter) const override;
     Status load_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> packed) override;
     void unload_adapter(int32_t slot) override { forward_->set_adapter(slot, nullptr); }
+    Status load_pictures(std::span<const PictureLoad> pictures) override;
+    void unload_picture(int32_t slot) override { tower_->unload(slot); }
 
     PartSeconds &seconds() { return forward_->seconds(); }
 
@@ -34,6 +36,7 @@ class CpuBackend final : public Backend {
     void embed();
 
     std::unique_ptr<ThreadPool> pool_;
+    std::unique_ptr<CpuTower> tower_; // null: the model has none
     std::unique_ptr<Forward> forward_;
     BackendInfo info_;
     double last_run_seconds_ = 0;

@@ -95,9 +95,9 @@ void Forward::choose_work() {
         const Attention *attention = model_.layers[i].attention();
         work_of_.push_back(work_.size());
         if (attention == nullptr) continue;
-        const CpuWorklistOptions options{attention->window, attention->gqa_ratio(),
-                                         attention->kv_heads, pool_->size(),
-                                         reproducible_ ? kStretchKeys : 0};
+        const CpuWorklistOptions options{
+            attention->window, attention->gqa_ratio(),           attention->kv_heads,
+            pool_->size(),     reproducible_ ? kStretchKeys : 0, model_.pictures_see_themselves};
         const auto found = std::find_if(work_.begin(), work_.end(), [&](const Work &work) {
             return i < last && work.options == options;
         });
@@ -475,11 +475,15 @@ Status Forward::run(const TokenBatch &batch, const std::vector<int32_t> &wanted)
                      batch.tokens.size(), static_cast<long long>(step_tokens_));
     }
     Laps laps;
+    RETURN_IF_ERROR(find_pictures(batch));
     prepare(batch, wanted);
     if (model_.layer_inputs) RETURN_IF_ERROR(make_layer_inputs(batch));
     laps.lap(&seconds_.prepare);
     for (size_t layer = 0; layer < model_.layers.size(); ++layer) {
+        const bool last = layer + 1 == model_.layers.size();
         RETURN_IF_ERROR(run_layer(batch, layer, wanted));
+        add_deepstack(layer, last ? wanted_rows_ : static_cast<int64_t>(batch.tokens.size()),
+                      last ? &wanted : nullptr);
     }
     Laps final_laps;
     norm(weights_.final_norm, residual_.floats(), wanted_rows_, input_.data());

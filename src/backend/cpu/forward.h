@@ -21,6 +21,7 @@
 #include "backend/cpu/latent_layers.h"
 #include "backend/cpu/linear.h"
 #include "backend/cpu/linear_attention.h"
+#include "backend/cpu/tower.h"
 #include "backend/cpu/weights.h"
 #include "backend/cpu/worklist.h"
 #include "base/thread_pool.h"
@@ -59,6 +60,8 @@ class Forward {
     void take_states(StatePool states) { states_ = std::move(states); }
     // For batches from now on. null: the slot is empty.
     void set_adapter(int32_t slot, std::shared_ptr<const CpuAdapter> adapter);
+    // Borrowed: whose pictures the batches from now on may have.
+    void set_tower(const CpuTower *tower) { tower_ = tower; }
     const KvPages &pages() const { return pages_; }
 
     // Computes the batch. wanted: the tokens whose hidden state is wanted, for logits or for
@@ -88,6 +91,11 @@ class Forward {
     Status allocate();
     void choose_work();
     void prepare(const TokenBatch &batch, const std::vector<int32_t> &wanted);
+    Status find_pictures(const TokenBatch &batch);
+    // Part `part` of what stands for the token; null: it is no part of a picture.
+    const float *picture_row(int64_t token, int64_t part) const;
+    // wanted: the tokens of the rows; null: all.
+    void add_deepstack(size_t layer, int64_t rows, const std::vector<int32_t> *wanted);
     void find_adapters(const TokenBatch &batch, const std::vector<int32_t> &wanted);
     void embed(const TokenBatch &batch, int64_t token);
     void add_embedding(const TokenBatch &batch, int64_t token, float *x) const;
@@ -159,6 +167,7 @@ class Forward {
     std::unique_ptr<LinearAttentionLayers> linear_attention_;
     std::unique_ptr<ConvolutionLayers> convolutions_;
     std::unique_ptr<LatentLayers> latents_;
+    const CpuTower *tower_ = nullptr;
     std::vector<std::shared_ptr<const CpuAdapter>> adapters_; // by slot
     std::vector<float> zeros_;                                // [largest head_dim]
     std::vector<int64_t> angles_begin_; // [ropes] where each rope's angles begin, within a token's
@@ -170,6 +179,11 @@ class Forward {
     std::vector<Work> work_;       // the last layer has its own entry
     std::vector<size_t> work_of_;  // [layers]
     int64_t wanted_rows_ = 0;
+    struct PicturePart {
+        int32_t slot; // -1: the token is no part of a picture
+        int32_t token;
+    };
+    std::vector<PicturePart> picture_of_;            // [tokens] or, without pictures, empty
     std::vector<const CpuAdapter *> adapter_of_;     // [tokens] or, without adapters, empty
     std::vector<const CpuAdapter *> wanted_adapter_; // [wanted] likewise
     Buffer cosine_, sine_;                           // [tokens, angles] float

@@ -19,20 +19,35 @@ void Forward::add_embedding(const TokenBatch &batch, int64_t token, float *x) co
     kernels_.add_rows(column.data(), low.b.data(), low.rows, model_.hidden, low.rank, x);
 }
 
-// A token's embedding, and its angles.
+namespace {
+
+int32_t on_axis(const RopePosition &position, uint8_t axis) {
+    return axis == 0 ? position.time : axis == 1 ? position.row : position.column;
+}
+
+} // namespace
+
+// A token's embedding, or what stands for it in a picture, and its angles.
 void Forward::embed(const TokenBatch &batch, int64_t token) {
     float *x = residual_.floats() + token * model_.hidden;
-    read_row(model_.embedding, batch.tokens[token], x);
-    if (!adapter_of_.empty() && adapter_of_[token] != nullptr) add_embedding(batch, token, x);
-    if (model_.embedding_scale != 1) {
-        for (int64_t i = 0; i < model_.hidden; ++i) x[i] *= model_.embedding_scale;
+    if (const float *picture = picture_row(token, 0)) {
+        std::copy_n(picture, model_.hidden, x);
+    } else {
+        read_row(model_.embedding, batch.tokens[token], x);
+        if (!adapter_of_.empty() && adapter_of_[token] != nullptr) add_embedding(batch, token, x);
+        if (model_.embedding_scale != 1) {
+            for (int64_t i = 0; i < model_.hidden; ++i) x[i] *= model_.embedding_scale;
+        }
     }
     float *cosine = cosine_.floats() + token * angles_;
     float *sine = sine_.floats() + token * angles_;
     for (const Rope &rope : model_.ropes) {
-        for (const float frequency : rope.frequencies) {
+        const bool axes = !rope.axes.empty() && !batch.rope_positions.empty();
+        for (size_t i = 0; i < rope.frequencies.size(); ++i) {
+            const int32_t position =
+                axes ? on_axis(batch.rope_positions[token], rope.axes[i]) : batch.positions[token];
             // In float, as the reference models compute it.
-            const float angle = static_cast<float>(batch.positions[token]) * frequency;
+            const float angle = static_cast<float>(position) * rope.frequencies[i];
             *cosine++ = std::cos(angle) * rope.scale;
             *sine++ = std::sin(angle) * rope.scale;
         }

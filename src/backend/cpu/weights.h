@@ -108,6 +108,12 @@ struct PackedWeights {
     PackedNorm input_norm;         // [LayerInputs::width]
 };
 
+Vector read_vector(const Tensor &tensor);
+// length: of the norm, if its weight is absent.
+PackedNorm pack_norm(const Norm &norm, int64_t length);
+Status pack_feed_forward(const FeedForward &from, Linear *linear, PackedFeedForward *to);
+// All but the parts of layer inputs.
+Status pack_layer(const Layer &from, int64_t hidden, Linear *linear, PackedLayer *to);
 Status pack_experts(const Experts &from, int64_t hidden, Linear *linear, PackedExperts *to);
 Result<PackedWeights> pack_weights(const Model &model, Linear *linear);
 

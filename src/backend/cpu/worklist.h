@@ -69,6 +69,8 @@ struct CpuWorklistOptions {
     int32_t kv_heads = 1;
     int32_t threads = 1;
     int32_t stretch = 0; // positions, a multiple of kGroupTokens; 0: not in order
+    // A token of a picture also sees the picture's later tokens, which are in its node and in the batch.
+    bool pictures = false;
 
     bool operator==(const CpuWorklistOptions &) const = default;
 };

@@ -87,7 +87,7 @@ DeviceCosts derived_from_h200(const ComputeDevice &device) {
 DeviceCosts processor() {
     DeviceCosts costs;
     costs.step_tokens = 512;
-    costs.products = {{512, 4.9e11}};
+    costs.products = {{16, 3.8e11}, {64, 4.6e11}, {512, 4.9e11}};
     costs.memory_bandwidth = 2.9e10;
     costs.attention_flops = 3.1e11;
     costs.attention_bandwidth = 3.7e10;

@@ -2,6 +2,7 @@
 // large jobs can be tested anywhere in seconds.
 //
 // Adapters take slots and memory, two bytes for each number, but no time, and they change nothing.
+// Pictures take slots, and time before the next batch: their tokens count like those of a batch.
 //
 // Tokens are pseudo-random and depend only on (random key, position); a row's output length depends
 // only on its random key. Nothing depends on sharing, on the pool or on other rows, with one
@@ -41,6 +42,8 @@ class SimBackend : public Backend {
     Result<std::shared_ptr<const PackedAdapter>>
     pack_adapter(std::shared_ptr<const Adapter> adapter) const override;
 
+    Status load_pictures(std::span<const PictureLoad> pictures) override;
+
     double common_prefix_cost() const { return options_.common_prefix_cost; }
     // Over all batches that went forward; zeros if no device is described.
     const StepSeconds &spent() const { return spent_; }
@@ -79,7 +82,8 @@ class SimBackend : public Backend {
     int32_t in_flight_ = 0;
     int64_t collected_ = 0;
     StepSeconds spent_;
-    double seconds_ = 0; // of the batch collected last
+    double picture_seconds_ = 0; // of pictures loaded since the last batch went forward
+    double seconds_ = 0;         // of the batch collected last
 };
 
 } // namespace batchllm

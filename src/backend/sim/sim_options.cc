@@ -174,6 +174,7 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
     if (model) {
         out.vocabulary = model->vocabulary;
         out.hidden = model->hidden;
+        out.pictures = model->tower != nullptr;
         if (!model->eos_tokens.empty()) out.eos_token = model->eos_tokens.front();
     }
     if (!device) {

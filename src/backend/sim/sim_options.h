@@ -48,6 +48,7 @@ struct SimOptions {
     int64_t pages = 0;
     int32_t vocabulary = 128256;
     int32_t hidden = 64;
+    bool pictures = false; // the model reads them
     int32_t eos_token = -1;
     int64_t min_length = 1;
     int64_t max_length = 0;

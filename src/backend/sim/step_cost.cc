@@ -8,6 +8,7 @@
 #include "backend/gpu/gated_product.h"
 #include "backend/gpu/step_buffers.h"
 #include "base/visit.h"
+#include "model/tower.h"
 #include "plan/plan.h"
 
 namespace batchllm {
@@ -87,6 +88,32 @@ StepCost::StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes)
     }
     head_ = static_cast<double>(model.head.rows()) * static_cast<double>(model.head.columns());
     vocabulary_ = static_cast<double>(model.head.rows());
+    if (model.tower != nullptr) add_tower(*model.tower);
+}
+
+void StepCost::add_tower(const Tower &tower) {
+    const auto add = [](std::vector<Product> *to, double elements) {
+        if (elements > 0) to->push_back({elements, false, 1});
+    };
+    add(&patch_products_, elements(tower.patch) / tower.frames);
+    for (const Layer &layer : tower.layers) {
+        const Attention &a = *layer.attention();
+        const FeedForward &feed = *layer.feed_forward();
+        add(&patch_products_, elements(a.q) + elements(a.k) + elements(a.v));
+        add(&patch_products_, elements(a.o));
+        add(&patch_products_, elements(feed.gate) + elements(feed.up));
+        add(&patch_products_, elements(feed.down));
+        (a.window > 0 ? window_layers_ : whole_layers_) += 1;
+    }
+    const auto add_merger = [&](const Merger &merger) {
+        add(&token_products_, elements(merger.projection));
+        add(&token_products_, elements(merger.feed_forward.up));
+        add(&token_products_, elements(merger.feed_forward.down));
+    };
+    add_merger(tower.merger);
+    for (const DeepstackMerger &deepstack : tower.deepstack) add_merger(deepstack.merger);
+    patch_flops_ = 4.0 * tower.hidden;
+    window_patches_ = static_cast<double>(tower.window) * tower.window;
 }
 
 void StepCost::add_product(double elements, bool packed) {
@@ -276,6 +303,21 @@ StepSeconds StepCost::seconds(const TokenBatch &batch) const {
     }
     all.step = costs_.step_us * 1e-6;
     return all;
+}
+
+double StepCost::picture_seconds(std::span<const PictureLoad> pictures) const {
+    double patches = 0, tokens = 0, pairs = 0;
+    for (const PictureLoad &load : pictures) {
+        const PictureGrid &grid = load.picture->grid;
+        const double own = static_cast<double>(grid.rows) * grid.columns;
+        patches += own;
+        tokens += grid.tokens;
+        pairs += own * (whole_layers_ * own + window_layers_ * std::min(own, window_patches_));
+    }
+    double seconds = patch_flops_ * pairs / costs_.attention_flops;
+    for (const Product &product : patch_products_) seconds += product_seconds(patches, product);
+    for (const Product &product : token_products_) seconds += product_seconds(tokens, product);
+    return seconds;
 }
 
 double StepCost::merge_seconds() const {

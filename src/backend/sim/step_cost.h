@@ -17,11 +17,13 @@
 //                 memory's bandwidth; and routing
 //     logits      the head's product and sampling
 //     step        a fixed time for each step
+//     pictures    the tower's products for all patches and tokens, and its attention's arithmetic; before the next step
 //
 // A node of the batch is read once for all queries below it, as the kernels do.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backend/backend.h"
@@ -43,6 +45,8 @@ class StepCost {
     StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes = 2);
 
     StepSeconds seconds(const TokenBatch &batch) const;
+    // Of a tower's run over these pictures.
+    double picture_seconds(std::span<const PictureLoad> pictures) const;
     // The host's time between two batches.
     double host_seconds(const TokenBatch &batch) const;
     // For a query whose keys are in one more node, over all layers; and for one token of a prompt,
@@ -73,6 +77,7 @@ class StepCost {
         int64_t kept = 0;                   // elements of a token's keys and values
         double count = 0;
     };
+    void add_tower(const Tower &tower);
     void add_layer(const Layer &layer, const PackedLayer &packed, double hidden);
     void add_product(double elements, bool packed = false);
     void add_experts(const Experts &experts, const PackedLayer &packed, double hidden);
@@ -92,6 +97,10 @@ class StepCost {
     double routed_ = 0;            // experts per token, over all layers
     double routings_ = 0;          // number of layers with experts
     double head_ = 0, vocabulary_ = 0;
+    // A tower's products of patches and of tokens, and its layers that see whole pictures or windows of so many patches.
+    std::vector<Product> patch_products_, token_products_;
+    double patch_flops_ = 0; // of a layer's attention, for a patch and one that it sees
+    double whole_layers_ = 0, window_layers_ = 0, window_patches_ = 0;
 };
 
 // PlanOptions::common_prefix_cost: what a common prefix costs each token below it, namely one more

@@ -49,7 +49,7 @@
     family("phi3", "Phi3ForCausalLM", describe_phi3)                                               \
     family("phimoe", "PhimoeForCausalLM", describe_phimoe)                                         \
     family("qwen2", "Qwen2ForCausalLM", describe_qwen2)                                            \
-    family("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", describe_qwen2_vl)                  \
+    family("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", describe_qwen2_5_vl)                \
     family("qwen2_moe", "Qwen2MoeForCausalLM", describe_qwen2_moe)                                 \
     family("qwen2_vl", "Qwen2VLForConditionalGeneration", describe_qwen2_vl)                       \
     family("qwen3", "Qwen3ForCausalLM", describe_qwen3)                                            \
