@@ -259,7 +259,7 @@ struct Mamba2 : LinearAttention {
     int32_t norm_parts = 1;
     bool norm_first = false;
     int32_t norm_ranks = 1; // of a part of a model: how many consecutive ranks share one of those
-    Tensor skip; // [value_heads], or absent: 0
+    Tensor skip;            // [value_heads], or absent: 0
 };
 
 // A gated short convolution (LFM2). A token's B, C and x come from its input; p = B * x, elementwise. For each
