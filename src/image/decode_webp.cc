@@ -101,7 +101,9 @@ Status decode_webp(FileBytes file, Pixels *pixels) {
     // libwebp 1.2.4 reads through a null pointer when it gets no memory for a lossless picture: four
     // bytes a pixel, and tables. So a shortage is to be noticed here.
     constexpr size_t tables = 1 << 20;
-    rgba.reset(new (std::nothrow) uint8_t[area * 8 + tables]);
+    auto *probe = new (std::nothrow) uint8_t[area * 8 + tables];
+    asm volatile("" : "+r"(probe)); // keeps the compiler from removing it
+    rgba.reset(probe);
     if (rgba != nullptr) rgba.reset(new (std::nothrow) uint8_t[alpha ? area * values : 1]);
     if (rgba == nullptr) {
         return error(BATCHLLM_ERROR_OUT_OF_MEMORY, "no memory to decode a WebP file");
