@@ -174,7 +174,8 @@ Scaling own_scaling(const MatrixSource &source) {
     bool any = false, rows = true, blocks = !source.placing.moves();
     for (const auto &[tensor, first] : source.parts) {
         if (!*tensor) continue;
-        if (tensor->dtype != DType::e4m3 || tensor->row_step != 1 || tensor->stored_transposed) {
+        if (tensor->dtype != DType::e4m3 || tensor->row_step != 1 || tensor->stored_transposed ||
+            tensor->factor != 1) {
             return Scaling::none;
         }
         any = true;

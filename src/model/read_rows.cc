@@ -1,6 +1,7 @@
 // Rows of a tensor -> elements of the type that a backend computes in; views of a tensor.
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "base/narrow_floats.h"
 #include "model/four_bits.h"
@@ -50,6 +51,27 @@ void gather(const Tensor &tensor, int64_t begin, int64_t count, const Put &put) 
     }
 }
 
+// Rows whose elements have a factor: rounded once, after it.
+void read_multiplied(const Tensor &tensor, int64_t begin, int64_t count, DType type, void *out) {
+    Tensor plain = tensor;
+    plain.factor = 1;
+    constexpr int64_t at_once = 64;
+    std::vector<float> some(static_cast<size_t>(std::min(count, at_once) * tensor.columns));
+    for (int64_t row = 0; row < count; row += at_once) {
+        const int64_t rows = std::min(at_once, count - row);
+        const int64_t first = row * tensor.columns, n = rows * tensor.columns;
+        read_rows(plain, begin + row, rows, DType::f32, some.data());
+        for (int64_t i = 0; i < n; ++i) {
+            const float x = some[static_cast<size_t>(i)] * tensor.factor;
+            if (type == DType::f32) {
+                static_cast<float *>(out)[first + i] = x;
+            } else {
+                static_cast<uint16_t *>(out)[first + i] = float_to_bfloat16(x);
+            }
+        }
+    }
+}
+
 } // namespace
 
 void read_rows(const Tensor &tensor, int64_t begin, int64_t count, DType type, void *out) {
@@ -57,7 +79,9 @@ void read_rows(const Tensor &tensor, int64_t begin, int64_t count, DType type, v
     const int64_t n = count * tensor.columns;
     float *floats = static_cast<float *>(out);
     uint16_t *halves = static_cast<uint16_t *>(out);
-    if (tensor.dtype == DType::u4) {
+    if (tensor.factor != 1) {
+        read_multiplied(tensor, begin, count, type, out);
+    } else if (tensor.dtype == DType::u4) {
         read_four_bits(tensor, begin, count, type, out);
     } else if (tensor.dtype != DType::e4m3 && !tensor.as_stored()) {
         const int64_t columns = tensor.columns;

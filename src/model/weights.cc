@@ -72,7 +72,7 @@ class Taker {
             return refuse_type(located);
         }
         const std::vector<int64_t> shape = stored_shape(*tensor);
-        if (flat_shape(*tensor, stored.shape) != shape) {
+        if (flat_shape(*tensor, stored.shape) != shape && !is_vector_of(*tensor, stored.shape)) {
             return error(code, "%s: tensor %s has shape %s: config.json makes it %s%s",
                          path_of(located), printable(stored.name).c_str(),
                          shape_text(stored.shape).c_str(), shape_text(shape).c_str(),
@@ -168,6 +168,14 @@ class Taker {
         }
         if (tensor.stored_stack > 0) shape.insert(shape.begin(), tensor.stored_stack);
         return shape;
+    }
+
+    // Whether such a shape is a vector's, with further dimensions of 1.
+    static bool is_vector_of(const Tensor &tensor, const std::vector<int64_t> &shape) {
+        const auto ones = std::count(shape.begin(), shape.end(), 1);
+        return tensor.columns == 1 && tensor.stored_rows == 0 && tensor.rows > 1 &&
+               ones + 1 == static_cast<int64_t>(shape.size()) &&
+               std::find(shape.begin(), shape.end(), tensor.rows) != shape.end();
     }
 
     // What is compared with that.

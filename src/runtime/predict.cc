@@ -16,6 +16,7 @@ namespace {
 EngineOptions options_on_sim(const EngineOptions &options, const Plan &plan) {
     EngineOptions own = options;
     own.backend = "sim";
+    own.drafts = Drafts::off; // whether texts repeat is not known
     // Those that sim knows too.
     std::erase_if(own.backend_options.extra, [](const auto &o) {
         return o.first != "kv_type" && o.first != tensor_parallel_key;

@@ -236,7 +236,8 @@ void greedy_tokens_are_the_references_on_a_pool_that_holds_a_row_only_by_its_win
         int64_t full_groups, window_groups, window;
     };
     constexpr int64_t page_tokens = 16;
-    for (const Case &c : {Case{"mistral_window", 0, 1, 27}, Case{"qwen2_window", 1, 2, 40}}) {
+    for (const Case &c : {Case{"mistral_window", 0, 1, 27}, Case{"qwen2_window", 1, 2, 40},
+                          Case{"llama4_text", 1, 3, 32}}) {
         int64_t models = 0;
         for (const Golden &golden : all_golden()) {
             if (golden.directory.find(c.model) == std::string::npos) continue;

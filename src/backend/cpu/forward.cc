@@ -96,9 +96,13 @@ void Forward::choose_work() {
         const Attention *attention = model_.layers[i].attention();
         work_of_.push_back(work_.size());
         if (attention == nullptr) continue;
-        const CpuWorklistOptions options{
-            attention->window, attention->gqa_ratio(),           attention->kv_heads,
-            pool_->size(),     reproducible_ ? kStretchKeys : 0, model_.pictures_see_themselves};
+        const CpuWorklistOptions options{attention->window,
+                                         attention->chunked,
+                                         attention->gqa_ratio(),
+                                         attention->kv_heads,
+                                         pool_->size(),
+                                         reproducible_ ? kStretchKeys : 0,
+                                         model_.pictures_see_themselves};
         const auto found = std::find_if(work_.begin(), work_.end(), [&](const Work &work) {
             return i < last && work.options == options;
         });
@@ -186,7 +190,7 @@ void Forward::norm(const PackedNorm &norm, const float *x, int64_t rows, std::by
 float Forward::query_scale(const Attention &attention, int32_t position) const {
     const auto scale = static_cast<float>(1.4426950408889634 * attention.scale);
     if (attention.long_scale == 0) return scale;
-    const int32_t periods = position / attention.long_period;
+    const int32_t periods = (position + attention.long_shift) / attention.long_period;
     return scale * (1 + attention.long_scale * std::log(1 + static_cast<float>(periods)));
 }
 
@@ -426,6 +430,7 @@ Status Forward::mix(const TokenBatch &batch, size_t index, const std::vector<int
                                     : attend(batch, index, a, wanted, rows);
                 },
                 [&](const DeltaNet &net) { return linearly(net); },
+                [&](const ChannelDeltaNet &net) { return linearly(net); },
                 [&](const Mamba2 &mamba) { return linearly(mamba); },
                 [&](const ShortConvolution &c) { return convolve(index, c, tokens, wanted); }},
         model_.layers[index].mixer);
@@ -456,8 +461,10 @@ Status Forward::run_layer(const TokenBatch &batch, size_t index,
     const std::vector<int32_t> *of = last ? &wanted : nullptr;
     Laps laps;
     if (layer.mixes()) {
-        norm(weights.before_attention, residual_.floats(), tokens, input_.data());
-        laps.lap(&seconds_.norm);
+        if (!layer.beside) {
+            norm(weights.before_attention, residual_.floats(), tokens, input_.data());
+            laps.lap(&seconds_.norm);
+        }
         RETURN_IF_ERROR(mix(batch, index, of, rows));
     }
     if (rows == 0) return {};

@@ -111,7 +111,7 @@ class Forward {
                   const std::vector<int32_t> *wanted, int64_t rows);
     Status attend_latents(const TokenBatch &batch, size_t layer, const Attention &attention,
                           int64_t rows);
-    template <typename Net> // DeltaNet or Mamba2
+    template <typename Net> // a LinearAttention
     Status attend_linearly(size_t layer, const Net &net, int64_t tokens,
                            const std::vector<int32_t> *wanted, int64_t rows);
     Status convolve(size_t layer, const ShortConvolution &convolution, int64_t tokens,
