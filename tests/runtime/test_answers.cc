@@ -148,6 +148,7 @@ void scores_come_in_any_number_of_batches(void **) {
             record.tasks.push_back(Task::score);
             record.targets.push_back(1);
             record.tokens.push_back(1);
+            record.proposed.push_back(-1);
             SampleOutput sampled{};
             sampled.finite = true;
             output.samples.push_back(sampled);
