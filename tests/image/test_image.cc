@@ -282,6 +282,18 @@ void put_u32(std::string *data, size_t at, uint32_t value) {
     for (size_t i = 0; i < 4; ++i) (*data)[at + i] = static_cast<char>(value >> (24 - 8 * i));
 }
 
+// With the sum that goes over it put right.
+void put_png_size(std::string *png, uint32_t width, uint32_t height) {
+    put_u32(png, 16, width);
+    put_u32(png, 20, height);
+    uint32_t sum = 0xffffffff;
+    for (size_t at = 12; at < 29; ++at) {
+        sum ^= static_cast<uint8_t>((*png)[at]);
+        for (int bit = 0; bit < 8; ++bit) sum = sum >> 1 ^ (sum & 1 ? 0xedb88320 : 0);
+    }
+    put_u32(png, 29, ~sum);
+}
+
 void bombs_and_lying_headers_are_refused(void **) {
     // A JPEG's SOF0 says 65,500 x 65,500.
     std::string jpeg = picture("jpeg_420.jpg");
@@ -298,11 +310,19 @@ void bombs_and_lying_headers_are_refused(void **) {
     jpeg[frame + 6] = 0;
     assert_false(refusal(jpeg).empty());
 
-    // A PNG that has the pixels of 77 x 50 and says more; libpng also checks the header's sum.
+    // A PNG that has the pixels of 77 x 50 and says more.
     std::string png = picture("png_rgb.png");
-    put_u32(&png, 16, 1 << 30);
-    put_u32(&png, 20, 1 << 30);
-    assert_false(refusal(png).empty());
+    put_png_size(&png, 77, 50);
+    assert_string_equal(refusal(png).c_str(), "");
+    put_png_size(&png, 77, 51);
+    assert_true(picture_size(bytes_of(png)).ok());
+    assert_non_null(strstr(refusal(png).c_str(), "not a valid PNG file"));
+    put_png_size(&png, 1 << 20, 1 << 20);
+    assert_string_equal(refusal(png).c_str(),
+                        "1048576 x 1048576 pixels are more than the limit of 178956970");
+    put_png_size(&png, 1 << 30, 1);
+    assert_string_equal(refusal(png).c_str(),
+                        "a side of 1073741824 pixels is more than the limit of 1048576");
 
     const std::string good = picture("png_rgb.png");
     PictureLimits limits;
