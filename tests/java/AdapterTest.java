@@ -52,7 +52,8 @@ final class AdapterTest {
     }
 
     public static void rows_are_planned_with_their_adapters() {
-        int[] prompt = {5, 6, 7, 8, 9, 10};
+        int[] prompt = new int[64];
+        Arrays.fill(prompt, 5);
         TokenColumn rows = TokenColumn.of(Collections.nCopies(4, prompt));
         Adapter one = adapter("llama_qv_r4");
         List<Adapter> adapters = Arrays.asList(one, one, adapter("llama_one_layer"), null);

@@ -157,7 +157,7 @@ class Adapters(unittest.TestCase):
                 batchllm.run_files(GOLDEN / BASE, source, target, resume=True, **given)
 
     def test_plans_know_adapters(self):
-        rows = [[5, 6, 7, 8, 9, 10, i] for i in range(4)]
+        rows = [[*range(5, 70), i] for i in range(4)]
         one, two = (GOLDEN / "adapters" / name for name in NAMES)
         plan = batchllm.Plan.build(rows, adapters=[one, one, two, None], self_contained=True)
         self.assertEqual((plan.stats().groups, plan.stats().grouped_rows), (1, 2))
