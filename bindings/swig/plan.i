@@ -30,13 +30,37 @@ struct batchllm_plan {};
 %newobject batchllm_plan_load_from;
 %newobject batchllm_engine_take_plan;
 %inline %{
-/* decode_lengths: empty, or one per row. options and previous may be NULL. */
+/* The salts of the rows' adapters, to be freed; NULL for no column, or if memory is out. */
+static uint64_t *batchllm_salts_of(const batchllm_params_column *adapters, int64_t rows, batchllm_status *FAILURE) {
+    if (!adapters) return NULL;
+    if (adapters->count != rows) {
+        *FAILURE = batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT, "%lld adapters for %lld rows",
+                                       (long long)adapters->count, (long long)rows);
+        return NULL;
+    }
+    uint64_t *salts = calloc((size_t)rows + 1, sizeof *salts);
+    if (!salts) *FAILURE = batchllm_layer_fail(BATCHLLM_ERROR_OUT_OF_MEMORY, "out of memory");
+    for (int64_t i = 0; salts && *FAILURE == BATCHLLM_OK && i < rows; ++i) {
+        batchllm_adapter_info info = {0};
+        info.struct_size = sizeof info;
+        if (adapters->items[i].adapter) *FAILURE = batchllm_adapter_get_info(adapters->items[i].adapter, &info);
+        salts[i] = info.salt;
+    }
+    return salts;
+}
+
+/* decode_lengths: empty, or one per row. adapters: NULL, or parameters of which only the adapters count.
+ * options and previous may be NULL. */
 static batchllm_plan *batchllm_plan_create_from(batchllm_view_i32 tokens, batchllm_view_i64 offsets,
                                                 batchllm_view_i32 decode_lengths,
+                                                const batchllm_params_column *adapters,
                                                 const batchllm_plan_options *options,
                                                 const batchllm_plan *previous,
                                                 batchllm_status *FAILURE) {
     batchllm_plan *plan = NULL;
+    batchllm_plan_options own;
+    batchllm_plan_options_init(&own, sizeof own);
+    if (options) own = *options;
     const int64_t n = batchllm_rows_of("tokens", offsets, tokens.count);
     if (n < 0) {
         *FAILURE = BATCHLLM_ERROR_INVALID_ARGUMENT;
@@ -45,8 +69,12 @@ static batchllm_plan *batchllm_plan_create_from(batchllm_view_i32 tokens, batchl
                                        "%lld decode_lengths for %lld rows",
                                        (long long)decode_lengths.count, (long long)n);
     } else {
-        *FAILURE = batchllm_plan_create(n, tokens.data, offsets.data, decode_lengths.data, options,
-                                        previous, &plan);
+        *FAILURE = BATCHLLM_OK;
+        uint64_t *salts = batchllm_salts_of(adapters, n, FAILURE);
+        own.salts = salts;
+        if (*FAILURE == BATCHLLM_OK)
+            *FAILURE = batchllm_plan_create(n, tokens.data, offsets.data, decode_lengths.data, &own, previous, &plan);
+        free(salts);
     }
     return plan;
 }
@@ -66,11 +94,12 @@ static const char *batchllm_plan_advice_text(const batchllm_plan *plan, batchllm
     return advice.text;
 }
 
-/* tokens and offsets: the plan's rows; both None for a plan that contains them. device: "" means
- * NULL. */
+/* tokens and offsets: the plan's rows; both None for a plan that contains them. adapters: as the plan was
+ * made with. device: "" means NULL. */
 static batchllm_status batchllm_plan_predict_rows(const batchllm_plan *plan, batchllm_view_i32 tokens,
                                                   batchllm_view_i64 offsets,
                                                   int32_t max_tokens, int32_t samples,
+                                                  const batchllm_params_column *adapters,
                                                   const batchllm_engine_options *engine_options,
                                                   const char *device, int64_t expected_tokens,
                                                   batchllm_prediction *out) {
@@ -89,7 +118,18 @@ static batchllm_status batchllm_plan_predict_rows(const batchllm_plan *plan, bat
     batchllm_params_init(&params, sizeof params);
     params.max_tokens = max_tokens;
     params.samples = samples;
-    return batchllm_plan_predict(plan, tokens.data, offsets.data, &params, 1, engine_options, &options, out);
+    if (!adapters || adapters->count == 0)
+        return batchllm_plan_predict(plan, tokens.data, offsets.data, &params, 1, engine_options, &options, out);
+    batchllm_params *each = malloc((size_t)adapters->count * sizeof *each);
+    if (!each) return batchllm_layer_fail(BATCHLLM_ERROR_OUT_OF_MEMORY, "out of memory");
+    for (int64_t i = 0; i < adapters->count; ++i) {
+        each[i] = params;
+        each[i].adapter = adapters->items[i].adapter;
+    }
+    const batchllm_status done =
+        batchllm_plan_predict(plan, tokens.data, offsets.data, each, adapters->count, engine_options, &options, out);
+    free(each);
+    return done;
 }
 
 static batchllm_plan *batchllm_engine_take_plan(const batchllm_engine *engine,

@@ -28,11 +28,14 @@ extern "C" {
 int32_t batchllm_adapter_load(batchllm_engine *engine, const char *name, const char *path,
                               batchllm_adapter **out) {
     return guard_out(out, [&]() -> Status {
-        RETURN_IF_ERROR(need("engine", engine));
         RETURN_IF_ERROR(need("name", name));
         RETURN_IF_ERROR(need("path", path));
         auto handle = std::make_unique<batchllm_adapter>();
-        ASSIGN_OR_RETURN(handle->source, engine->engine->load_adapter(name, path));
+        if (engine != nullptr) {
+            ASSIGN_OR_RETURN(handle->source, engine->engine->load_adapter(name, path));
+        } else {
+            ASSIGN_OR_RETURN(handle->source, identify_adapter(name, path));
+        }
         *out = handle.release();
         return {};
     });
@@ -58,9 +61,9 @@ int32_t batchllm_adapter_identify(const char *path, batchllm_adapter_info *info)
     return guard([&]() -> Status {
         RETURN_IF_ERROR(need("path", path));
         RETURN_IF_ERROR(need("info", info));
-        ASSIGN_OR_RETURN(const AdapterFiles files, read_adapter_files(path));
+        ASSIGN_OR_RETURN(const auto source, identify_adapter(path, path));
         batchllm_adapter_info full{};
-        set_identity(files.hash, static_cast<int64_t>(files.bytes()), &full);
+        set_identity(source->hash, source->file_bytes, &full);
         return api::copy_out("info", &full, sizeof full, info);
     });
 }

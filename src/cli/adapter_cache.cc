@@ -79,15 +79,11 @@ Result<SharedAdapter> AdapterCache::load(const std::string &name, const std::str
     auto adapter = std::make_shared<NamedAdapter>();
     batchllm_adapter_info info = {};
     info.struct_size = sizeof info;
-    if (engine_ == nullptr) {
-        RETURN_IF_ERROR(call_status(batchllm_adapter_identify(path.c_str(), &info)));
-    } else {
-        batchllm_adapter *loaded = nullptr;
-        RETURN_IF_ERROR(
-            call_status(batchllm_adapter_load(engine_, name.c_str(), path.c_str(), &loaded)));
-        adapter->handle.reset(loaded, [](batchllm_adapter *a) { batchllm_adapter_destroy(a); });
-        RETURN_IF_ERROR(call_status(batchllm_adapter_get_info(loaded, &info)));
-    }
+    batchllm_adapter *loaded = nullptr;
+    RETURN_IF_ERROR(
+        call_status(batchllm_adapter_load(engine_, name.c_str(), path.c_str(), &loaded)));
+    adapter->handle.reset(loaded, [](batchllm_adapter *a) { batchllm_adapter_destroy(a); });
+    RETURN_IF_ERROR(call_status(batchllm_adapter_get_info(loaded, &info)));
     adapter->salt = info.salt;
     return SharedAdapter(std::move(adapter));
 }

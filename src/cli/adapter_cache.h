@@ -20,7 +20,7 @@ struct AdapterOptions {
 };
 
 struct NamedAdapter {
-    std::shared_ptr<const batchllm_adapter> handle; // null: not loaded, as there is no engine
+    std::shared_ptr<const batchllm_adapter> handle; // of the engine, or of none
     uint64_t salt = 0;
 };
 using SharedAdapter = std::shared_ptr<const NamedAdapter>;

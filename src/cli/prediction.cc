@@ -62,7 +62,6 @@ Result<batchllm_prediction> predict_window(const Window &window, const InputOpti
         const bool generated = static_cast<int64_t>(i) < window.generated;
         params.push_back(view_params(generated ? *window.params[i] : scored, &pointers[i]));
         params.back().constraint = nullptr;
-        params.back().adapter = nullptr;
     }
     batchllm_prediction predicted = {};
     predicted.struct_size = sizeof predicted;

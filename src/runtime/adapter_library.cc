@@ -28,6 +28,17 @@ std::shared_ptr<const Adapter> counted(std::shared_ptr<const Adapter> adapter, i
 
 } // namespace
 
+Result<std::shared_ptr<const AdapterSource>> identify_adapter(const std::string &name,
+                                                              const std::string &path) {
+    ASSIGN_OR_RETURN(const AdapterFiles files, read_adapter_files(path));
+    auto source = std::make_shared<AdapterSource>();
+    source->name = name;
+    source->path = path;
+    source->hash = files.hash;
+    source->file_bytes = static_cast<int64_t>(files.bytes());
+    return std::shared_ptr<const AdapterSource>(std::move(source));
+}
+
 void AdapterLibrary::open(const Model *model, std::vector<const Backend *> backends) {
     model_ = model;
     backends_ = std::move(backends);

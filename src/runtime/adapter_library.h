@@ -20,8 +20,9 @@ namespace batchllm {
 class AdapterLibrary;
 
 struct AdapterSource {
-    std::shared_ptr<const AdapterLibrary> library; // its engine's: no later one has its address
-    std::string name;                              // how it is called: UTF-8
+    // Its engine's: no later one has its address. Null: of no engine.
+    std::shared_ptr<const AdapterLibrary> library;
+    std::string name; // how it is called: UTF-8
     std::string path;
     AdapterHash hash = {};
     int64_t file_bytes = 0;
@@ -33,6 +34,10 @@ struct AdapterSource {
     uint64_t salt() const { return salt_of(hash); }
     static uint64_t salt_of(const AdapterHash &hash) { return hash[0] == 0 ? 1 : hash[0]; }
 };
+
+// An adapter that no row of an engine can have: what can be known of it without a model.
+Result<std::shared_ptr<const AdapterSource>> identify_adapter(const std::string &name,
+                                                              const std::string &path);
 
 class AdapterLibrary : public std::enable_shared_from_this<AdapterLibrary> {
   public:

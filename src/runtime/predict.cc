@@ -1,6 +1,8 @@
 #include "runtime/predict.h"
 
 #include <algorithm>
+#include <memory>
+#include <unordered_map>
 #include <utility>
 
 #include "backend/sim/sim_backend.h"
@@ -64,10 +66,19 @@ Status add_rows(Engine *engine, const Column<int32_t> &rows, const ParamsColumn 
     const int64_t count = params.same_as_before(1) ? std::min<int64_t>(rows.n, 1) : rows.n;
     std::vector<batchllm_params> known;
     known.reserve(static_cast<size_t>(count));
+    std::unordered_map<const AdapterSource *, std::unique_ptr<batchllm_adapter>> adapters;
     for (int64_t i = 0; i < count; ++i) {
         ASSIGN_OR_RETURN(batchllm_params own, params.at(i));
-        own.constraint = nullptr; // they belong to another engine
-        own.adapter = nullptr;
+        own.constraint = nullptr;     // they belong to another engine
+        if (own.adapter != nullptr) { // so do these
+            const AdapterSource &source = *own.adapter->source;
+            std::unique_ptr<batchllm_adapter> &here = adapters[&source];
+            if (here == nullptr) {
+                here = std::make_unique<batchllm_adapter>();
+                ASSIGN_OR_RETURN(here->source, engine->load_adapter(source.name, source.path));
+            }
+            own.adapter = here.get();
+        }
         // Stop strings need a tokenizer and do not change the predicted length.
         own.stop_string_count = 0;
         own.bad_word_count = 0;

@@ -119,6 +119,16 @@ class Adapters(ProgramTest):
         stats = json.loads(self.path("stats.json").read_text())
         self.assertEqual((stats["groups"], stats["rows_planned_before"]), (2, 8))
 
+    def test_a_prediction_knows_adapters(self):
+        rows = [{"id": i, "adapter": [*NAMES, ""][i % 4], "tokens": [*range(5, 60), i]} for i in range(8)]
+        predicted = {}
+        for adapters in (["--adapters", ADAPTERS], []):
+            given = rows if adapters else [{**row, "adapter": ""} for row in rows]
+            self.run_ok("plan", "--model", GOLDEN / BASE, "--input", self.write(given), "--output", self.path("p.plan"), *adapters,
+                               "--device", "h100", "--max-tokens", "8", "--stats", self.path("plan.json"))
+            predicted[bool(adapters)] = json.loads(self.path("plan.json").read_text())["predicted"]
+        self.assertGreater(predicted[True]["seconds"], predicted[False]["seconds"])
+
     def test_a_job_is_not_resumed_with_another_adapter(self):
         source = self.write([{"id": 0, "adapter": "a", **prompt(0)}])
         for given in (["--adapter", f"a={self.path('adapters') / 'a'}"], ["--adapters", self.path("adapters")]):

@@ -66,6 +66,25 @@ def tokenizers():
             "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "post_processor": post_processor, "decoder": decoder, "model": model}
 
 
+def adapters():
+    """(adapter_config.json, shapes of the tensors) of adapters for the target's two models, in turn."""
+    layer = "base_model.model.model.layers.0."
+
+    def pair(module, rows, columns):
+        return {module + ".lora_A.weight": [2, columns], module + ".lora_B.weight": [rows, 2]}
+
+    yield {"target_modules": ["q_proj", "down_proj"]}, {**pair(layer + "self_attn.q_proj", 8, 8), **pair(layer + "mlp.down_proj", 8, 12)}
+    yield {"target_modules": ["down_proj"]}, pair(layer + "mlp.experts.1.down_proj", 8, 6)
+    yield {"target_modules": "all-linear", "use_rslora": True}, pair(layer + "mlp.gate_proj", 12, 8)
+    yield {"target_modules": ["embed_tokens"]}, {"base_model.model.model.embed_tokens.lora_embedding_A": [2, 10],
+                                                 "base_model.model.model.embed_tokens.lora_embedding_B": [8, 2]}
+    yield {"target_modules": ["lm_head"]}, {**pair("base_model.model.lm_head", 10, 8), "base_model.model.lm_head.base_layer.weight": [10, 8]}
+    yield {"target_modules": [], "target_parameters": ["mlp.experts.down_proj"]}, {
+        layer + "mlp.experts.lora_A.weight": [6, 6], layer + "mlp.experts.lora_B.weight": [8, 6]}
+    yield {"target_modules": ".*o_proj", "rank_pattern": {"o_proj": 2}, "alpha_pattern": {"^.*o_proj": 3}, "layers_to_transform": [0],
+           "exclude_modules": ["v_proj"]}, pair(layer + "self_attn.o_proj", 8, 8)
+
+
 def rows():
     yield {"id": 1, "prompt": "text", "max_tokens": 5, "temperature": 0.5, "top_p": 0.9, "top_k": 5, "seed": 7, "stop": ["a"]}
     yield {"id": "x", "tokens": [1, 2, 3], "score": [[1], [2, 3]]}
@@ -141,6 +160,16 @@ def seeds():
     header = json.dumps({"__metadata__": {"format": "pt"}, "a": {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 8]},
                          "b": {"dtype": "F32", "shape": [1], "data_offsets": [8, 12]}}).encode()
     yield "safetensors", "two", struct.pack("<Q", len(header)) + header + bytes(12)
+    for i, (config, shapes) in enumerate(adapters()):
+        header, at = {}, 0
+        for name, shape in shapes.items():
+            end = at + 4 * shape[0] * shape[1]
+            header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, end]}
+            at = end
+        head = json.dumps(header).encode()
+        given = {"peft_type": "LORA", "bias": "none", "r": 2, "lora_alpha": 4, **config}
+        yield "adapter", f"{i}", b"%d" % (i % 2) + json.dumps(given).encode() + b"\0" + struct.pack("<Q", len(head)) + head + \
+            struct.pack("<f", 0.25) * (at // 4)
     body = b"batchllm tuning 1\nstamp\n64 128 256 0 1 0 3\n1 2 3 1 1 1 0\n"
     number = 0xcbf29ce484222325
     for byte in body:

@@ -6,9 +6,12 @@ import org.batchllm.Adapter;
 import org.batchllm.BatchLlmException;
 import org.batchllm.Engine;
 import org.batchllm.EngineOptions;
+import org.batchllm.Plan;
+import org.batchllm.PlanOptions;
 import org.batchllm.Results;
 import org.batchllm.Rows;
 import org.batchllm.SamplingParams;
+import org.batchllm.TokenColumn;
 
 /** Rows with adapters. That they are computed as they should be, the library's own tests show. */
 final class AdapterTest {
@@ -46,6 +49,23 @@ final class AdapterTest {
             }
             Check.equal(1L, engine.stats().rowsDeduplicated());
         }
+    }
+
+    public static void rows_are_planned_with_their_adapters() {
+        int[] prompt = new int[64];
+        Arrays.fill(prompt, 5);
+        TokenColumn rows = TokenColumn.of(Collections.nCopies(4, prompt));
+        Adapter one = adapter("llama_qv_r4");
+        List<Adapter> adapters = Arrays.asList(one, one, adapter("llama_one_layer"), null);
+        try (Plan plan = Plan.create(rows, PlanOptions.builder().build(), null, null, adapters)) {
+            Check.equal(1L, plan.stats().groups());
+            Check.equal(2L, plan.stats().groupedRows());
+        }
+        try (Plan plan = Plan.create(rows)) {
+            Check.equal(4L, plan.stats().groupedRows());
+        }
+        Check.throwing(BatchLlmException.InvalidArgument.class, "1 adapters for 4 rows",
+                () -> Plan.create(rows, PlanOptions.builder().build(), null, null, List.of(one)));
     }
 
     public static void a_bad_adapter_is_found_before_rows_are_added() {

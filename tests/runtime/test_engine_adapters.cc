@@ -613,6 +613,29 @@ std::vector<std::string> different_adapters(const TemporaryDirectory &into, int 
     return paths;
 }
 
+// Many adapters, room for three: each is loaded once, and no more than the room is ever taken.
+void many_adapters_need_the_room_of_a_few(void **) {
+    const TemporaryDirectory directory;
+    const std::vector<std::string> paths = different_adapters(directory, 200);
+    batchllm_engine_options options = float32_options();
+    const EngineHandle any = make_engine("golden/llama_bias_f32", options);
+    options.adapter_memory_bytes = 3 * info_of(load(any, paths.front())).memory_bytes;
+    const EngineHandle engine = make_engine("golden/llama_bias_f32", options);
+    std::vector<AdapterHandle> adapters;
+    for (const std::string &path : paths) adapters.push_back(load(engine, path));
+    for (size_t i = 0; i < 3 * adapters.size(); ++i) {
+        add_row(engine.get(), {5, 6, static_cast<int32_t>(i % 100)},
+                adapters[i % adapters.size()].get(), 4, i);
+    }
+    const ResultsHandle results = run(engine.get());
+    assert_int_equal(results->count, 600);
+    for (int64_t i = 0; i < 600; ++i) assert_int_equal(results->statuses[i], BATCHLLM_OK);
+    const batchllm_stats stats = stats_of(engine);
+    assert_int_equal(stats.adapters, 200);
+    assert_int_equal(stats.adapter_loads, 200);
+    assert_true(stats.adapter_bytes_peak <= options.adapter_memory_bytes);
+}
+
 // Each adapter is loaded by one device, and the devices have as much to do as without adapters.
 void rows_of_an_adapter_stay_on_one_device(void **) {
     const TemporaryDirectory directory;
@@ -689,6 +712,7 @@ int main(int count, char **values) {
         cmocka_unit_test(an_adapter_without_room_is_refused),
         cmocka_unit_test(the_simulation_schedules_adapters),
         cmocka_unit_test(rows_of_an_adapter_stay_on_one_device),
+        cmocka_unit_test(many_adapters_need_the_room_of_a_few),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

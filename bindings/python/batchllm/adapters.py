@@ -6,11 +6,11 @@ import hashlib
 import os
 import pathlib
 from operator import attrgetter
-from typing import Mapping, Optional, Union
+from typing import Mapping, Optional, Sequence, Union
 
 from . import native
 from .errors import InvalidArgumentError
-from .params import Params, rows_of
+from .params import Params, SamplingParams, rows_of
 
 Directory = Union[str, "os.PathLike[str]"]
 """A directory as PEFT writes it, with adapter_config.json and adapter_model.safetensors."""
@@ -36,7 +36,7 @@ class Adapters:
         for name, path in (given or {}).items():
             self.load(engine, name, path)
 
-    def load(self, engine: native.batchllm_engine, name: str, path: Directory) -> None:
+    def load(self, engine: Optional[native.batchllm_engine], name: str, path: Directory) -> None:
         self._loaded[name] = native.batchllm_adapter_open(engine, name, os.fspath(path))
 
     def remove(self, name: str) -> None:
@@ -57,7 +57,7 @@ class Adapters:
         loaded = {name: self.identity(engine, name) for name in self._loaded if name not in self._listed}
         return loaded | {name: _samples(path) for name, path in self._listed.items()}
 
-    def get(self, engine: native.batchllm_engine, name: str) -> native.batchllm_adapter:
+    def get(self, engine: Optional[native.batchllm_engine], name: str) -> native.batchllm_adapter:
         if name not in self._loaded and name in self._listed:
             self.load(engine, name, self._listed[name])
         if name not in self._loaded:
@@ -71,7 +71,7 @@ class Adapters:
             native.BATCHLLM_ERROR_INVALID_ARGUMENT,
         )
 
-    def set(self, engine: native.batchllm_engine, column: Optional[native.batchllm_params_column], params: Params) -> None:
+    def set(self, engine: Optional[native.batchllm_engine], column: Optional[native.batchllm_params_column], params: Params) -> None:
         """Puts the adapters of params (one for all rows, or one for each) into their column."""
         if params is None or column is None:
             return
@@ -90,6 +90,19 @@ class Adapters:
         column.adapters = [self.get(engine, name)]
         native.batchllm_params_set_adapter(column, None, column.adapters[0])
         return column
+
+
+def adapters_column(paths: Sequence[Optional[Directory]]) -> native.batchllm_params_column:
+    """Parameters of rows with these adapters, for plans: they are of no engine."""
+    names = [None if path is None else os.fspath(path) for path in paths]
+    known = Adapters()
+    for name in dict.fromkeys(names):
+        if name is not None:
+            known.load(None, name, name)
+    params = {name: SamplingParams(adapter=name) for name in names}
+    column = native.batchllm_params_column_create(len(names))
+    known.set(None, column, [params[name] for name in names])
+    return column
 
 
 def _samples(path: str) -> str:

@@ -341,6 +341,7 @@ def batchllm_plan_create_from(
     tokens: Buffer,
     offsets: Buffer,
     decode_lengths: Buffer,
+    adapters: Optional[batchllm_params_column],
     options: Optional[batchllm_plan_options],
     previous: Optional[batchllm_plan],
 ) -> batchllm_plan: ...
@@ -354,6 +355,7 @@ def batchllm_plan_predict_rows(
     offsets: Optional[Buffer],
     max_tokens: int,
     samples: int,
+    adapters: Optional[batchllm_params_column],
     engine_options: batchllm_engine_options,
     device: str,
     expected_tokens: int,
@@ -411,7 +413,7 @@ def batchllm_add_picture_columns(
 
 class batchllm_adapter(_Handle): ...
 
-def batchllm_adapter_open(engine: batchllm_engine, name: str, path: Path) -> batchllm_adapter: ...
+def batchllm_adapter_open(engine: Optional[batchllm_engine], name: str, path: Path) -> batchllm_adapter: ...
 def batchllm_adapter_identity(adapter: batchllm_adapter) -> str: ...
 def batchllm_params_set_adapter(
     column: batchllm_params_column, rows: Optional[Buffer], adapter: batchllm_adapter

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Iterator, Literal, Optional, Sequence, Union
 
 from . import native
+from .adapters import Directory, adapters_column
 from .columns import Rows, token_column
 from .errors import ClosedError, refuse_pickle
 from .predictions import Prediction, prediction_of
@@ -106,8 +107,11 @@ class Groups(Sequence[Group]):
 class Plan:
     """What rows share, found once and reused. Immutable: any number of threads may use it."""
 
-    def __init__(self, handle: native.batchllm_plan) -> None:
+    def __init__(
+        self, handle: native.batchllm_plan, adapters: Optional[native.batchllm_params_column] = None
+    ) -> None:
         self._native: Optional[native.batchllm_plan] = handle
+        self._adapters = adapters
 
     @classmethod
     def build(
@@ -122,6 +126,7 @@ class Plan:
         previous: Optional[Plan] = None,
         tokenizer_fingerprint: int = 0,
         common_prefix_cost: float = 0.0,
+        adapters: Optional[Sequence[Optional[Directory]]] = None,
     ) -> Plan:
         """Plans rows of token ids.
 
@@ -133,6 +138,7 @@ class Plan:
         tokenizer_fingerprint: `Tokenizer.fingerprint`: an engine with another tokenizer rejects the plan; 0: unknown.
         common_prefix_cost: with levels "auto", `Engine.info().common_prefix_cost`: what a head costs each token below it, in computed
             tokens; 0: not known, so no common prefixes are shared.
+        adapters: the directory of each row's adapter; None: it has none. Rows whose adapters differ in content share nothing.
         """
         column = token_column(rows)
         options = native.batchllm_plan_options()
@@ -143,10 +149,12 @@ class Plan:
         options.tokenizer_fingerprint = tokenizer_fingerprint
         options.common_prefix_cost = common_prefix_cost
         lengths = None if decode_lengths is None else array("i", decode_lengths)
+        own = None if adapters is None else adapters_column(adapters)
         return cls(
             native.batchllm_plan_create_from(
-                column.tokens, column.offsets, lengths, options, previous._handle() if previous else None
-            )
+                column.tokens, column.offsets, lengths, own, options, previous._handle() if previous else None
+            ),
+            own,
         )
 
     @classmethod
@@ -197,6 +205,8 @@ class Plan:
         max_tokens, samples: of each row. Where a model ends a row is not known in advance: each row is assumed to run
             to max_tokens, or to expected_tokens if the model may end it.
         backend, devices, backend_options, kv_memory_bytes, step_tokens, max_requests: as in `Engine`.
+
+        Rows have the adapters that the plan was built with; one that was loaded or taken from an engine knows none.
         """
         options = native.batchllm_engine_options()
         options.model_dir = os.fspath(model)
@@ -214,6 +224,7 @@ class Plan:
             None if column is None else column.offsets,
             max_tokens,
             samples,
+            self._adapters,
             options,
             device,
             expected_tokens,

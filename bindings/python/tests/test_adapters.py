@@ -156,6 +156,23 @@ class Adapters(unittest.TestCase):
             with self.assertRaisesRegex(batchllm.InvalidArgumentError, "contents of the adapters"):
                 batchllm.run_files(GOLDEN / BASE, source, target, resume=True, **given)
 
+    def test_plans_know_adapters(self):
+        rows = [[*range(5, 70), i] for i in range(4)]
+        one, two = (GOLDEN / "adapters" / name for name in NAMES)
+        plan = batchllm.Plan.build(rows, adapters=[one, one, two, None], self_contained=True)
+        self.assertEqual((plan.stats().groups, plan.stats().grouped_rows), (1, 2))
+        self.assertEqual(batchllm.Plan.build(rows).stats().grouped_rows, 4)
+        params = [SamplingParams(max_tokens=2, adapter=name) for name in ("one", "one", "two", None)]
+        self.engine.generate(rows, params, plan=plan)
+        self.assertEqual(self.engine.get_plan().stats().reused_rows, 4)
+        alone = batchllm.Plan.build(rows, self_contained=True)
+        seconds = [made.predict(GOLDEN / BASE, device="h100", max_tokens=4).seconds for made in (alone, plan)]
+        self.assertGreater(seconds[1], seconds[0])
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "1 adapters for 4 rows"):
+            batchllm.Plan.build(rows, adapters=[one])
+        with self.assertRaises(batchllm.MissingFileError):
+            batchllm.Plan.build(rows, adapters=[GOLDEN / "none", None, None, None])
+
     def test_adapters_that_are_not_there(self):
         with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no adapter 'three'"):
             self.engine.generate([[5, 6]], SamplingParams(adapter="three"))

@@ -47,6 +47,10 @@ void add_hidden(const TokenBatch &batch, const OutputRow &row, int32_t size,
     }
 }
 
+struct SimAdapter : PackedAdapter {
+    AdapterCost cost;
+};
+
 bool is_allowed(int32_t token, const std::vector<int32_t> &forbidden, TokenMask mask) {
     if (mask != nullptr && (mask[token / 32] >> (token % 32) & 1) == 0) return false;
     return std::find(forbidden.begin(), forbidden.end(), token) == forbidden.end();
@@ -181,7 +185,7 @@ int64_t SimBackend::kv_bytes(const TokenBatch &batch) const {
 double SimBackend::device_seconds(const TokenBatch &batch) {
     if (batch.tokens.empty()) return 0;
     if (options_.costs) {
-        const StepSeconds seconds = options_.costs->seconds(batch);
+        const StepSeconds seconds = options_.costs->seconds(batch, adapters_);
         spent_ += seconds;
         return seconds.total();
     }
@@ -203,8 +207,17 @@ Result<int64_t> SimBackend::adapter_bytes(const Adapter &adapter) const {
 }
 
 Result<std::shared_ptr<const PackedAdapter>>
-SimBackend::pack_adapter(std::shared_ptr<const Adapter>) const {
-    return std::make_shared<const PackedAdapter>();
+SimBackend::pack_adapter(std::shared_ptr<const Adapter> adapter) const {
+    auto packed = std::make_shared<SimAdapter>();
+    if (options_.costs) packed->cost = options_.costs->cost_of(*adapter);
+    return std::shared_ptr<const PackedAdapter>(std::move(packed));
+}
+
+Status SimBackend::load_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> packed) {
+    if (!options_.costs) return {};
+    adapters_.resize(static_cast<size_t>(info_.adapter_slots));
+    adapters_[static_cast<size_t>(slot)] = static_cast<const SimAdapter &>(*packed).cost;
+    return {};
 }
 
 Status SimBackend::load_pictures(std::span<const PictureLoad> pictures) {

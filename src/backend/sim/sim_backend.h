@@ -1,8 +1,9 @@
 // Token batches -> made-up tokens and a simulated time, without tensors, so that the scheduling of
 // large jobs can be tested anywhere in seconds.
 //
-// Adapters take slots and memory, two bytes for each number, but no time, and they change nothing.
-// Pictures take slots, and time before the next batch: their tokens count like those of a batch.
+// Adapters take slots and memory, two bytes for each number, and change nothing. They take time only
+// on a described device. Pictures take slots, and time before the next batch: their tokens count like
+// those of a batch.
 //
 // Tokens are pseudo-random and depend only on (random key, position); a row's output length depends
 // only on its random key. Nothing depends on sharing, on the pool or on other rows, with one
@@ -41,6 +42,7 @@ class SimBackend : public Backend {
     Result<int64_t> adapter_bytes(const Adapter &adapter) const override;
     Result<std::shared_ptr<const PackedAdapter>>
     pack_adapter(std::shared_ptr<const Adapter> adapter) const override;
+    Status load_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> packed) override;
 
     Status load_pictures(std::span<const PictureLoad> pictures) override;
 
@@ -81,6 +83,7 @@ class SimBackend : public Backend {
     size_t oldest_ = 0;
     int32_t in_flight_ = 0;
     int64_t collected_ = 0;
+    std::vector<AdapterCost> adapters_; // by slot, if a device is described
     StepSeconds spent_;
     double picture_seconds_ = 0; // of pictures loaded since the last batch went forward
     double seconds_ = 0;         // of the batch collected last

@@ -24,6 +24,10 @@ constexpr int32_t padded_queries = 64; // rows of a matrix tile: fewer cost the 
 // merge_ns is the time per head if this many heads share keys: the cost depends on the number of KV
 // common prefixes.
 constexpr double merge_heads = 4;
+// Of adapters on a GPU, measured on an H100 (docs/lab/adapters.md): of each changed matrix, and how
+// often its A and B are read, in effect.
+constexpr double adapter_matrix_us = 10;
+constexpr double adapter_rereads = 1.7;
 constexpr int32_t streamed_queries = 2; // up to this many queries read a node at memory bandwidth
 
 // The time per matrix element for this many rows. A product with few rows costs as much as reading
@@ -77,6 +81,7 @@ StepSeconds &StepSeconds::operator+=(const StepSeconds &other) {
     logits += other.logits;
     exchange += other.exchange;
     step += other.step;
+    adapters += other.adapters;
     return *this;
 }
 
@@ -144,6 +149,11 @@ void StepCost::add_experts(const Experts &experts, const PackedLayer &packed, do
         auto at = std::find_if(expert_products_.begin(), expert_products_.end(), same);
         if (at == expert_products_.end()) at = expert_products_.insert(at, product);
         at->count += 1;
+    }
+    for (const FeedForward &each : experts.each) {
+        for (const Weight *weight : {&each.gate, &each.up, &each.down}) {
+            chosen_[&weight->values] = chosen / count;
+        }
     }
     routed_ += chosen;
     routings_ += 1;
@@ -237,6 +247,40 @@ double StepCost::expert_seconds(double tokens, const ExpertProduct &of) const {
     return costs_.product_us * 1e-6 + share * used * of.elements * element_seconds(known, rows);
 }
 
+AdapterCost StepCost::cost_of(const Adapter &adapter) const {
+    AdapterCost cost;
+    const auto add = [&](const LowRank &low, double share) {
+        if (!low.a) return;
+        cost.matrices += 1;
+        cost.elements += share * double(low.rank()) * double(low.a.columns + low.b.rows);
+        cost.token_bytes += share * element * double(low.a.columns + 2 * low.b.rows);
+    };
+    for (const auto &[tensor, low] : adapter.changes) {
+        const auto expert = chosen_.find(tensor);
+        add(low, expert == chosen_.end() ? 1 : expert->second);
+    }
+    if (adapter.embedding.a) cost.elements += double(adapter.embedding.b.rows); // looked up
+    return cost;
+}
+
+double StepCost::adapter_seconds(const TokenBatch &batch,
+                                 std::span<const AdapterCost> adapters) const {
+    std::vector<double> tokens(adapters.size(), 0);
+    for (const ContextNode &node : batch.nodes) {
+        if (node.adapter >= 0) tokens[static_cast<size_t>(node.adapter)] += node.token_count;
+    }
+    double launches = 0, bytes = 0, multiplied = 0;
+    for (size_t slot = 0; slot < adapters.size(); ++slot) {
+        if (tokens[slot] == 0) continue;
+        const AdapterCost &of = adapters[slot];
+        launches = std::max(launches, of.matrices);
+        bytes += tokens[slot] * of.token_bytes + adapter_rereads * element * of.elements;
+        multiplied += tokens[slot] * of.elements;
+    }
+    if (!costs_.gpu) return multiplied * element_seconds(costs_.products, 1);
+    return launches * adapter_matrix_us * 1e-6 + bytes / costs_.memory_bandwidth;
+}
+
 // The time for one of the layers.
 double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayers &layers) const {
     const double window = layers.window > 0 ? layers.window : 1e18;
@@ -297,7 +341,8 @@ double StepCost::merge_seconds_of(const AttentionLayers &layers) const {
     return merge_heads * layers.kv_heads * costs_.merge_ns * 1e-9;
 }
 
-StepSeconds StepCost::seconds(const TokenBatch &batch) const {
+StepSeconds StepCost::seconds(const TokenBatch &batch,
+                              std::span<const AdapterCost> adapters) const {
     StepSeconds all;
     const auto tokens = static_cast<double>(batch.tokens.size());
     if (batch.tokens.empty()) return all;
@@ -321,6 +366,7 @@ StepSeconds StepCost::seconds(const TokenBatch &batch) const {
                      wanted / ranks_ * vocabulary_ * sampling_bytes / costs_.memory_bandwidth;
     }
     all.exchange = exchange_seconds(tokens, wanted);
+    if (!adapters.empty()) all.adapters = adapter_seconds(batch, adapters);
     all.step = costs_.step_us * 1e-6;
     return all;
 }

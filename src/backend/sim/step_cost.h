@@ -15,6 +15,8 @@
 //     elementwise norms, activations that are not part of a product, ropes, weighted sums of
 //     experts, all at the
 //                 memory's bandwidth; and routing
+//     adapters    what they add to products. On a GPU launches, what they read and write of each
+//                 token, and their weights once; on a CPU their weights for each token
 //     logits      the head's product and sampling
 //     exchange    between devices that compute parts of a model: two sums over all of them in a layer, none hidden
 //                 behind products, and the logits that each needs for its share of the rows
@@ -26,6 +28,7 @@
 
 #include <cstdint>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "backend/backend.h"
@@ -35,10 +38,20 @@
 namespace batchllm {
 
 struct StepSeconds {
-    double linear = 0, attention = 0, elementwise = 0, logits = 0, exchange = 0, step = 0;
+    double linear = 0, attention = 0, elementwise = 0, logits = 0, exchange = 0, step = 0,
+           adapters = 0;
 
-    double total() const { return linear + attention + elementwise + logits + exchange + step; }
+    double total() const {
+        return linear + attention + elementwise + logits + exchange + step + adapters;
+    }
     StepSeconds &operator+=(const StepSeconds &other);
+};
+
+// What a step with tokens of an adapter has to do.
+struct AdapterCost {
+    double matrices = 0;    // that it changes
+    double elements = 0;    // of A and B, that a token needs: of its experts' only
+    double token_bytes = 0; // of inputs and results
 };
 
 class StepCost {
@@ -46,9 +59,11 @@ class StepCost {
     // kv_bytes: per element of keys and values: 2, or 1 in fp8. model: may be a part of one.
     StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes = 2);
 
-    StepSeconds seconds(const TokenBatch &batch) const;
+    // adapters: of each slot that the batch names.
+    StepSeconds seconds(const TokenBatch &batch, std::span<const AdapterCost> adapters = {}) const;
     // Of a tower's run over these pictures.
     double picture_seconds(std::span<const PictureLoad> pictures) const;
+    AdapterCost cost_of(const Adapter &adapter) const;
     // The host's time between two batches.
     double host_seconds(const TokenBatch &batch) const;
     // For a query whose keys are in one more node, over all layers; and for one token of a prompt,
@@ -84,6 +99,7 @@ class StepCost {
     void add_product(double elements, bool packed = false);
     void add_experts(const Experts &experts, const PackedLayer &packed, double hidden);
     void add_attention(const AttentionLayers &one);
+    double adapter_seconds(const TokenBatch &batch, std::span<const AdapterCost> adapters) const;
     double product_seconds(double rows, const Product &product) const;
     double expert_seconds(double tokens, const ExpertProduct &product) const;
     double attention_seconds(const TokenBatch &batch, const AttentionLayers &layers) const;
@@ -108,6 +124,7 @@ class StepCost {
     std::vector<Product> patch_products_, token_products_;
     double patch_flops_ = 0; // of a layer's attention, for a patch and one that it sees
     double whole_layers_ = 0, window_layers_ = 0, window_patches_ = 0;
+    std::unordered_map<const Tensor *, double> chosen_; // an expert's matrix -> share of tokens
 };
 
 // PlanOptions::common_prefix_cost: what a common prefix costs each token below it, namely one more

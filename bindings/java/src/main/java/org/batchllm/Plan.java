@@ -2,7 +2,9 @@ package org.batchllm;
 
 import java.nio.ByteBuffer;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
 
 /**
  * Which rows share which prefix, and in which order they are computed. A plan is made without an engine or a
@@ -39,15 +41,40 @@ public final class Plan implements AutoCloseable {
      * @return a plan, which must be closed
      */
     public static Plan create(TokenColumn rows, PlanOptions options, int[] decodeLengths, Plan previous) {
+        return create(rows, options, decodeLengths, previous, null);
+    }
+
+    /**
+     * Plans rows that have adapters: rows whose adapters differ in content share nothing.
+     *
+     * @param rows token ids
+     * @param options of the plan
+     * @param decodeLengths as above, or null
+     * @param previous as above, or null
+     * @param adapters of each row, where null means none; null: no row has one
+     * @return a plan, which must be closed
+     */
+    public static Plan create(
+            TokenColumn rows, PlanOptions options, int[] decodeLengths, Plan previous, List<Adapter> adapters) {
         NativeLog.refuseCallsWhileLogging();
         Handle.Use use = previous == null ? () -> {} : previous.handle.use();
         batchllm_plan_options made = null;
+        Adapters known = new Adapters();
+        batchllm_params_column column = null;
         try {
             made = options.make();
+            if (adapters != null) {
+                column = Native.batchllm_params_column_create(adapters.size());
+                List<SamplingParams> params = new ArrayList<>(adapters.size());
+                for (Adapter adapter : adapters) params.add(SamplingParams.builder().adapter(adapter).build());
+                known.set(null, column, params);
+            }
             return new Plan(
                     Native.batchllm_plan_create_from(
-                            rows.tokens, rows.offsets, decodeLengths, made, previous == null ? null : previous.plan));
+                            rows.tokens, rows.offsets, decodeLengths, column, made, previous == null ? null : previous.plan));
         } finally {
+            if (column != null) column.delete();
+            known.clear();
             if (made != null) made.delete();
             use.close();
         }
@@ -157,6 +184,7 @@ public final class Plan implements AutoCloseable {
                         rows == null ? null : rows.offsets,
                         maxTokens,
                         samples,
+                        null,
                         options,
                         device,
                         expectedTokens,
