@@ -20,6 +20,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -39,7 +40,7 @@ class Quantization;
 // For a quantised tensor: the value of an element is the stored value times the scale of its block. Blocks begin at
 // the first row of the tensor in the file; those at the edges may be cut off.
 struct Scales {
-    const float *data = nullptr; // [ceil(stored rows / block_rows), per_row], in Model::scales
+    const float *data = nullptr; // [ceil(stored rows / block_rows), per_row], in ModelBytes
     int64_t block_rows = 0;      // 0: none
     int64_t block_columns = 0;
     int64_t per_row = 0; // ceil(columns / block_columns)
@@ -63,6 +64,9 @@ struct Tensor {
     int64_t stored_stack = 0;
     // The distance between these rows in the file: 2 if gate and up alternate.
     int64_t row_step = 1;
+    // Above 0: columns of the tensor in the file; these are [first_column, first_column + columns).
+    int64_t stored_columns = 0;
+    int64_t first_column = 0;
     // The tensor in the file is [.., columns, stored_rows].
     bool stored_transposed = false;
     // The tensor in the file is [rows, ..], and all its other dimensions are the columns.
@@ -75,9 +79,11 @@ struct Tensor {
     explicit operator bool() const { return rows > 0; } // whether the model has it
     // Its elements are in the file unchanged, row after row, so data can be copied.
     bool as_stored() const {
-        return dtype != DType::e4m3 && dtype != DType::u4 && row_step == 1 && !stored_transposed &&
-               factor == 1;
+        return dtype != DType::e4m3 && dtype != DType::u4 && row_step == 1 && stored_columns == 0 &&
+               !stored_transposed && factor == 1;
     }
+    // Columns in the file.
+    int64_t row_length() const { return stored_columns > 0 ? stored_columns : columns; }
     int64_t bytes() const {
         return rows * columns * dtype_bytes(dtype) / (dtype == DType::u4 ? 2 : 1);
     }
@@ -252,7 +258,8 @@ struct Mamba2 : LinearAttention {
     float most_step = std::numeric_limits<float>::infinity();
     int32_t norm_parts = 1;
     bool norm_first = false;
-    Tensor skip; // [value_heads], or absent: 0
+    int32_t norm_ranks = 1; // of a part of a model: how many consecutive ranks share one of those
+    Tensor skip;            // [value_heads], or absent: 0
 };
 
 // A gated short convolution (LFM2). A token's B, C and x come from its input; p = B * x, elementwise. For each
@@ -400,6 +407,12 @@ enum class LabelKind : uint8_t {
     value,   // unchanged: regression
 };
 
+// What the tensors of a model refer to, and those of its parts.
+struct ModelBytes {
+    std::unordered_map<std::string, std::vector<float>> scales; // of quantised tensors, by name
+    std::vector<MappedFile> files;
+};
+
 struct Model {
     std::string directory;
     DType dtype =
@@ -426,6 +439,11 @@ struct Model {
     std::vector<std::string> labels;
     LabelKind label_kind = LabelKind::one_of;
 
+    // Of a part of a model (model/parts.h): which it is, of how many. Its head has the logits of the tokens
+    // from head_begin on.
+    int32_t rank = 0, ranks = 1;
+    int32_t head_begin = 0;
+
     // What turns a picture into embeddings; null: the model reads text alone, or pictures in a way that is not known here:
     // then no_tower says what is not. picture_token: the id at whose places the embeddings stand.
     std::shared_ptr<Tower> tower;
@@ -444,8 +462,7 @@ struct Model {
     std::vector<std::string> passed_over;
 
     std::shared_ptr<const Quantization> quantization; // of the files; null: none
-    std::vector<std::vector<float>> scales;           // for all quantised tensors
-    std::vector<MappedFile> files;                    // stay mapped while the model lives
+    std::shared_ptr<const ModelBytes> bytes;          // null until loaded
 
     int64_t weight_bytes() const;
     int32_t kv_planes() const;               // per page: layers of the largest group
@@ -462,6 +479,10 @@ void for_each_tensor(Model *model, const std::function<void(Tensor *)> &visit);
 void read_rows(const Tensor &tensor, int64_t begin, int64_t count, DType type, void *out);
 // One row as floats.
 void read_row(const Tensor &tensor, int64_t row, float *out);
+
+// Some rows or columns of a tensor, in the same bytes. Columns of a type with four bits begin at a multiple of 8.
+Tensor rows_of(const Tensor &tensor, int64_t first, int64_t count);
+Tensor columns_of(const Tensor &tensor, int64_t first, int64_t count);
 
 // Sets kv_groups and the layers' places in them. A model with only one kind of layer has one group. Otherwise the
 // number of planes is chosen to minimise the memory of a long request, with at most 16 groups.

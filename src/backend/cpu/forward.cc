@@ -11,8 +11,9 @@
 namespace batchllm::cpu {
 Result<std::unique_ptr<Forward>> Forward::create(const Model &model, const Kernels &kernels,
                                                  ThreadPool *pool, int64_t step_tokens,
-                                                 bool reproducible) {
-    std::unique_ptr<Forward> forward(new Forward(model, kernels, pool, step_tokens, reproducible));
+                                                 bool reproducible, Rank rank) {
+    std::unique_ptr<Forward> forward(
+        new Forward(model, kernels, pool, step_tokens, reproducible, rank));
     ASSIGN_OR_RETURN(forward->linear_,
                      Linear::create(kernels.element, pool, reproducible, &kernels));
     ASSIGN_OR_RETURN(forward->weights_, pack_weights(model, forward->linear_.get()));
@@ -25,7 +26,7 @@ Status Forward::allocate() {
     const int64_t element = dtype_bytes(kernels_.element);
     const int64_t hidden = model_.hidden;
     int64_t qkv = 0, queries = 0, attended = 0, width = 0, head_dim = 0;
-    bool delta = false, expert_sums = false;
+    bool delta = bool(rank_), expert_sums = false;
     for (const Layer &layer : model_.layers) {
         const int64_t mixed = std::visit(
             Visitor{[](const NoMixer &) { return int64_t{0}; },
@@ -71,7 +72,7 @@ Status Forward::allocate() {
     experts_ = std::make_unique<ExpertLayers>(kernels_, linear_.get(), pool_);
     RETURN_IF_ERROR(experts_->allocate(model_, step_tokens_));
     linear_attention_ = std::make_unique<LinearAttentionLayers>(
-        kernels_, linear_.get(), pool_, states_, state_work_, reproducible_);
+        kernels_, linear_.get(), pool_, states_, state_work_, reproducible_, rank_);
     RETURN_IF_ERROR(linear_attention_->allocate(model_, step_tokens_));
     convolutions_ =
         std::make_unique<ConvolutionLayers>(kernels_, linear_.get(), pool_, states_, state_work_);
@@ -218,8 +219,10 @@ void Forward::write_token(const TokenBatch &batch, const Attention &attention,
     // Between queries.
     const int32_t stride = attention.gated && !attention.gate ? 2 * head_dim : head_dim;
     const bool turned = attention.norm_turned;
+    const bool shares = rank_ && attention.norm_whole;
     if (!turned) {
-        norm_heads(weights.q_norm, attention.norm_whole, head, attention.heads, head_dim, stride);
+        norm_heads(weights.q_norm, attention.norm_whole, head, attention.heads, head_dim, stride,
+                   shares ? shared_norms_[static_cast<size_t>(token)] : 0);
     }
     for (int64_t h = 0; h < attention.heads; ++h, head += stride) {
         turn(attention, token, head);
@@ -233,7 +236,7 @@ void Forward::write_token(const TokenBatch &batch, const Attention &attention,
     const auto [page, group, slot, unused] = place_of(batch, attention, token);
     if (!turned) {
         norm_heads(weights.k_norm, attention.norm_whole, head, attention.kv_heads, head_dim,
-                   head_dim);
+                   head_dim, shares ? shared_norms_[static_cast<size_t>(tokens + token)] : 0);
     }
     for (int32_t h = 0; h < attention.kv_heads; ++h, head += head_dim) {
         turn(attention, token, head);
@@ -313,13 +316,23 @@ void Forward::add_normed(const PackedNorm &after, float scale, int64_t rows, Buf
     });
 }
 
+// numbers: [rows, hidden], summed over all ranks.
+Status Forward::sum(int64_t rows, Buffer *numbers) {
+    Laps laps;
+    RETURN_IF_ERROR(rank_.sum({numbers->floats(), static_cast<size_t>(rows * model_.hidden)}));
+    laps.lap(&seconds_.exchange);
+    return {};
+}
+
 // residual += scale * after(x W^T + bias). If the result is only added, the product's tasks add it.
+// rank: of a sum over ranks; none: each rank computes it all.
 Status Forward::add_product(const PackedMatrix &matrix, const std::byte *x, int64_t rows,
-                            const Vector &bias, const PackedNorm &after, float scale) {
-    if (!after && scale == 1) {
+                            const Vector &bias, const PackedNorm &after, float scale, Rank rank) {
+    if (!after && scale == 1 && !rank) {
         return product(matrix, x, rows, bias, kernels_.add_bias, residual_.floats());
     }
     RETURN_IF_ERROR(product(matrix, x, rows, bias, kernels_.copy_bias, delta_.floats()));
+    if (rank) RETURN_IF_ERROR(sum(rows, &delta_));
     add_normed(after, scale, rows, &delta_, &residual_);
     return {};
 }
@@ -337,6 +350,9 @@ Status Forward::attend(const TokenBatch &batch, size_t layer, const Attention &a
         }
     }));
     laps.lap(&seconds_.qkv);
+    if (rank_ && attention.norm_whole) {
+        RETURN_IF_ERROR(share_norms(attention, weights, tokens));
+    }
     write_heads(batch, attention, weights);
     laps.lap(&seconds_.rope);
     // In the last layer the results are only for the wanted tokens.
@@ -384,7 +400,7 @@ Status Forward::attend_linearly(size_t layer, const Net &net, int64_t tokens,
     const auto &weights = std::get<PackedLinearAttention>(weights_.layers[layer].mixer);
     Laps laps;
     RETURN_IF_ERROR(linear_attention_->run(net, weights, layer, input_.data(), tokens));
-    linear_attention_->results(net, weights, wanted, rows, attended_.data());
+    RETURN_IF_ERROR(linear_attention_->results(net, weights, wanted, rows, attended_.data()));
     laps.lap(&seconds_.linear_attention);
     return {};
 }
@@ -457,7 +473,7 @@ Status Forward::run_layer(const TokenBatch &batch, size_t index,
     laps = Laps();
     if (layer.mixes()) {
         RETURN_IF_ERROR(add_product(weights.o, attended_.data(), rows, weights.o_bias,
-                                    weights.after_attention, layer.residual_scale));
+                                    weights.after_attention, layer.residual_scale, rank_));
         laps.lap(&seconds_.output);
     }
     if (layer.feeds()) {
@@ -519,7 +535,7 @@ Status Forward::logits(int64_t first, int64_t count, float *out) {
     RETURN_IF_ERROR(linear_->run(weights_.head, x, count, [&](const Linear::Tile &tile) {
         const auto width = static_cast<int32_t>(tile.width);
         for (int64_t r = 0; r < tile.rows; ++r) {
-            float *to = out + (tile.row + r) * model_.vocabulary + tile.column;
+            float *to = out + (tile.row + r) * model_.vocabulary + model_.head_begin + tile.column;
             kernels_.copy_bias(tile.data + r * tile.width, bias_at(weights_.head_bias, tile.column),
                                width, to);
             if (!plain) kernels_.cap(to, model_.logits_scale, model_.logits_softcap, width);

@@ -288,15 +288,16 @@ void LinearAttentionLayers::each_result(const LinearAttention &attention, Gates 
             float *result = mixed(attention, token) + 2 * attention.keys_size();
             const float *gate = gates.first + token * gates.stride;
             for (int64_t p = 0; p < parts; ++p) {
-                part(p, result + p * length, gate + p * length, out + (r * parts + p) * part_bytes);
+                const int64_t index = r * parts + p;
+                part(index, result + p * length, gate + p * length, out + index * part_bytes);
             }
         }
     });
 }
 
-void LinearAttentionLayers::results(const DeltaNet &net, const PackedLinearAttention &weights,
-                                    const std::vector<int32_t> *wanted, int64_t rows,
-                                    std::byte *out) const {
+Status LinearAttentionLayers::results(const DeltaNet &net, const PackedLinearAttention &weights,
+                                      const std::vector<int32_t> *wanted, int64_t rows,
+                                      std::byte *out) const {
     const auto multiply = kernels_.activate[static_cast<size_t>(Activation::silu)];
     const int32_t length = net.value_dim;
     each_result(net, gates_of(net), length, wanted, rows, out,
@@ -305,12 +306,13 @@ void LinearAttentionLayers::results(const DeltaNet &net, const PackedLinearAtten
                                            length);
                     multiply(gate, result, nullptr, nullptr, nullptr, length, to);
                 });
+    return {};
 }
 
-void LinearAttentionLayers::results(const ChannelDeltaNet &net,
-                                    const PackedLinearAttention &weights,
-                                    const std::vector<int32_t> *wanted, int64_t rows,
-                                    std::byte *out) const {
+Status LinearAttentionLayers::results(const ChannelDeltaNet &net,
+                                      const PackedLinearAttention &weights,
+                                      const std::vector<int32_t> *wanted, int64_t rows,
+                                      std::byte *out) const {
     const int32_t length = net.value_dim;
     each_result(net, {z_.floats(), net.values_size()}, length, wanted, rows, out,
                 [&](int64_t, float *result, const float *gate, std::byte *to) {
@@ -319,24 +321,42 @@ void LinearAttentionLayers::results(const ChannelDeltaNet &net,
                     kernels_.scale_sigmoid(gate, length, result);
                     kernels_.store_elements(result, 1, length, length, to);
                 });
+    return {};
 }
 
-void LinearAttentionLayers::results(const Mamba2 &net, const PackedLinearAttention &weights,
-                                    const std::vector<int32_t> *wanted, int64_t rows,
-                                    std::byte *out) const {
+Status LinearAttentionLayers::results(const Mamba2 &net, const PackedLinearAttention &weights,
+                                      const std::vector<int32_t> *wanted, int64_t rows,
+                                      std::byte *out) const {
     const auto length = static_cast<int32_t>(net.values_size() / net.norm_parts);
     const auto multiply = kernels_.activate[static_cast<size_t>(Activation::silu)];
     const PackedNorm &norm = weights.norm;
-    each_result(net, gates_of(net), length, wanted, rows, out,
-                [&](int64_t p, float *result, const float *gate, std::byte *to) {
-                    const float *weight = norm ? norm.weight.data() + p * length : nullptr;
-                    if (norm && !net.norm_first) {
+    std::vector<float> squares; // [rows, norm_parts] if ranks share norms
+    if (net.norm_ranks > 1) {
+        squares.resize(static_cast<size_t>(rows * net.norm_parts));
+        each_result(net, gates_of(net), length, wanted, rows, out,
+                    [&](int64_t i, float *result, const float *gate, std::byte *) {
                         kernels_.scale_silu(gate, length, result);
-                        return kernels_.rms_norm(result, weight, norm.epsilon, length, to);
+                        squares[static_cast<size_t>(i)] = mean_square(result, length);
+                    });
+        RETURN_IF_ERROR(share_squares(rank_, net.norm_ranks, squares));
+    }
+    each_result(net, gates_of(net), length, wanted, rows, out,
+                [&](int64_t i, float *result, const float *gate, std::byte *to) {
+                    const float *weight =
+                        norm ? norm.weight.data() + i % net.norm_parts * length : nullptr;
+                    if (norm && !net.norm_first) {
+                        float epsilon = norm.epsilon;
+                        if (squares.empty()) {
+                            kernels_.scale_silu(gate, length, result);
+                        } else {
+                            epsilon += squares[static_cast<size_t>(i)];
+                        }
+                        return kernels_.rms_norm(result, weight, epsilon, length, to);
                     }
                     if (norm) kernels_.rms_norm_head(result, weight, norm.epsilon, length);
                     multiply(gate, result, nullptr, nullptr, nullptr, length, to);
                 });
+    return {};
 }
 
 } // namespace batchllm::cpu

@@ -12,6 +12,7 @@
 #include "backend/cpu/buffer.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/linear.h"
+#include "backend/cpu/ranks.h"
 #include "backend/cpu/state_pool.h"
 #include "backend/cpu/state_work.h"
 #include "backend/cpu/weights.h"
@@ -24,9 +25,10 @@ namespace batchllm::cpu {
 class LinearAttentionLayers {
   public:
     LinearAttentionLayers(const Kernels &kernels, Linear *linear, ThreadPool *pool,
-                          const StatePool &states, const StateWork &work, bool reproducible = false)
+                          const StatePool &states, const StateWork &work, bool reproducible = false,
+                          Rank rank = {})
         : kernels_(kernels), linear_(linear), pool_(pool), states_(states), work_(work),
-          reproducible_(reproducible) {}
+          reproducible_(reproducible), rank_(rank) {}
 
     // Allocates room for this many tokens in any layer of the model; nothing if no layer has linear
     // attention.
@@ -39,12 +41,12 @@ class LinearAttentionLayers {
                const std::byte *x, int64_t tokens);
     // The heads' results, gated and normed, for the wanted tokens, or for the first `rows` tokens
     // if `wanted` is null. [rows, values_size] elements.
-    void results(const DeltaNet &net, const PackedLinearAttention &weights,
-                 const std::vector<int32_t> *wanted, int64_t rows, std::byte *out) const;
-    void results(const ChannelDeltaNet &net, const PackedLinearAttention &weights,
-                 const std::vector<int32_t> *wanted, int64_t rows, std::byte *out) const;
-    void results(const Mamba2 &net, const PackedLinearAttention &weights,
-                 const std::vector<int32_t> *wanted, int64_t rows, std::byte *out) const;
+    Status results(const DeltaNet &net, const PackedLinearAttention &weights,
+                   const std::vector<int32_t> *wanted, int64_t rows, std::byte *out) const;
+    Status results(const ChannelDeltaNet &net, const PackedLinearAttention &weights,
+                   const std::vector<int32_t> *wanted, int64_t rows, std::byte *out) const;
+    Status results(const Mamba2 &net, const PackedLinearAttention &weights,
+                   const std::vector<int32_t> *wanted, int64_t rows, std::byte *out) const;
 
   private:
     using Node = StateWork::Node;
@@ -66,7 +68,7 @@ class LinearAttentionLayers {
                                           size_t layer, const Piece &piece);
     void run_head(const LinearAttention &attention, const PackedLinearAttention &weights,
                   size_t layer, const Node &node, bool removes, int64_t head, int32_t thread);
-    // One part of a token's results after another, each of `length`: part(index, result, gate, out). gates: those of the
+    // One part of a token's results after another, each of `length`: part(index, result, gate, out), index over all tokens'. gates: those of the
     // first token, and how far apart tokens' are.
     struct Gates {
         const float *first;
@@ -92,6 +94,7 @@ class LinearAttentionLayers {
     const StatePool &states_;
     const StateWork &work_;
     bool reproducible_;
+    Rank rank_;
 
     // For the layer that is running.
     Buffer projected_; // [tokens, input_rows] float
