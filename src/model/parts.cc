@@ -181,7 +181,9 @@ class Divider {
     Status divide_mixer(Mamba2 *mamba) const {
         const int64_t all = mamba->values_size();
         ASSIGN_OR_RETURN(const Range heads, even(mamba->value_heads, "heads"));
-        if (mamba->norm_parts % ranks_ == 0) {
+        if (!mamba->norm) {
+            mamba->norm_parts = 1;
+        } else if (mamba->norm_parts % ranks_ == 0) {
             mamba->norm_parts /= ranks_;
         } else if (ranks_ % mamba->norm_parts == 0 && !mamba->norm_first) {
             mamba->norm_ranks = ranks_ / mamba->norm_parts;
