@@ -175,7 +175,7 @@ class Divider {
     Status divide_mixer(DeltaNet *net) const { return divide_linear_attention(net); }
 
     Status divide_mixer(ChannelDeltaNet *) const {
-        return refuse("delta nets that decay by channel");
+        return refuse("delta nets that decay by channel cannot be divided");
     }
 
     Status divide_mixer(Mamba2 *mamba) const {
