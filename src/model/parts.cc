@@ -175,13 +175,15 @@ class Divider {
     Status divide_mixer(DeltaNet *net) const { return divide_linear_attention(net); }
 
     Status divide_mixer(ChannelDeltaNet *) const {
-        return refuse("delta nets that decay by channel");
+        return refuse("delta nets that decay by channel cannot be divided");
     }
 
     Status divide_mixer(Mamba2 *mamba) const {
         const int64_t all = mamba->values_size();
         ASSIGN_OR_RETURN(const Range heads, even(mamba->value_heads, "heads"));
-        if (mamba->norm_parts % ranks_ == 0) {
+        if (!mamba->norm) {
+            mamba->norm_parts = 1;
+        } else if (mamba->norm_parts % ranks_ == 0) {
             mamba->norm_parts /= ranks_;
         } else if (ranks_ % mamba->norm_parts == 0 && !mamba->norm_first) {
             mamba->norm_ranks = ranks_ / mamba->norm_parts;

@@ -209,8 +209,8 @@ void greedy_tokens_are_the_references_on_two_ranks(void **) {
     options.backend_options = "tensor_parallel=2";
     int64_t refused = 0;
     compare_all(6, "two ranks", options, false, &refused);
-    // Three heads or three groups of them.
-    assert_in_range(refused, 1, 7);
+    // Three heads or three groups of them, a norm of all heads before a gate, delta nets that decay by channel.
+    assert_in_range(refused, 1, 10);
 }
 
 // More than there are heads of keys: each rank has a copy of one.
