@@ -118,6 +118,7 @@ extern "C" {
 #define BATCHLLM_ERROR_ROW_CONSTRAINT 68   /* the row's constraint failed; the text says why */
 #define BATCHLLM_ERROR_ROW_NULL 69         /* a cell that the row's prompt needs is null */
 #define BATCHLLM_ERROR_ROW_ADAPTER 70      /* its adapter cannot be read again, or has changed */
+#define BATCHLLM_ERROR_ROW_PICTURE 71      /* a picture cannot be read, or the row cannot have it */
 
 /* (major << 16) | (minor << 8) | patch of the library that runs. Any thread. */
 BATCHLLM_API uint32_t batchllm_version(void);
@@ -151,6 +152,9 @@ BATCHLLM_API const char *batchllm_last_error(void);
 /* message: UTF-8, one line without a line feed, valid during the call. The library may call it from
  * any of its threads. It must not call back into the library. */
 typedef void (*batchllm_log_function)(void *user, int32_t level, const char *message);
+
+/* The pictures of rows: see batchllm_pictures_create. */
+typedef struct batchllm_pictures batchllm_pictures;
 
 typedef struct batchllm_engine_options {
     uint32_t struct_size;
@@ -226,6 +230,10 @@ typedef struct batchllm_engine_options {
      * wait. 0: 1/16 of the memory that is free after loading on a CPU, at most 2 GiB; on a GPU at
      * most 2 GiB, taken when the first adapter is loaded. */
     int64_t adapter_memory_bytes;
+
+    /* Where rows find pictures, made for the same model; the engine keeps what it needs of it. NULL
+     * (default): rows bring their pictures, and name no files. */
+    const batchllm_pictures *pictures;
 } batchllm_engine_options;
 
 /* Fills in the defaults. struct_size: sizeof(batchllm_engine_options) as the caller compiled it. */
@@ -503,7 +511,9 @@ BATCHLLM_API int32_t batchllm_add_text(batchllm_engine *engine, int64_t n, const
 
 /* The same from conversations: items of JSON, through the model's own chat template (docs/chat.md).
  * An item is a list of messages, [{"role": "user", "content": "Hello"}, ...], or an object with
- *   "messages"                that list; "content" is a text, or a list of {"type": "text", "text"}
+ *   "messages"                that list; "content" is a text, or a list of parts:
+ *                             {"type": "text", "text": ...}; for pictures, see
+ *                             batchllm_picture_column
  *   "tools", "documents"      lists of objects, for templates that use them
  *   "add_generation_prompt"   whether the text ends where the assistant begins; default true
  *   "continue_final_message"  true: the model continues the last message; default false
@@ -551,6 +561,78 @@ BATCHLLM_API int32_t batchllm_add_score_tokens(batchllm_engine *engine, int64_t 
                                                const int64_t *continuation_offsets,
                                                const int64_t *continuation_rows,
                                                const uint64_t *tags, const batchllm_params *params);
+
+/* ---- Pictures --------------------------------------------------------------------------------
+ *
+ * Rows of a model that reads pictures may have them, for any task. A picture is a file (JPEG, PNG,
+ * WebP) in memory or at a path, and takes a number of the row's tokens that depends on its size.
+ * Equal files are one picture: the engine prepares it once, and rows whose prompts begin alike,
+ * pictures included, share that beginning. So put the picture before the question.
+ *
+ *     const int64_t rows[] = {0, 1, 2};               two rows with a picture each
+ *     const int64_t offsets[] = {0, size, 2 * size};  whose bytes are one after another
+ *     batchllm_picture_column pictures = {sizeof pictures};
+ *     pictures.rows = rows;
+ *     pictures.bytes = bytes;
+ *     pictures.offsets = offsets;
+ *     batchllm_add_pictures(engine, 2, text, text_offsets, &pictures, NULL, NULL, 0);
+ *
+ * The network is never asked. The bytes of a file in memory are kept as long as a row needs them; a
+ * file at a path is read again when its rows are about to start, so it must stay as it is until they
+ * have finished. A picture that is damaged, missing, too large or changed gives its rows ROW_PICTURE,
+ * as does one for a model or backend without pictures; the text says which.
+ */
+
+/* What an item of batchllm_picture_column is. */
+#define BATCHLLM_PICTURE_BYTES 0 /* a file's bytes; default */
+#define BATCHLLM_PICTURE_NAME 1  /* UTF-8: a path, a "file://" URL, or a "data:" URL */
+
+/* The pictures of n rows. Borrowed for the call; bytes are copied.
+ * Text has the model's own placeholder ("<|image_pad|>" or the like) once for each of the row's
+ * pictures, in their order; another number is ROW_PICTURE. In a conversation, each part
+ * {"type": "image"} stands for the row's next picture, and the model's template writes the
+ * placeholder. A part may also bring its own: {"type": "image", "image": NAME},
+ * {"type": "image_url", "image_url": {"url": NAME}} and what transformers and OpenAI write else. */
+typedef struct batchllm_picture_column {
+    uint32_t struct_size;
+    int32_t chat;           /* nonzero: the rows' texts are conversations, as for batchllm_add_chat;
+                               default 0: texts */
+    const int64_t *rows;    /* [n + 1] offsets: which pictures are row i's. NULL: rows have none but
+                               those that conversations bring */
+    const uint8_t *bytes;   /* the items */
+    const int64_t *offsets; /* [rows[n] + 1] bytes */
+    const uint8_t *kinds;   /* [rows[n]] BATCHLLM_PICTURE_; NULL: all are BYTES */
+} batchllm_picture_column;
+
+typedef struct batchllm_pictures_options {
+    uint32_t struct_size;
+    int32_t reserved;      /* 0, else INVALID_ARGUMENT */
+    const char *model_dir; /* Hugging Face directory; required */
+    /* [folder_count] rows may name files in these and below them; without any, no files. A relative
+     * path is looked for in each. Links are followed, and must not lead out of them. */
+    const char *const *folders;
+    int64_t folder_count;
+} batchllm_pictures_options;
+
+BATCHLLM_API void batchllm_pictures_options_init(batchllm_pictures_options *options,
+                                                 size_t struct_size);
+
+/* Makes what knows the pictures of rows: for one engine or several, of the same model
+ * (batchllm_engine_options.pictures), or for plans without an engine. Any thread may use it, while
+ * others do. Errors: IO if a folder is not there; those of a tokenizer. A model without pictures is
+ * no error: rows that have some are told so. */
+BATCHLLM_API int32_t batchllm_pictures_create(const batchllm_pictures_options *options,
+                                              batchllm_pictures **out);
+/* Before or after engines and columns that have to do with it are gone. */
+BATCHLLM_API void batchllm_pictures_destroy(batchllm_pictures *pictures);
+
+/* Adds n rows of text, or conversations, with their pictures. Otherwise as batchllm_add_text and
+ * batchllm_add_chat. A text with pictures needs parse_special. */
+BATCHLLM_API int32_t batchllm_add_pictures(batchllm_engine *engine, int64_t n, const char *text,
+                                           const int64_t *offsets,
+                                           const batchllm_picture_column *column,
+                                           const uint64_t *tags, const batchllm_params *params,
+                                           int64_t params_count);
 
 /* ---- Groups, steps --------------------------------------------------------------------------- */
 
@@ -704,6 +786,8 @@ typedef struct batchllm_info {
     double common_prefix_cost;    /* for batchllm_plan_options; 0: not known */
     int64_t adapter_memory_bytes; /* most memory for adapters, on this device; 0: it has none */
     int64_t adapter_slots;        /* most adapters at the same time, on this device */
+    int64_t picture_slots;  /* most pictures at the same time, on this device; 0: it has none */
+    int64_t picture_tokens; /* most tokens of those pictures together */
 } batchllm_info;
 
 /* device: in [0, device_count), the index in batchllm_engine_options.devices; 0 always exists. The
@@ -755,6 +839,11 @@ typedef struct batchllm_stats {
     double backend_seconds; /* in the model, on the busiest device; with backend "sim" the modelled
                                time */
     double run_seconds;     /* in step */
+    /* Pictures. */
+    int64_t row_pictures;           /* of rows that have started, each row's counted */
+    int64_t picture_loads;          /* computed on devices, repeated ones included */
+    double picture_prepare_seconds; /* read, decoded and resized: on all threads */
+    double picture_wait_seconds;    /* that steps waited for it */
 } batchllm_stats;
 
 /* The caller sets stats->struct_size. */
@@ -926,6 +1015,17 @@ BATCHLLM_API int32_t batchllm_tokenizer_apply_chat_template(const batchllm_token
                                                             int64_t n, const char *conversations,
                                                             const int64_t *offsets, uint32_t flags,
                                                             int32_t threads, batchllm_column **out);
+/* Encodes n texts, or conversations, with their pictures; offsets [n + 1] in bytes; flags: those of
+ * batchllm_tokenizer_encode, of which conversations have only PARSE_SPECIAL: without it, one whose
+ * own text spells a special token is an error. column NULL: texts without pictures. A picture's
+ * tokens have ids of 2^30 and more, which come from its content and serve in any function that takes
+ * a row's tokens (plans, batchllm_add_tokens and _add_score_tokens of an engine with these pictures)
+ * until *out is freed; rows that have been added keep what they need. threads 0: every core. */
+BATCHLLM_API int32_t batchllm_pictures_encode(batchllm_pictures *pictures, int64_t n,
+                                              const char *text, const int64_t *offsets,
+                                              const batchllm_picture_column *column, uint32_t flags,
+                                              int32_t threads, batchllm_column **out);
+
 BATCHLLM_API void batchllm_column_free(batchllm_column *column);
 
 /* ---- Tables ----------------------------------------------------------------------------------
@@ -1167,7 +1267,9 @@ typedef struct batchllm_prediction {
  *                     engine options
  *   tokens, offsets   as for batchllm_report_add_plan. NULL for both: those in a self-contained plan;
  *                     STATE if it has none
- *   params            as for batchllm_add_tokens. Constraints and adapters are not modelled
+ *   params            as for batchllm_add_tokens. Constraints, adapters and the
+ *                     towers of pictures are not modelled; engine_options->pictures knows the ids of
+ *                     pictures among the tokens
  *   engine_options    those of the engine that would run the rows. model_dir is required: its
  *                     config.json is read, but no weights. backend selects the device of this machine
  *                     that is measured if options name none. NULL devices: one

@@ -82,31 +82,32 @@ static int batchllm_arrow_check_ends(const batchllm_arrow_cells *cells, const in
     return !problem;
 }
 
-/* Offsets as int64, [rows + 1]: the array's own, or widened ones. */
-static PyObject *batchllm_arrow_ends(PyObject *owner, const batchllm_arrow_cells *cells) {
+/* Offsets as int64, [rows + 1]: the array's own, or widened ones. ends: where they are while the result lives. */
+static PyObject *batchllm_arrow_ends(PyObject *owner, const batchllm_arrow_cells *cells, const int64_t **ends) {
     static const int64_t zero = 0;
     const void *offsets = cells->column->buffers[1];
-    if (cells->rows == 0) return batchllm_python_lend(owner, &zero, 1, sizeof zero, "q");
-    if (cells->type.layout == 'w')
-        return batchllm_python_lend(owner, (const int64_t *)offsets + cells->first, cells->rows + 1, sizeof(int64_t),
-                                    "q");
+    if (cells->rows == 0 || cells->type.layout == 'w') {
+        *ends = cells->rows == 0 ? &zero : (const int64_t *)offsets + cells->first;
+        return batchllm_python_lend(owner, *ends, cells->rows + 1, sizeof(int64_t), "q");
+    }
     PyObject *block = PyBytes_FromStringAndSize(NULL, (cells->rows + 1) * (Py_ssize_t)sizeof(int64_t));
     if (!block) return NULL;
-    int64_t *widened = (int64_t *)PyBytes_AS_STRING(block);
+    int64_t *widened = (int64_t *)PyBytes_AsString(block);
     for (int64_t i = 0; i <= cells->rows; ++i) widened[i] = ((const int32_t *)offsets)[cells->first + i];
-    PyObject *ends = batchllm_python_lend(block, widened, cells->rows + 1, sizeof(int64_t), "q");
+    *ends = widened;
+    PyObject *view = batchllm_python_lend(block, widened, cells->rows + 1, sizeof(int64_t), "q");
     Py_DECREF(block);
-    return ends;
+    return view;
 }
 
 /* (kind, data, offsets, None) of memory that `owner` keeps alive. *lent is 0 if an item of a list
  * is null; such a list needs a copy without the item. */
 static PyObject *batchllm_arrow_lend(PyObject *owner, const batchllm_arrow_cells *cells, int *lent) {
     const struct ArrowArray *items = cells->type.kind == 'l' ? cells->column->children[0] : NULL;
-    PyObject *offsets = batchllm_arrow_ends(owner, cells);
+    const int64_t *ends;
+    PyObject *offsets = batchllm_arrow_ends(owner, cells, &ends);
     *lent = 1;
     if (!offsets) return NULL;
-    const int64_t *ends = PyMemoryView_GET_BUFFER(offsets)->buf;
     if (!batchllm_arrow_check_ends(cells, ends)) {
         Py_DECREF(offsets);
         return NULL;
@@ -142,8 +143,8 @@ static int batchllm_arrow_copy_make(batchllm_arrow_copy *copy, int64_t bytes, in
     copy->offsets = PyBytes_FromStringAndSize(NULL, (rows - nulls + 1) * (Py_ssize_t)sizeof(int64_t));
     copy->nulls = PyBytes_FromStringAndSize(NULL, nulls * (Py_ssize_t)sizeof(int64_t));
     if (copy->data && copy->offsets && copy->nulls) {
-        copy->ends = (int64_t *)PyBytes_AS_STRING(copy->offsets);
-        copy->places = (int64_t *)PyBytes_AS_STRING(copy->nulls);
+        copy->ends = (int64_t *)PyBytes_AsString(copy->offsets);
+        copy->places = (int64_t *)PyBytes_AsString(copy->nulls);
         copy->ends[0] = 0;
         return 1;
     }
@@ -155,10 +156,10 @@ static int batchllm_arrow_copy_make(batchllm_arrow_copy *copy, int64_t bytes, in
 
 /* (kind, data, offsets, numbers of null rows or None); consumes the copy. */
 static PyObject *batchllm_arrow_copy_end(batchllm_arrow_copy *copy, char kind) {
-    PyObject *data = kind == 't' ? batchllm_python_lend(copy->data, PyBytes_AS_STRING(copy->data),
-                                                        PyBytes_GET_SIZE(copy->data), 1, "B")
-                                 : batchllm_python_lend(copy->data, PyBytes_AS_STRING(copy->data),
-                                                        PyBytes_GET_SIZE(copy->data) / 4, sizeof(int32_t), "i");
+    PyObject *data = kind == 't' ? batchllm_python_lend(copy->data, PyBytes_AsString(copy->data),
+                                                        PyBytes_Size(copy->data), 1, "B")
+                                 : batchllm_python_lend(copy->data, PyBytes_AsString(copy->data),
+                                                        PyBytes_Size(copy->data) / 4, sizeof(int32_t), "i");
     PyObject *offsets = batchllm_python_lend(copy->offsets, copy->ends, copy->kept + 1, sizeof(int64_t), "q");
     PyObject *nulls = copy->dropped
                           ? batchllm_python_lend(copy->nulls, copy->places, copy->dropped, sizeof(int64_t), "q")
@@ -186,7 +187,7 @@ static PyObject *batchllm_arrow_copy_texts(const batchllm_arrow_cells *cells) {
     }
     batchllm_arrow_copy copy;
     if (!batchllm_arrow_copy_make(&copy, total, cells->rows, nulls)) return NULL;
-    char *to = PyBytes_AS_STRING(copy.data);
+    char *to = PyBytes_AsString(copy.data);
     for (int64_t i = 0; i < cells->rows; ++i) {
         if (batchllm_arrow_text_cell(cells, i, &text, &bytes)) {
             memcpy(to + copy.ends[copy.kept], text, (size_t)bytes);
@@ -213,7 +214,7 @@ static PyObject *batchllm_arrow_copy_lists(const batchllm_arrow_cells *cells, in
     }
     batchllm_arrow_copy copy;
     if (!batchllm_arrow_copy_make(&copy, total * (int64_t)sizeof(int32_t), cells->rows, nulls)) return NULL;
-    int32_t *to = (int32_t *)PyBytes_AS_STRING(copy.data);
+    int32_t *to = (int32_t *)PyBytes_AsString(copy.data);
     for (int64_t i = 0; i < cells->rows; ++i) {
         if (!batchllm_arrow_list_cell(cells, i, &begin, &end)) {
             copy.places[copy.dropped++] = i;

@@ -147,7 +147,7 @@ static int batchllm_arrow_make(const batchllm_results *r, batchllm_arrow_made *m
     for (int64_t i = 0; i < r->count; ++i) text += (size_t)batchllm_arrow_error_bytes(r, i);
     made->block = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)((n + 1) * sizeof(int64_t) + 2 * bits + n + text));
     if (!made->block) return 0;
-    made->error_offsets = (int64_t *)PyBytes_AS_STRING(made->block);
+    made->error_offsets = (int64_t *)PyBytes_AsString(made->block);
     made->failed = (uint8_t *)(made->error_offsets + n + 1);
     made->good = made->failed + bits;
     made->finish = (int8_t *)(made->good + bits);

@@ -1,5 +1,8 @@
 /* Columns and Python's buffer protocol. In: any contiguous buffer whose items have the type, borrowed
- * for the call. Out: a read-only memoryview that keeps the memory's owner alive. */
+ * for the call. Out: a read-only memoryview that keeps the memory's owner alive.
+ *
+ * All of the package's code keeps to Python's limited API, so that a wheel's one extension serves every
+ * version. The buffer protocol joined that API in 3.11, but is the same in 3.10. */
 %{
 /* Exports memory that `owner` keeps alive. */
 typedef struct {
@@ -11,8 +14,10 @@ typedef struct {
 } batchllm_python_column;
 
 static void batchllm_python_column_free(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
     Py_XDECREF(((batchllm_python_column *)self)->owner);
-    Py_TYPE(self)->tp_free(self);
+    PyObject_Free(self);
+    Py_DECREF(type);
 }
 
 static int batchllm_python_column_buffer(PyObject *self, Py_buffer *view, int flags) {
@@ -38,21 +43,21 @@ static int batchllm_python_column_buffer(PyObject *self, Py_buffer *view, int fl
     return 0;
 }
 
-static PyBufferProcs batchllm_python_column_procs = {batchllm_python_column_buffer, NULL};
-static PyTypeObject batchllm_python_column_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "batchllm._native.Column",
-    .tp_basicsize = sizeof(batchllm_python_column),
-    .tp_dealloc = batchllm_python_column_free,
-    .tp_as_buffer = &batchllm_python_column_procs,
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+static PyType_Slot batchllm_python_column_slots[] = {
+    {Py_tp_dealloc, batchllm_python_column_free}, {Py_bf_getbuffer, batchllm_python_column_buffer}, {0, NULL}};
+static PyType_Spec batchllm_python_column_spec = {
+    .name = "batchllm._native.Column",
+    .basicsize = sizeof(batchllm_python_column),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = batchllm_python_column_slots,
 };
 
 static PyObject *batchllm_python_lend(PyObject *owner, const void *data, int64_t count,
                                       size_t item_size, const char *format) {
     static const int64_t nothing = 0;
-    batchllm_python_column *column =
-        PyObject_New(batchllm_python_column, &batchllm_python_column_type);
+    static PyTypeObject *type; /* for the life of the process */
+    if (!type) type = (PyTypeObject *)PyType_FromSpec(&batchllm_python_column_spec);
+    batchllm_python_column *column = type ? PyObject_New(batchllm_python_column, type) : NULL;
     if (!column) return NULL;
     Py_INCREF(owner);
     column->owner = owner;
@@ -103,7 +108,3 @@ static int batchllm_python_borrow(PyObject *object, const char *type, const char
 %batchllm_python_view(u64, uint64_t, "uint64", "QLN", "Q")
 %batchllm_python_view(f32, float, "float32", "f", "f")
 %batchllm_python_view(f64, double, "float64", "d", "d")
-
-%init %{
-    if (PyType_Ready(&batchllm_python_column_type) < 0) return NULL;
-%}

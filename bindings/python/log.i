@@ -54,12 +54,14 @@ static void batchllm_end_log(void) {
 /* PyGILState_Ensure only supports the main interpreter, so functions of other interpreters cannot
  * be called. */
 static PyObject *batchllm_on_log(PyObject *function) {
-    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) { /* 0: the main one */
         PyErr_SetString(PyExc_ImportError, "batchllm cannot be used in a subinterpreter");
         return NULL;
     }
+    PyObject *before = batchllm_python_log_function;
     Py_XINCREF(function);
-    Py_XSETREF(batchllm_python_log_function, function);
+    batchllm_python_log_function = function;
+    Py_XDECREF(before);
     Py_RETURN_NONE;
 }
 

@@ -48,6 +48,7 @@ typedef struct { const double *data; int64_t count; } batchllm_view_f64;
 %include "adapter.i"
 %include "constraint.i"
 %include "rows.i"
+%include "pictures.i"
 %include "results.i"
 %include "plan.i"
 %include "tokenizer.i"

@@ -88,8 +88,12 @@ std::string TuningCache::text() const {
     return text + last_line(text);
 }
 
-TuningCache::TuningCache(std::string path, std::string stamp, std::string *warning)
+TuningCache::TuningCache(std::string path, std::string stamp, std::string *warning,
+                         std::span<const std::string_view> shipped)
     : path_(std::move(path)), stamp_(std::move(stamp)) {
+    for (size_t i = 0; i < shipped.size() && shipped_.empty(); ++i) {
+        parse(shipped[i], stamp_, &shipped_);
+    }
     if (path_.empty()) return;
     const Result<bool> there = file_exists(path_);
     if (!there.ok()) {
@@ -111,8 +115,10 @@ TuningCache::TuningCache(std::string path, std::string stamp, std::string *warni
 }
 
 int32_t TuningCache::find(const TuningKey &key) const {
-    const auto found = choices_.find(key);
-    return found == choices_.end() ? -1 : found->second;
+    for (const auto *choices : {&choices_, &shipped_}) {
+        if (const auto found = choices->find(key); found != choices->end()) return found->second;
+    }
+    return -1;
 }
 
 void TuningCache::add(const TuningKey &key, int32_t candidate) {

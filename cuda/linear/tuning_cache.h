@@ -6,12 +6,14 @@
 //     end <FNV-1a of all before it>
 //
 // A file is believed whole or not at all. The worst that a forged one can do is to name a slow
-// candidate. Without CUDA, so that it is tested anywhere.
+// candidate. The library has such files inside for devices that were measured (linear/choices); a
+// choice in the user's file goes first. Without CUDA, so that it is tested anywhere.
 #pragma once
 
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -29,8 +31,10 @@ class TuningCache {
     static constexpr size_t kMostEntries = 1 << 14;
 
     TuningCache() = default; // in memory alone
-    // path "": in memory alone. warning: filled when there is a file that is not believed.
-    TuningCache(std::string path, std::string stamp, std::string *warning);
+    // path "": in memory alone. warning: filled when there is a file that is not believed. shipped:
+    // files that are read and never written; the one of this stamp is used.
+    TuningCache(std::string path, std::string stamp, std::string *warning,
+                std::span<const std::string_view> shipped = {});
 
     int32_t find(const TuningKey &key) const; // -1: not known
     void add(const TuningKey &key, int32_t candidate);
@@ -47,8 +51,11 @@ class TuningCache {
 
   private:
     std::string path_, stamp_;
-    std::map<TuningKey, int32_t> choices_;
+    std::map<TuningKey, int32_t> choices_, shipped_;
     bool changed_ = false;
 };
+
+// The files in linear/choices, as they were when the library was built.
+std::span<const std::string_view> shipped_choices();
 
 } // namespace batchllm::cuda

@@ -37,11 +37,13 @@ TuningKey key_of(const StepProduct &p, int64_t rows, DType element) {
 
 Result<Products> Products::create(const ForwardOptions &options, int64_t rows,
                                   std::string *warning) {
-    std::string path = options.tuning_cache;
-    const std::string stamp = Linear::stamp(options.device);
-    if (path.empty()) path = cache_path(stamp + ".txt");
-    if (path == "none" || !options.tune) path.clear();
-    TuningCache cache(path, stamp, warning);
+    TuningCache cache;
+    if (options.tune && options.tuning_cache != "none") {
+        const std::string stamp = Linear::stamp(options.device);
+        const std::string path =
+            options.tuning_cache.empty() ? cache_path(stamp + ".txt") : options.tuning_cache;
+        cache = TuningCache(path, stamp, warning, shipped_choices());
+    }
     ASSIGN_OR_RETURN(Linear linear, Linear::create(options.element, nullptr, 0, std::move(cache)));
     linear.set_fast_accumulation(options.fast_accumulation);
     if (options.reproducible) linear.set_in_order();

@@ -57,6 +57,7 @@ struct Closer {
     }
     void operator()(batchllm_engine *engine) const { batchllm_engine_destroy(engine); }
     void operator()(batchllm_journal *journal) const { batchllm_journal_destroy(journal); }
+    void operator()(batchllm_pictures *pictures) const { batchllm_pictures_destroy(pictures); }
     void operator()(batchllm_plan *plan) const { batchllm_plan_destroy(plan); }
     void operator()(batchllm_ranges *ranges) const { batchllm_ranges_free(ranges); }
     void operator()(batchllm_report *report) const { batchllm_report_destroy(report); }
@@ -71,6 +72,7 @@ using Column = Owner<batchllm_column>;
 using Constraint = Owner<batchllm_constraint>;
 using Engine = Owner<batchllm_engine>;
 using Journal = Owner<batchllm_journal>;
+using Pictures = Owner<batchllm_pictures>;
 using Plan = Owner<batchllm_plan>;
 using Ranges = Owner<batchllm_ranges>;
 using Report = Owner<batchllm_report>;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct ColumnBatch : batchllm_column {
     std::vector<int32_t> all_statuses;
     std::vector<int64_t> all_error_offsets;
     std::string all_errors;
+    std::shared_ptr<void> held; // what the tokens stand for
 };
 
 } // namespace batchllm::api

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "api/boundary.h"
+#include "api/pictures.h"
 #include "api/plan.h"
 
 using namespace batchllm;
@@ -52,7 +53,8 @@ int32_t batchllm_engine_create(const batchllm_engine_options *options, batchllm_
         RETURN_IF_ERROR(need("options", options));
         batchllm_engine_options known = default_engine_options();
         RETURN_IF_ERROR(copy_known("options", options, &known, sizeof known));
-        ASSIGN_OR_RETURN(const EngineOptions read, read_engine_options(known));
+        ASSIGN_OR_RETURN(EngineOptions read, read_engine_options(known));
+        if (known.pictures != nullptr) read.pictures = known.pictures->library;
         auto handle = std::make_unique<batchllm_engine>();
         ASSIGN_OR_RETURN(handle->engine, Engine::create(read));
         *out = handle.release();

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "api/boundary.h"
+#include "api/pictures.h"
 #include "api/plan.h"
 #include "report/prediction_sum.h"
 
@@ -56,8 +57,7 @@ batchllm_prediction as_struct(const Prediction &prediction, size_t devices) {
     full.seconds = stats.backend_seconds;
     full.linear_seconds = prediction.parts.linear;
     full.attention_seconds = prediction.parts.attention;
-    full.other_seconds =
-        prediction.parts.elementwise + prediction.parts.logits + prediction.parts.step;
+    full.other_seconds = prediction.parts.total() - full.linear_seconds - full.attention_seconds;
     size_t length = std::min(prediction.device.size(), sizeof full.device - 1);
     while (length > 0 && length < prediction.device.size() &&
            (static_cast<unsigned char>(prediction.device[length]) & 0xc0) == 0x80) {
@@ -98,7 +98,8 @@ int32_t batchllm_plan_predict(const batchllm_plan *plan, const int32_t *tokens,
         RETURN_IF_ERROR(need("out", out));
         batchllm_engine_options known = default_engine_options();
         RETURN_IF_ERROR(copy_known("engine_options", engine_options, &known, sizeof known));
-        ASSIGN_OR_RETURN(const EngineOptions engine, read_engine_options(known));
+        ASSIGN_OR_RETURN(EngineOptions engine, read_engine_options(known));
+        if (known.pictures != nullptr) engine.pictures = known.pictures->library;
         ASSIGN_OR_RETURN(const PredictOptions read, read_options(options));
         ASSIGN_OR_RETURN(const auto rows, api::rows_of(plan->plan, tokens, offsets));
         if (!rows) {

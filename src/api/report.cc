@@ -6,6 +6,7 @@
 #include "api/plan.h"
 #include "api/tokenizer.h"
 #include "base/file.h"
+#include "image/decode_row.h"
 #include "report/page.h"
 
 using namespace batchllm;
@@ -89,7 +90,7 @@ int32_t batchllm_report_add_plan(batchllm_report *report, const batchllm_plan *h
         TokenDecoder decoder;
         if (tokenizer != nullptr) {
             decoder = [tokenizer](std::span<const int32_t> part) {
-                Result<std::string> words = tokenizer->tokenizer->decode(part, false);
+                Result<std::string> words = decode_row(*tokenizer->tokenizer, part);
                 return words.ok() ? std::move(words).value() : std::string();
             };
         }

@@ -46,6 +46,7 @@ const char *batchllm_status_name(int32_t status) {
         NAME(BATCHLLM_ERROR_ROW_CONSTRAINT);
         NAME(BATCHLLM_ERROR_ROW_NULL);
         NAME(BATCHLLM_ERROR_ROW_ADAPTER);
+        NAME(BATCHLLM_ERROR_ROW_PICTURE);
     }
 #undef NAME
     return "unknown status";

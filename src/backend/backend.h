@@ -95,11 +95,6 @@ struct PictureTokens {
     int32_t first; // which of the picture's tokens is at token_begin
 };
 
-// Where a token is for ropes with several axes (Rope::axes).
-struct RopePosition {
-    int32_t time, row, column;
-};
-
 struct TokenBatch {
     std::vector<int32_t> tokens;    // [tokens] ids, or fed_token()s
     std::vector<int32_t> positions; // [tokens]

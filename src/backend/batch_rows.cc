@@ -37,6 +37,21 @@ Status check_nodes(const TokenBatch &batch, const BackendInfo &info) {
                      static_cast<long long>(covered));
 }
 
+// A slot's picture has as many tokens as its backend knows.
+bool well_formed(const TokenBatch &batch, const BackendInfo &info) {
+    int64_t after = 0; // the picture before
+    for (const PictureTokens &part : batch.pictures) {
+        if (part.token_begin < after || part.token_count < 1 || part.first < 0 ||
+            int64_t{part.first} + part.token_count > info.picture_tokens || part.slot < 0 ||
+            part.slot >= info.picture_slots) {
+            return false;
+        }
+        after = int64_t{part.token_begin} + part.token_count;
+    }
+    return after <= static_cast<int64_t>(batch.tokens.size()) &&
+           (batch.rope_positions.empty() || batch.rope_positions.size() == batch.tokens.size());
+}
+
 bool well_formed(const OutputRow &row, int64_t tokens, int32_t vocabulary) {
     if (row.token < 0 || row.count < 1 || int64_t{row.token} + row.count > tokens) return false;
     if (row.count > 1 && !embedded(row.task)) return false;
@@ -64,6 +79,8 @@ Status check_batch(const TokenBatch &batch, const BackendInfo &info,
             return malformed(info, "no such token: %d", token);
         }
     }
+    if (!well_formed(batch, info))
+        return malformed(info, "%zu malformed pictures", batch.pictures.size());
     for (const OutputRow &row : batch.outputs) {
         if (!well_formed(row, tokens, info.vocabulary)) {
             return malformed(info, "the row of token %d is malformed", row.token);

@@ -18,6 +18,7 @@ using PlanHandle = std::unique_ptr<batchllm_plan, FreeWith<batchllm_plan_destroy
 using TokenizerHandle = std::unique_ptr<batchllm_tokenizer, FreeWith<batchllm_tokenizer_destroy>>;
 using ResultsHandle = std::unique_ptr<batchllm_results, FreeWith<batchllm_results_free>>;
 using TableHandle = std::unique_ptr<batchllm_table, FreeWith<batchllm_table_destroy>>;
+using PicturesHandle = std::unique_ptr<batchllm_pictures, FreeWith<batchllm_pictures_destroy>>;
 using ColumnHandle = std::unique_ptr<batchllm_column, FreeWith<batchllm_column_free>>;
 
 // The status of a call that has just returned on this thread, with its error text.

@@ -112,6 +112,11 @@ void add_input(CLI::App *app, InputOptions *options) {
     add_named(app, "--levels", &options->levels, level_names,
               "1: each shared prefix stands alone; 2: prefixes share common prefixes of their own; "
               "auto: where that pays (auto)");
+    app->add_option(
+           "--images", options->images,
+           "rows may name pictures in this folder and below it; may be given several times "
+           "(the input's folder)")
+        ->type_name("DIR");
     add_adapters(app, &options->adapters);
     add_template(app, &options->prompt, &options->files);
 }
@@ -290,7 +295,9 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     guard.reset();
     for (EngineChoice *choice : {&run_options.engine, &plan_options.engine}) {
         for (const auto &[key, value] :
-             {std::pair("quantize=", &choice->quantize), std::pair("kv_type=", &choice->kv_type)}) {
+             {std::pair("quantize=", &choice->quantize), std::pair("kv_type=", &choice->kv_type),
+              std::pair("tensor_parallel=", &choice->tensor_parallel),
+              std::pair("drafts=", &choice->drafts)}) {
             if (value->empty()) continue;
             std::string &extra = choice->backend_options;
             extra.append(extra.empty() ? "" : ",").append(key).append(*value);

@@ -18,6 +18,7 @@
 #include "cli/prediction.h"
 #include "cli/progress.h"
 #include "cli/report_file.h"
+#include "cli/row_pictures.h"
 #include "cli/window.h"
 
 namespace batchllm::cli {
@@ -35,10 +36,14 @@ Result<std::string> advice_of(const Window &window, const batchllm_tokenizer *to
     if (at != std::string::npos) text.replace(at, row.size(), "input line " + line + ")");
     if (tokenizer == nullptr) return text;
     const int64_t first = window.offsets[static_cast<size_t>(advice.row)] + advice.begin;
-    const int64_t offsets[2] = {0, std::min<int64_t>(12, advice.end - advice.begin)};
+    const int32_t *begin = window.tokens.data() + first;
+    const int32_t *end = begin + std::min<int64_t>(12, advice.end - advice.begin);
+    const auto is_picture = [](int32_t id) { return id >= 1 << 30; };
+    if (is_picture(*begin)) return text + " What they have in common begins with a picture.";
+    const int64_t offsets[2] = {0, std::find_if(begin, end, is_picture) - begin};
     batchllm_column *decoded = nullptr;
-    RETURN_IF_ERROR(call_status(batchllm_tokenizer_decode(
-        tokenizer, 1, window.tokens.data() + first, offsets, 0, 1, &decoded)));
+    RETURN_IF_ERROR(
+        call_status(batchllm_tokenizer_decode(tokenizer, 1, begin, offsets, 0, 1, &decoded)));
     const ColumnHandle owner(decoded);
     const std::string_view words(decoded->text, static_cast<size_t>(decoded->offsets[1]));
     return text + " What they have in common begins " + in_quotes(words) + ".";
@@ -155,6 +160,8 @@ Status make_plan_file(const PlanCommandOptions &options, const std::atomic<bool>
     if (options.in.prompt.used()) {
         row_options.table = std::make_shared<TableRenderer>(options.in.prompt);
     }
+    ASSIGN_OR_RETURN(const PicturesHandle pictures,
+                     open_pictures(options.in.model, options.in.input, options.in.images));
     WindowOptions windows; // a single window: the plan covers the whole input
     windows.tokens = INT64_MAX;
     windows.rows = INT64_MAX;
@@ -165,6 +172,7 @@ Status make_plan_file(const PlanCommandOptions &options, const std::atomic<bool>
     windows.common_prefix_cost = common_prefix_cost;
     windows.previous_plan = options.previous;
     windows.model = options.in.model;
+    windows.pictures = pictures.get();
     WindowBuilder builder(&input, std::move(row_options), std::move(windows), tokenizer.get(),
                           nullptr, &interrupted);
     ASSIGN_OR_RETURN(const std::unique_ptr<Window> window, builder.next());

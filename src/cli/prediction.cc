@@ -65,7 +65,8 @@ Result<batchllm_prediction> predict_window(const Window &window, const InputOpti
     }
     batchllm_prediction predicted = {};
     predicted.struct_size = sizeof predicted;
-    const batchllm_engine_options options = engine_options_of(in, engine);
+    batchllm_engine_options options = engine_options_of(in, engine);
+    options.pictures = window.pictures;
     const batchllm_predict_options predicting = options_of(choice);
     RETURN_IF_ERROR(call_status(batchllm_plan_predict(
         window.plan.get(), window.tokens.data(), window.offsets.data(), params.data(),

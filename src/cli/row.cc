@@ -54,6 +54,17 @@ RowError null_error(std::string_view key) {
     return {row_error_code(BATCHLLM_ERROR_ROW_NULL), in_quotes(key) + " is null"};
 }
 
+RowError read_images(std::string_view key, JsonView value, InputRow *row) {
+    if (value.is_null()) return {};
+    const std::optional<JsonItems> items = value.items();
+    if (!items.has_value()) return type_error(key, "a list of paths or \"data:\" URLs");
+    for (const JsonView item : *items) {
+        if (!item.is_string()) return type_error(key, "a list of paths or \"data:\" URLs");
+        row->images.emplace_back(*item.string());
+    }
+    return {};
+}
+
 // If the row has a conversation, it becomes the row's prompt.
 RowError take_conversation(ConversationText *conversation, InputRow *row) {
     if (conversation->has_messages()) {
@@ -89,6 +100,8 @@ RowError read_plain(const JsonMembers &members, const RowReaderOptions &options,
             error = read_tokens(key, value, &row->tokens);
         } else if (conversation.take(key, value)) {
             if (key == "messages") ++prompts;
+        } else if (key == "images") {
+            error = read_images(key, value, row);
         } else if (key == "score") {
             if (!value.is_null()) error = read_score(value, row);
         } else {
@@ -105,6 +118,9 @@ RowError read_plain(const JsonMembers &members, const RowReaderOptions &options,
     }
     RowError error = take_conversation(&conversation, row);
     if (failed(error)) return error;
+    if (!row->images.empty() && !row->is_text) {
+        return format_error("\"images\" need a \"prompt\" or \"messages\" with places for them");
+    }
     if (row->scored && !parameters.constraint_key().empty()) {
         return format_error("\"score\" and " + in_quotes(parameters.constraint_key()) +
                             " contradict each other: a scored row generates nothing");

@@ -61,6 +61,9 @@ struct InputRow {
     bool is_chat = false;                          // the text is the JSON of a conversation
     std::string text;
     std::vector<int32_t> tokens;
+    std::vector<std::string> images; // paths or "data:" URLs
+    std::shared_ptr<const batchllm_column>
+        pictures;        // keeps what `tokens` stand for; null: no pictures
     bool scored = false; // by the continuations below, each of which is text or tokens
     bool score_is_text = false;
     std::vector<std::string> score_texts;

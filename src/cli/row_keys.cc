@@ -29,7 +29,8 @@ constexpr std::array constraint_keys = {
 constexpr std::array<std::pair<std::string_view, std::string_view>, 1> second_names = {
     {{"stop_token_ids", "stop_tokens"}}};
 
-constexpr std::array<std::string_view, 15> other_keys = {"id",
+constexpr std::array<std::string_view, 16> other_keys = {"id",
+                                                         "images",
                                                          "adapter",
                                                          "prompt",
                                                          "tokens",
@@ -46,7 +47,10 @@ constexpr std::array<std::string_view, 15> other_keys = {"id",
                                                          "chat_template_kwargs"};
 
 // What other programs call them: only suggested.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 22> synonyms = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 25> synonyms = {{
+    {"image", "images"},
+    {"image_paths", "images"},
+    {"pictures", "images"},
     {"lora", "adapter"},
     {"lora_name", "adapter"},
     {"max_new_tokens", "max_tokens"},

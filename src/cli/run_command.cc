@@ -99,6 +99,11 @@ Result<OptionParts> option_parts(const RunOptions &options) {
     if (!options.in.adapters.used.empty()) {
         add("use-adapter", std::string_view(options.in.adapters.used));
     }
+    if (!options.in.images.empty()) {
+        std::string folders;
+        for (const std::string &folder : options.in.images) folders += folder + '\n';
+        add("images", std::string_view(folders));
+    }
     add("ignore-unknown-keys", options.in.ignore_unknown_keys);
     add("max-line-bytes", options.in.max_line_bytes);
     return parts;

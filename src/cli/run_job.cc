@@ -11,6 +11,7 @@
 #include "cli/json_text.h"
 #include "cli/prediction.h"
 #include "cli/result_view.h"
+#include "cli/row_pictures.h"
 
 namespace batchllm::cli {
 namespace {
@@ -59,6 +60,9 @@ Status RunJob::create_engine() {
     options.log = log_to_stderr;
     options.log_user = &bar_;
     options.seed = options_.seed;
+    ASSIGN_OR_RETURN(pictures_,
+                     open_pictures(options_.in.model, options_.in.input, options_.in.images));
+    options.pictures = pictures_.get();
     if (!options_.timeline.empty()) options.timeline_path = options_.timeline.c_str();
     batchllm_engine *engine = nullptr;
     RETURN_IF_ERROR(call_status(batchllm_engine_create(&options, &engine)));
@@ -132,6 +136,7 @@ Status RunJob::run(LineReader input) {
     windows.common_prefix_cost = info.common_prefix_cost;
     windows.previous_plan = options_.plan;
     windows.model = options_.in.model;
+    windows.pictures = pictures_.get();
     const bool whole_file = input.regular();
     WindowSource source(std::move(input), std::move(row_options), std::move(windows),
                         tokenizer_.get(), &done_);

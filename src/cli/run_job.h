@@ -76,6 +76,7 @@ class RunJob {
     int64_t failed_line_ = std::numeric_limits<int64_t>::max();
     EngineHandle engine_;
     TokenizerHandle tokenizer_;
+    PicturesHandle pictures_; // null: the model reads text alone
     std::optional<ConstraintCache> constraints_;
     std::optional<AdapterCache> adapters_;
     batchllm_progress last_ = {};                     // after the engine's last step

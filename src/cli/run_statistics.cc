@@ -94,6 +94,15 @@ Status RunJob::write_stats(double seconds) const {
             .field("peak_bytes", stats.state_slots_peak * stats.state_slot_bytes);
         states.close();
     }
+    if (stats.row_pictures > 0) {
+        object.key("pictures");
+        JsonObject pictures(&out);
+        pictures.field("in_rows", stats.row_pictures)
+            .field("computed", stats.picture_loads)
+            .field("prepare_seconds", stats.picture_prepare_seconds)
+            .field("wait_seconds", stats.picture_wait_seconds);
+        pictures.close();
+    }
     if (stats.adapters > 0) {
         object.key("adapters");
         JsonObject adapters(&out);

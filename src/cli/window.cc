@@ -1,5 +1,6 @@
 #include "cli/window.h"
 
+#include <algorithm>
 #include <chrono>
 #include <iterator>
 
@@ -112,7 +113,9 @@ Status WindowBuilder::apply_chat_template(bool parse_special, std::vector<InputR
     TextColumn conversations;
     std::vector<InputRow *> wanted;
     for (InputRow &row : *rows) {
-        if (!row.is_chat || row.params->parse_special != parse_special) continue;
+        if (!row.is_text || !row.is_chat || row.line == 0 ||
+            row.params->parse_special != parse_special)
+            continue;
         conversations.add(row.text);
         row.text = std::string();
         wanted.push_back(&row);
@@ -135,6 +138,58 @@ Status WindowBuilder::apply_chat_template(bool parse_special, std::vector<InputR
                             column->text + column->offsets[i + 1]);
             continue;
         }
+        const bool no_template = error.message.starts_with("the model has no chat template");
+        failed_.push_back({row.line, std::move(row.record), std::move(error), no_template});
+        row.line = 0; // taken out
+    }
+    return {};
+}
+
+// Encodes the rows that have pictures, or may: conversations, if the model reads pictures. flags: theirs.
+Status WindowBuilder::encode_pictures(bool chat, uint32_t flags, std::vector<InputRow> *rows) {
+    TextColumn texts, images;
+    std::vector<int64_t> of_rows = {0};
+    std::vector<InputRow *> wanted;
+    for (InputRow &row : *rows) {
+        const uint32_t own = (row.params->add_special && !chat ? BATCHLLM_ENCODE_ADD_SPECIAL : 0u) |
+                             (row.params->parse_special ? BATCHLLM_ENCODE_PARSE_SPECIAL : 0u);
+        if (row.line == 0 || !row.is_text || row.is_chat != chat || own != flags) continue;
+        if (row.images.empty() && !chat) continue;
+        texts.add(row.text);
+        row.text = std::string();
+        for (const std::string &image : row.images) images.add(image);
+        row.images.clear();
+        of_rows.push_back(images.count());
+        wanted.push_back(&row);
+    }
+    if (wanted.empty()) return {};
+    const std::vector<uint8_t> kinds(static_cast<size_t>(images.count()), BATCHLLM_PICTURE_NAME);
+    batchllm_picture_column given{};
+    given.struct_size = sizeof given;
+    given.chat = chat ? 1 : 0;
+    given.rows = of_rows.data();
+    given.bytes = reinterpret_cast<const uint8_t *>(images.text.data());
+    given.offsets = images.offsets.data();
+    given.kinds = kinds.data();
+    batchllm_column *made = nullptr;
+    RETURN_IF_ERROR(call_status(batchllm_pictures_encode(options_.pictures, texts.count(),
+                                                         texts.text.data(), texts.offsets.data(),
+                                                         &given, flags, options_.threads, &made)));
+    const std::shared_ptr<const batchllm_column> column(made, batchllm_column_free);
+    constexpr int32_t first_picture = 1 << 30;
+    for (int64_t i = 0; i < texts.count(); ++i) {
+        InputRow &row = *wanted[static_cast<size_t>(i)];
+        row.is_text = false; // it has its tokens
+        if (column->statuses[i] == BATCHLLM_OK) {
+            row.tokens = item_tokens(*column, i);
+            const bool any = std::any_of(row.tokens.begin(), row.tokens.end(),
+                                         [](int32_t id) { return id >= first_picture; });
+            if (any) row.pictures = column;
+            continue;
+        }
+        RowError error{row_error_code(column->statuses[i]),
+                       std::string(column->errors + column->error_offsets[i],
+                                   column->errors + column->error_offsets[i + 1])};
         const bool no_template = error.message.starts_with("the model has no chat template");
         failed_.push_back({row.line, std::move(row.record), std::move(error), no_template});
         row.line = 0; // taken out
@@ -224,6 +279,11 @@ Status WindowBuilder::tokenize_scores(std::vector<InputRow> *rows) {
 // chunk_ -> ready_, each row with its tokens.
 Status WindowBuilder::tokenize_rows() {
     const auto start = std::chrono::steady_clock::now();
+    for (uint32_t flags = 0; options_.pictures != nullptr && flags < 4; ++flags) {
+        for (const bool chat : {false, true}) {
+            RETURN_IF_ERROR(encode_pictures(chat, flags, &chunk_));
+        }
+    }
     if (tokenizer_ != nullptr) {
         for (const bool parse_special : {false, true}) {
             RETURN_IF_ERROR(apply_chat_template(parse_special, &chunk_));
@@ -236,7 +296,10 @@ Status WindowBuilder::tokenize_rows() {
     for (InputRow &row : chunk_) {
         if (row.line == 0) continue;
         RowError error;
-        if (row.is_text && tokenizer_ == nullptr) {
+        if (!row.images.empty()) {
+            error = {row_error_code(BATCHLLM_ERROR_ROW_PICTURE),
+                     "the row has pictures, and the model reads text alone"};
+        } else if (row.is_text && tokenizer_ == nullptr) {
             error = no_tokenizer(row.is_chat ? "messages" : "prompt");
         } else if (row.tokens.empty()) {
             error = {row_error_code(BATCHLLM_ERROR_ROW_EMPTY), "the prompt is empty"};
@@ -259,6 +322,7 @@ void WindowBuilder::add_row(InputRow row, Window *window) {
     window->lines.push_back(static_cast<uint64_t>(row.line));
     window->records.push_back(std::move(row.record));
     window->params.push_back(std::move(row.params));
+    if (row.pictures != nullptr) window->held.push_back(std::move(row.pictures));
     if (!row.scored) {
         ++window->generated;
         return;
@@ -274,6 +338,7 @@ void WindowBuilder::add_row(InputRow row, Window *window) {
 Result<std::unique_ptr<Window>> WindowBuilder::next() {
     auto window = std::make_unique<Window>();
     window->number = ++windows_;
+    window->pictures = options_.pictures;
     std::vector<InputRow> scored; // they go after the others
     int64_t tokens = 0;
     int64_t rows = 0;

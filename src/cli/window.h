@@ -32,9 +32,10 @@ struct WindowOptions {
     bool keep_plan_tokens = false;
     int32_t enlarge = BATCHLLM_ENLARGE_OPTIMAL;
     int32_t levels = 0;
-    double common_prefix_cost = 0; // batchllm_plan_options
-    std::string previous_plan;     // of --plan; empty: none
-    std::string model;             // directory, for error texts; empty: none
+    double common_prefix_cost = 0;         // batchllm_plan_options
+    std::string previous_plan;             // of --plan; empty: none
+    std::string model;                     // directory, for error texts; empty: none
+    batchllm_pictures *pictures = nullptr; // borrowed; null: rows have none
 };
 
 struct FailedRow {
@@ -56,6 +57,9 @@ struct Window {
     std::vector<int32_t> continuations;
     std::vector<int64_t> continuation_offsets = {0};
     std::vector<int64_t> continuation_rows = {0}; // [scored rows + 1]
+    std::vector<std::shared_ptr<const batchllm_column>>
+        held;                                    // until the engine has the rows' pictures
+    const batchllm_pictures *pictures = nullptr; // WindowOptions'
     std::vector<FailedRow> failed;
     PlanHandle plan; // null: no rows, or stopped
     int64_t reused_rows = 0;
@@ -87,6 +91,7 @@ class WindowBuilder {
     Status render_rows();
     Status tokenize_rows();
     Status apply_chat_template(bool parse_special, std::vector<InputRow> *rows);
+    Status encode_pictures(bool chat, uint32_t flags, std::vector<InputRow> *rows);
     Status tokenize_with(uint32_t flags, std::vector<InputRow> *rows);
     Status tokenize_scores(std::vector<InputRow> *rows);
     RowError no_tokenizer(const char *key) const;

@@ -92,7 +92,10 @@ Status Checkpoint::rename(const Model &model) {
     std::unordered_map<std::string, Located> named;
     for (auto &[name, located] : tensors) {
         const std::string described = described_name(name, model);
-        if (is_passed_over(name, model) || is_passed_over(described, model)) continue;
+        if (is_passed_over(name, model) || is_passed_over(described, model)) {
+            passed_over.try_emplace(described, std::move(located));
+            continue;
+        }
         const auto [place, is_new] = named.try_emplace(described, std::move(located));
         if (!is_new) {
             return error(code, "%s: tensor %s stands there under two names",

@@ -24,9 +24,10 @@ class Checkpoint {
   public:
     std::vector<MappedFile> files;
     std::unordered_map<std::string, Located> tensors;
+    std::unordered_map<std::string, Located> passed_over; // those that rename() has dropped
 
     Status add_file(const std::string &path);
-    // Gives the tensors the names used in the description, and drops those that it skips.
+    // Gives the tensors the names used in the description, and drops those that the text model skips.
     Status rename(const Model &model);
     // For errors: the name that a missing tensor would have in these files.
     std::string name_in_files(const std::string &name, const Model &model) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/visit.h"
+#include "model/tower.h"
 
 namespace batchllm {
 namespace {
@@ -61,6 +62,11 @@ void visit_mixer(Mixer *mixer, const Visit &visit) {
                            visit(&a.sinks);
                        },
                        [&](DeltaNet &net) { visit_linear_attention(&net, visit); },
+                       [&](ChannelDeltaNet &net) {
+                           visit_linear_attention(&net, visit);
+                           visit_weight(&net.a, visit);
+                           visit_weight(&net.z, visit);
+                       },
                        [&](Mamba2 &mamba) {
                            visit_linear_attention(&mamba, visit);
                            visit(&mamba.skip);
@@ -86,6 +92,19 @@ void visit_feed(Feed *feed, const Visit &visit) {
                *feed);
 }
 
+void visit_layer(Layer *layer, const Visit &visit) {
+    for (Norm *norm :
+         {&layer->before_attention, &layer->after_attention, &layer->before_feed_forward,
+          &layer->after_feed_forward, &layer->after_input}) {
+        visit_norm(norm, visit);
+    }
+    visit_mixer(&layer->mixer, visit);
+    visit_feed(&layer->feed, visit);
+    visit_weight(&layer->input.gate, visit);
+    visit_weight(&layer->input.down, visit);
+    visit(&layer->scalar);
+}
+
 void visit_tensors(Model *model, const Visit &visit) {
     visit(&model->embedding);
     if (!model->tied) visit(&model->head.values);
@@ -93,20 +112,26 @@ void visit_tensors(Model *model, const Visit &visit) {
     visit(&model->layer_inputs.embedding);
     visit_weight(&model->layer_inputs.projection, visit);
     visit_norm(&model->layer_inputs.norm, visit);
-    for (Layer &layer : model->layers) {
-        for (Norm *norm :
-             {&layer.before_attention, &layer.after_attention, &layer.before_feed_forward,
-              &layer.after_feed_forward, &layer.after_input}) {
-            visit_norm(norm, visit);
-        }
-        visit_mixer(&layer.mixer, visit);
-        visit_feed(&layer.feed, visit);
-        visit_weight(&layer.input.gate, visit);
-        visit_weight(&layer.input.down, visit);
-        visit(&layer.scalar);
-    }
+    for (Layer &layer : model->layers) visit_layer(&layer, visit);
     visit_norm(&model->final_norm, visit);
     visit_weight(&model->classifier, visit);
+}
+
+void visit_merger(Merger *merger, const Visit &visit) {
+    visit_norm(&merger->norm, visit);
+    visit_norm(&merger->merged_norm, visit);
+    visit_weight(&merger->projection, visit);
+    visit_feed_forward(&merger->feed_forward, visit);
+}
+
+void visit_tensors(Tower *tower, const Visit &visit) {
+    visit_weight(&tower->patch, visit);
+    visit(&tower->positions);
+    visit_norm(&tower->before, visit);
+    for (Layer &layer : tower->layers) visit_layer(&layer, visit);
+    visit_norm(&tower->after, visit);
+    visit_merger(&tower->merger, visit);
+    for (DeepstackMerger &deepstack : tower->deepstack) visit_merger(&deepstack.merger, visit);
 }
 
 // Layers of one kind can be in one KV group.
@@ -174,6 +199,16 @@ void for_each_tensor(Model *model, const std::function<void(Tensor *)> &visit) {
     });
 }
 
+void for_each_tensor(const Tower &tower, const std::function<void(const Tensor &)> &visit) {
+    for_each_tensor(const_cast<Tower *>(&tower), [&](Tensor *tensor) { visit(*tensor); });
+}
+
+void for_each_tensor(Tower *tower, const std::function<void(Tensor *)> &visit) {
+    visit_tensors(tower, [&](Tensor *tensor) {
+        if (*tensor) visit(tensor);
+    });
+}
+
 int64_t Model::weight_bytes() const {
     int64_t total = 0;
     for_each_tensor(*this, [&](const Tensor &tensor) { total += tensor.bytes(); });
@@ -204,8 +239,12 @@ bool Model::has_experts() const {
 }
 
 const LinearAttention *Layer::linear_attention() const {
-    if (const auto *net = std::get_if<DeltaNet>(&mixer)) return net;
-    return std::get_if<Mamba2>(&mixer);
+    using Found = const LinearAttention *;
+    return std::visit(Visitor{[](const NoMixer &) { return Found(); },
+                              [](const Attention &) { return Found(); },
+                              [](const LinearAttention &linear) { return &linear; },
+                              [](const ShortConvolution &) { return Found(); }},
+                      mixer);
 }
 
 const FeedForward *Layer::feed_forward() const {

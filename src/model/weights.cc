@@ -3,7 +3,8 @@
 //
 // Tensors that the configured model does not have are an error: a checkpoint with a bias or norm
 // that is not computed would run and give wrong answers. There are four exceptions:
-//   - parts of a checkpoint that the description skips (a vision tower);
+//   - parts of a checkpoint that the description skips (heads that predict further tokens). A tower is loaded like the text
+//     model, but what is wrong with it is no error: the model then reads text alone;
 //   - the rotary frequencies in old checkpoints, which follow from the configuration;
 //   - an lm_head beside tied embeddings. As in transformers 5, the two are tied if they are equal and not
 //     if they differ, and an lm_head without an embedding serves as both;
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -23,6 +25,7 @@
 #include "model/model.h"
 #include "model/scales.h"
 #include "model/stacked_experts.h"
+#include "model/tower.h"
 
 namespace batchllm {
 namespace {
@@ -69,7 +72,7 @@ class Taker {
             return refuse_type(located);
         }
         const std::vector<int64_t> shape = stored_shape(*tensor);
-        if (stored.shape != shape) {
+        if (flat_shape(*tensor, stored.shape) != shape && !is_vector_of(*tensor, stored.shape)) {
             return error(code, "%s: tensor %s has shape %s: config.json makes it %s%s",
                          path_of(located), printable(stored.name).c_str(),
                          shape_text(stored.shape).c_str(), shape_text(shape).c_str(),
@@ -107,10 +110,40 @@ class Taker {
     }
 
     Status finish() const {
+        return finish([](const std::string &) { return true; });
+    }
+
+    // The tower's tensors are among those that the text model passes over. A checkpoint of the text part alone has none.
+    Status take_tower(Tower *tower, bool *found) {
+        std::swap(checkpoint_.tensors, checkpoint_.passed_over);
+        const auto begins = [](const std::string &name, const std::vector<std::string> &prefixes) {
+            return std::ranges::any_of(
+                prefixes, [&](const std::string &prefix) { return name.starts_with(prefix); });
+        };
+        const auto is_part = [&](const std::string &name) {
+            return begins(name, tower->prefixes) && !begins(name, tower->passed_over);
+        };
+        *found = std::ranges::any_of(checkpoint_.tensors,
+                                     [&](const auto &entry) { return is_part(entry.first); });
+        Status taken;
+        for_each_tensor(tower, [&](Tensor *tensor) {
+            if (taken.ok() && *found) taken = take(tensor);
+        });
+        if (taken.ok()) taken = finish(is_part);
+        std::swap(checkpoint_.tensors, checkpoint_.passed_over);
+        return taken;
+    }
+
+    // What the tensors taken refer to. Call last.
+    ModelBytes bytes() { return {std::move(scales_), std::move(checkpoint_.files)}; }
+
+  private:
+    // of: whether a tensor of this name should be of use.
+    Status finish(const std::function<bool(const std::string &)> &of) const {
         const std::string *first = nullptr; // by name, so that the error is always the same
         for (const auto &[name, located] : checkpoint_.tensors) {
             if (located.used || is_ignored_tensor(name) || is_other_scale(name)) continue;
-            if (is_bias_of_zeros(name, located)) continue;
+            if (!of(name) || is_bias_of_zeros(name, located)) continue;
             if (first == nullptr || name < *first) first = &name;
         }
         if (first == nullptr) return {};
@@ -120,7 +153,6 @@ class Taker {
                      printable(located.stored.name).c_str());
     }
 
-  private:
     const char *path_of(const Located &located) const {
         return checkpoint_.files[located.file].path().c_str();
     }
@@ -136,6 +168,23 @@ class Taker {
         }
         if (tensor.stored_stack > 0) shape.insert(shape.begin(), tensor.stored_stack);
         return shape;
+    }
+
+    // Whether such a shape is a vector's, with further dimensions of 1.
+    static bool is_vector_of(const Tensor &tensor, const std::vector<int64_t> &shape) {
+        const auto ones = std::count(shape.begin(), shape.end(), 1);
+        return tensor.columns == 1 && tensor.stored_rows == 0 && tensor.rows > 1 &&
+               ones + 1 == static_cast<int64_t>(shape.size()) &&
+               std::find(shape.begin(), shape.end(), tensor.rows) != shape.end();
+    }
+
+    // What is compared with that.
+    static std::vector<int64_t> flat_shape(const Tensor &tensor,
+                                           const std::vector<int64_t> &stored) {
+        if (!tensor.stored_flat || stored.size() < 2) return stored;
+        int64_t columns = 1;
+        for (size_t i = 1; i < stored.size(); ++i) columns *= stored[i];
+        return {stored[0], columns};
     }
 
     // The index of its first element in the file's tensor.
@@ -226,15 +275,14 @@ class Taker {
         const int64_t rows = tensor->stored_rows > 0 ? tensor->stored_rows : tensor->rows;
         ASSIGN_OR_RETURN(tensor->scales, lay_out_scales(located.stored, scheme, rows,
                                                         tensor->columns, path_of(located)));
-        const auto [read, is_new] = scales_.try_emplace(name, nullptr); // Q, K and V may share them
+        const auto [read, is_new] = scales_.try_emplace(name); // Q, K and V may share them
         if (is_new) {
             const std::byte *bytes =
                 checkpoint_.files[located.file].bytes().data() + located.stored.offset;
-            ASSIGN_OR_RETURN(auto scales, read_scales(located.stored, bytes, path_of(located)));
-            read->second = model_.scales.emplace_back(std::move(scales)).data();
+            ASSIGN_OR_RETURN(read->second, read_scales(located.stored, bytes, path_of(located)));
             located.used = true;
         }
-        tensor->scales.data = read->second;
+        tensor->scales.data = read->second.data();
         return {};
     }
 
@@ -262,8 +310,18 @@ class Taker {
 
     Checkpoint &checkpoint_;
     Model &model_;
-    std::unordered_map<std::string, const float *> scales_; // those read so far, by name
+    std::unordered_map<std::string, std::vector<float>> scales_; // those read so far, by name
 };
+
+// Without a usable tower the model keeps its text.
+void take_tower(Taker *taker, Model *model) {
+    if (model->tower == nullptr) return;
+    bool found = false;
+    const Status taken = taker->take_tower(model->tower.get(), &found);
+    if (found && taken.ok()) return;
+    model->tower = nullptr;
+    model->no_tower = found ? taken.message() : "the checkpoint has no tensors of a vision tower";
+}
 
 // For a checkpoint without a head, as published for embedding models: the model cannot generate.
 void drop_missing_head(const Taker &taker, bool base_names, Model *model) {
@@ -311,12 +369,13 @@ Result<std::unique_ptr<Model>> load_model(const std::string &model_dir) {
         if (layer.attention() != nullptr) RETURN_IF_ERROR(taker.take_kv_scales(layer.attention()));
     }
     RETURN_IF_ERROR(taker.finish());
+    take_tower(&taker, model.get());
     if (model->tied) model->head.values = model->embedding;
     if (!model->dtype_stated) {
         const DType stored = model->embedding.dtype;
         model->dtype = stored == DType::e4m3 || stored == DType::u4 ? DType::bf16 : stored;
     }
-    model->files = std::move(checkpoint.files);
+    model->bytes = std::make_shared<const ModelBytes>(taker.bytes());
     return model;
 }
 

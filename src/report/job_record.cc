@@ -31,11 +31,18 @@ constexpr int64_t batchllm_stats::*summed_counts[] = {
     &batchllm_stats::adapters,
     &batchllm_stats::adapter_loads,
     &batchllm_stats::adapter_load_bytes,
+    &batchllm_stats::row_pictures,
+    &batchllm_stats::picture_loads,
 };
 constexpr double batchllm_stats::*summed_seconds[] = {
-    &batchllm_stats::tokenize_seconds, &batchllm_stats::plan_seconds,
-    &batchllm_stats::schedule_seconds, &batchllm_stats::backend_seconds,
-    &batchllm_stats::run_seconds,      &batchllm_stats::adapter_wait_seconds,
+    &batchllm_stats::tokenize_seconds,
+    &batchllm_stats::plan_seconds,
+    &batchllm_stats::schedule_seconds,
+    &batchllm_stats::backend_seconds,
+    &batchllm_stats::run_seconds,
+    &batchllm_stats::adapter_wait_seconds,
+    &batchllm_stats::picture_prepare_seconds,
+    &batchllm_stats::picture_wait_seconds,
 };
 
 // The name of a row's status: "ROW_TOO_LONG".

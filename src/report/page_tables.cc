@@ -75,6 +75,11 @@ void add_run_figures(const JobRecord &record, const PageOptions &options, Figure
         .add_seconds("total", job_seconds(record, options))
         .add_seconds("run", stats.run_seconds)
         .add_seconds("backend", stats.backend_seconds);
+    if (stats.row_pictures > 0) {
+        figures->add("in_rows", stats.row_pictures)
+            .add("computed", stats.picture_loads)
+            .add_seconds("prepare_seconds", stats.picture_prepare_seconds);
+    }
     if (stats.adapters > 0) {
         figures->add("used", stats.adapters)
             .add("loads", stats.adapter_loads)

@@ -15,10 +15,12 @@ Addition::~Addition() {
 
 void Addition::add(uint64_t tag, std::span<const int32_t> tokens,
                    std::shared_ptr<const PreparedParams> params,
-                   std::unique_ptr<const ScoreSpec> score, int64_t generated,
+                   std::unique_ptr<const ScoreSpec> score,
+                   std::shared_ptr<const RowPictures> pictures, int64_t generated,
                    int64_t tokens_to_come) {
     const int64_t id =
         pending_->rows.add(tag, tokens, std::move(params), std::move(score), tokens_to_come);
+    pending_->rows.find(id)->pictures = std::move(pictures);
     pending_->unplanned.push_back(id);
     ++added_;
     tokens_.prompt += static_cast<int64_t>(tokens.size());

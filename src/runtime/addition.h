@@ -40,7 +40,8 @@ class Addition {
 
     void add(uint64_t tag, std::span<const int32_t> tokens,
              std::shared_ptr<const PreparedParams> params, std::unique_ptr<const ScoreSpec> score,
-             int64_t generated, int64_t tokens_to_come = 0);
+             std::shared_ptr<const RowPictures> pictures, int64_t generated,
+             int64_t tokens_to_come = 0);
     // Makes the result (or results) of a row that cannot be computed.
     void add_bad(uint64_t tag, int64_t prompt_tokens, int32_t samples, const Status &why);
 

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "base/printable.h"
+#include "image/decode_row.h"
 
 namespace batchllm {
 namespace {
@@ -191,7 +192,7 @@ std::string Agenda::advice_text(const Tokenizer *tokenizer) const {
     if (tokenizer != nullptr && row != nullptr && advice.end <= row->computed_length()) {
         const int64_t shown = std::min(most_tokens, advice.end - advice.begin);
         const Result<std::string> words =
-            tokenizer->decode({row->tokens + advice.begin, static_cast<size_t>(shown)}, false);
+            decode_row(*tokenizer, {row->tokens + advice.begin, static_cast<size_t>(shown)});
         if (words.ok()) text += " What they have in common begins " + in_quotes(*words) + ".";
     }
     return text;

@@ -18,10 +18,13 @@ bool contains(std::span<const int32_t> tokens, int32_t token) {
 int64_t Answers::accept(const BatchRecord &record, const BatchOutput &output, size_t hidden) {
     settled_ = 0;
     size_t target = 0;
-    size_t state = 0; // in output.hidden
+    size_t state = 0;    // in output.hidden
+    bool follows = true; // every token before the sample is the sequence's own
     for (size_t i = 0; i < record.sampled.size(); ++i) {
         Sequence *sequence = static_cast<Sequence *>(record.sampled[i]);
         const auto targets = static_cast<size_t>(record.targets[i]);
+        const int32_t proposed = record.proposed[i];
+        follows = proposed < 0 || (follows && output.samples[i - 1].token == proposed);
         if (sequence != nullptr && record.tasks[i] == Task::score &&
             sequence->task == Task::generate) {
             accept_prompt_score(sequence, output.target_logprobs[target], output.samples[i]);
@@ -32,7 +35,9 @@ int64_t Answers::accept(const BatchRecord &record, const BatchOutput &output, si
             accept_hidden(sequence, {output.hidden.data() + state * hidden, hidden},
                           record.tokens[i], output.samples[i].finite);
         } else if (sequence != nullptr) {
-            accept_sample(sequence, output.samples[i]);
+            if (proposed >= 0) ++drafts_.proposed;
+            if (proposed >= 0 && follows && !sequence->done) ++drafts_.accepted;
+            if (follows) accept_sample(sequence, output.samples[i]);
         }
         target += targets;
         state += embedded(record.tasks[i]) ? 1 : 0;

@@ -21,6 +21,12 @@
 
 namespace batchllm {
 
+// Tokens that steps computed because they were proposed.
+struct DraftWork {
+    int64_t proposed = 0;
+    int64_t accepted = 0; // right, so that each saved its row a step
+};
+
 class Answers {
   public:
     explicit Answers(const RowReader *reader) : reader_(*reader) {}
@@ -65,6 +71,7 @@ class Answers {
 
     int64_t rows_done() const { return refused_ + answered_; }
     int64_t generated_tokens() const { return completion_tokens_ + lost_tokens_; }
+    const DraftWork &draft_work() const { return drafts_; }
     void add_to(batchllm_stats *stats) const;
 
   private:
@@ -86,6 +93,7 @@ class Answers {
     int64_t refused_ = 0, answered_ = 0, failed_ = 0;
     int64_t completion_tokens_ = 0;
     int64_t lost_tokens_ = 0;
+    DraftWork drafts_;
     CutOff cut_off_;
 };
 

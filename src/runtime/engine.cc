@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "image/decode_row.h"
+
 namespace batchllm {
 namespace {
 
@@ -14,9 +16,16 @@ std::string name_of(std::string path) {
     return slash == std::string::npos ? path : path.substr(slash + 1);
 }
 
+constexpr int32_t most_picture_threads = 16;
+
 RunLimits limits_of(const EngineOptions &options, const RowReader &reader) {
-    return {reader.max_request_tokens(), options.seed, reader.tokenizer(),
-            options.enlarge != BATCHLLM_ENLARGE_NONE};
+    RunLimits limits{reader.max_request_tokens(), options.seed, reader.tokenizer(),
+                     options.enlarge != BATCHLLM_ENLARGE_NONE};
+    if (reader.model() != nullptr) limits.picture_token = reader.model()->picture_token;
+    // Beside what the backend computes with on the CPU, and without one too.
+    limits.picture_threads = std::clamp(
+        options.threads > 0 ? options.threads : ThreadPool::available(), 1, most_picture_threads);
+    return limits;
 }
 
 PlanOptions planning_of(const EngineOptions &options, const RowReader &reader,
@@ -31,9 +40,14 @@ PlanOptions planning_of(const EngineOptions &options, const RowReader &reader,
     return planning;
 }
 
-SchedulerOptions scheduling_of(const EngineOptions &options) {
+SchedulerOptions scheduling_of(const EngineOptions &options, const Model *model) {
     SchedulerOptions scheduling;
     scheduling.max_requests = options.max_requests;
+    if (model == nullptr) return scheduling;
+    scheduling.picture_token = model->picture_token;
+    scheduling.rope_axes = std::any_of(model->ropes.begin(), model->ropes.end(),
+                                       [](const Rope &rope) { return !rope.axes.empty(); });
+    scheduling.whole_pictures = model->pictures_see_themselves;
     return scheduling;
 }
 
@@ -57,6 +71,12 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions &options,
     }
     RETURN_IF_ERROR(
         reader->take_model(std::move(loaded.model), loaded.backends.front()->info(), options));
+    std::shared_ptr<PictureLibrary> pictures = options.pictures;
+    if (pictures == nullptr) {
+        ASSIGN_OR_RETURN(pictures,
+                         PictureLibrary::open(options.model_dir, reader->tokenizer(), {}));
+    }
+    reader->take_pictures(std::move(pictures), loaded.backends.front()->info());
     Observers &watching = *observers;
     std::unique_ptr<Engine> engine(
         new Engine(options, std::move(observers), std::move(reader), std::move(loaded)));
@@ -72,9 +92,13 @@ Engine::Engine(const EngineOptions &options, std::unique_ptr<Observers> observer
       agenda_(planning_of(options, *reader_, loaded.common_prefix_cost),
               limits_of(options, *reader_), intake_.rows()),
       adapters_(std::make_shared<AdapterLibrary>()),
-      placement_(options.devices, std::move(loaded.backends), scheduling_of(options),
-                 limits_of(options, *reader_), reader_.get(), intake_.rows(), observers_.get()) {
+      placement_(options.first_devices(), std::move(loaded.backends),
+                 scheduling_of(options, reader_->model()), limits_of(options, *reader_),
+                 reader_.get(), intake_.rows(), observers_.get(),
+                 {options.drafts, std::move(loaded.step_cost)}) {
     intake_.set_devices(placement_.device_pages());
+    intake_.set_whole_pictures(reader_->model() != nullptr &&
+                               reader_->model()->pictures_see_themselves);
     std::vector<const Backend *> backends;
     for (const auto &lane : placement_.lanes()) backends.push_back(lane->backend());
     adapters_->open(reader_->model(), std::move(backends));
@@ -151,6 +175,7 @@ Status Engine::run_step() {
         }
         if (failed_.ok()) warn_of_cut_off();
         if (failed_.ok() && all_done()) warn_of_adapter_loads();
+        if (failed_.ok() && all_done()) inform_of_drafts();
         if (failed_.ok() && all_done()) observers_->all_done();
     } catch (const std::bad_alloc &) {
         // Short enough for a std::string not to allocate.
@@ -180,11 +205,16 @@ Status Engine::place_run_answer() {
 // Puts in flight as many batches as the lane takes.
 Status Engine::run_ahead(Lane *lane) {
     while (lane->takes_another()) {
-        RETURN_IF_ERROR(fail_without_adapter(lane));
+        RETURN_IF_ERROR(fail_unreadable(lane));
         ASSIGN_OR_RETURN(const TokenBatch *batch, placement_.next_batch(lane, &agenda_));
         if (batch->tokens.empty() && lane->in_flight() == 0 && lane->waits_for_adapter()) {
             observers_->watch().begin("reading an adapter for device", lane->device());
             lane->adapters().wait();
+            continue;
+        }
+        if (batch->tokens.empty() && lane->in_flight() == 0 && lane->waits_for_picture()) {
+            observers_->watch().begin("preparing a picture for device", lane->device());
+            lane->pictures().wait();
             continue;
         }
         if (batch->tokens.empty()) break;
@@ -198,12 +228,12 @@ Status Engine::run_ahead(Lane *lane) {
     return {};
 }
 
-// Answers the rows whose adapters could not be read.
-Status Engine::fail_without_adapter(Lane *lane) {
-    ASSIGN_OR_RETURN(const std::vector<RowRun *> runs, placement_.runs_without_adapter(lane));
+// Answers the rows whose adapters or pictures could not be read.
+Status Engine::fail_unreadable(Lane *lane) {
+    ASSIGN_OR_RETURN(const std::vector<RowRun *> runs, placement_.unreadable_runs(lane));
     for (RowRun *run : runs) {
         placement_.drop(run);
-        answers_.fail(run, placement_.why_no_adapter(*run));
+        answers_.fail(run, placement_.why_unreadable(*run));
     }
     for (RowRun *run : answers_.take_ended()) end_run(run);
     return {};
@@ -270,6 +300,16 @@ void Engine::warn_of_adapter_loads() {
                          std::to_string(stats.adapter_load_bytes >> 20) +
                          " MiB in all: with more adapter_memory_bytes (--adapter-memory), or more "
                          "rows added at a time, they would be loaded less often");
+    } catch (const std::bad_alloc &) {}
+}
+
+// If memory runs out, the line is left out.
+void Engine::inform_of_drafts() {
+    const auto [proposed, accepted] = draft_work();
+    if (std::exchange(informed_of_drafts_, proposed) == proposed) return;
+    try {
+        observers_->inform("drafts: " + std::to_string(proposed) + " tokens proposed so far, " +
+                           std::to_string(accepted) + " of them right");
     } catch (const std::bad_alloc &) {}
 }
 
@@ -347,7 +387,7 @@ Status Engine::set_report(std::shared_ptr<JobRecord> report) {
     TokenDecoder decoder;
     if (reader_->tokenizer() != nullptr) {
         decoder = [tokenizer = reader_->shared_tokenizer()](std::span<const int32_t> tokens) {
-            Result<std::string> words = tokenizer->decode(tokens, false);
+            Result<std::string> words = decode_row(*tokenizer, tokens);
             return words.ok() ? std::move(words).value() : std::string();
         };
     }
@@ -387,6 +427,8 @@ Result<batchllm_info> Engine::info(int32_t device) const {
     info.state_slot_bytes = of.state_bytes;
     info.adapter_memory_bytes = of.adapter_bytes;
     info.adapter_slots = of.adapter_slots;
+    info.picture_slots = of.picture_slots;
+    info.picture_tokens = of.picture_tokens;
     return info;
 }
 

@@ -74,6 +74,7 @@ class Engine {
     // Describes one of the devices. Any thread.
     Result<batchllm_info> info(int32_t device) const;
     MaskWork mask_work() const { return placement_.mask_work(); } // over all devices
+    DraftWork draft_work() const { return answers_.draft_work(); }
     // The labels of a model with a classification head; otherwise empty.
     std::span<const std::string> labels() const;
 
@@ -86,8 +87,9 @@ class Engine {
     Status place_run_answer();
     void warn_of_cut_off();
     void warn_of_adapter_loads();
+    void inform_of_drafts();
     Status run_ahead(Lane *lane);
-    Status fail_without_adapter(Lane *lane);
+    Status fail_unreadable(Lane *lane);
     Status sample(Lane *lane);
     Status answer_batch(Lane *lane);
     void end_run(RowRun *run);
@@ -106,6 +108,7 @@ class Engine {
     Placement placement_;
     Status failed_;
     bool warned_of_loads_ = false;
+    int64_t informed_of_drafts_ = 0; // proposed tokens
     bool running_ = false; // prevents step and run from being called from run's own callback
     std::atomic<bool> interrupted_{false};
 };

@@ -18,20 +18,27 @@ constexpr int64_t tokenize_block = 1024;
 
 struct Encoded {
     std::vector<int32_t> tokens;
+    std::vector<SharedPicture> pictures; // held until the row holds them
     Status status;
 };
 
-// Calls encode(i, &tokens) for each i of a block, on all threads. If memory runs out, the whole
-// call fails, because no row is to blame.
+// Calls encode(i, &encoded) for each i of a block, on all threads. If memory runs out, or a file of
+// pictures cannot be read through a fault of the disk, the whole call fails, because no row is to blame.
 template <typename Encode>
-void encode_block(ThreadPool *pool, int64_t count, std::vector<Encoded> *block, Encode encode) {
+Status encode_block(ThreadPool *pool, int64_t count, std::vector<Encoded> *block, Encode encode) {
     if (static_cast<int64_t>(block->size()) < count) block->resize(static_cast<size_t>(count));
     pool->parallel_for(count, [&](int64_t i, int32_t) {
         Encoded &encoded = (*block)[static_cast<size_t>(i)];
         encoded.tokens.clear();
-        encoded.status = encode(i, &encoded.tokens);
+        encoded.pictures.clear();
+        encoded.status = encode(i, &encoded);
         if (encoded.status.code() == BATCHLLM_ERROR_OUT_OF_MEMORY) throw std::bad_alloc();
     });
+    for (int64_t i = 0; i < count; ++i) {
+        const Status &status = (*block)[static_cast<size_t>(i)].status;
+        if (is_failure_of_process(status.code())) return status;
+    }
+    return {};
 }
 
 // The tokens of row i and the rows after it, up to the size of one segment of the row store.
@@ -96,25 +103,42 @@ void Intake::add_sampled(Addition *addition, uint64_t tag, std::span<const int32
                          const RowParams &params, int64_t tokens_to_come) {
     Status status = params.status();
     if (status.ok() && !embedded(params.get()->task)) status = reader_.check(*params.get());
-    if (status.ok()) status = checks_.check(prompt, *params.get());
+    std::shared_ptr<const RowPictures> pictures;
+    if (status.ok()) {
+        auto found = pictures_of(prompt);
+        status = found.status();
+        if (found.ok()) pictures = std::move(found).value();
+    }
+    if (status.ok()) status = checks_.check(prompt, pictures.get(), *params.get());
     const int64_t length = static_cast<int64_t>(prompt.size());
     if (!status.ok()) {
         addition->add_bad(tag, length, params.samples(), status);
         return;
     }
-    addition->add(tag, prompt, params.get(), nullptr,
+    addition->add(tag, prompt, params.get(), nullptr, std::move(pictures),
                   most_generated(*params.get(), length, limits_), tokens_to_come);
+}
+
+Result<std::shared_ptr<const RowPictures>>
+Intake::pictures_of(std::span<const int32_t> prompt) const {
+    if (reader_.pictures() == nullptr) return std::shared_ptr<const RowPictures>();
+    ASSIGN_OR_RETURN(std::shared_ptr<const RowPictures> found, reader_.pictures()->find(prompt));
+    if (found != nullptr) RETURN_IF_ERROR(reader_.no_pictures());
+    return found;
 }
 
 void Intake::add_scored(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
                         std::unique_ptr<ScoreSpec> score, const ScoredParams &params,
                         int64_t tokens_to_come) {
-    const Status status = params.ok() ? checks_.check(prompt, *score) : params.status();
+    const auto pictures = pictures_of(prompt);
+    Status status = params.status();
+    if (status.ok()) status = pictures.status();
+    if (status.ok()) status = checks_.check(prompt, pictures->get(), *score);
     if (!status.ok()) {
         addition->add_bad(tag, static_cast<int64_t>(prompt.size()), 1, status);
         return;
     }
-    addition->add(tag, prompt, *params, std::move(score), 0, tokens_to_come);
+    addition->add(tag, prompt, *params, std::move(score), *pictures, 0, tokens_to_come);
 }
 
 void Intake::commit(Addition *addition) {
@@ -137,7 +161,7 @@ Status Intake::add_tokens(const Column<int32_t> &prompts, const uint64_t *tags,
     return {};
 }
 
-// Adds n rows whose tokens come from encode(i, its parameters, &tokens), on all threads.
+// Adds n rows whose tokens come from encode(i, its parameters, &encoded), on all threads.
 template <typename Encode> Status Intake::add_encoded(int64_t n, const uint64_t *tags,
                                                       const ParamsColumn &params, Encode encode) {
     const Clock::time_point start = Clock::now();
@@ -146,10 +170,11 @@ template <typename Encode> Status Intake::add_encoded(int64_t n, const uint64_t 
     std::vector<Encoded> block;
     for (int64_t begin = 0; begin < n; begin += tokenize_block) {
         const int64_t count = std::min(tokenize_block, n - begin);
-        encode_block(&reader_.pool(), count, &block, [&](int64_t i, std::vector<int32_t> *tokens) {
-            ASSIGN_OR_RETURN(const batchllm_params read, params.at(begin + i));
-            return encode(begin + i, read, tokens);
-        });
+        RETURN_IF_ERROR(
+            encode_block(&reader_.pool(), count, &block, [&](int64_t i, Encoded *encoded) {
+                ASSIGN_OR_RETURN(const batchllm_params read, params.at(begin + i));
+                return encode(begin + i, read, encoded);
+            }));
         int64_t left = total_tokens(block, count);
         for (int64_t i = 0; i < count; ++i) {
             RETURN_IF_ERROR(row_params.move_to(begin + i));
@@ -171,23 +196,42 @@ template <typename Encode> Status Intake::add_encoded(int64_t n, const uint64_t 
 Status Intake::add_text(const Column<char> &prompts, const uint64_t *tags,
                         const ParamsColumn &params) {
     RETURN_IF_ERROR(reader_.need_tokenizer());
-    return add_encoded(prompts.n, tags, params,
-                       [&](int64_t i, const batchllm_params &read, std::vector<int32_t> *tokens) {
-                           const std::span<const char> text = prompts[i];
-                           return reader_.encode_text({text.data(), text.size()}, read, tokens);
-                       });
+    return add_encoded(
+        prompts.n, tags, params, [&](int64_t i, const batchllm_params &read, Encoded *encoded) {
+            const std::span<const char> text = prompts[i];
+            return reader_.encode_text({text.data(), text.size()}, read, &encoded->tokens);
+        });
 }
 
 Status Intake::add_chat(const Column<char> &conversations, const uint64_t *tags,
                         const ParamsColumn &params) {
+    PictureColumns none;
+    none.chat = true;
+    return add_pictures(conversations, none, tags, params);
+}
+
+void PictureColumns::of_row(int64_t i, std::vector<PictureInput> *inputs) const {
+    inputs->clear();
+    if (rows == nullptr) return;
+    for (int64_t p = rows[i]; p < rows[i + 1]; ++p) {
+        inputs->push_back({kinds != nullptr && kinds[p] == BATCHLLM_PICTURE_NAME, items[p]});
+    }
+}
+
+Status Intake::add_pictures(const Column<char> &texts, const PictureColumns &pictures,
+                            const uint64_t *tags, const ParamsColumn &params) {
     RETURN_IF_ERROR(reader_.need_tokenizer());
     const std::tm now = local_time_now();
-    return add_encoded(conversations.n, tags, params,
-                       [&](int64_t i, const batchllm_params &read, std::vector<int32_t> *tokens) {
-                           const std::span<const char> conversation = conversations[i];
-                           return reader_.encode_chat({conversation.data(), conversation.size()},
-                                                      read, now, tokens);
-                       });
+    return add_encoded(
+        texts.n, tags, params, [&](int64_t i, const batchllm_params &read, Encoded *encoded) {
+            const std::string_view text(texts[i].data(), texts[i].size());
+            std::vector<PictureInput> inputs;
+            pictures.of_row(i, &inputs);
+            return pictures.chat ? reader_.encode_chat(text, inputs, read, now, &encoded->tokens,
+                                                       &encoded->pictures)
+                                 : reader_.encode_text(text, inputs, read, &encoded->tokens,
+                                                       &encoded->pictures);
+        });
 }
 
 Status Intake::add_table(const Table &table, const uint64_t *tags, const ParamsColumn &params) {
@@ -196,13 +240,14 @@ Status Intake::add_table(const Table &table, const uint64_t *tags, const ParamsC
                                      [](int32_t status) { return status != BATCHLLM_OK; });
     if (!all_bad) RETURN_IF_ERROR(reader_.need_tokenizer());
     const std::tm now = local_time_now();
-    return add_encoded(
-        table.rows(), tags, params,
-        [&](int64_t i, const batchllm_params &read, std::vector<int32_t> *tokens) -> Status {
-            RETURN_IF_ERROR(table.status(i));
-            return table.chat ? reader_.encode_chat(table.prompt(i), read, now, tokens)
-                              : reader_.encode_text(table.prompt(i), read, tokens);
-        });
+    return add_encoded(table.rows(), tags, params,
+                       [&](int64_t i, const batchllm_params &read, Encoded *encoded) -> Status {
+                           RETURN_IF_ERROR(table.status(i));
+                           if (!table.chat)
+                               return reader_.encode_text(table.prompt(i), read, &encoded->tokens);
+                           return reader_.encode_chat(table.prompt(i), {}, read, now,
+                                                      &encoded->tokens, &encoded->pictures);
+                       });
 }
 
 Status Intake::add_scores(const Column<int32_t> &prompts,
@@ -242,7 +287,7 @@ Status Intake::add_score_text(const Column<char> &prompts, const ContinuationCol
         static_cast<size_t>(std::min(tokenize_block, prompts.n)));
     for (int64_t begin = 0; begin < prompts.n; begin += tokenize_block) {
         const int64_t count = std::min(tokenize_block, prompts.n - begin);
-        encode_block(&reader_.pool(), count, &block, [&](int64_t i, std::vector<int32_t> *tokens) {
+        const auto encode = [&](int64_t i, Encoded *encoded) -> Status {
             RETURN_IF_ERROR(check_size(scored, begin + i));
             auto score = std::make_unique<ScoreSpec>();
             std::vector<int32_t> continuation;
@@ -259,8 +304,10 @@ Status Intake::add_score_text(const Column<char> &prompts, const ContinuationCol
             }
             scores[static_cast<size_t>(i)] = std::move(score);
             const std::span<const char> text = prompts[begin + i];
-            return reader_.tokenizer()->encode({text.data(), text.size()}, prompt_options, tokens);
-        });
+            return reader_.tokenizer()->encode({text.data(), text.size()}, prompt_options,
+                                               &encoded->tokens);
+        };
+        RETURN_IF_ERROR(encode_block(&reader_.pool(), count, &block, encode));
         int64_t left = total_tokens(block, count);
         for (int64_t i = 0; i < count; ++i) {
             const uint64_t tag = addition.next_tag(tags);

@@ -30,6 +30,17 @@ template <typename T> struct ContinuationColumns {
     const int64_t *rows = nullptr; // [n + 1]
 };
 
+// Pictures for n rows: those of row i are numbers [rows[i], rows[i + 1]).
+struct PictureColumns {
+    Column<std::byte> items;
+    const int64_t *rows = nullptr;  // [n + 1]; null: there are none
+    const uint8_t *kinds = nullptr; // [items.n] BATCHLLM_PICTURE_; null: all are bytes
+    bool chat = false;              // the rows' texts are conversations
+
+    // Replaces *inputs.
+    void of_row(int64_t i, std::vector<PictureInput> *inputs) const;
+};
+
 class Intake {
   public:
     Intake(RowReader *reader, const RunLimits &limits, Answers *answers);
@@ -40,6 +51,8 @@ class Intake {
     Status add_text(const Column<char> &prompts, const uint64_t *tags, const ParamsColumn &params);
     Status add_chat(const Column<char> &conversations, const uint64_t *tags,
                     const ParamsColumn &params);
+    Status add_pictures(const Column<char> &texts, const PictureColumns &pictures,
+                        const uint64_t *tags, const ParamsColumn &params);
     Status add_table(const Table &table, const uint64_t *tags, const ParamsColumn &params);
     Status add_scores(const Column<int32_t> &prompts, const ContinuationColumns<int32_t> &scored,
                       const uint64_t *tags, const batchllm_params &params);
@@ -48,6 +61,7 @@ class Intake {
 
     // The devices that rows must fit from now on.
     void set_devices(std::vector<DevicePages> devices) { checks_.set_devices(std::move(devices)); }
+    void set_whole_pictures(bool whole) { checks_.set_whole_pictures(whole); }
 
     // Any thread.
     void cancel(uint64_t tag) { cancels_.cancel(tag); }
@@ -74,6 +88,7 @@ class Intake {
     Status add_encoded(int64_t n, const uint64_t *tags, const ParamsColumn &params, Encode encode);
     void add_sampled(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
                      const RowParams &params, int64_t tokens_to_come);
+    Result<std::shared_ptr<const RowPictures>> pictures_of(std::span<const int32_t> prompt) const;
     using ScoredParams = Result<std::shared_ptr<const PreparedParams>>;
     void add_scored(Addition *addition, uint64_t tag, std::span<const int32_t> prompt,
                     std::unique_ptr<ScoreSpec> score, const ScoredParams &params,

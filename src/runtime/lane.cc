@@ -8,7 +8,7 @@ namespace {
 // weights for only a few tokens.
 constexpr int64_t held_back_one_in = 8;
 
-SchedulerOptions of_backend(SchedulerOptions options, const Backend *backend) {
+SchedulerOptions of_backend(SchedulerOptions options, const Backend *backend, LaneDrafts *drafts) {
     const BackendInfo &info = backend->info();
     options.pages = info.pages;
     options.page_tokens = info.page_tokens;
@@ -18,29 +18,40 @@ SchedulerOptions of_backend(SchedulerOptions options, const Backend *backend) {
     options.state_slots = info.state_slots;
     options.adapter_slots = info.adapter_slots;
     options.adapter_bytes = info.adapter_bytes;
+    options.picture_slots = info.picture_slots;
+    options.picture_tokens = info.picture_tokens;
     if (info.batches_in_flight > 1) {
         options.feeds = [backend](const SampleInput &sample) { return backend->feeds(sample); };
+    }
+    if (drafts->on()) {
+        options.propose = [drafts](std::span<Request *const> decoding) {
+            return drafts->propose(decoding);
+        };
     }
     return options;
 }
 
 } // namespace
 
-Lane::Lane(int32_t device, std::unique_ptr<Backend> backend, SchedulerOptions options)
-    : device_(device), backend_(std::move(backend)),
-      scheduler_(of_backend(std::move(options), backend_.get())),
-      adapters_(backend_.get(), &scheduler_.adapters()) {}
+Lane::Lane(int32_t device, std::unique_ptr<Backend> backend, SchedulerOptions options,
+           const DraftOptions &drafts, int32_t picture_threads)
+    : device_(device), backend_(std::move(backend)), drafts_(drafts, backend_->info()),
+      scheduler_(of_backend(std::move(options), backend_.get(), &drafts_)),
+      adapters_(backend_.get(), &scheduler_.adapters()),
+      pictures_(backend_.get(), &scheduler_.pictures(), picture_threads) {}
 
 Result<const TokenBatch *> Lane::next_batch() {
     const TokenBatch &batch = scheduler_.next_step();
     if (waits_for_adapter()) adapters_.hurry(scheduler_.adapters().blocked());
+    if (waits_for_picture()) pictures_.hurry(scheduler_.pictures().blocked());
     RETURN_IF_ERROR(note(adapters_.load()));
+    RETURN_IF_ERROR(note(pictures_.load()));
     return &batch;
 }
 
 bool Lane::takes_another() const {
     if (in_flight() == 0) return true;
-    if (unsampled_) return false;
+    if (unsampled_ || scheduler_.proposes()) return false;
     return in_flight() < backend_->info().batches_in_flight &&
            scheduler_.held_back() * held_back_one_in <= scheduler_.running();
 }

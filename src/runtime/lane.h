@@ -18,6 +18,8 @@
 
 #include "backend/backend.h"
 #include "runtime/lane_adapters.h"
+#include "runtime/lane_drafts.h"
+#include "runtime/lane_pictures.h"
 #include "schedule/scheduler.h"
 
 namespace batchllm {
@@ -25,13 +27,20 @@ namespace batchllm {
 class Lane {
   public:
     // The backend determines pages, page_tokens, step_tokens and feeds of the options.
-    Lane(int32_t device, std::unique_ptr<Backend> backend, SchedulerOptions options);
+    // picture_threads: that prepare pictures.
+    Lane(int32_t device, std::unique_ptr<Backend> backend, SchedulerOptions options,
+         const DraftOptions &drafts = {}, int32_t picture_threads = 1);
+    Lane(const Lane &) = delete; // its scheduler refers to its drafts
+    Lane &operator=(const Lane &) = delete;
 
     int32_t device() const { return device_; }
     const BackendInfo &info() const { return backend_->info(); }
     const Backend *backend() const { return backend_.get(); }
     LaneAdapters &adapters() { return adapters_; }
     const LaneAdapters &adapters() const { return adapters_; }
+    LanePictures &pictures() { return pictures_; }
+    const LanePictures &pictures() const { return pictures_; }
+    LaneDrafts &drafts() { return drafts_; }
     Scheduler &scheduler() { return scheduler_; }
     const Scheduler &scheduler() const { return scheduler_; }
     int32_t in_flight() const { return scheduler_.in_flight(); }
@@ -41,10 +50,11 @@ class Lane {
 
     // Whether another batch can be put in flight that would contain nearly all requests.
     bool takes_another() const;
-    // Also loads the adapters that it needs. Empty, with nothing in flight: it waits for an adapter,
-    // or nothing is left to do.
+    // Also loads the adapters and pictures that it needs. Empty, with nothing in flight: it waits for
+    // one of them, or nothing is left to do.
     Result<const TokenBatch *> next_batch();
     bool waits_for_adapter() const { return scheduler_.adapters().blocked() >= 0; }
+    bool waits_for_picture() const { return scheduler_.pictures().blocked() >= 0; }
     Status forward(const TokenBatch &batch);
     // masks: as for Backend::sample.
     Status sample(std::span<const TokenMask> masks);
@@ -72,8 +82,10 @@ class Lane {
 
     int32_t device_;
     std::unique_ptr<Backend> backend_;
+    LaneDrafts drafts_;
     Scheduler scheduler_;
     LaneAdapters adapters_;
+    LanePictures pictures_;
     BatchOutput output_;
     bool unsampled_ = false;
     int32_t failed_ = BATCHLLM_OK; // error code of the backend

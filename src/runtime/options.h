@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,8 @@
 #include "base/status.h"
 
 namespace batchllm {
+
+class PictureLibrary;
 
 struct Log {
     batchllm_log_function function = nullptr;
@@ -20,11 +23,19 @@ struct Log {
     }
 };
 
+// Whether steps compute proposed tokens (lane_drafts.h).
+enum class Drafts : uint8_t {
+    off,
+    where_they_pay, // "auto"
+    always,         // wherever a text repeats: for comparisons
+};
+
 struct EngineOptions {
     std::string model_dir; // "": none
     std::string backend = "auto";
     std::vector<int32_t> devices{0};
-    BackendOptions backend_options; // each backend gets a copy with its device
+    int32_t tensor_parallel = 1;    // so many devices, one after another, are one backend's
+    BackendOptions backend_options; // of_backend() has each backend's devices
     int32_t threads = 0;
     int64_t max_request_tokens = 0;
     int64_t max_requests = 0;
@@ -32,10 +43,15 @@ struct EngineOptions {
     int32_t levels = 1;
     int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
     int32_t min_prefix_tokens = 0; // 0: the plan's default
+    Drafts drafts = Drafts::off;
     uint64_t seed = 0;
-    std::string timeline_path;     // "": none
-    double long_step_seconds = 60; // for StepWatch; only tests change it
+    std::string timeline_path;                // "": none
+    double long_step_seconds = 60;            // for StepWatch; only tests change it
+    std::shared_ptr<PictureLibrary> pictures; // null: the engine has its own
     Log log;
+
+    std::vector<int32_t> first_devices() const; // [backends]
+    BackendOptions of_backend(size_t index) const;
 };
 
 // What batchllm_engine_options_init fills in.

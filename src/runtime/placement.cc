@@ -34,14 +34,18 @@ bool unusual(const RowRun &run) { return run.answers.size() > 1 || run.sequences
 Placement::Placement(const std::vector<int32_t> &devices,
                      std::vector<std::unique_ptr<Backend>> backends,
                      const SchedulerOptions &scheduling, const RunLimits &limits, RowReader *reader,
-                     RowStore *rows, Observers *observers)
+                     RowStore *rows, Observers *observers, const DraftOptions &drafts)
     : limits_(limits), reader_(*reader), rows_(*rows), observers_(*observers),
       masks_(reader->tokenizer()) {
     for (size_t i = 0; i < backends.size(); ++i) {
-        lanes_.push_back(std::make_unique<Lane>(devices[i], std::move(backends[i]), scheduling));
+        lanes_.push_back(std::make_unique<Lane>(devices[i], std::move(backends[i]), scheduling,
+                                                drafts, limits.picture_threads));
         const BackendInfo &info = lanes_.back()->info();
         devices_.push_back({devices[i], info});
         if (!info.warning.empty()) observers_.warn(info.warning);
+        const char *no_drafts = why_no_drafts(info);
+        if (drafts.when != Drafts::off && no_drafts != nullptr && i == 0)
+            observers_.warn(std::string("there will be no drafts: ") + no_drafts);
         const std::string states = info.state_slots == 0
                                        ? ""
                                        : std::to_string(info.state_slots) + " state slots of " +
@@ -56,8 +60,8 @@ Placement::Placement(const std::vector<int32_t> &devices,
 std::vector<DevicePages> Placement::device_pages() const {
     std::vector<DevicePages> all;
     for (const auto &lane : lanes_) {
-        all.push_back(
-            {lane->scheduler().longest_request(), lane->info().pages, lane->info().page_tokens});
+        all.push_back({lane->scheduler().longest_request(), lane->info().pages,
+                       lane->info().page_tokens, &lane->scheduler(), lane->info().picture_tokens});
     }
     return all;
 }
@@ -110,6 +114,7 @@ RowRun *Placement::start_run(const std::vector<int64_t> &rows, Lane *lane) {
     const auto &adapter = run->params->adapter;
     const int32_t number = adapter == nullptr ? -1 : lane->adapters().use(adapter);
     if (adapter != nullptr) adapters_used_.insert(adapter->hash);
+    place_pictures(run);
     for (Sequence &sequence : run->sequences) {
         sequence.adapter = number;
         lane->will_generate(sequence.max_tokens);
@@ -119,6 +124,20 @@ RowRun *Placement::start_run(const std::vector<int64_t> &rows, Lane *lane) {
     if (unusual(*run)) ++unusual_runs_;
     logical_prompt_tokens_ += logical_tokens(*run);
     return run;
+}
+
+// Equal rows have the same pictures.
+void Placement::place_pictures(RowRun *run) {
+    if (run->pictures == nullptr) return;
+    for (const RowPictures::Place &place : run->pictures->places) {
+        run->placed_pictures.push_back(
+            {place.begin, place.length, run->lane->pictures().use(place.source)});
+    }
+    for (Sequence &sequence : run->sequences) {
+        sequence.pictures = run->placed_pictures;
+        sequence.rope_positions = &run->pictures->positions;
+    }
+    row_pictures_ += static_cast<int64_t>(run->pictures->places.size() * run->answers.size());
 }
 
 // Queues the requests of placed_, which all belong to one group of the plan.
@@ -229,18 +248,22 @@ void Placement::drop(RowRun *run) {
 
 void Placement::remove_run(RowRun *run) {
     run->lane->adapters().end_use(run->sequences.front().adapter);
+    for (const PromptPicture &picture : run->placed_pictures) {
+        run->lane->pictures().end_use(picture.number);
+    }
+    run->lane->drafts().ended(*run);
     if (unusual(*run)) --unusual_runs_;
     for (const RowRun::Answer &answer : run->answers) rows_.release(answer.row);
     runs_.erase(run);
 }
 
-Result<std::vector<RowRun *>> Placement::runs_without_adapter(Lane *lane) {
+Result<std::vector<RowRun *>> Placement::unreadable_runs(Lane *lane) {
     std::vector<RowRun *> found;
-    ASSIGN_OR_RETURN(const bool any, lane->adapters().take_read());
-    if (!any) return found;
+    ASSIGN_OR_RETURN(const bool any_adapter, lane->adapters().take_read());
+    ASSIGN_OR_RETURN(const bool any_picture, lane->pictures().take_prepared());
+    if (!any_adapter && !any_picture) return found;
     for (const auto &[run, owner] : runs_) {
-        if (run->lane != lane || run->sequences.front().adapter < 0) continue;
-        if (!why_no_adapter(*run).ok()) found.push_back(run);
+        if (run->lane == lane && !why_unreadable(*run).ok()) found.push_back(run);
     }
     std::sort(found.begin(), found.end(), [](const RowRun *a, const RowRun *b) {
         return a->answers.front().row < b->answers.front().row;
@@ -248,9 +271,14 @@ Result<std::vector<RowRun *>> Placement::runs_without_adapter(Lane *lane) {
     return found;
 }
 
-Status Placement::why_no_adapter(const RowRun &run) const {
-    const int32_t number = run.sequences.front().adapter;
-    return number < 0 ? Status() : run.lane->adapters().failure(number);
+Status Placement::why_unreadable(const RowRun &run) const {
+    const int32_t adapter = run.sequences.front().adapter;
+    if (adapter >= 0) RETURN_IF_ERROR(run.lane->adapters().failure(adapter));
+    for (size_t i = 0; i < run.placed_pictures.size(); ++i) {
+        Status failure = run.lane->pictures().failure(run.placed_pictures[i].number);
+        if (!failure.ok()) return std::move(failure).within("picture " + std::to_string(i + 1));
+    }
+    return {};
 }
 
 // ---- Devices that fail ----
@@ -363,6 +391,9 @@ void Placement::add_to(const Lane &lane, batchllm_stats *stats) const {
     stats->adapter_load_bytes += lane.adapters().loaded_bytes();
     stats->adapter_bytes_peak += lane.scheduler().adapters().bytes_peak();
     stats->adapter_wait_seconds += lane.adapters().waited();
+    stats->picture_loads += lane.pictures().loads();
+    stats->picture_prepare_seconds += lane.pictures().prepare_seconds();
+    stats->picture_wait_seconds += lane.pictures().waited();
     stats->backend_seconds = std::max(stats->backend_seconds, lane.seconds());
 }
 
@@ -376,6 +407,10 @@ void Placement::add_to(batchllm_stats *stats) const {
     stats->adapter_load_bytes += lost_.adapter_load_bytes;
     stats->adapter_bytes_peak += lost_.adapter_bytes_peak;
     stats->adapter_wait_seconds += lost_.adapter_wait_seconds;
+    stats->row_pictures += row_pictures_;
+    stats->picture_loads += lost_.picture_loads;
+    stats->picture_prepare_seconds += lost_.picture_prepare_seconds;
+    stats->picture_wait_seconds += lost_.picture_wait_seconds;
     stats->backend_seconds = std::max(stats->backend_seconds, lost_.backend_seconds);
     for (const auto &lane : lanes_) add_to(*lane, stats);
     stats->kv_page_bytes = devices_.front().info.page_bytes;

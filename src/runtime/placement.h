@@ -32,7 +32,7 @@ class Placement {
     // backends: [devices]. rows: the intake's.
     Placement(const std::vector<int32_t> &devices, std::vector<std::unique_ptr<Backend>> backends,
               const SchedulerOptions &scheduling, const RunLimits &limits, RowReader *reader,
-              RowStore *rows, Observers *observers);
+              RowStore *rows, Observers *observers, const DraftOptions &drafts = {});
 
     struct Device {
         int32_t number;
@@ -68,10 +68,10 @@ class Placement {
     // The run's rows have been answered: it goes, and their memory with it.
     void remove_run(RowRun *run);
 
-    // The lane's runs whose adapter could not be read, which why_no_adapter() explains, in order of
-    // their first rows. Before next_batch(): takes note of what has been read.
-    Result<std::vector<RowRun *>> runs_without_adapter(Lane *lane);
-    Status why_no_adapter(const RowRun &run) const;
+    // The lane's runs whose adapter or a picture could not be read, which why_unreadable() explains, in
+    // order of their first rows. Before next_batch(): takes note of what has been read.
+    Result<std::vector<RowRun *>> unreadable_runs(Lane *lane);
+    Status why_unreadable(const RowRun &run) const;
 
     // The lane of a device that has failed; null: none has.
     Lane *lost_lane() const;
@@ -94,6 +94,7 @@ class Placement {
   private:
     Status place_group(const PlanGroup &group, LaneBalance *balance, Agenda *agenda);
     RowRun *start_run(const std::vector<int64_t> &rows, Lane *lane);
+    void place_pictures(RowRun *run);
     Status queue(Lane *lane, const Agenda &agenda, int32_t prefix);
     void add_to(const Lane &lane, batchllm_stats *stats) const;
 
@@ -111,6 +112,7 @@ class Placement {
     double schedule_seconds_ = 0;
     int64_t rows_deduplicated_ = 0, logical_prompt_tokens_ = 0;
     std::set<AdapterHash> adapters_used_;
+    int64_t row_pictures_ = 0;
     batchllm_stats lost_{}; // of the lanes that have been removed
 };
 

@@ -6,9 +6,12 @@
 
 namespace batchllm {
 
-Status RowChecks::check_tokens(const char *what, std::span<const int32_t> tokens) const {
+// pictures: those tokens from first_picture_id on are known.
+Status RowChecks::check_tokens(const char *what, std::span<const int32_t> tokens,
+                               bool pictures) const {
     for (size_t i = 0; i < tokens.size(); ++i) {
         if (tokens[i] >= 0 && tokens[i] < vocabulary_) continue;
+        if (pictures && tokens[i] >= first_picture_id) continue;
         return error(BATCHLLM_ERROR_ROW_UNKNOWN_TOKEN,
                      "%s token %zu is %d, outside the vocabulary of %d", what, i, tokens[i],
                      vocabulary_);
@@ -17,7 +20,8 @@ Status RowChecks::check_tokens(const char *what, std::span<const int32_t> tokens
 }
 
 // generated: how many tokens after the prompt are stored or sampled.
-Status RowChecks::check_prompt(std::span<const int32_t> prompt, int64_t generated) const {
+Status RowChecks::check_prompt(std::span<const int32_t> prompt, const RowPictures *pictures,
+                               int64_t generated) const {
     if (prompt.empty()) return error(BATCHLLM_ERROR_ROW_EMPTY, "the prompt has no tokens");
     const int64_t length = static_cast<int64_t>(prompt.size());
     if (length + generated > max_request_tokens_) {
@@ -26,7 +30,35 @@ Status RowChecks::check_prompt(std::span<const int32_t> prompt, int64_t generate
                      " more exceed the longest request, %" PRId64,
                      length, generated, max_request_tokens_);
     }
-    return check_tokens("prompt", prompt);
+    return check_tokens("prompt", prompt, pictures != nullptr);
+}
+
+// stored: tokens of the row whose keys and values are kept.
+Status RowChecks::check_pictures(const RowPictures *pictures, int64_t prompt,
+                                 int64_t stored) const {
+    if (pictures == nullptr) return {};
+    for (size_t i = 0; i < pictures->places.size(); ++i) {
+        const RowPictures::Place &place = pictures->places[i];
+        const int32_t tokens = place.source->grid.tokens;
+        for (const DevicePages &device : devices_) {
+            if (tokens > device.picture_tokens) {
+                return error(BATCHLLM_ERROR_ROW_PICTURE,
+                             "picture %zu takes %d tokens, and a device has room for pictures of "
+                             "%" PRId64,
+                             i + 1, tokens, device.picture_tokens);
+            }
+            if (device.scheduler->has_room_for_picture(stored, place.length)) continue;
+            return error(BATCHLLM_ERROR_ROW_PICTURE,
+                         "picture %zu takes %d tokens, which this model needs in one step: raise "
+                         "step_tokens or the memory for keys and values",
+                         i + 1, place.length);
+        }
+        if (cut_by_end_ && place.begin + place.length == prompt) {
+            return error(BATCHLLM_ERROR_ROW_PICTURE,
+                         "the prompt ends with a picture: this model needs text after it");
+        }
+    }
+    return {};
 }
 
 // The last token of a request is not stored, unless all_stored.
@@ -41,19 +73,23 @@ Status RowChecks::check_pages(const char *what, int64_t tokens, bool all_stored)
     return {};
 }
 
-Status RowChecks::check(std::span<const int32_t> prompt, const PreparedParams &params) const {
+Status RowChecks::check(std::span<const int32_t> prompt, const RowPictures *pictures,
+                        const PreparedParams &params) const {
     const int64_t length = static_cast<int64_t>(prompt.size());
     if (embedded(params.task)) {
-        RETURN_IF_ERROR(check_prompt(prompt, 0));
+        RETURN_IF_ERROR(check_prompt(prompt, pictures, 0));
+        RETURN_IF_ERROR(check_pictures(pictures, length, length));
         const bool first = params.task == Task::embed && params.form.pooling == Pooling::first;
         return check_pages("nothing more", first ? 1 : length, true);
     }
-    RETURN_IF_ERROR(check_prompt(prompt, 1));
+    RETURN_IF_ERROR(check_prompt(prompt, pictures, 1));
     const int64_t tokens = length + clipped_max_tokens(params, length, max_request_tokens_);
+    RETURN_IF_ERROR(check_pictures(pictures, length, tokens - 1));
     return check_pages("output", tokens, false);
 }
 
-Status RowChecks::check(std::span<const int32_t> prompt, const ScoreSpec &score) const {
+Status RowChecks::check(std::span<const int32_t> prompt, const RowPictures *pictures,
+                        const ScoreSpec &score) const {
     if (!scores_tokens_) {
         return error(BATCHLLM_ERROR_ROW_INVALID_PARAMETER,
                      "the model has no lm_head: it has no scores of tokens");
@@ -65,10 +101,11 @@ Status RowChecks::check(std::span<const int32_t> prompt, const ScoreSpec &score)
         if (score.length(c) == 0) {
             return error(BATCHLLM_ERROR_ROW_EMPTY, "continuation %d has no tokens", c);
         }
-        RETURN_IF_ERROR(check_tokens("continuation", score.continuation(c)));
+        RETURN_IF_ERROR(check_tokens("continuation", score.continuation(c), false));
     }
-    RETURN_IF_ERROR(check_prompt(prompt, score.longest()));
+    RETURN_IF_ERROR(check_prompt(prompt, pictures, score.longest()));
     const int64_t tokens = static_cast<int64_t>(prompt.size()) + score.longest();
+    RETURN_IF_ERROR(check_pictures(pictures, static_cast<int64_t>(prompt.size()), tokens - 1));
     return check_pages("continuation", tokens, false);
 }
 

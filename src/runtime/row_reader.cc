@@ -16,6 +16,7 @@ Result<std::unique_ptr<RowReader>> RowReader::open(const EngineOptions &options)
     std::unique_ptr<RowReader> reader(new RowReader);
     reader->model_dir_ = options.model_dir;
     reader->threads_ = options.threads;
+    reader->no_pictures_ = Status(BATCHLLM_ERROR_ROW_PICTURE, "the engine has no pictures");
     if (options.model_dir.empty()) return reader;
     ASSIGN_OR_RETURN(const bool reads_text, file_exists(options.model_dir + "/tokenizer.json"));
     if (!reads_text) return reader;
@@ -91,12 +92,36 @@ Status RowReader::encode_text(std::string_view text, const batchllm_params &para
     return tokenizer_->encode(text, {params.add_special != 0, params.parse_special != 0}, tokens);
 }
 
-Status RowReader::encode_chat(std::string_view conversation, const batchllm_params &params,
-                              const std::tm &now, std::vector<int32_t> *tokens) const {
-    std::string text;
-    RETURN_IF_ERROR(chat_->render(
-        conversation, {true, params.parse_special == 0 ? tokenizer_.get() : nullptr, now}, &text));
-    return tokenizer_->encode(text, chat_encode_options, tokens);
+void RowReader::take_pictures(std::shared_ptr<PictureLibrary> pictures, const BackendInfo &info) {
+    pictures_ = std::move(pictures);
+    no_pictures_ = pictures_->problem();
+    if (!no_pictures_.ok()) return;
+    if (model_ == nullptr || model_->tower == nullptr) {
+        const bool says_why = model_ != nullptr && !model_->no_tower.empty();
+        no_pictures_ = error(BATCHLLM_ERROR_ROW_PICTURE,
+                             "the model in %s reads no pictures here%s%s", model_dir_.c_str(),
+                             says_why ? ": " : "", says_why ? model_->no_tower.c_str() : "");
+    } else if (info.picture_slots == 0) {
+        no_pictures_ = error(BATCHLLM_ERROR_ROW_PICTURE, "the %s backend computes no pictures yet",
+                             info.name.c_str());
+    }
+}
+
+Status RowReader::encode_text(std::string_view text, std::span<const PictureInput> pictures,
+                              const batchllm_params &params, std::vector<int32_t> *tokens,
+                              std::vector<SharedPicture> *held) const {
+    if (pictures_ == nullptr || !pictures.empty()) RETURN_IF_ERROR(no_pictures_);
+    return pictures_->encode(*tokenizer_, text, pictures,
+                             {params.add_special != 0, params.parse_special != 0}, tokens, held);
+}
+
+Status RowReader::encode_chat(std::string_view conversation, std::span<const PictureInput> pictures,
+                              const batchllm_params &params, const std::tm &now,
+                              std::vector<int32_t> *tokens,
+                              std::vector<SharedPicture> *held) const {
+    const Tokenizer *refusing = params.parse_special == 0 ? tokenizer_.get() : nullptr;
+    return encode_conversation(*chat_, {true, refusing, now}, *tokenizer_, pictures_.get(),
+                               no_pictures_, conversation, pictures, tokens, held);
 }
 
 Status RowReader::check_adapter(const batchllm_params &params) const {

@@ -21,6 +21,7 @@
 #include "runtime/columns.h"
 #include "runtime/embedding.h"
 #include "runtime/options.h"
+#include "runtime/picture_library.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -45,13 +46,24 @@ class RowReader {
     const Model *model() const { return model_.get(); } // null: none is known
     // Rows may name the adapters of this library, and no other's.
     void take_adapters(const AdapterLibrary *library) { adapters_ = library; }
+    // Null: not taken yet.
+    PictureLibrary *pictures() const { return pictures_.get(); }
+    void take_pictures(std::shared_ptr<PictureLibrary> pictures, const BackendInfo &info);
+    // Why no row can have pictures; OK: they can.
+    const Status &no_pictures() const { return no_pictures_; }
     ThreadPool &pool(); // for the tokenizer and masks
 
     Status need_tokenizer() const;
     Status encode_text(std::string_view text, const batchllm_params &params,
                        std::vector<int32_t> *tokens) const;
-    Status encode_chat(std::string_view conversation, const batchllm_params &params,
-                       const std::tm &now, std::vector<int32_t> *tokens) const;
+    // The row's pictures are at the places that the text or the conversation has for them; `held` gets
+    // their sources.
+    Status encode_text(std::string_view text, std::span<const PictureInput> pictures,
+                       const batchllm_params &params, std::vector<int32_t> *tokens,
+                       std::vector<SharedPicture> *held) const;
+    Status encode_chat(std::string_view conversation, std::span<const PictureInput> pictures,
+                       const batchllm_params &params, const std::tm &now,
+                       std::vector<int32_t> *tokens, std::vector<SharedPicture> *held) const;
 
     // Fails with ROW_INVALID_PARAMETER.
     Result<std::shared_ptr<const PreparedParams>> read(const batchllm_params &params);
@@ -79,6 +91,8 @@ class RowReader {
     int64_t max_request_tokens_ = 0;
     std::optional<ParamsReader> params_;
     const AdapterLibrary *adapters_ = nullptr;
+    std::shared_ptr<PictureLibrary> pictures_;
+    Status no_pictures_;
     std::unique_ptr<ThreadPool> pool_;
     mutable std::mutex vocabulary_mutex_;
     std::shared_ptr<const TokenVocabulary> vocabulary_; // for constraints

@@ -63,7 +63,13 @@ void make_sampled_sequences(const Row &row, const RunLimits &limits, RowRun *run
         const bool scored = i == 0 && row.wants_prompt_logprobs();
         set_prompt(row, {row.tokens, static_cast<size_t>(row.length)}, scored ? 0 : row.length - 1,
                    &sequence);
-        if (scored) sequence.targets.assign(row.tokens + 1, row.tokens + row.length);
+        if (scored) {
+            sequence.targets.assign(row.tokens + 1, row.tokens + row.length);
+            // What the model sees there, as a token.
+            std::replace_if(
+                sequence.targets.begin(), sequence.targets.end(),
+                [](int32_t id) { return id >= first_picture_id; }, limits.picture_token);
+        }
         sequence.max_tokens = clipped_max_tokens(params, row.length, limits.max_request_tokens);
         sequence.sample = i;
         // Only `sim` reads the key of a greedy row, whose answer comes from the prompt alone.
@@ -259,6 +265,7 @@ std::unique_ptr<RowRun> make_run(RowStore *rows, const std::vector<int64_t> &ids
     run->task = row.task();
     run->prompt_length = row.length;
     run->computed_length = row.computed_length();
+    run->pictures = row.pictures;
     for (const int64_t id : ids) {
         const Row &equal = *rows->find(id);
         const int32_t samples = equal.score != nullptr ? 1 : equal.params->samples;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "constraint/constraint.h"
+#include "draft/row_draft.h"
 #include "runtime/outcome.h"
 #include "runtime/row_store.h"
 #include "sample/stop.h"
@@ -61,6 +62,7 @@ struct Sequence : Request {
     LabelScores labels;                // classify: once done
     std::unique_ptr<StopFinder> stop;  // null: no stop strings
     std::unique_ptr<Constrained> constrained; // null: no constraint
+    std::unique_ptr<RowDraft> draft;          // null: its text has not been looked at
     int32_t text_tokens = -1;                 // how many tokens of `output` are text; -1: all
     int32_t finish = 0;                       // BATCHLLM_FINISH_..., once done
     int32_t status = BATCHLLM_OK;
@@ -84,9 +86,11 @@ struct RowRun {
     const ScoreSpec *score = nullptr; // borrowed from the row that owns the tokens
     Task task = Task::generate;
     int32_t prompt_length = 0;
-    int32_t computed_length = 0;         // tokens of the prompt: Row::computed_length()
-    int32_t unfinished = 0;              // sequences that are not done
-    std::shared_ptr<GroupRun> group_run; // for the report; null: none
+    int32_t computed_length = 0;                 // tokens of the prompt: Row::computed_length()
+    int32_t unfinished = 0;                      // sequences that are not done
+    std::shared_ptr<GroupRun> group_run;         // for the report; null: none
+    std::shared_ptr<const RowPictures> pictures; // null: none
+    std::vector<PromptPicture> placed_pictures;  // [pictures' places], with the lane's numbers
 
     bool any_answer_left() const;
     // Tokens of the prompt that were not computed for one result alone.
@@ -98,6 +102,8 @@ struct RunLimits {
     uint64_t engine_seed = 0;
     const Tokenizer *tokenizer = nullptr; // null: no text, no stop strings
     bool sharing = true;                  // false: each sample is computed separately
+    int32_t picture_token = -1;           // Model::picture_token
+    int32_t picture_threads = 1;          // of a lane, that prepare pictures
 };
 // The run for waiting rows that are all equal; the first one lends its tokens. A run determines
 // what is computed, not where it ends: it knows no EOS ids.

@@ -19,6 +19,7 @@
 
 #include "plan/plan.h"
 #include "runtime/columns.h"
+#include "runtime/picture_library.h"
 
 namespace batchllm {
 
@@ -54,7 +55,8 @@ struct Row {
     bool follower = false;   // an equal, earlier row is computed instead
     int64_t next_equal = -1; // the next row answered by the same computation
     std::shared_ptr<const PreparedParams> params;
-    std::unique_ptr<const ScoreSpec> score; // null: the parameters determine the task
+    std::unique_ptr<const ScoreSpec> score;      // null: the parameters determine the task
+    std::shared_ptr<const RowPictures> pictures; // null: none
 
     Task task() const { return score != nullptr ? Task::score : params->task; }
     // How many tokens are computed: only the first if the result needs no other.

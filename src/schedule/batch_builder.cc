@@ -11,25 +11,28 @@ int64_t recomputed(int32_t computed, int32_t chunk, int32_t highest) {
     return std::clamp(highest - computed, 0, chunk);
 }
 
-// Whether the sampler needs to know every token before the one that it chooses.
+} // namespace
+
 bool needs_output(const SamplingParams *params) {
     return params != nullptr && (params->repetition_penalty != 1 || params->presence_penalty != 0 ||
                                  params->frequency_penalty != 0 || forbids_by_output(*params));
 }
 
-} // namespace
-
 void BatchBuilder::build(std::span<Request *const> running,
                          std::span<const int32_t> scheduled_prefixes, PrefixForest *forest,
-                         AdapterSlots *adapters, BatchRecord *record) {
+                         AdapterSlots *adapters, const PictureSlots &pictures,
+                         BatchRecord *record) {
     ++step_;
     adapters_ = adapters;
+    pictures_ = &pictures;
+    any_axes_ = false;
     batch_.clear();
     record_ = record;
     record->sampled.clear();
     record->tasks.clear();
     record->targets.clear();
     record->tokens.clear();
+    record->proposed.clear();
     record->counts = {};
     for (Request *request : running)
         if (request->chunk > 0 && request->state == RequestState::decoding)
@@ -39,6 +42,7 @@ void BatchBuilder::build(std::span<Request *const> running,
     for (Request *request : running)
         if (request->chunk > 0 && request->state != RequestState::decoding)
             own_node(request, forest);
+    if (!any_axes_) batch_.rope_positions.clear();
 }
 
 int32_t BatchBuilder::add_node(int32_t parent, int32_t start, int32_t computed, int32_t chunk,
@@ -83,16 +87,60 @@ int32_t BatchBuilder::prefix_node(int32_t prefix, PrefixForest *forest) {
         part.batch_node = node;
         part.batch_step = step_;
         const int32_t begin = part.start + part.computed;
-        for (int32_t j = 0; j < part.chunk; ++j) {
-            batch_.tokens.push_back(part.source[begin + j]);
-            batch_.positions.push_back(begin + j);
-        }
+        if (part.chunk > 0) add_prompt(*part.source, begin, begin + part.chunk);
         const int64_t again = recomputed(part.computed, part.chunk, part.highest);
         record_->counts.prefix_tokens += part.chunk;
         record_->counts.recomputed_tokens += again;
         record_->counts.prompt_tokens += part.chunk - again;
     }
     return node;
+}
+
+void BatchBuilder::add_position(const Request &request, int32_t position) {
+    batch_.positions.push_back(position);
+    if (!rope_axes_) return;
+    const bool text = request.rope_positions == nullptr;
+    any_axes_ = any_axes_ || !text;
+    batch_.rope_positions.push_back(text ? RopePosition{position, position, position}
+                                         : request.rope_positions->at(position));
+}
+
+// Tokens [begin, end) of the request's prompt.
+void BatchBuilder::add_prompt(const Request &request, int32_t begin, int32_t end) {
+    const int32_t *tokens = request.prompt.tokens;
+    int32_t position = begin;
+    const auto add_text = [&](int32_t until) {
+        for (; position < until; ++position) {
+            batch_.tokens.push_back(tokens[position]);
+            add_position(request, position);
+        }
+    };
+    for (const PromptPicture &picture : request.pictures) {
+        const int32_t picture_end = picture.begin + picture.length;
+        if (picture_end <= begin) continue;
+        if (picture.begin >= end) break;
+        add_text(picture.begin);
+        const auto is_of_it = [](int32_t id) { return id >= first_picture_id; };
+        auto first = static_cast<int32_t>(
+            std::count_if(tokens + picture.begin, tokens + position, is_of_it));
+        while (position < std::min(picture_end, end)) {
+            if (!is_of_it(tokens[position])) {
+                add_text(position + 1);
+                continue;
+            }
+            PictureTokens run{static_cast<int32_t>(batch_.tokens.size()), 0,
+                              pictures_->slot(picture.number), first};
+            for (; position < std::min(picture_end, end) && is_of_it(tokens[position]);
+                 ++position) {
+                batch_.tokens.push_back(picture_token_);
+                add_position(request, position);
+                ++run.token_count;
+            }
+            first += run.token_count;
+            batch_.pictures.push_back(run);
+        }
+    }
+    add_text(end);
 }
 
 void BatchBuilder::own_node(Request *request, PrefixForest *forest) {
@@ -103,19 +151,21 @@ void BatchBuilder::own_node(Request *request, PrefixForest *forest) {
     const int32_t prompt = request->prompt.length;
     const int32_t begin = request->own_begin + request->computed;
     const int32_t end = begin + request->chunk;
-    for (int32_t position = begin; position < end; ++position) {
+    add_prompt(*request, begin, std::min(end, prompt));
+    for (int32_t position = std::max(begin, prompt); position < end; ++position) {
         const auto generated = static_cast<size_t>(position - prompt);
-        batch_.tokens.push_back(position < prompt ? request->prompt.tokens[position]
-                                : generated < request->output.size()
-                                    ? request->output[generated]
-                                    : fed_token(request->logits_row));
-        batch_.positions.push_back(position);
+        const size_t known = request->output.size();
+        batch_.tokens.push_back(generated < known           ? request->output[generated]
+                                : request->proposed.empty() ? fed_token(request->logits_row)
+                                                            : request->proposed[generated - known]);
+        add_position(*request, position);
     }
     add_logits(request, token_begin);
     StepCounts &counts = record_->counts;
     counts.requests += 1;
     if (request->state == RequestState::decoding) {
         counts.decode_tokens += request->chunk;
+        counts.draft_tokens += static_cast<int64_t>(request->proposed.size());
     } else {
         counts.own_tokens += request->chunk;
         counts.recomputed_tokens += recomputed(request->computed, request->chunk, request->highest);
@@ -124,12 +174,28 @@ void BatchBuilder::own_node(Request *request, PrefixForest *forest) {
     }
 }
 
-void BatchBuilder::add_row(Request *request, const OutputRow &row) {
+void BatchBuilder::add_row(Request *request, const OutputRow &row, int32_t proposed) {
     batch_.outputs.push_back(row);
     record_->sampled.push_back(request);
     record_->tasks.push_back(row.task);
     record_->targets.push_back(static_cast<int32_t>(row.targets.size()));
     record_->tokens.push_back(row.count);
+    record_->proposed.push_back(proposed);
+}
+
+// The sample behind the request's last known token, and those behind each proposed one.
+void BatchBuilder::add_samples(Request *request, int32_t token_begin, OutputRow row) {
+    const auto proposed = static_cast<int32_t>(request->proposed.size());
+    row.token = token_begin + request->chunk - 1 - proposed;
+    row.sample.position = request->own_begin + request->computed + request->chunk - proposed;
+    request->feeds =
+        proposed == 0 && feeds_ != nullptr && !needs_output(request->params) && feeds_(row.sample);
+    add_row(request, row);
+    for (const int32_t token : request->proposed) {
+        row.token += 1;
+        row.sample.position += 1;
+        add_row(request, row, token);
+    }
 }
 
 // Adds the scores of the prompt after the row that samples, which is the request's first.
@@ -160,11 +226,7 @@ void BatchBuilder::add_logits(Request *request, int32_t token_begin) {
     if (request->task == Task::generate) {
         const auto known = static_cast<int32_t>(request->output.size());
         if (end >= prompt + known + request->unknown) {
-            row.token = token_begin + request->chunk - 1;
-            row.sample.position = end;
-            request->feeds =
-                feeds_ != nullptr && !needs_output(request->params) && feeds_(row.sample);
-            add_row(request, row);
+            add_samples(request, token_begin, row);
         }
         add_prompt_scores(request, token_begin, row);
         return;

@@ -34,6 +34,8 @@
 
 namespace batchllm {
 
+struct Request; // schedule/scheduler.h
+
 struct ScheduledPrefix {
     int32_t parent = -1;
     int32_t number = -1;  // in the plan; -1: none, or another plan has begun since
@@ -51,7 +53,7 @@ struct ScheduledPrefix {
     int32_t batch_node = -1; // in the batch of step `batch_step`
     uint64_t batch_step = 0;
     int64_t order = 0;               // of creation; prefixes with greater numbers are needed later
-    const int32_t *source = nullptr; // the prompt that the chunk's tokens are read from
+    const Request *source = nullptr; // whose prompt the chunk's tokens are read from
     PageTable pages;
 
     bool ready() const { return computed + chunk == length; }

@@ -18,7 +18,8 @@
 //   3. If no request runs, the next waiting request is admitted, whatever the forecast says. (With a
 //      batch in flight its adapter may find no slot; once none is in flight, every adapter but those
 //      held gives up its slot, and any adapter alone fits. Until the adapter is ready, the runtime
-//      waits.)
+//      waits. The same holds for a picture that a prompt has come to, of which any alone fits; if it has
+//      to be in one batch, it is no longer than a step, and decode tokens come to an end.)
 // Order the states of a job lexicographically by (requests finished, requests restarted unshared,
 // output tokens generated, prompt tokens stored for admitted requests and their prefixes). Each of
 // the four is bounded, and each step increases the state:
@@ -45,13 +46,16 @@ const TokenBatch &Scheduler::next_step() {
     impl.budget = impl.options.step_tokens;
     impl.preemptions = 0;
     impl.scheduled_prefixes.clear();
-    impl.adapters.begin_batch(impl.batches + 2,
-                              impl.batches + 2 - static_cast<uint64_t>(impl.in_flight));
+    impl.stalled = false;
+    const uint64_t running = impl.batches + 2 - static_cast<uint64_t>(impl.in_flight);
+    impl.adapters.begin_batch(impl.batches + 2, running);
+    impl.pictures.begin_batch(impl.batches + 2, running);
     impl.schedule_decode();
     impl.schedule_prompts();
+    impl.schedule_proposed();
     BatchRecord &record = impl.record(impl.in_flight);
     impl.builder.build(impl.running, impl.scheduled_prefixes, &impl.forest, &impl.adapters,
-                       &record);
+                       impl.pictures, &record);
     record.counts.preemptions = impl.preemptions;
     record.counts.pages_used = impl.pool.used();
     impl.counts = record.counts;
@@ -86,7 +90,7 @@ void Scheduler::Impl::schedule_prompts() {
     if (!running.empty() && running.back()->state == RequestState::prefilling && budget > 0)
         schedule_prompt(running.back());
     bool forecast_made = false;
-    while (budget > 0) {
+    while (budget > 0 && !stalled) {
         Request *request = next_waiting();
         if (!request || !adapters.allows(request->adapter)) break;
         if (!running.empty()) {
@@ -121,13 +125,15 @@ bool Scheduler::Impl::schedule_prefix(Request *request) {
     for (auto i = chain.rbegin(); i != chain.rend(); ++i) {
         ScheduledPrefix &node = forest.at(*i);
         const int64_t stored = int64_t{node.computed} + node.chunk;
-        const int64_t wanted = std::min<int64_t>(node.length - stored, budget);
+        const auto begin = static_cast<int32_t>(node.start + stored);
+        const int64_t wanted =
+            with_pictures(*request, begin, std::min<int64_t>(node.length - stored, budget));
         if (wanted == 0) return false;
-        const int64_t got = grow(&node.pages, stored, wanted);
+        const int64_t got = whole_pictures(*request, begin, grow(&node.pages, stored, wanted));
         if (got > 0) {
             if (node.chunk == 0) scheduled_prefixes.push_back(*i);
             node.chunk += static_cast<int32_t>(got);
-            node.source = request->prompt.tokens;
+            node.source = request;
             node.adapter = request->adapter;
             budget -= got;
         }
@@ -142,12 +148,72 @@ bool Scheduler::Impl::schedule_prefix(Request *request) {
 
 void Scheduler::Impl::schedule_own(Request *request) {
     // Not held back: its tokens are known, or it decoded and restarts unshared in this batch.
-    const int64_t wanted = std::min(own_target(*request) - request->computed, budget);
+    const int32_t begin = request->own_begin + request->computed;
+    const int64_t wanted =
+        with_pictures(*request, begin, std::min(own_target(*request) - request->computed, budget));
     if (wanted <= 0) return;
-    const int64_t got = grow(&request->pages, request->computed, wanted);
+    const int64_t got =
+        whole_pictures(*request, begin, grow(&request->pages, request->computed, wanted));
     request->chunk = static_cast<int32_t>(got);
     budget -= got;
     if (got == 0 && finds_no_page()) start_unshared(request);
+}
+
+// How many of the wanted tokens, which begin there, can be in this batch as far as pictures allow.
+int64_t Scheduler::Impl::with_pictures(const Request &request, int32_t begin, int64_t wanted) {
+    const int64_t whole = whole_pictures(request, begin, wanted);
+    stalled = stalled || whole < wanted;
+    for (const PromptPicture &picture : request.pictures) {
+        if (picture.begin >= begin + whole) break;
+        if (picture.begin + picture.length <= begin || pictures.take(picture.number)) continue;
+        stalled = true;
+        return std::max(0, picture.begin - begin);
+    }
+    return whole;
+}
+
+// The tokens from there on without those of a picture that would have to be in one batch and is cut.
+int64_t Scheduler::Impl::whole_pictures(const Request &request, int32_t begin,
+                                        int64_t tokens) const {
+    if (!options.whole_pictures) return tokens;
+    for (const PromptPicture &picture : request.pictures) {
+        if (picture.begin >= begin + tokens) break;
+        if (picture.begin + picture.length > begin + tokens) {
+            return std::max(0, picture.begin - begin);
+        }
+    }
+    return tokens;
+}
+
+// What is left of a step without prompts: proposed tokens, on pages that are free even if each
+// request takes another column.
+void Scheduler::Impl::schedule_proposed() {
+    proposes = false;
+    if (!options.propose || preemptions > 0 || !scheduled_prefixes.empty()) return;
+    decoding.clear();
+    for (Request *request : running) {
+        if (request->chunk == 0) continue;
+        if (request->state != RequestState::decoding) return;
+        if (request->chunk == 1) decoding.push_back(request);
+    }
+    if (decoding.empty()) return;
+    proposes = options.propose(decoding);
+    int64_t spare = pool.free() / pool.groups() - static_cast<int64_t>(running.size());
+    for (Request *request : decoding) {
+        const int64_t stored = int64_t{request->computed} + request->chunk;
+        const int64_t most =
+            std::min<int64_t>(budget, request->max_tokens - output_length(*request) - 1);
+        int64_t wanted = std::min(static_cast<int64_t>(request->proposed.size()), most);
+        if (request->unknown > 0) wanted = 0;
+        const int64_t columns = pages_for(stored + wanted, pool.page_tokens());
+        for (; spare > 0 && request->pages.columns < columns; --spare)
+            if (!pool.take(&request->pages)) break;
+        const int64_t room = int64_t{request->pages.columns} * pool.page_tokens() - stored;
+        wanted = std::clamp<int64_t>(wanted, 0, std::max<int64_t>(0, room));
+        request->proposed.resize(static_cast<size_t>(wanted));
+        request->chunk += static_cast<int32_t>(wanted);
+        budget -= wanted;
+    }
 }
 
 // Whether a request that got no page for its prompt would not get one in the next step either. If
@@ -199,8 +265,11 @@ bool Scheduler::Impl::count_chunk(Request *request) {
     const int64_t left = own_prompt_left(*request);
     request->computed += request->chunk;
     request->chunk = 0;
-    pool.slide(&request->pages, request->computed);
-    request->highest = std::max(request->highest, request->computed);
+    request->drafted = static_cast<int32_t>(request->proposed.size());
+    request->proposed.clear();
+    const int32_t certain = request->computed - request->drafted; // the next token may be there
+    pool.slide(&request->pages, certain);
+    request->highest = std::max(request->highest, certain);
     own_tokens_left -= left - own_prompt_left(*request);
     if (request->task != Task::generate) {
         const int32_t end = request->own_begin + request->computed;
@@ -329,13 +398,20 @@ int64_t Scheduler::longest_request() const {
     return stored == INT64_MAX ? stored : stored + 1;
 }
 
+bool Scheduler::has_room_for_picture(int64_t stored, int32_t length) const {
+    return impl_->has_room_for_picture(stored, length);
+}
+
 const StepCounts &Scheduler::counts() const { return impl_->counts; }
 AdapterSlots &Scheduler::adapters() { return impl_->adapters; }
 const AdapterSlots &Scheduler::adapters() const { return impl_->adapters; }
+PictureSlots &Scheduler::pictures() { return impl_->pictures; }
+const PictureSlots &Scheduler::pictures() const { return impl_->pictures; }
 int32_t Scheduler::in_flight() const { return impl_->in_flight; }
 const BatchRecord &Scheduler::oldest() const { return impl_->record(0); }
 const BatchRecord &Scheduler::newest() const { return impl_->record(impl_->in_flight - 1); }
 int64_t Scheduler::held_back() const { return impl_->held_back; }
+bool Scheduler::proposes() const { return impl_->proposes; }
 int64_t Scheduler::waiting() const { return impl_->waiting; }
 int64_t Scheduler::running() const {
     return static_cast<int64_t>(impl_->running.size()) + impl_->ending;

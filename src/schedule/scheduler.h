@@ -20,7 +20,15 @@
 // a slot of its own, and does so again after a preemption. The forecast counts slots as well as pages.
 //
 // A request's tokens, and those of its prefix, go through its adapter, which has a slot while the
-// request is admitted (adapter_slots.h).
+// request is admitted (adapter_slots.h). A batch has tokens of a picture only if the picture has a slot
+// (picture_slots.h); the tokens from the first picture without one wait, as do requests that are not
+// admitted yet.
+//
+// Tokens may be proposed (src/draft): a step then computes a request's newest token and, behind it,
+// proposed ones, and has an output row for each. The runtime takes the samples up to the first that
+// is not the token proposed there. The positions behind it are computed again with later tokens,
+// which overwrite what was stored there. Until its samples are known, the request is in no other
+// batch. Proposed tokens take only what a step has left, and only pages that nobody else needs now.
 //
 // Always: a page is in the free list or belongs to one node; every step makes progress; any request
 // that fits the pool alone finishes. Batches run in the order in which they are built, so the next
@@ -35,10 +43,12 @@
 
 #include "backend/backend.h"
 #include "base/status.h"
+#include "image/rope_positions.h"
 #include "kv/page_pool.h"
 #include "plan/plan.h"
 #include "sample/sampling.h"
 #include "schedule/adapter_slots.h"
+#include "schedule/picture_slots.h"
 
 namespace batchllm {
 
@@ -48,6 +58,13 @@ enum class RequestState : uint8_t {
     decoding, // all known tokens except the newest are stored
     ending,   // a batch in flight computes its last result: has no pages
     finished,
+};
+
+// A picture in a request's prompt: tokens [begin, begin + length), of which those from first_picture_id on
+// are the picture's; others may stand in between.
+struct PromptPicture {
+    int32_t begin, length;
+    int32_t number; // in Scheduler::pictures()
 };
 
 // One sequence to compute: a row, one of a row's samples, or one continuation to score. Owned by
@@ -67,8 +84,10 @@ struct Request {
     // generate: position i of the prompt scores targets[i]; if there are any, nothing is shared.
     std::vector<int32_t> targets;
     std::vector<int32_t> target_offsets;
-    int32_t adapter = -1; // its number in Scheduler::adapters(); -1: none
-    int64_t row = 0;      // used only by the runtime
+    int32_t adapter = -1;                          // its number in Scheduler::adapters(); -1: none
+    std::span<const PromptPicture> pictures = {};  // borrowed likewise, in the prompt's order
+    const RopePositions *rope_positions = nullptr; // borrowed likewise; null: those of text
+    int64_t row = 0;                               // used only by the runtime
     int32_t sample = 0;
 
     // The runtime appends to it after each batch in which the request sampled.
@@ -76,6 +95,10 @@ struct Request {
     // The runtime sets it once nothing more is to be computed (stop, length, cancelled, error), at
     // the latest after max_tokens tokens or all scores.
     bool done = false;
+
+    // Set by SchedulerOptions::propose: tokens that may come behind `output`. Those that the batch
+    // being built computes; the scheduler removes what it has no room for.
+    std::vector<int32_t> proposed;
 
     // The scheduler's own fields. The runtime may read all of them.
     RequestState state = RequestState::waiting;
@@ -88,6 +111,7 @@ struct Request {
     int32_t unknown = 0;    // tokens after `output` that batches in flight will sample
     int32_t logits_row = 0; // its first row in the newest batch, if it has any
     bool feeds = false;     // that row's sample can enter the next batch before it is known
+    int32_t drafted = 0;    // proposed tokens in the batch in flight; counted in `computed`
     int32_t generated = 0;  // output tokens that the length estimate has counted
     int32_t preemptions = 0;
     int64_t place = -1; // index in the waiting queue, or -1
@@ -104,13 +128,24 @@ struct SchedulerOptions {
     // Backend::feeds. Never called for rows with penalties or bad words of several tokens, because
     // sampling them needs all earlier tokens. Null: every token of a batch is already known.
     std::function<bool(const SampleInput &)> feeds = nullptr;
+    // Sets `proposed` of these requests, all of which decode one token in a step without prompts.
+    // Returns whether tokens would be proposed if all samples were known:
+    // then no batch should be built while another is in flight. Null: there are no proposals.
+    std::function<bool(std::span<Request *const> decoding)> propose = nullptr;
     std::vector<int32_t> kv_windows = {0}; // BackendInfo::kv_windows
     // Each embedded token gets an output row of its own, so that the order of summation does not
     // depend on which steps compute the tokens.
     bool single_tokens = false;
-    int64_t state_slots = 0;   // BackendInfo::state_slots
-    int32_t adapter_slots = 0; // BackendInfo::adapter_slots
-    int64_t adapter_bytes = 0; // BackendInfo::adapter_bytes
+    int64_t state_slots = 0;    // BackendInfo::state_slots
+    int32_t adapter_slots = 0;  // BackendInfo::adapter_slots
+    int64_t adapter_bytes = 0;  // BackendInfo::adapter_bytes
+    int32_t picture_slots = 0;  // BackendInfo::picture_slots
+    int64_t picture_tokens = 0; // BackendInfo::picture_tokens
+    // The model's: its placeholder in batches, whether its ropes have several axes, and whether each
+    // picture has to be in one batch.
+    int32_t picture_token = -1;
+    bool rope_axes = false;
+    bool whole_pictures = false;
 };
 
 struct StepCounts {
@@ -119,6 +154,7 @@ struct StepCounts {
     int64_t prefix_tokens = 0;     // prompt tokens of shared prefixes
     int64_t recomputed_tokens = 0; // own and prefix tokens that were computed before and lost
     int64_t prompt_tokens = 0;     // own and prefix tokens computed for the first time
+    int64_t draft_tokens = 0;      // decode tokens that are proposed
     int64_t requests = 0;          // that have tokens in the batch
     int64_t pages_used = 0;
     int64_t preemptions = 0; // decided in this step
@@ -131,6 +167,9 @@ struct BatchRecord {
     std::vector<Task> tasks;        // [output rows]
     std::vector<int32_t> targets;   // [output rows] token ids scored there
     std::vector<int32_t> tokens;    // [output rows] OutputRow::count
+    // [output rows] the proposed token after which it samples; -1: all tokens before it are known.
+    // The rows of a request are adjacent, in the order of their positions.
+    std::vector<int32_t> proposed;
 };
 
 // Requests that all continue one common prefix of a plan.
@@ -156,6 +195,9 @@ class Scheduler {
     // windows are released. Any request that fits finishes, even if its group's prefix would waste
     // the page that it needs.
     int64_t longest_request() const;
+    // Whether a request of this many stored tokens that fits can also have a picture of this many, which
+    // has to be in one batch (SchedulerOptions::whole_pictures).
+    bool has_room_for_picture(int64_t stored, int32_t length) const;
 
     // The prefixes named from now on are those of another plan, and none of them is here yet.
     // Requests that continue prefixes of the plan before are not affected. Cannot fail.
@@ -179,6 +221,9 @@ class Scheduler {
     // adapter is not ready or gets no slot is not admitted, nor is any behind it.
     AdapterSlots &adapters();
     const AdapterSlots &adapters() const;
+    // The pictures of requests, added before the requests that have them.
+    PictureSlots &pictures();
+    const PictureSlots &pictures() const;
 
     // Builds the next batch, valid until the next call, and advances the requests as far as is
     // known before the batch has run. The batch is then in flight unless it is empty; at most two
@@ -195,6 +240,8 @@ class Scheduler {
     // How many requests of the newest batch in flight cannot be in the next one before its samples
     // are known.
     int64_t held_back() const;
+    // Whether the newest batch would have had proposed tokens if all samples had been known.
+    bool proposes() const;
 
     // Call after the oldest batch has run and the runtime has appended the outputs and set `done`.
     // Releases the requests that are done. The scheduler keeps no pointer to a finished request.

@@ -41,15 +41,16 @@ inline int64_t own_prompt_left(const Request &request) {
 struct Scheduler::Impl {
     explicit Impl(const SchedulerOptions &given)
         : options(given), pool(given.pages, given.page_tokens, given.kv_windows, given.state_slots),
-          forest(&pool),
-          builder(given.page_tokens, given.kv_windows.size(), given.feeds, given.single_tokens),
-          forecast(pool.windows(), given.page_tokens),
-          adapters(given.adapter_slots, given.adapter_bytes) {
+          forest(&pool), builder(given), forecast(pool.windows(), given.page_tokens),
+          adapters(given.adapter_slots, given.adapter_bytes),
+          pictures(given.picture_slots, given.picture_tokens) {
         options.step_tokens = std::clamp<int64_t>(given.step_tokens, 1, INT32_MAX);
     }
 
     // add
     Status check(std::span<Request *const> requests) const;
+    bool has_room_for_picture(int64_t stored, int32_t length) const;
+    int32_t uncut(const Request &request, int32_t tokens) const;
     void add(std::span<const PlanPrefix> prefixes, int32_t prefix, int32_t own_common,
              Request *request, int32_t *own_node);
     void enqueue(Request *request, int32_t prefix);
@@ -60,6 +61,9 @@ struct Scheduler::Impl {
     void schedule_prompt(Request *request);
     bool schedule_prefix(Request *request);
     void schedule_own(Request *request);
+    int64_t with_pictures(const Request &request, int32_t begin, int64_t wanted);
+    int64_t whole_pictures(const Request &request, int32_t begin, int64_t tokens) const;
+    void schedule_proposed();
     int64_t grow(PageTable *pages, int64_t stored, int64_t tokens);
     bool finds_no_page() const;
     int64_t grow_by_preemption(Request *request);
@@ -83,6 +87,7 @@ struct Scheduler::Impl {
     void forget(Request *request);
     void leave_queue(Request *request);
     void end(Request *request);
+    void take_back_refused(Request *request);
     void clear_rows(Request *request);
 
     SchedulerOptions options;
@@ -92,6 +97,7 @@ struct Scheduler::Impl {
     LengthEstimate lengths;
     MemoryForecast forecast;
     AdapterSlots adapters;
+    PictureSlots pictures;
     int64_t longest = 0; // maximum of max_tokens over all requests so far
 
     // Waiting requests in the order of their groups; null: dropped. queue[i] has place first_place
@@ -107,8 +113,11 @@ struct Scheduler::Impl {
     // For the step that is being scheduled.
     int64_t budget = 0;
     int64_t preemptions = 0;
+    bool stalled = false; // the youngest request waits for a picture, so none is admitted
     std::vector<int32_t> scheduled_prefixes; // parents before children
     std::vector<int32_t> chain;              // scratch
+    std::vector<Request *> decoding;         // scratch
+    bool proposes = false;
     StepCounts counts;
 
     // Batches in flight: records[oldest], then the other one.

@@ -31,8 +31,29 @@ Status Scheduler::Impl::check(std::span<Request *const> requests) const {
                          "row %zu needs keys and values of %lld tokens, the pool holds %lld", i,
                          static_cast<long long>(stored_at_most(*request)),
                          static_cast<long long>(pool.most_tokens()));
+        for (const PromptPicture &picture : request->pictures) {
+            if (!has_room_for_picture(stored_at_most(*request), picture.length))
+                return error(BATCHLLM_ERROR_INTERNAL, "scheduler: row %zu has too large a picture",
+                             i);
+        }
     }
     return {};
+}
+
+// The picture fits a step, and the pool beside the windows before it.
+bool Scheduler::Impl::has_room_for_picture(int64_t stored, int32_t length) const {
+    if (!options.whole_pictures) return true;
+    int64_t pages = 0;
+    for (const KvWindow &kind : pool.windows()) {
+        const int64_t most = kind.window == 0 ? stored : int64_t{kind.window} + length;
+        pages += kind.groups * (1 + pages_for(std::min(stored, most), pool.page_tokens()));
+    }
+    return length <= options.step_tokens && (!pool.slides() || pages <= pool.total());
+}
+
+// The most of these first tokens that cut no picture which has to be in one batch.
+int32_t Scheduler::Impl::uncut(const Request &request, int32_t tokens) const {
+    return static_cast<int32_t>(whole_pictures(request, 0, tokens));
 }
 
 void Scheduler::Impl::enqueue(Request *request, int32_t prefix) {
@@ -40,7 +61,7 @@ void Scheduler::Impl::enqueue(Request *request, int32_t prefix) {
     request->prefix = prefix;
     request->own_begin = prefix < 0 ? 0 : forest.at(prefix).start + forest.at(prefix).length;
     request->computed = request->chunk = request->highest = request->taken = 0;
-    request->unknown = request->generated = 0;
+    request->unknown = request->drafted = request->generated = 0;
     request->preemptions = 0;
     request->pages = {};
     request->place = first_place + static_cast<int64_t>(queue.size());
@@ -57,8 +78,12 @@ void Scheduler::Impl::add(std::span<const PlanPrefix> prefixes, int32_t prefix, 
                           Request *request, int32_t *own_node) {
     const int32_t limit = std::min(request->prompt.shareable,
                                    request->prompt.length - std::max(1, request->wanted_positions));
+    own_common = uncut(*request, own_common);
     if (*own_node >= 0 && own_common <= limit) return enqueue(request, *own_node);
-    while (prefix >= 0 && prefixes[static_cast<size_t>(prefix)].length > limit)
+    const auto allowed = [&](int32_t length) {
+        return length <= limit && uncut(*request, length) == length;
+    };
+    while (prefix >= 0 && !allowed(prefixes[static_cast<size_t>(prefix)].length))
         prefix = prefixes[static_cast<size_t>(prefix)].parent;
     int32_t node = forest.of_plan(prefixes, prefix);
     const int32_t length = prefix < 0 ? 0 : prefixes[static_cast<size_t>(prefix)].length;
@@ -91,8 +116,9 @@ void Scheduler::finish_step() {
     for (size_t i = 0; i < record.sampled.size(); ++i) {
         Request *request = record.sampled[i];
         if (request == nullptr || request->state == RequestState::finished) continue;
-        if (record.tasks[i] == Task::generate) {
+        if (record.tasks[i] == Task::generate && record.proposed[i] < 0) {
             request->unknown -= 1;
+            impl.take_back_refused(request);
             while (static_cast<int64_t>(request->output.size()) > request->generated) {
                 impl.lengths.generated(request->max_tokens, request->generated);
                 request->generated += 1;
@@ -114,6 +140,16 @@ void Scheduler::finish_step() {
         });
     if (impl.in_flight == 0) impl.held_back = 0;
     impl.lengths.forget(impl.longest);
+}
+
+// Its samples are known: what is stored behind the last of them is not its own.
+void Scheduler::Impl::take_back_refused(Request *request) {
+    if (request->drafted == 0) return;
+    request->drafted = 0;
+    if (request->state != RequestState::decoding) return; // preempted: nothing of it is stored
+    request->computed = static_cast<int32_t>(own_target(*request)) - 1;
+    request->highest = std::max(request->highest, request->computed);
+    pool.slide(&request->pages, request->computed);
 }
 
 // Releases what an admitted request holds.

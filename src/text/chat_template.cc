@@ -229,9 +229,9 @@ Status ChatTemplate::render(std::string_view text, const Options &options, std::
     if (options.refusing != nullptr) RETURN_IF_ERROR(refuse_special(root, *options.refusing));
     ASSIGN_OR_RETURN(const Named *const chosen, choose(has_tools(root)));
     jinja::Evaluator evaluator(jinja::limits_for(text.size()), options.now);
-    ASSIGN_OR_RETURN(
-        const Conversation conversation,
-        read_conversation(root, chosen->compiled.reads_content_parts(), &evaluator.heap()));
+    ASSIGN_OR_RETURN(const Conversation conversation,
+                     read_conversation(root, chosen->compiled.reads_content_parts(),
+                                       options.pictures, &evaluator.heap()));
     const std::vector<std::string> &continued = conversation.continued;
     if (!continued.empty() &&
         std::none_of(continued.begin(), continued.end(), [chosen](const std::string &field) {

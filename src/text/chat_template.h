@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <ctime>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,9 @@
 #include "text/tokenizer.h"
 
 namespace batchllm {
+
+// The names of a conversation's pictures, in the order of its parts; none: the row has it itself.
+using ConversationPictures = std::vector<std::optional<std::string>>;
 
 // How a template's text is tokenized: it already contains all its special tokens.
 inline constexpr EncodeOptions chat_encode_options = {.add_special = false, .parse_special = true};
@@ -36,6 +40,8 @@ class ChatTemplate {
         // The tokenizer whose special tokens the conversation's own text must not contain, or null.
         const Tokenizer *refusing = nullptr;
         std::tm now{}; // local time
+        // Gets the pictures, of which each is {"type": "image"} to the template. Null: they are refused.
+        ConversationPictures *pictures = nullptr;
     };
 
     // Appends the text of a conversation: a list of messages, or an object with "messages". Fails

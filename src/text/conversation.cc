@@ -51,7 +51,56 @@ Status refuse_media(const JsonValue &part) {
     return {};
 }
 
-Result<Value> read_content(const JsonValue &content, bool with_parts, Heap *heap) {
+using Pictures = std::vector<std::optional<std::string>>;
+
+// Whether the part is a picture, as OpenAI's and transformers' conversations write one.
+bool is_picture(const JsonValue &part) {
+    if (!part.is_object()) return false;
+    const std::optional<std::string_view> type =
+        part.view().find("type").has_value() ? part.view().find("type")->string() : std::nullopt;
+    if (type.has_value()) {
+        return *type == "image" || *type == "image_url" || *type == "input_image";
+    }
+    return part.given("image").has_value() || part.given("image_url").has_value();
+}
+
+// The path or URL of a picture; none: the part has none.
+Result<std::optional<std::string>> picture_name(const JsonValue &part) {
+    std::optional<std::string> name;
+    for (const std::string_view key : {"image_url", "image", "url", "path", "base64"}) {
+        std::optional<JsonValue> value = part.given(key);
+        if (!value.has_value()) continue;
+        if (name.has_value()) return value->fail("the part names another picture already");
+        if (value->is_object()) {
+            ASSIGN_OR_RETURN(value, value->at("url"));
+        }
+        ASSIGN_OR_RETURN(std::string text, value->string());
+        name = key == "base64" ? "data:;base64," + text : std::move(text);
+    }
+    return name;
+}
+
+Result<Value> read_parts(const std::vector<JsonValue> &parts, Pictures *pictures, Heap *heap) {
+    std::vector<Value> items;
+    for (const JsonValue &part : parts) {
+        Value item;
+        if (is_picture(part)) {
+            ASSIGN_OR_RETURN(std::optional<std::string> name, picture_name(part));
+            pictures->push_back(std::move(name));
+            auto dict = std::make_unique<Dict>();
+            dict->set(Value::string("type"), Value::string("image"));
+            ASSIGN_OR_RETURN(item, heap->dict(std::move(dict)));
+        } else {
+            RETURN_IF_ERROR(refuse_media(part));
+            ASSIGN_OR_RETURN(item, jinja::to_value(heap, part.view()));
+        }
+        items.push_back(item);
+    }
+    return heap->sequence(jinja::SequenceType::list, std::move(items));
+}
+
+Result<Value> read_content(const JsonValue &content, bool with_parts, Pictures *pictures,
+                           Heap *heap) {
     if (!content.is_array()) {
         if (content.is_string() || content.is_object() || content.is_null()) {
             RETURN_IF_ERROR(refuse_media(content));
@@ -60,6 +109,9 @@ Result<Value> read_content(const JsonValue &content, bool with_parts, Heap *heap
         return content.fail("must be a string, a list of parts, an object or null");
     }
     ASSIGN_OR_RETURN(const std::vector<JsonValue> parts, content.elements());
+    if (with_parts && pictures != nullptr && std::any_of(parts.begin(), parts.end(), is_picture)) {
+        return read_parts(parts, pictures, heap);
+    }
     for (const JsonValue &part : parts) RETURN_IF_ERROR(refuse_media(part));
     if (with_parts) return jinja::to_value(heap, content.view());
     ASSIGN_OR_RETURN(std::string joined, join_parts(parts));
@@ -85,7 +137,8 @@ std::unique_ptr<Dict> with_reasoning_names(std::unique_ptr<Dict> message) {
 }
 
 // A message as it is given, without members that are null, as transformers passes it on.
-Result<std::unique_ptr<Dict>> read_message(const JsonValue &message, bool with_parts, Heap *heap) {
+Result<std::unique_ptr<Dict>> read_message(const JsonValue &message, bool with_parts,
+                                           Pictures *pictures, Heap *heap) {
     ASSIGN_OR_RETURN(const auto members, message.members());
     ASSIGN_OR_RETURN(const JsonValue role, message.at("role"));
     RETURN_IF_ERROR(role.string().status());
@@ -94,7 +147,7 @@ Result<std::unique_ptr<Dict>> read_message(const JsonValue &message, bool with_p
         if (member.is_null()) continue;
         Value value;
         if (key == "content") {
-            ASSIGN_OR_RETURN(value, read_content(member, with_parts, heap));
+            ASSIGN_OR_RETURN(value, read_content(member, with_parts, pictures, heap));
         } else {
             ASSIGN_OR_RETURN(value, jinja::to_value(heap, member.view()));
         }
@@ -162,14 +215,14 @@ Status mark_message(Dict *message, Conversation *conversation, Heap *heap) {
     return {};
 }
 
-Status read_messages(const JsonValue &value, bool with_parts, Conversation *conversation,
-                     Heap *heap) {
+Status read_messages(const JsonValue &value, bool with_parts, Pictures *pictures,
+                     Conversation *conversation, Heap *heap) {
     ASSIGN_OR_RETURN(const std::vector<JsonValue> messages, value.elements());
     if (messages.empty()) return value.fail("a conversation needs at least one message");
     std::vector<Value> items;
     for (size_t i = 0; i < messages.size(); ++i) {
         ASSIGN_OR_RETURN(std::unique_ptr<Dict> message,
-                         read_message(messages[i], with_parts, heap));
+                         read_message(messages[i], with_parts, pictures, heap));
         if (i + 1 == messages.size() && !conversation->continued.empty()) {
             RETURN_IF_ERROR(mark_message(message.get(), conversation, heap));
         }
@@ -221,10 +274,11 @@ Status check_arguments(const JsonValue &value) {
 
 bool has_tools(const JsonValue &root) { return root.given("tools").has_value(); }
 
-Result<Conversation> read_conversation(const JsonValue &root, bool with_parts, Heap *heap) {
+Result<Conversation> read_conversation(const JsonValue &root, bool with_parts, Pictures *pictures,
+                                       Heap *heap) {
     Conversation conversation;
     if (root.is_array()) {
-        RETURN_IF_ERROR(read_messages(root, with_parts, &conversation, heap));
+        RETURN_IF_ERROR(read_messages(root, with_parts, pictures, &conversation, heap));
         return conversation;
     }
     if (!root.is_object()) {
@@ -256,7 +310,7 @@ Result<Conversation> read_conversation(const JsonValue &root, bool with_parts, H
                      "add_generation_prompt and continue_final_message exclude each other");
     }
     ASSIGN_OR_RETURN(const JsonValue messages, root.at("messages"));
-    RETURN_IF_ERROR(read_messages(messages, with_parts, &conversation, heap));
+    RETURN_IF_ERROR(read_messages(messages, with_parts, pictures, &conversation, heap));
     return conversation;
 }
 

@@ -30,7 +30,11 @@ inline constexpr std::string_view continue_mark = "CONTINUE_FINAL_MESSAGE_TAG ";
 // A list of messages, or an object with "messages". with_parts: the template handles a content with
 // several parts itself; otherwise the parts are joined to one text. Values belong to the heap and
 // the document.
-Result<Conversation> read_conversation(const JsonValue &root, bool with_parts, jinja::Heap *heap);
+// pictures: gets the names of parts that are pictures, which become {"type": "image"}; none: the part has no
+// name. Null: such parts are refused.
+Result<Conversation> read_conversation(const JsonValue &root, bool with_parts,
+                                       std::vector<std::optional<std::string>> *pictures,
+                                       jinja::Heap *heap);
 
 // Whether the conversation has tools, which determines the template.
 bool has_tools(const JsonValue &root);

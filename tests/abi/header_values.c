@@ -33,6 +33,9 @@ SAME(BATCHLLM_ERROR_ROW_NOT_A_NUMBER, 67);
 SAME(BATCHLLM_ERROR_ROW_CONSTRAINT, 68);
 SAME(BATCHLLM_ERROR_ROW_NULL, 69);
 SAME(BATCHLLM_ERROR_ROW_ADAPTER, 70);
+SAME(BATCHLLM_ERROR_ROW_PICTURE, 71);
+SAME(BATCHLLM_PICTURE_BYTES, 0);
+SAME(BATCHLLM_PICTURE_NAME, 1);
 SAME(BATCHLLM_FIELDS_GIVEN, 0);
 SAME(BATCHLLM_FIELDS_REORDER, 1);
 SAME(BATCHLLM_ADVICE_NONE, 0);
@@ -105,6 +108,8 @@ AT_LEAST(batchllm_prediction, 216);
 AT_LEAST(batchllm_constraint_options, 64);
 AT_LEAST(batchllm_ranges_options, 40);
 AT_LEAST(batchllm_ranges, 40);
+AT_LEAST(batchllm_picture_column, 40);
+AT_LEAST(batchllm_pictures_options, 32);
 AT_LEAST(batchllm_journal_options, 72);
 AT_LEAST(batchllm_journal_info, 96);
 

@@ -530,6 +530,39 @@ void attention_in_a_window_reads_the_window(void **) {
     assert_true(std::abs((*made)->last_run_seconds() - slots * 8192 / 32768) < 1e-6);
 }
 
+// A model that reads pictures takes them, and their tokens take time; any other refuses them.
+void pictures_take_slots_and_time(void **) {
+    const auto model = describe_model("golden/qwen3_vl_pictures");
+    assert_true(model.ok());
+    auto picture = std::make_shared<PreparedPicture>();
+    picture->grid = {40, 40, 2, 400};
+    const PictureLoad loads[] = {{0, picture}, {3, picture}};
+    SampleInput input{};
+    SamplingParams params;
+    input.params = &params;
+    input.position = 5;
+    for (const bool described : {false, true}) {
+        const Extra extra = described ? Extra{{"device", "h200"}} : Extra{};
+        auto made = make_sim_backend(&*model, with(extra));
+        if (!made.ok()) fail_msg("%s", made.status().message().c_str());
+        Backend &backend = **made;
+        assert_true(backend.info().picture_slots > 3);
+        one_sample(&backend, input);
+        const double without = backend.last_run_seconds();
+        assert_true(backend.load_pictures(loads).ok());
+        one_sample(&backend, input);
+        assert_true(backend.last_run_seconds() > without);
+        one_sample(&backend, input);
+        assert_true(backend.last_run_seconds() == without);
+        const PictureLoad none{backend.info().picture_slots, picture};
+        assert_false(backend.load_pictures({&none, 1}).ok());
+        backend.unload_picture(3);
+    }
+    auto text = make_sim_backend(nullptr, {});
+    assert_int_equal((*text)->info().picture_slots, 0);
+    assert_false((*text)->load_pictures(loads).ok());
+}
+
 } // namespace
 
 int main() {
@@ -547,6 +580,7 @@ int main() {
         cmocka_unit_test(as_many_rows_run_at_once_as_their_states_fit),
         cmocka_unit_test(state_slots_are_checked_and_as_many_as_asked_for),
         cmocka_unit_test(attention_in_a_window_reads_the_window),
+        cmocka_unit_test(pictures_take_slots_and_time),
     };
     return cmocka_run_group_tests_name("sim", tests, nullptr, nullptr);
 }

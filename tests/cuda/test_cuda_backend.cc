@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "cuda_backend.h"
-#include "golden_files.h"
 #include "runtime/lane.h"
 #include "whole_plan.h"
+
+#include "golden_files.h"
 
 using namespace batchllm;
 using cuda::CudaBackend;

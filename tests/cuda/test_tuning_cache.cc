@@ -113,6 +113,45 @@ void torn_and_changed_files_are_not_believed(void **) {
     assert_true(warning.empty());
 }
 
+void choices_that_the_library_has_inside_are_known_and_the_users_go_first(void **) {
+    const TemporaryDirectory directory;
+    const std::string path = directory.file("choices");
+    TuningCache measured("", kStamp, nullptr),
+        elsewhere("", "cuBLASLt 130000, 64 MiB, NVIDIA H100", nullptr);
+    for (const auto &[key, candidate] : some()) measured.add(key, candidate);
+    elsewhere.add({1, 2, 3, 0, 0, 0}, 5);
+    const std::string texts[] = {elsewhere.text(), measured.text().substr(1), measured.text()};
+    const std::string_view shipped[] = {texts[0], texts[1], texts[2]};
+    std::string warning;
+    TuningCache cache(path, kStamp, &warning, shipped);
+    assert_true(warning.empty());
+    for (const auto &[key, candidate] : some()) assert_int_equal(cache.find(key), candidate);
+    assert_int_equal(cache.find({1, 2, 3, 0, 0, 0}), -1);
+    cache.save();
+    assert_false(batchllm::file_exists(path).value()); // nothing was chosen
+
+    const TuningKey key = some().begin()->first;
+    const int32_t other = some().begin()->second + 1;
+    cache.add(key, other);
+    cache.save();
+    assert_int_equal(TuningCache(path, kStamp, &warning, shipped).find(key), other);
+    Choices written;
+    assert_true(TuningCache::parse(*batchllm::read_file(path, 1 << 20), kStamp, &written));
+    assert_int_equal(written.size(), 1); // the user's file has the user's alone
+}
+
+void the_librarys_own_files_are_whole_and_say_which_device(void **) {
+    for (const std::string_view text : batchllm::cuda::shipped_choices()) {
+        const size_t first = text.find('\n');
+        const std::string_view stamp =
+            text.substr(first + 1, text.find('\n', first + 1) - first - 1);
+        Choices choices;
+        assert_true(TuningCache::parse(text, stamp, &choices));
+        assert_false(choices.empty());
+        assert_true(stamp.starts_with("cuBLASLt "));
+    }
+}
+
 // A file with a correct checksum may still contain anything.
 std::string with_sum(const std::string &lines) {
     std::string text = "batchllm tuning 1\n" + std::string(kStamp) + "\n" + lines;
@@ -187,6 +226,8 @@ int main() {
         cmocka_unit_test(nothing_is_written_without_news),
         cmocka_unit_test(two_writers_lose_nothing),
         cmocka_unit_test(another_version_or_device_is_not_believed),
+        cmocka_unit_test(choices_that_the_library_has_inside_are_known_and_the_users_go_first),
+        cmocka_unit_test(the_librarys_own_files_are_whole_and_say_which_device),
         cmocka_unit_test(torn_and_changed_files_are_not_believed),
         cmocka_unit_test(forged_lines_are_refused),
         cmocka_unit_test(another_persons_file_is_left_alone),

@@ -160,6 +160,7 @@ struct JobOptions {
     bool in_parts = false; // adds a window's groups in several calls, keeping prefixes in between
     bool overlap = false;
     int32_t feeds_but_one_in = 0; // rows whose samples are not fed; 0: every row's are
+    int32_t proposes_one_in = 0;  // decode tokens behind which others are proposed; 0: none
     int64_t most_steps = 200000;
 };
 
@@ -173,13 +174,15 @@ struct JobResult {
     int64_t peak_states = 0;
     int64_t fed_tokens = 0;
     int64_t wasted_rows = 0; // samples for requests that had ended
+    int64_t draft_tokens = 0, accepted_tokens = 0;
 };
 
 // Runs the windows' rows to their ends. Returns "" or an error.
 class CheckedJob {
   public:
     CheckedJob(std::vector<Window> *windows, const JobOptions &options, Random *random)
-        : windows_(*windows), options_(options), random_(*random), scheduler_(with_feeds(options)),
+        : windows_(*windows), options_(options), random_(*random),
+          scheduler_(with_functions(options)),
           model_(options.scheduler.pages, options.scheduler.page_tokens,
                  options.scheduler.step_tokens, options.mean_length, options.scheduler.kv_windows,
                  options.scheduler.state_slots) {}
@@ -193,14 +196,18 @@ class CheckedJob {
         int32_t preemptions;
     };
 
-    static SchedulerOptions with_feeds(const JobOptions &options) {
+    SchedulerOptions with_functions(const JobOptions &options) {
         SchedulerOptions with = options.scheduler;
         if (options.overlap)
             with.feeds = [every = options.feeds_but_one_in](const SampleInput &input) {
                 return every == 0 || input.prompt.size() % static_cast<size_t>(every) != 0;
             };
+        if (options.proposes_one_in > 0)
+            with.propose = [this](std::span<Request *const> decoding) { return propose(decoding); };
         return with;
     }
+
+    bool propose(std::span<Request *const> decoding);
 
     std::string add(Window *window);
     std::string step(JobResult *result);
@@ -274,6 +281,28 @@ inline void CheckedJob::finish(CheckedRow *row) {
     row->held_prompt.reset();
 }
 
+// Tokens that are right up to a random one.
+inline bool CheckedJob::propose(std::span<Request *const> decoding) {
+    bool any = false;
+    for (Request *request : decoding) {
+        request->proposed.clear();
+        if (draw(random_, 1, options_.proposes_one_in) > 1) continue;
+        any = true;
+        std::vector<int32_t> output;
+        std::vector<float> scores;
+        reference(*live_[static_cast<size_t>(request->row)], options_.mean_length, &output,
+                  &scores);
+        const size_t known = request->output.size() + static_cast<size_t>(request->unknown);
+        if (known < output.size())
+            request->proposed.assign(output.begin() + static_cast<ptrdiff_t>(known), output.end());
+        if (!request->proposed.empty() && draw(random_, 0, 1))
+            request->proposed[static_cast<size_t>(draw(random_, 0, 3)) % request->proposed.size()] =
+                1;
+        for (int64_t i = draw(random_, 0, 2); i > 0; --i) request->proposed.push_back(2);
+    }
+    return any;
+}
+
 inline void CheckedJob::cancel_some() {
     if (options_.cancel_one_in == 0 || draw(random_, 0, 3) > 0) return;
     for (CheckedRow *row : live_)
@@ -308,17 +337,23 @@ inline std::string CheckedJob::check_counts(const TokenBatch &batch) const {
 // Every request that can decode gets its token before any prompt does. Only the youngest may be
 // left out, and only if no page is free.
 inline std::string CheckedJob::check_decode_first(const std::vector<Decoding> &decoding) const {
-    int64_t decoded = 0, left_out = 0;
+    int64_t decoded = 0, left_out = 0, drafted = 0;
     for (const Decoding &before : decoding) {
         const Request &request = *before.request;
         if (request.preemptions != before.preemptions) continue;
         const bool moved =
-            request.state == RequestState::ending || request.computed == before.computed + 1;
+            request.state == RequestState::ending || request.computed > before.computed;
+        if (moved && request.state != RequestState::ending) {
+            drafted += request.drafted;
+            if (request.computed != before.computed + 1 + request.drafted)
+                return fault("more tokens than those proposed", request.computed, before.computed);
+        }
         decoded += moved;
         left_out += !moved;
     }
     const StepCounts &counts = scheduler_.counts();
-    if (counts.decode_tokens != decoded) return fault("decode tokens of nobody");
+    if (counts.draft_tokens != drafted) return fault("drafts miscounted", drafted);
+    if (counts.decode_tokens != decoded + drafted) return fault("decode tokens of nobody");
     if (left_out > 1) return fault("decoding requests left out", left_out, decoded);
     const auto groups = static_cast<int64_t>(options_.scheduler.kv_windows.size());
     if (left_out == 1 && counts.pages_used + groups <= options_.scheduler.pages)
@@ -331,8 +366,11 @@ inline std::string CheckedJob::check_decode_first(const std::vector<Decoding> &d
 inline void CheckedJob::take_outputs(const BatchOutput &output, JobResult *result) {
     const BatchRecord &record = scheduler_.oldest();
     size_t target = 0;
+    bool follows = true;
     for (size_t i = 0; i < record.sampled.size(); ++i) {
         Request *request = record.sampled[i];
+        const int32_t proposed = record.proposed[i];
+        follows = proposed < 0 || (follows && output.samples[i - 1].token == proposed);
         const auto targets = static_cast<size_t>(record.targets[i]);
         target += targets;
         if (request == nullptr) {
@@ -348,6 +386,9 @@ inline void CheckedJob::take_outputs(const BatchOutput &output, JobResult *resul
             request->done = row->scores.size() == row->targets.size();
             continue;
         }
+        result->draft_tokens += proposed >= 0;
+        if (!follows || request->done) continue;
+        result->accepted_tokens += proposed >= 0;
         request->output.push_back(output.samples[i].token);
         request->done = output.samples[i].token == model_eos ||
                         static_cast<int32_t>(request->output.size()) == request->max_tokens;

@@ -107,12 +107,14 @@ struct Shape {
     int64_t step_tokens = 0;
     int32_t feeds_but_one_in = 0;
     const char *sim_options = "";
+    Drafts drafts = Drafts::off;
 };
 
 inline std::unique_ptr<Engine> make_engine(const Shape &shape, int64_t *fed_tokens = nullptr) {
     EngineOptions options;
     options.model_dir = model_directory();
     options.backend = shape.backend;
+    options.drafts = shape.drafts;
     options.backend_options.kv_memory_bytes = shape.kv_memory_bytes;
     options.backend_options.step_tokens = shape.step_tokens;
     options.backend_options.threads = options.threads = 2;

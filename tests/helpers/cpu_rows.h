@@ -40,10 +40,16 @@ class RowScheduler {
         }
     }
 
+    // Tokens from this id on stand for pictures, those of one picture in consecutive ids, and are computed in one batch.
+    void keep_whole(int32_t first_id) { first_picture_ = first_id; }
+    // [nodes of the last batch] a row that the node belongs to.
+    const std::vector<int32_t> &rows_of_nodes() const { return rows_of_nodes_; }
+
     // False if nothing is left. logits_rows[i] is the row of batch->outputs[i].
     bool next(TokenBatch *batch, std::vector<int32_t> *logits_rows) {
         batch->clear();
         batch->pages.resize(kv_groups_);
+        rows_of_nodes_.clear();
         logits_rows->clear();
         steps_ += 1;
         std::vector<int32_t> take(nodes_.size(), 0);
@@ -67,7 +73,8 @@ class RowScheduler {
                                          (node.row >= 0 ? rows_[node.row].max_tokens : 0);
                     if (!reserve(&node, most)) continue;
                 }
-                take[n] = static_cast<int32_t>(std::min<int64_t>(pending, left));
+                take[n] =
+                    whole_pictures(node, static_cast<int32_t>(std::min<int64_t>(pending, left)));
                 left -= take[n];
             }
         }
@@ -110,6 +117,7 @@ class RowScheduler {
         int32_t parent = -1;
         int32_t start = 0;
         int32_t row = -1; // the row of a node with one row; -1: shared
+        int32_t of_row = 0;
         int32_t users = 0;
         int32_t computed = 0;
         bool reserved = false;
@@ -121,7 +129,7 @@ class RowScheduler {
         Node node;
         node.parent = parent;
         node.start = depth;
-        node.row = row;
+        node.row = node.of_row = row;
         node.tokens.assign(rows_[row].prompt.begin() + depth, rows_[row].prompt.end());
         row_node_[row] = static_cast<int32_t>(nodes_.size());
         nodes_.push_back(std::move(node));
@@ -150,6 +158,7 @@ class RowScheduler {
                 Node node;
                 node.parent = parent;
                 node.start = depth;
+                node.of_row = rows[first];
                 node.tokens.assign(prompt.begin() + depth, prompt.begin() + common);
                 nodes_.push_back(std::move(node));
                 split({rows.begin() + static_cast<int64_t>(first),
@@ -158,6 +167,17 @@ class RowScheduler {
             }
             first = last;
         }
+    }
+
+    int32_t whole_pictures(const Node &node, int32_t take) const {
+        for (; take > 0; --take) {
+            const size_t end = static_cast<size_t>(node.computed + take);
+            if (end == node.tokens.size() || node.tokens[end] < first_picture_ ||
+                node.tokens[end] != node.tokens[end - 1] + 1) {
+                break;
+            }
+        }
+        return take;
     }
 
     bool reserve(Node *node, int64_t tokens) {
@@ -197,6 +217,7 @@ class RowScheduler {
         node.computed = out.length;
         (*index)[n] = static_cast<int32_t>(batch->nodes.size());
         batch->nodes.push_back(out);
+        rows_of_nodes_.push_back(node.of_row);
         if (node.row >= 0 && take[n] > 0 &&
             node.computed == static_cast<int32_t>(node.tokens.size())) {
             OutputRow logits{};
@@ -216,6 +237,8 @@ class RowScheduler {
     std::vector<Node> nodes_;
     std::vector<int32_t> row_node_;
     std::vector<int32_t> free_;
+    std::vector<int32_t> rows_of_nodes_;
+    int32_t first_picture_ = INT32_MAX;
     SamplingParams greedy_;
     int64_t tokens_ = 0;
     int64_t steps_ = 0;

@@ -6,6 +6,7 @@
 
 #include "model/model.h"
 #include "model/safetensors.h"
+#include "model/tower.h"
 #include "testing.h"
 
 using namespace batchllm;
@@ -309,7 +310,7 @@ void a_models_tensors_are_views_into_its_file(void **) {
     const auto loaded = load_of(tiny_model(), false);
     assert_true(loaded.ok());
     const Model &model = **loaded;
-    assert_int_equal(model.files.size(), 1);
+    assert_int_equal(model.bytes->files.size(), 1);
     assert_int_equal(model.embedding.rows, 5);
     assert_int_equal(model.embedding.columns, 4);
     assert_int_equal(model.layers[0].feed_forward()->down.columns(), 6);
@@ -474,7 +475,7 @@ Result<std::unique_ptr<Model>> load_sharded(const std::function<void(Sharded *)>
 void shards_make_one_model(void **) {
     const auto loaded = load_sharded([](Sharded *) {});
     assert_true(loaded.ok());
-    assert_int_equal((*loaded)->files.size(), 2);
+    assert_int_equal((*loaded)->bytes->files.size(), 2);
     // Old checkpoints contain rotary frequencies that no index lists.
     assert_true(load_sharded([](Sharded *parts) {
                     parts->second.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {1}});
@@ -536,11 +537,11 @@ std::string read_text(const std::string &path) {
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The golden model with a vision tower, with some tensor names replaced by others of the same
-// length.
-Result<std::unique_ptr<Model>> load_renamed(std::string_view from, std::string_view to) {
+// A golden model with a vision tower, with some tensor names replaced by others of the same length.
+Result<std::unique_ptr<Model>> load_renamed(std::string_view from, std::string_view to,
+                                            const std::string &name = "gemma3_vision_bf16") {
     const TemporaryDirectory directory;
-    const std::string golden = "golden/gemma3_vision_bf16/";
+    const std::string golden = "golden/" + name + "/";
     std::string bytes = read_text(golden + "model.safetensors");
     for (size_t at = bytes.find(from); at != std::string::npos; at = bytes.find(from, at)) {
         bytes.replace(at, from.size(), to);
@@ -563,6 +564,38 @@ void a_vision_tower_is_passed_over_and_nothing_else(void **) {
               BATCHLLM_ERROR_MODEL_FORMAT, {"tensor language_model.model.norm.weight is missing"});
     must_fail(load_renamed("\"dtype\":\"BF16\"", "\"dtype\":\"I16\" "), BATCHLLM_ERROR_UNSUPPORTED,
               {"tensor language_model.model.embed_tokens.weight is of type I16"});
+}
+
+// What is wrong with a tower is no error: the model keeps its text, and knows why it has no tower.
+void a_tower_is_loaded_or_the_text_alone(void **) {
+    const auto without = [](const Result<std::unique_ptr<Model>> &loaded, const char *why) {
+        if (!loaded.ok()) fail_msg("%s", loaded.status().message().c_str());
+        assert_null((*loaded)->tower.get());
+        if ((*loaded)->no_tower.find(why) == std::string::npos) {
+            fail_msg("%s: not %s", (*loaded)->no_tower.c_str(), why);
+        }
+    };
+    const std::string name = "qwen3_5_pictures";
+    const auto whole = load_renamed("none of these", "none of those", name);
+    assert_true(whole.ok() && (*whole)->tower != nullptr);
+    assert_string_equal((*whole)->no_tower.c_str(), "");
+    size_t tensors = 0;
+    for_each_tensor(*(*whole)->tower, [&](const Tensor &tensor) {
+        assert_non_null(tensor.data);
+        assert_true(tensor.name.starts_with("visual."));
+        ++tensors;
+    });
+    assert_true(tensors > 40);
+    without(load_renamed("model.visual.", "mtp.xxxxxxxx.", name),
+            "has no tensors of a vision tower");
+    without(load_renamed("visual.merger.norm.bias", "visual.merger.norn.bias", name),
+            "tensor model.visual.merger.norm.bias is missing");
+    // A convolution of another size; and a bias that no part of the tower has.
+    without(load_renamed("\"shape\":[32,3,2,8,8]", "\"shape\":[96,2,8,8]  ", name),
+            "has shape [96, 2, 8, 8]");
+    without(load_renamed("visual.merger.norm.bias", "visual.merger.nor_.bias", name), "is missing");
+    without(load_model("golden/qwen3_vl_bf16"), "image token");
+    without(load_model("golden/qwen2_vl_bf16"), "");
 }
 
 void a_key_that_is_there_by_its_other_name_is_not_called_absent(void **) {
@@ -638,6 +671,7 @@ int main() {
         cmocka_unit_test(a_models_tensors_are_views_into_its_file),
         cmocka_unit_test(each_missing_tensor_is_named),
         cmocka_unit_test(a_vision_tower_is_passed_over_and_nothing_else),
+        cmocka_unit_test(a_tower_is_loaded_or_the_text_alone),
         cmocka_unit_test(a_shape_that_does_not_fit_the_config_is_refused),
         cmocka_unit_test(a_key_that_decides_shapes_and_is_absent_is_named),
         cmocka_unit_test(a_type_that_is_no_weight_is_refused),

@@ -121,7 +121,7 @@ std::vector<TestRow> make_rows(Random &random, int32_t mean_length) {
             heads[static_cast<size_t>(draw(random, 0, static_cast<int64_t>(heads.size()) - 1))];
         const std::vector<int32_t> own = some_tokens(random, draw(random, 1, 12));
         row.prompt.insert(row.prompt.end(), own.begin(), own.end());
-        if (!rows.empty() && draw(random, 0, 9) == 0) row.prompt = rows.back().prompt;
+        if (!rows.empty() && draw(random, 0, 9) < 2) row.prompt = rows.back().prompt;
         batchllm_params_init(&row.params, sizeof row.params);
         row.params.max_tokens = static_cast<int32_t>(draw(random, 1, 16));
         if (draw(random, 0, 5) == 0) row.params.samples = static_cast<int32_t>(draw(random, 2, 4));
@@ -204,6 +204,7 @@ struct Totals {
     int64_t preemptions = 0;
     int64_t steps = 0;
     int64_t lost_devices = 0;
+    DraftWork drafts;
 };
 
 // KV slots of the longest row.
@@ -231,7 +232,7 @@ void count_warning(void *user, int32_t, const char *) { ++*static_cast<int64_t *
 // Runs the rows through an engine on checked models. Returns "" or what went wrong.
 std::string run_job(Random &random, const CheckedShape &shape, const EngineOptions &options,
                     const LateOptions &late, const JobShape &job, std::vector<TestRow> *rows_of_job,
-                    batchllm_stats *stats) {
+                    batchllm_stats *stats, DraftWork *drafts) {
     std::vector<TestRow> &rows = *rows_of_job;
     auto made = Engine::create(options, [&](const EngineOptions &) -> Result<LoadedModel> {
         LoadedModel loaded;
@@ -272,6 +273,8 @@ std::string run_job(Random &random, const CheckedShape &shape, const EngineOptio
     if (progress.tokens_left != 0) return fault("tokens left", progress.tokens_left);
     if (progress.pages_used != 0) return fault("pages leaked", progress.pages_used);
     *stats = engine.stats();
+    drafts->proposed += engine.draft_work().proposed;
+    drafts->accepted += engine.draft_work().accepted;
     return check_results(rows, *engine.poll(0));
 }
 
@@ -306,7 +309,8 @@ std::string check_job(Random &random, Totals *totals) {
     LateOptions late;
     late.batches_in_flight = 1;
     batchllm_stats alone{}, stats{};
-    std::string wrong = run_job(random, shape, options, late, job, &rows, &alone);
+    std::string wrong = run_job(random, shape, options, late, job, &rows, &alone, &totals->drafts);
+    if (draw(random, 0, 1)) options.drafts = Drafts::always;
     if (!wrong.empty()) return wrong + ", one batch at a time";
     late.batches_in_flight = static_cast<int32_t>(draw(random, 1, 2));
     late.feeds_but_one_in = static_cast<int32_t>(draw(random, 0, 3));
@@ -319,7 +323,7 @@ std::string check_job(Random &random, Totals *totals) {
         job.failing.emplace_back(draw(random, 0, draw(random, 0, 40)),
                                  static_cast<LateOptions::Call>(draw(random, 0, 2)));
     options.log = {count_warning, &totals->lost_devices, BATCHLLM_LOG_WARNING};
-    wrong = run_job(random, shape, options, late, job, &rows, &stats);
+    wrong = run_job(random, shape, options, late, job, &rows, &stats, &totals->drafts);
     totals->preemptions += stats.preemptions;
     totals->steps += stats.steps;
     if (!wrong.empty() || !job.all_at_once || job.cancels) return wrong;
@@ -354,6 +358,9 @@ void random_jobs_are_right_with_any_number_of_devices_and_batches_in_flight(void
     print_message("%d steps, %d tokens fed, %d preemptions, %d devices lost\n", int(totals.steps),
                   int(totals.fed_tokens), int(totals.preemptions), int(totals.lost_devices));
     assert_true(totals.fed_tokens > 0 && totals.preemptions > 0 && totals.lost_devices > 50);
+    print_message("%d tokens proposed, %d accepted\n", int(totals.drafts.proposed),
+                  int(totals.drafts.accepted));
+    assert_true(totals.drafts.accepted > 100 && totals.drafts.proposed > totals.drafts.accepted);
 }
 
 // ---- Real models ----

@@ -36,6 +36,7 @@ const std::vector<Shape> &shapes() {
         {.batches_in_flight = 2},
         {.batches_in_flight = 2, .step_tokens = 24, .feeds_but_one_in = 3},
         {.kv_memory_bytes = int64_t{160} << 10, .step_tokens = 40},
+        {.batches_in_flight = 2, .drafts = Drafts::always},
     };
     return all;
 }

@@ -108,7 +108,9 @@ std::string backend_options_of(const Subject &subject, Random &random) {
         return std::string(name) + (between(random, 0, 1) == 0 ? "=0" : "=1");
     };
     if (!machine().gpu()) {
-        return subject.options + "page_tokens=" + std::to_string(16 * between(random, 1, 3));
+        const char *drafts = between(random, 0, 1) == 0 ? "off" : "always";
+        return subject.options + "page_tokens=" + std::to_string(16 * between(random, 1, 3)) +
+               ",drafts=" + drafts;
     }
     return subject.options + "tuning_cache=none,attention=" + machine().attention + "," +
            drawn("tuning") + "," + drawn("graphs") + "," + drawn("overlap") + "," +

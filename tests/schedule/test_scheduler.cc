@@ -100,6 +100,8 @@ std::string sweep(const Sweep &given, JobResult *total) {
         options.in_parts = given.in_parts;
         options.overlap = given.overlap && draw(random, 0, 1) == 0;
         options.feeds_but_one_in = static_cast<int32_t>(draw(random, 0, 3));
+        if (given.most_states == 0 && draw(random, 0, 1))
+            options.proposes_one_in = static_cast<int32_t>(draw(random, 1, 3));
         JobResult result;
         std::string wrong;
         try {
@@ -112,6 +114,8 @@ std::string sweep(const Sweep &given, JobResult *total) {
         total->steps += result.steps;
         total->fed_tokens += result.fed_tokens;
         total->wasted_rows += result.wasted_rows;
+        total->draft_tokens += result.draft_tokens;
+        total->accepted_tokens += result.accepted_tokens;
         if (!wrong.empty())
             return wrong + ", job " + std::to_string(job) + " of seed " + std::to_string(seed);
     }
@@ -134,6 +138,7 @@ void every_request_finishes_with_its_own_output_on_any_pool(void **) {
     expect_good(sweep({}, &total));
     assert_true(total.preemptions > 0 && total.recomputed > 0);
     assert_true(total.fed_tokens > 0 && total.wasted_rows > 0);
+    assert_true(total.accepted_tokens > 0 && total.draft_tokens > total.accepted_tokens);
 }
 
 void tiny_pools_preempt_and_still_finish(void **) {

@@ -32,6 +32,7 @@ from .mistakes import mistake_of
 from .options import hinted
 from .params import Params, SamplingParams, params_column
 from .parsed import parser_of
+from .pictures import Images, images_list, open_pictures, picture_column
 from .plan import Enlarge, Levels, Plan
 from .progress import Progress, ProgressOption, Reporter, reporter
 from .report import Report
@@ -60,7 +61,8 @@ class Engine:
     model: a Hugging Face directory on this machine (nothing is downloaded). None is allowed with backend="sim".
     backend: "auto" (the default: a GPU if there is one), "cpu", "cuda" or "sim", which needs no model and takes rows of
         token ids.
-    devices: GPU numbers: 0, "0,1" or [0, 1]. Each device holds the whole model and runs a share of the rows.
+    devices: GPU numbers: 0, "0,1" or [0, 1]. Each device holds the whole model and runs a share of the rows. With
+        backend_options="tensor_parallel=2" every two devices hold it together.
     compute_type: "auto", "bf16", "f16" or "f32".
     backend_options: options of the backend, as a dict or as "key=value,..": docs/backends.md.
     threads: CPU threads; 0: every core that this process may use.
@@ -83,6 +85,7 @@ class Engine:
     adapters: LoRAs that rows may name, by name: directories as PEFT writes them (docs/adapters.md). Or one directory, each
     of whose directories is an adapter that is loaded when a row first names it.
     adapter_memory_bytes: maximum memory for the adapters of running rows, on each device; 0: at most 2 GiB.
+    image_folders: rows may name pictures in these folders and below them (docs/pictures.md).
     """
 
     @hinted
@@ -109,6 +112,7 @@ class Engine:
         logger: Optional[logging.Logger] = None,
         adapters: Union[Mapping[str, Directory], Directory, None] = None,
         adapter_memory_bytes: int = 0,
+        image_folders: Sequence[Union[str, os.PathLike[str]]] = (),
     ) -> None:
         options = native_options(
             model_dir=model,
@@ -136,6 +140,8 @@ class Engine:
         self._lock = threading.RLock()
         self._constraints = Constraints()
         self._adapters = Adapters()
+        pictures = open_pictures(model, image_folders) if model is not None and image_folders else None
+        native.batchllm_options_set_pictures(options, pictures)
         self._native: Optional[native.batchllm_engine] = native.batchllm_engine_create_from(options)
         self._adapters.open(self._native, adapters)
         self._log.check()
@@ -160,6 +166,7 @@ class Engine:
         plan: Optional[Plan] = None,
         first_row: Optional[int] = None,
         report: bool = False,
+        images: Optional[Images] = None,
     ) -> Results:
         """Generates text for every row. Results come in the order of the rows.
 
@@ -174,12 +181,15 @@ class Engine:
         determine its random numbers.
         report: True: `Results.report()` shows what was shared and how long everything took. It covers everything that
         the engine does during the call.
+        images: the pictures of each row: a list, or a column, with a picture, a list of pictures or None for each. A
+        picture is the bytes of a file, a path below `image_folders`, an image of PIL, or an array of uint8:
+        docs/pictures.md.
 
         After Ctrl-C or `interrupt` the rows stay in the engine: `poll` returns those that have finished, `run`
         continues with the others, and `cancel` ends them.
         """
         return self._generate(
-            rows, params, on_error=on_error, progress=progress, plan=plan, first_row=first_row, report=report
+            rows, params, on_error=on_error, progress=progress, plan=plan, first_row=first_row, report=report, images=images
         )
 
     @hinted
@@ -228,10 +238,12 @@ class Engine:
         plan: Optional[Plan] = None,
         first_row: Optional[int] = None,
         report: bool = False,
+        images: Optional[Images] = None,
     ) -> Results:
         """Answers conversations by the model's chat template: `generate`, and it also takes a single conversation.
 
         conversations: lists of {"role": .., "content": ..}, or dicts with "messages" and more.
+        images: as in `generate`, for parts {"type": "image"} that name no picture.
         """
         if isinstance(conversations, dict):
             conversations = [conversations]
@@ -241,7 +253,14 @@ class Engine:
         elif isinstance(conversations, (list, tuple)) and any(isinstance(row, str) for row in conversations):
             raise TypeError("conversations: texts are prompts, which generate takes; a message is a dict with a role")
         return self.generate(
-            conversations, params, on_error=on_error, progress=progress, plan=plan, first_row=first_row, report=report
+            conversations,
+            params,
+            on_error=on_error,
+            progress=progress,
+            plan=plan,
+            first_row=first_row,
+            report=report,
+            images=images,
         )
 
     @hinted
@@ -398,10 +417,11 @@ class Engine:
         plan: Optional[Plan],
         first_row: Optional[int],
         report: bool,
+        images: Optional[Images] = None,
     ) -> Results:
         _check_on_error(on_error)
         with _Active(self, first_row) as job, _Reported(self, report) as page:
-            self._add_job(job, rows, params, plan)
+            self._add_job(job, rows, params, plan, images=images)
             self._finish(job, progress)
             results = self._results(job, rows)
         results._report = page
@@ -743,7 +763,9 @@ class Engine:
         params: Union[Params, native.batchllm_params_column],
         plan: Optional[Plan],
         tags: Optional[Sequence[int]] = None,
+        images: Optional[Images] = None,
     ) -> None:
+        pictures = None if images is None else images_list(images)
         if plan is not None:
             self.use_plan(plan)
         ready = isinstance(params, native.batchllm_params_column)
@@ -783,12 +805,18 @@ class Engine:
                         native_params = params_column(own, len(part))
                         self._constraints.set(engine, native_params, own)
                         self._adapters.set(engine, native_params, own)
-                    add_part(engine, part, picked(named_tags, places), native_params)
+                    own_pictures = None
+                    if pictures is not None:
+                        own_pictures = picture_column(picked(pictures[first : first + len(column)], places))
+                    add_part(engine, part, picked(named_tags, places), native_params, own_pictures)
                 self._log.check()
                 job.rows += n
                 if not per_row:
                     self._refuse_mistake(job)
         job.added = True
+        if pictures is not None and len(pictures) != job.rows:
+            job.added = False
+            raise ValueError(f"images of {len(pictures)} rows for {job.rows} rows")
         if per_row and len(params) != job.rows:  # type: ignore[arg-type]
             job.added = False
             raise ValueError(f"{len(params)} params for {job.rows} rows")  # type: ignore[arg-type]

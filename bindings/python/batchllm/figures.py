@@ -25,6 +25,7 @@ class EngineInfo:
     common_prefix_cost: for `Plan.build`; 0: not known.
     adapter_memory_bytes, adapter_slots: the most memory for adapters on this device, and the most adapters at once; 0: this backend has
     none.
+    picture_slots, picture_tokens: the most pictures at once on this device, and the most tokens of them together; 0: it has none.
     """
 
     device_count: int
@@ -46,6 +47,8 @@ class EngineInfo:
     common_prefix_cost: float
     adapter_memory_bytes: int
     adapter_slots: int
+    picture_slots: int
+    picture_tokens: int
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class EngineStats:
     adapter_loads, adapter_load_bytes: how often adapters were loaded onto devices, and how much.
     adapter_bytes_peak: the most memory that adapters took at once, on all devices.
     adapter_wait_seconds: how long steps waited for adapters to be read.
+    row_pictures, picture_loads: pictures of rows that have started, and how often one was computed.
+    picture_prepare_seconds, picture_wait_seconds: how long threads prepared pictures, and how long steps waited for them.
     """
 
     rows: int
@@ -105,3 +110,7 @@ class EngineStats:
     adapter_load_bytes: int
     adapter_bytes_peak: int
     adapter_wait_seconds: float
+    row_pictures: int
+    picture_loads: int
+    picture_prepare_seconds: float
+    picture_wait_seconds: float

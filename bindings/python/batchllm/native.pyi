@@ -39,6 +39,9 @@ BATCHLLM_ERROR_ROW_NOT_A_NUMBER: int
 BATCHLLM_ERROR_ROW_CONSTRAINT: int
 BATCHLLM_ERROR_ROW_NULL: int
 BATCHLLM_ERROR_ROW_ADAPTER: int
+BATCHLLM_ERROR_ROW_PICTURE: int
+BATCHLLM_PICTURE_BYTES: int
+BATCHLLM_PICTURE_NAME: int
 BATCHLLM_JOURNAL_LINES: int
 BATCHLLM_JOURNAL_BLOCKS: int
 BATCHLLM_JOURNAL_REFUSE: int
@@ -149,6 +152,8 @@ class batchllm_info(_Handle):
     common_prefix_cost: float
     adapter_memory_bytes: int
     adapter_slots: int
+    picture_slots: int
+    picture_tokens: int
 
 class batchllm_stats(_Handle):
     def __init__(self) -> None: ...
@@ -184,6 +189,10 @@ class batchllm_stats(_Handle):
     adapter_load_bytes: int
     adapter_bytes_peak: int
     adapter_wait_seconds: float
+    row_pictures: int
+    picture_loads: int
+    picture_prepare_seconds: float
+    picture_wait_seconds: float
 
 class batchllm_plan_options(_Handle):
     def __init__(self) -> None: ...
@@ -382,6 +391,25 @@ def batchllm_arrow_read(schema_capsule: object, array_capsule: object) -> ArrowC
 def batchllm_arrow_open(stream_capsule: object) -> object: ...
 def batchllm_arrow_next(stream: object) -> Optional[ArrowColumns]: ...
 def batchllm_arrow_write(results: batchllm_results) -> tuple[object, object]: ...
+
+class batchllm_pictures(_Handle): ...
+
+def batchllm_pictures_open(model_dir: Path, folders: Buffer) -> batchllm_pictures: ...
+def batchllm_options_set_pictures(
+    options: batchllm_engine_options, pictures: Optional[batchllm_pictures]
+) -> None: ...
+def batchllm_add_picture_columns(
+    engine: batchllm_engine,
+    chat: int,
+    text: Buffer,
+    offsets: Buffer,
+    picture_rows: Buffer,
+    pictures: Buffer,
+    picture_offsets: Buffer,
+    kinds: Buffer,
+    tags: Optional[Buffer],
+    params: Optional[batchllm_params_column],
+) -> None: ...
 
 class batchllm_adapter(_Handle): ...
 

@@ -8,6 +8,7 @@ from typing import Any, Iterator, Optional, Sequence, TypeVar, Union
 
 from . import native
 from .columns import Chats, Column, Sparse, Texts, Tokens
+from .pictures import PictureColumn
 from .table import Table
 
 
@@ -48,8 +49,24 @@ def add_part(
     column: Part,
     tags: array[int],
     params: Optional[native.batchllm_params_column],
+    pictures: Optional[PictureColumn] = None,
 ) -> None:
-    if isinstance(column, Nulls):
+    if pictures is not None and isinstance(column, (Texts, Chats)):
+        native.batchllm_add_picture_columns(
+            engine,
+            isinstance(column, Chats),
+            column.data,
+            column.offsets,
+            pictures.rows,
+            pictures.data,
+            pictures.offsets,
+            pictures.kinds,
+            tags,
+            params,
+        )
+    elif pictures is not None and not isinstance(column, Nulls):
+        raise TypeError("images: rows with pictures are texts or conversations")
+    elif isinstance(column, Nulls):
         native.batchllm_add_null_rows(engine, tags, params)
     elif isinstance(column, Table):
         native.batchllm_add_table_rows(engine, column._native, tags, params)

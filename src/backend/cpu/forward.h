@@ -21,6 +21,8 @@
 #include "backend/cpu/latent_layers.h"
 #include "backend/cpu/linear.h"
 #include "backend/cpu/linear_attention.h"
+#include "backend/cpu/ranks.h"
+#include "backend/cpu/tower.h"
 #include "backend/cpu/weights.h"
 #include "backend/cpu/worklist.h"
 #include "base/thread_pool.h"
@@ -41,6 +43,7 @@ struct PartSeconds {
     double down = 0;
     double experts = 0;      // everything in a layer with experts
     double layer_inputs = 0; // and layer scalars
+    double exchange = 0;     // between ranks, waiting included
     double head = 0;
     double sample = 0;
     double linear() const { return qkv + output + gate_up + down + experts + head; }
@@ -49,23 +52,26 @@ struct PartSeconds {
 class Forward {
   public:
     // Sizes all buffers for step_tokens. model, kernels and pool are borrowed. reproducible: a
-    // token's hidden state depends, bit for bit, only on the tokens up to it.
+    // token's hidden state depends, bit for bit, only on the tokens up to it. rank: of a model's part;
+    // all ranks run the same batches at the same time.
     static Result<std::unique_ptr<Forward>> create(const Model &model, const Kernels &kernels,
                                                    ThreadPool *pool, int64_t step_tokens,
-                                                   bool reproducible = false);
+                                                   bool reproducible = false, Rank rank = {});
 
     // Provides the pages and states that run() writes. Call once, after the weights are packed.
     Status take_pages(KvPages pages);
     void take_states(StatePool states) { states_ = std::move(states); }
     // For batches from now on. null: the slot is empty.
     void set_adapter(int32_t slot, std::shared_ptr<const CpuAdapter> adapter);
+    // Borrowed: whose pictures the batches from now on may have.
+    void set_tower(const CpuTower *tower) { tower_ = tower; }
     const KvPages &pages() const { return pages_; }
 
     // Computes the batch. wanted: the tokens whose hidden state is wanted, for logits or for
     // itself; ascending and distinct.
     Status run(const TokenBatch &batch, const std::vector<int32_t> &wanted);
 
-    // Logits of wanted[first, first + count): [count, vocabulary].
+    // Logits of wanted[first, first + count): [count, vocabulary]. A rank writes those of its tokens.
     Status logits(int64_t first, int64_t count, float *out);
 
     // sum += the hidden state of wanted[i], after the last norm. [hidden]
@@ -82,12 +88,17 @@ class Forward {
     };
 
     Forward(const Model &model, const Kernels &kernels, ThreadPool *pool, int64_t step_tokens,
-            bool reproducible)
+            bool reproducible, Rank rank)
         : model_(model), kernels_(kernels), pool_(pool), step_tokens_(step_tokens),
-          reproducible_(reproducible) {}
+          reproducible_(reproducible), rank_(rank) {}
     Status allocate();
     void choose_work();
     void prepare(const TokenBatch &batch, const std::vector<int32_t> &wanted);
+    Status find_pictures(const TokenBatch &batch);
+    // Part `part` of what stands for the token; null: it is no part of a picture.
+    const float *picture_row(int64_t token, int64_t part) const;
+    // wanted: the tokens of the rows; null: all.
+    void add_deepstack(size_t layer, int64_t rows, const std::vector<int32_t> *wanted);
     void find_adapters(const TokenBatch &batch, const std::vector<int32_t> &wanted);
     void embed(const TokenBatch &batch, int64_t token);
     void add_embedding(const TokenBatch &batch, int64_t token, float *x) const;
@@ -100,7 +111,7 @@ class Forward {
                   const std::vector<int32_t> *wanted, int64_t rows);
     Status attend_latents(const TokenBatch &batch, size_t layer, const Attention &attention,
                           int64_t rows);
-    template <typename Net> // DeltaNet or Mamba2
+    template <typename Net> // a LinearAttention
     Status attend_linearly(size_t layer, const Net &net, int64_t tokens,
                            const std::vector<int32_t> *wanted, int64_t rows);
     Status convolve(size_t layer, const ShortConvolution &convolution, int64_t tokens,
@@ -117,10 +128,11 @@ class Forward {
     void scale_residual(float scalar, int64_t rows);
     void gather(const std::vector<int32_t> &wanted, bool parallel);
     void norm(const PackedNorm &norm, const float *x, int64_t rows, std::byte *out);
-    void norm_in_place(const PackedNorm &norm, float *x, int32_t n) const;
+    void norm_in_place(const PackedNorm &norm, float *x, int32_t n, float shared = 0) const;
     void norm_rows(const PackedNorm &norm, int64_t rows, float *x);
     void norm_heads(const PackedNorm &norm, bool whole, float *heads, int32_t count,
-                    int32_t head_dim, int32_t stride) const;
+                    int32_t head_dim, int32_t stride, float shared = 0) const;
+    Status share_norms(const Attention &attention, const PackedAttention &weights, int64_t tokens);
     void turn(const Attention &attention, int32_t token, float *head) const;
     void write_heads(const TokenBatch &batch, const Attention &attention,
                      const PackedAttention &weights);
@@ -142,13 +154,15 @@ class Forward {
                    Store store, float *to);
     void add_normed(const PackedNorm &after, float scale, int64_t rows, Buffer *from, Buffer *to);
     Status add_product(const PackedMatrix &matrix, const std::byte *x, int64_t rows,
-                       const Vector &bias, const PackedNorm &after, float scale);
+                       const Vector &bias, const PackedNorm &after, float scale, Rank rank = {});
+    Status sum(int64_t rows, Buffer *numbers);
 
     const Model &model_;
     const Kernels &kernels_;
     ThreadPool *pool_;
     int64_t step_tokens_;
     bool reproducible_;
+    Rank rank_;
     std::unique_ptr<Linear> linear_;
     PackedWeights weights_;
     KvPages pages_;
@@ -159,6 +173,7 @@ class Forward {
     std::unique_ptr<LinearAttentionLayers> linear_attention_;
     std::unique_ptr<ConvolutionLayers> convolutions_;
     std::unique_ptr<LatentLayers> latents_;
+    const CpuTower *tower_ = nullptr;
     std::vector<std::shared_ptr<const CpuAdapter>> adapters_; // by slot
     std::vector<float> zeros_;                                // [largest head_dim]
     std::vector<int64_t> angles_begin_; // [ropes] where each rope's angles begin, within a token's
@@ -170,6 +185,11 @@ class Forward {
     std::vector<Work> work_;       // the last layer has its own entry
     std::vector<size_t> work_of_;  // [layers]
     int64_t wanted_rows_ = 0;
+    struct PicturePart {
+        int32_t slot; // -1: the token is no part of a picture
+        int32_t token;
+    };
+    std::vector<PicturePart> picture_of_;            // [tokens] or, without pictures, empty
     std::vector<const CpuAdapter *> adapter_of_;     // [tokens] or, without adapters, empty
     std::vector<const CpuAdapter *> wanted_adapter_; // [wanted] likewise
     Buffer cosine_, sine_;                           // [tokens, angles] float
@@ -182,6 +202,8 @@ class Forward {
     Buffer attended_;     // [rows, heads * head_dim] elements
     Buffer activated_;    // [rows, largest width] elements
     Buffer layer_inputs_; // [tokens, layers * LayerInputs::width] float
+    // [2, tokens] for norms of all queries and of all keys: what other ranks add to epsilon
+    std::vector<float> shared_norms_;
     PartSeconds seconds_;
 };
 

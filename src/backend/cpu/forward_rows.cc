@@ -19,29 +19,45 @@ void Forward::add_embedding(const TokenBatch &batch, int64_t token, float *x) co
     kernels_.add_rows(column.data(), low.b.data(), low.rows, model_.hidden, low.rank, x);
 }
 
-// A token's embedding, and its angles.
+namespace {
+
+int32_t on_axis(const RopePosition &position, uint8_t axis) {
+    return axis == 0 ? position.time : axis == 1 ? position.row : position.column;
+}
+
+} // namespace
+
+// A token's embedding, or what stands for it in a picture, and its angles.
 void Forward::embed(const TokenBatch &batch, int64_t token) {
     float *x = residual_.floats() + token * model_.hidden;
-    read_row(model_.embedding, batch.tokens[token], x);
-    if (!adapter_of_.empty() && adapter_of_[token] != nullptr) add_embedding(batch, token, x);
-    if (model_.embedding_scale != 1) {
-        for (int64_t i = 0; i < model_.hidden; ++i) x[i] *= model_.embedding_scale;
+    if (const float *picture = picture_row(token, 0)) {
+        std::copy_n(picture, model_.hidden, x);
+    } else {
+        read_row(model_.embedding, batch.tokens[token], x);
+        if (!adapter_of_.empty() && adapter_of_[token] != nullptr) add_embedding(batch, token, x);
+        if (model_.embedding_scale != 1) {
+            for (int64_t i = 0; i < model_.hidden; ++i) x[i] *= model_.embedding_scale;
+        }
     }
     float *cosine = cosine_.floats() + token * angles_;
     float *sine = sine_.floats() + token * angles_;
     for (const Rope &rope : model_.ropes) {
-        for (const float frequency : rope.frequencies) {
+        const bool axes = !rope.axes.empty() && !batch.rope_positions.empty();
+        for (size_t i = 0; i < rope.frequencies.size(); ++i) {
+            const int32_t position =
+                axes ? on_axis(batch.rope_positions[token], rope.axes[i]) : batch.positions[token];
             // In float, as the reference models compute it.
-            const float angle = static_cast<float>(batch.positions[token]) * frequency;
+            const float angle = static_cast<float>(position) * rope.frequencies[i];
             *cosine++ = std::cos(angle) * rope.scale;
             *sine++ = std::sin(angle) * rope.scale;
         }
     }
 }
 
-void Forward::norm_in_place(const PackedNorm &norm, float *x, int32_t n) const {
+// shared: what other ranks add to the mean square.
+void Forward::norm_in_place(const PackedNorm &norm, float *x, int32_t n, float shared) const {
     if (norm.kind == NormKind::rms) {
-        kernels_.rms_norm_head(x, norm.weight.data(), norm.epsilon, n);
+        kernels_.rms_norm_head(x, norm.weight.data(), norm.epsilon + shared, n);
     } else if (norm.kind == NormKind::layer) {
         kernels_.layer_norm_head(x, norm.weight.data(), norm.bias.data(), norm.epsilon, n);
     }
@@ -60,10 +76,27 @@ void Forward::norm_rows(const PackedNorm &norm, int64_t rows, float *x) {
 
 // `count` heads of queries or keys, `stride` apart.
 void Forward::norm_heads(const PackedNorm &norm, bool whole, float *heads, int32_t count,
-                         int32_t head_dim, int32_t stride) const {
+                         int32_t head_dim, int32_t stride, float shared) const {
     if (!norm) return;
-    if (whole) return norm_in_place(norm, heads, count * head_dim);
+    if (whole) return norm_in_place(norm, heads, count * head_dim, shared);
     for (int32_t h = 0; h < count; ++h) norm_in_place(norm, heads + h * stride, head_dim);
+}
+
+// Sets shared_norms_ for queries and keys that are in place.
+Status Forward::share_norms(const Attention &attention, const PackedAttention &weights,
+                            int64_t tokens) {
+    shared_norms_.resize(static_cast<size_t>(2 * tokens));
+    pool_->parallel_for(task_count(tokens), [&](int64_t task, int32_t) {
+        const int64_t last = std::min(tokens, (task + 1) * kTokensOfTask);
+        for (int64_t t = task * kTokensOfTask; t < last; ++t) {
+            const float *queries = qkv_.floats() + t * weights.qkv.rows;
+            shared_norms_[static_cast<size_t>(t)] = mean_square(queries, attention.q_size());
+            if (attention.kv_layer >= 0) continue;
+            shared_norms_[static_cast<size_t>(tokens + t)] =
+                mean_square(queries + attention.q.rows(), attention.kv_size());
+        }
+    });
+    return share_squares(rank_, rank_.exchange->ranks(), shared_norms_);
 }
 
 // Multiplies the heads' results by their tokens' gates. wanted: the tokens of the rows; null: all.

@@ -6,27 +6,12 @@
 #include "base/visit.h"
 
 namespace batchllm::cpu {
-namespace {
 
 Vector read_vector(const Tensor &tensor) {
     Vector out;
     if (!tensor) return out;
     out.resize(static_cast<size_t>(tensor.rows * tensor.columns));
     read_rows(tensor, 0, tensor.rows, DType::f32, out.data());
-    return out;
-}
-
-// Concatenates vectors. Those that the model lacks are zeros of the given length.
-Vector concatenate(std::span<const std::pair<const Tensor *, int64_t>> parts) {
-    Vector out;
-    bool some = false;
-    for (const auto &[tensor, length] : parts) {
-        Vector part = read_vector(*tensor);
-        some = some || !part.empty();
-        part.resize(static_cast<size_t>(length));
-        out.insert(out.end(), part.begin(), part.end());
-    }
-    if (!some) out.clear();
     return out;
 }
 
@@ -43,6 +28,22 @@ PackedNorm pack_norm(const Norm &norm, int64_t length) {
         packed.bias.resize(static_cast<size_t>(length));
     }
     return packed;
+}
+
+namespace {
+
+// Concatenates vectors. Those that the model lacks are zeros of the given length.
+Vector concatenate(std::span<const std::pair<const Tensor *, int64_t>> parts) {
+    Vector out;
+    bool some = false;
+    for (const auto &[tensor, length] : parts) {
+        Vector part = read_vector(*tensor);
+        some = some || !part.empty();
+        part.resize(static_cast<size_t>(length));
+        out.insert(out.end(), part.begin(), part.end());
+    }
+    if (!some) out.clear();
+    return out;
 }
 
 Result<PackedAttention> pack_attention(const Attention &from, Linear *linear) {
@@ -148,6 +149,14 @@ Result<PackedLinearAttention> pack_delta_net(const DeltaNet &from, Linear *linea
     return packed;
 }
 
+Result<PackedLinearAttention> pack_channel_net(const ChannelDeltaNet &from, Linear *linear) {
+    ASSIGN_OR_RETURN(PackedLinearAttention packed, pack_linear_attention(from, linear));
+    packed.norm = pack_norm(from.norm, from.value_dim);
+    ASSIGN_OR_RETURN(packed.a, linear->pack(from.a.values));
+    ASSIGN_OR_RETURN(packed.z, linear->pack(from.z.values));
+    return packed;
+}
+
 Result<PackedLinearAttention> pack_mamba2(const Mamba2 &from, Linear *linear) {
     ASSIGN_OR_RETURN(PackedLinearAttention packed, pack_linear_attention(from, linear));
     packed.skip = read_vector(from.skip);
@@ -176,16 +185,20 @@ Status pack_mixer(const Mixer &from, Linear *linear, PackedLayer *to) {
         return {};
     };
     return std::visit(
-        Visitor{[](const NoMixer &) { return Status(); },
-                [&](const Attention &a) {
-                    return a.latent ? put(pack_latent(a, linear), a.o)
-                                    : put(pack_attention(a, linear), a.o);
-                },
-                [&](const DeltaNet &net) { return put(pack_delta_net(net, linear), net.o); },
-                [&](const Mamba2 &mamba) { return put(pack_mamba2(mamba, linear), mamba.o); },
-                [&](const ShortConvolution &c) { return put(pack_convolution(c, linear), c.o); }},
+        Visitor{
+            [](const NoMixer &) { return Status(); },
+            [&](const Attention &a) {
+                return a.latent ? put(pack_latent(a, linear), a.o)
+                                : put(pack_attention(a, linear), a.o);
+            },
+            [&](const DeltaNet &net) { return put(pack_delta_net(net, linear), net.o); },
+            [&](const ChannelDeltaNet &net) { return put(pack_channel_net(net, linear), net.o); },
+            [&](const Mamba2 &mamba) { return put(pack_mamba2(mamba, linear), mamba.o); },
+            [&](const ShortConvolution &c) { return put(pack_convolution(c, linear), c.o); }},
         from);
 }
+
+} // namespace
 
 Status pack_feed_forward(const FeedForward &from, Linear *linear, PackedFeedForward *to) {
     to->gate_bias = read_vector(from.gate.bias);
@@ -204,6 +217,8 @@ Status pack_feed_forward(const FeedForward &from, Linear *linear, PackedFeedForw
     ASSIGN_OR_RETURN(to->down, linear->pack(from.down.values));
     return {};
 }
+
+namespace {
 
 Status pack_input_block(const Layer &from, int32_t hidden, Linear *linear, PackedLayer *to) {
     to->after_input = pack_norm(from.after_input, hidden);
@@ -244,21 +259,26 @@ Status pack_experts(const Experts &from, int64_t hidden, Linear *linear, PackedE
     return {};
 }
 
+Status pack_layer(const Layer &from, int64_t hidden, Linear *linear, PackedLayer *to) {
+    to->before_attention = pack_norm(from.before_attention, hidden);
+    to->after_attention = pack_norm(from.after_attention, hidden);
+    to->before_feed_forward = pack_norm(from.before_feed_forward, hidden);
+    to->after_feed_forward = pack_norm(from.after_feed_forward, hidden);
+    RETURN_IF_ERROR(pack_mixer(from.mixer, linear, to));
+    RETURN_IF_ERROR(pack_feed(from, hidden, linear, to));
+    if (from.scalar) read_row(from.scalar, 0, &to->scalar);
+    return {};
+}
+
 Result<PackedWeights> pack_weights(const Model &model, Linear *linear) {
     PackedWeights packed;
     packed.layers.reserve(model.layers.size());
     for (const Layer &from : model.layers) {
         PackedLayer &to = packed.layers.emplace_back();
-        to.before_attention = pack_norm(from.before_attention, model.hidden);
-        to.after_attention = pack_norm(from.after_attention, model.hidden);
-        to.before_feed_forward = pack_norm(from.before_feed_forward, model.hidden);
-        to.after_feed_forward = pack_norm(from.after_feed_forward, model.hidden);
-        RETURN_IF_ERROR(pack_mixer(from.mixer, linear, &to));
-        RETURN_IF_ERROR(pack_feed(from, model.hidden, linear, &to));
+        RETURN_IF_ERROR(pack_layer(from, model.hidden, linear, &to));
         if (model.layer_inputs) {
             RETURN_IF_ERROR(pack_input_block(from, model.hidden, linear, &to));
         }
-        if (from.scalar) read_row(from.scalar, 0, &to.scalar);
     }
     if (model.layer_inputs) {
         const LayerInputs &inputs = model.layer_inputs;

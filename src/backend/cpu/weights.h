@@ -55,13 +55,14 @@ struct PackedLatent {
     std::vector<PackedMatrix> values; // [heads] V: [value_dim, rank]
 };
 
-// Of a delta net or of Mamba-2.
+// Of any kind of LinearAttention.
 struct PackedLinearAttention {
     PackedMatrix input;      // [LinearAttention::input_rows, hidden]
     Vector convolution;      // [width, channels]
     Vector convolution_bias; // [channels]
     Vector decay;            // [value_heads] -exp(LinearAttention::decay)
-    Vector step_bias;        // [value_heads]
+    Vector step_bias;        // [value_heads]; of a channel's delta net [value_heads * key_dim]
+    PackedMatrix a, z;       // as ChannelDeltaNet's
     Vector skip;             // [value_heads]
     Vector query_scale,
         key_scale;   // [key_dim] turn an RMSNorm into L2 normalisation; query_scale also divides by
@@ -108,6 +109,12 @@ struct PackedWeights {
     PackedNorm input_norm;         // [LayerInputs::width]
 };
 
+Vector read_vector(const Tensor &tensor);
+// length: of the norm, if its weight is absent.
+PackedNorm pack_norm(const Norm &norm, int64_t length);
+Status pack_feed_forward(const FeedForward &from, Linear *linear, PackedFeedForward *to);
+// All but the parts of layer inputs.
+Status pack_layer(const Layer &from, int64_t hidden, Linear *linear, PackedLayer *to);
 Status pack_experts(const Experts &from, int64_t hidden, Linear *linear, PackedExperts *to);
 Result<PackedWeights> pack_weights(const Model &model, Linear *linear);
 

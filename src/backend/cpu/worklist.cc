@@ -77,6 +77,7 @@ class Builder {
         list_.most_groups = 0;
         list_.in_order = options_.stretch > 0;
         find_members();
+        find_pictures();
         for (int32_t node = 0; node < count_; ++node) {
             const size_t first_query = list_.queries.size();
             add_queries(node);
@@ -113,6 +114,18 @@ class Builder {
         }
     }
 
+    // Up to where the tokens of pictures see.
+    void find_pictures() {
+        picture_end_.clear();
+        if (!options_.pictures) return;
+        for (const PictureTokens &picture : batch_.pictures) {
+            picture_end_.resize(batch_.tokens.size(), 0);
+            const int32_t last = picture.token_begin + picture.token_count - 1;
+            std::fill_n(picture_end_.begin() + picture.token_begin, picture.token_count,
+                        batch_.positions[last] + 1);
+        }
+    }
+
     // The tokens that see any of the node, and which part of it each of them sees.
     void add_queries(int32_t n) {
         const ContextNode &node = batch_.nodes[n];
@@ -123,10 +136,12 @@ class Builder {
                 const int32_t position = batch_.positions[t];
                 int32_t low = 0;
                 int32_t high = node.length;
-                if (options_.window > 0) {
-                    low = std::max(0, position - options_.window + 1 - node.start);
+                if (options_.window > 0) low = std::max(0, first_seen(t) - node.start);
+                if (members_[m] == n) {
+                    high = position - node.start + 1;
+                    if (!picture_end_.empty()) high = std::max(high, picture_end_[t] - node.start);
+                    high = std::min(high, node.length);
                 }
-                if (members_[m] == n) high = position - node.start + 1;
                 if (low < high) list_.queries.push_back({t, low, high, 0, false});
             }
         }
@@ -207,7 +222,9 @@ class Builder {
 
     // The first position in its row that a token sees.
     int32_t first_seen(int32_t token) const {
-        return options_.window > 0 ? std::max(0, batch_.positions[token] - options_.window + 1) : 0;
+        const int32_t position = batch_.positions[token], window = options_.window;
+        if (window == 0) return 0;
+        return options_.chunked ? position / window * window : std::max(0, position - window + 1);
     }
 
     // Parts of each row, in the order of the items: ancestors before descendants.
@@ -270,7 +287,9 @@ class Builder {
     std::vector<int32_t>
         begin_; // [nodes + 1] members of node n: members_[begin_[n], begin_[n + 1])
     std::vector<int32_t> members_; // nodes
-    int64_t target_ = 1;           // cost of what one thread should get at a time
+    std::vector<int32_t>
+        picture_end_;    // [tokens] or empty: position behind the picture's last token, or 0
+    int64_t target_ = 1; // cost of what one thread should get at a time
 };
 
 } // namespace

@@ -64,11 +64,14 @@ struct CpuWorklist {
 constexpr int32_t kStretchKeys = 1024;
 
 struct CpuWorklistOptions {
-    int32_t window = 0; // positions that a token sees, including its own; 0: all
+    int32_t window = 0;   // positions that a token sees, including its own; 0: all
+    bool chunked = false; // as Attention's
     int32_t gqa_ratio = 1;
     int32_t kv_heads = 1;
     int32_t threads = 1;
     int32_t stretch = 0; // positions, a multiple of kGroupTokens; 0: not in order
+    // A token of a picture also sees the picture's later tokens, which are in its node and in the batch.
+    bool pictures = false;
 
     bool operator==(const CpuWorklistOptions &) const = default;
 };

@@ -68,13 +68,14 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
     info_.hidden = options.hidden;
     info_.reproducible = backend_options.reproducible;
     info_.page_tokens = options.page_tokens;
-    info_.page_bytes = options.slot_bytes * options.page_tokens;
+    if (options.ranks > 1) info_.device += ", " + std::to_string(options.ranks) + " as one";
+    info_.page_bytes = options.slot_bytes * options.page_tokens * options.ranks;
     info_.kv_windows.clear();
     for (const SimOptions::GroupShape &group : options.kv_groups)
         info_.kv_windows.push_back(group.window);
     info_.pages = options.pages;
     info_.state_slots = options.states.slots;
-    info_.state_bytes = options.state_bytes;
+    info_.state_bytes = options.state_bytes * options.ranks;
     info_.step_tokens =
         backend_options.step_tokens > 0 ? backend_options.step_tokens : options.step_tokens;
     info_.eos_token = options.eos_token;
@@ -82,6 +83,10 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
     info_.adapter_bytes = backend_options.adapter_memory_bytes > 0
                               ? backend_options.adapter_memory_bytes
                               : int64_t{2} << 30;
+    if (options.pictures) {
+        info_.picture_slots = 1024;
+        info_.picture_tokens = 1 << 16;
+    }
     info_.batches_in_flight = options.overlap ? 2 : 1;
     info_.gated_tokens = options.costs ? options.costs->costs().gated_tokens : 0;
 }
@@ -215,13 +220,25 @@ Status SimBackend::load_adapter(int32_t slot, std::shared_ptr<const PackedAdapte
     return {};
 }
 
+Status SimBackend::load_pictures(std::span<const PictureLoad> pictures) {
+    int64_t tokens = 0;
+    for (const PictureLoad &load : pictures) {
+        if (load.slot < 0 || load.slot >= info_.picture_slots)
+            return error(BATCHLLM_ERROR_INTERNAL, "sim: a picture in slot %d", load.slot);
+        tokens += load.picture->grid.tokens;
+    }
+    picture_seconds_ += options_.costs ? options_.costs->picture_seconds(pictures)
+                                       : static_cast<double>(tokens) / options_.tokens_per_second;
+    return {};
+}
+
 Status SimBackend::forward(const TokenBatch &batch) {
     RETURN_IF_ERROR(check_states(batch, info_));
     if (in_flight_ == info_.batches_in_flight)
         return error(BATCHLLM_ERROR_INTERNAL, "sim: a batch goes forward with %d in flight",
                      in_flight_);
     InFlight &flight = batches_[(oldest_ + static_cast<size_t>(in_flight_)) % batches_.size()];
-    const double device = device_seconds(batch);
+    const double device = device_seconds(batch) + std::exchange(picture_seconds_, 0);
     const double host =
         options_.costs ? options_.costs->host_seconds(batch) : options_.host_us * 1e-6;
     flight.seconds = in_flight_ > 0 ? std::max(device, host) : device + host;

@@ -3,6 +3,7 @@
 //
 // Adapters take slots and memory, two bytes for each number, and change nothing. They take time only
 // on a described device.
+// Pictures take slots, and time before the next batch: their tokens count like those of a batch.
 //
 // Tokens are pseudo-random and depend only on (random key, position); a row's output length depends
 // only on its random key. Nothing depends on sharing, on the pool or on other rows, with one
@@ -43,6 +44,8 @@ class SimBackend : public Backend {
     pack_adapter(std::shared_ptr<const Adapter> adapter) const override;
     Status load_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> packed) override;
 
+    Status load_pictures(std::span<const PictureLoad> pictures) override;
+
     double common_prefix_cost() const { return options_.common_prefix_cost; }
     // Over all batches that went forward; zeros if no device is described.
     const StepSeconds &spent() const { return spent_; }
@@ -82,7 +85,8 @@ class SimBackend : public Backend {
     int64_t collected_ = 0;
     std::vector<AdapterCost> adapters_; // by slot, if a device is described
     StepSeconds spent_;
-    double seconds_ = 0; // of the batch collected last
+    double picture_seconds_ = 0; // of pictures loaded since the last batch went forward
+    double seconds_ = 0;         // of the batch collected last
 };
 
 } // namespace batchllm

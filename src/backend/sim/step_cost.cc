@@ -8,6 +8,7 @@
 #include "backend/gpu/gated_product.h"
 #include "backend/gpu/step_buffers.h"
 #include "base/visit.h"
+#include "model/tower.h"
 #include "plan/plan.h"
 
 namespace batchllm {
@@ -78,6 +79,7 @@ StepSeconds &StepSeconds::operator+=(const StepSeconds &other) {
     attention += other.attention;
     elementwise += other.elementwise;
     logits += other.logits;
+    exchange += other.exchange;
     step += other.step;
     adapters += other.adapters;
     return *this;
@@ -91,7 +93,34 @@ StepCost::StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes)
         add_layer(layer, packed, model.hidden);
     }
     head_ = static_cast<double>(model.head.rows()) * static_cast<double>(model.head.columns());
-    vocabulary_ = static_cast<double>(model.head.rows());
+    vocabulary_ = model.head ? static_cast<double>(model.vocabulary) : 0;
+    ranks_ = model.ranks;
+    if (model.tower != nullptr) add_tower(*model.tower);
+}
+
+void StepCost::add_tower(const Tower &tower) {
+    const auto add = [](std::vector<Product> *to, double elements) {
+        if (elements > 0) to->push_back({elements, false, 1});
+    };
+    add(&patch_products_, elements(tower.patch) / tower.frames);
+    for (const Layer &layer : tower.layers) {
+        const Attention &a = *layer.attention();
+        const FeedForward &feed = *layer.feed_forward();
+        add(&patch_products_, elements(a.q) + elements(a.k) + elements(a.v));
+        add(&patch_products_, elements(a.o));
+        add(&patch_products_, elements(feed.gate) + elements(feed.up));
+        add(&patch_products_, elements(feed.down));
+        (a.window > 0 ? window_layers_ : whole_layers_) += 1;
+    }
+    const auto add_merger = [&](const Merger &merger) {
+        add(&token_products_, elements(merger.projection));
+        add(&token_products_, elements(merger.feed_forward.up));
+        add(&token_products_, elements(merger.feed_forward.down));
+    };
+    add_merger(tower.merger);
+    for (const DeepstackMerger &deepstack : tower.deepstack) add_merger(deepstack.merger);
+    patch_flops_ = 4.0 * tower.hidden;
+    window_patches_ = static_cast<double>(tower.window) * tower.window;
 }
 
 void StepCost::add_product(double elements, bool packed) {
@@ -183,6 +212,23 @@ void StepCost::add_layer(const Layer &layer, const PackedLayer &packed, double h
     }
     if (layer.shared() != nullptr) count_norms({&layer.shared()->after});
     elementwise_bytes_ += norms * norm_bytes * hidden;
+    const SharedExperts *shared = layer.shared();
+    const double sums = (layer.mixes() ? 1 : 0) + (layer.feeds() ? 1 : 0) +
+                        (shared != nullptr && shared->experts.after ? 1 : 0);
+    sums_ += sums;
+    summed_ += sums * hidden;
+    const Attention *attention = layer.attention();
+    if (attention != nullptr && attention->norm_whole) sums_ += 1; // of two numbers per token
+}
+
+// wanted: rows that are sampled, as many on each device.
+double StepCost::exchange_seconds(double tokens, double wanted) const {
+    if (ranks_ == 1) return 0;
+    const double others = (ranks_ - 1) / ranks_;
+    const double sums = 2 * others * tokens * summed_ * element;
+    const double logits = wanted / ranks_ * others * vocabulary_ * 4;
+    return (sums_ + (wanted > 0 ? 1 : 0)) * costs_.exchange_us * 1e-6 +
+           (sums + logits) / costs_.link_bandwidth;
 }
 
 double StepCost::product_seconds(double rows, const Product &of) const {
@@ -317,11 +363,27 @@ StepSeconds StepCost::seconds(const TokenBatch &batch,
                       [](const OutputRow &row) { return !embedded(row.task); }));
     if (wanted > 0) {
         all.logits = product_seconds(wanted, {head_, false, 1}) +
-                     wanted * vocabulary_ * sampling_bytes / costs_.memory_bandwidth;
+                     wanted / ranks_ * vocabulary_ * sampling_bytes / costs_.memory_bandwidth;
     }
     if (!adapters.empty()) all.adapters = adapter_seconds(batch, adapters);
+    all.exchange = exchange_seconds(tokens, wanted);
     all.step = costs_.step_us * 1e-6;
     return all;
+}
+
+double StepCost::picture_seconds(std::span<const PictureLoad> pictures) const {
+    double patches = 0, tokens = 0, pairs = 0;
+    for (const PictureLoad &load : pictures) {
+        const PictureGrid &grid = load.picture->grid;
+        const double own = static_cast<double>(grid.rows) * grid.columns;
+        patches += own;
+        tokens += grid.tokens;
+        pairs += own * (whole_layers_ * own + window_layers_ * std::min(own, window_patches_));
+    }
+    double seconds = patch_flops_ * pairs / costs_.attention_flops;
+    for (const Product &product : patch_products_) seconds += product_seconds(patches, product);
+    for (const Product &product : token_products_) seconds += product_seconds(tokens, product);
+    return seconds;
 }
 
 double StepCost::merge_seconds() const {

@@ -18,7 +18,10 @@
 //     adapters    what they add to products. On a GPU launches, what they read and write of each
 //                 token, and their weights once; on a CPU their weights for each token
 //     logits      the head's product and sampling
+//     exchange    between devices that compute parts of a model: two sums over all of them in a layer, none hidden
+//                 behind products, and the logits that each needs for its share of the rows
 //     step        a fixed time for each step
+//     pictures    the tower's products for all patches and tokens, and its attention's arithmetic; before the next step
 //
 // A node of the batch is read once for all queries below it, as the kernels do.
 #pragma once
@@ -35,9 +38,12 @@
 namespace batchllm {
 
 struct StepSeconds {
-    double linear = 0, attention = 0, elementwise = 0, logits = 0, step = 0, adapters = 0;
+    double linear = 0, attention = 0, elementwise = 0, logits = 0, exchange = 0, step = 0;
+    double adapters = 0;
 
-    double total() const { return linear + attention + elementwise + logits + step; }
+    double total() const {
+        return linear + attention + elementwise + logits + exchange + step + adapters;
+    }
     StepSeconds &operator+=(const StepSeconds &other);
 };
 
@@ -50,12 +56,14 @@ struct AdapterCost {
 
 class StepCost {
   public:
-    // kv_bytes: per element of keys and values: 2, or 1 in fp8.
+    // kv_bytes: per element of keys and values: 2, or 1 in fp8. model: may be a part of one.
     StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes = 2);
 
     // adapters: of each slot that the batch names.
     StepSeconds seconds(const TokenBatch &batch, std::span<const AdapterCost> adapters = {}) const;
     AdapterCost cost_of(const Adapter &adapter) const;
+    // Of a tower's run over these pictures.
+    double picture_seconds(std::span<const PictureLoad> pictures) const;
     // The host's time between two batches.
     double host_seconds(const TokenBatch &batch) const;
     // For a query whose keys are in one more node, over all layers; and for one token of a prompt,
@@ -86,6 +94,7 @@ class StepCost {
         int64_t kept = 0;                   // elements of a token's keys and values
         double count = 0;
     };
+    void add_tower(const Tower &tower);
     void add_layer(const Layer &layer, const PackedLayer &packed, double hidden);
     void add_product(double elements, bool packed = false);
     void add_experts(const Experts &experts, const PackedLayer &packed, double hidden);
@@ -95,6 +104,7 @@ class StepCost {
     double expert_seconds(double tokens, const ExpertProduct &product) const;
     double attention_seconds(const TokenBatch &batch, const AttentionLayers &layers) const;
     double merge_seconds_of(const AttentionLayers &layers) const;
+    double exchange_seconds(double tokens, double wanted) const;
 
     DeviceCosts costs_;
     double kv_bytes_;
@@ -105,7 +115,15 @@ class StepCost {
     double gated_bytes_ = 0;       // the part of these that costs_.gated_tokens saves
     double routed_ = 0;            // experts per token, over all layers
     double routings_ = 0;          // number of layers with experts
-    double head_ = 0, vocabulary_ = 0;
+    double head_ = 0;              // elements of the device's rows of the head
+    double vocabulary_ = 0;        // of the whole model
+    double ranks_ = 1;
+    double summed_ = 0; // numbers per token that are summed over all devices
+    double sums_ = 0;
+    // A tower's products of patches and of tokens, and its layers that see whole pictures or windows of so many patches.
+    std::vector<Product> patch_products_, token_products_;
+    double patch_flops_ = 0; // of a layer's attention, for a patch and one that it sees
+    double whole_layers_ = 0, window_layers_ = 0, window_patches_ = 0;
     std::unordered_map<const Tensor *, double> chosen_; // an expert's matrix -> share of tokens
 };
 

@@ -1,9 +1,9 @@
 // Gemma 3: like Gemma 2, with norms per head of queries and keys and without softcaps. Five of six
-// layers have a window, and a rope with its own base. From a checkpoint with a vision tower, only
-// the text model is used.
+// layers have a window, and a rope with its own base.
 #include "model/config.h"
 #include "model/families/families.h"
 #include "model/families/gemma.h"
+#include "model/families/siglip.h"
 
 namespace batchllm {
 namespace {
@@ -32,7 +32,9 @@ Status describe_gemma3(const JsonValue &config, Model *model) {
 }
 
 Status describe_gemma3_vision(const JsonValue &config, Model *model) {
-    return describe_text_part(config, describe_gemma3, true, model);
+    RETURN_IF_ERROR(describe_text_part(config, describe_gemma3, true, model));
+    set_tower(config, 262144, describe_gemma3_tower, model);
+    return {};
 }
 
 } // namespace batchllm

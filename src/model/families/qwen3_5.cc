@@ -1,8 +1,9 @@
 // Qwen3.5: like Qwen3-Next, with a separate tensor for each part of a delta net; dense, or with
-// experts in all layers. From a checkpoint with a vision tower, only the text model is used.
+// experts in all layers.
 #include "model/families/families.h"
 #include "model/families/qwen_hybrid.h"
 #include "model/families/qwen_moe.h"
+#include "model/families/qwen_tower.h"
 
 namespace batchllm {
 namespace {
@@ -54,11 +55,15 @@ Status describe_qwen3_5_moe(const JsonValue &config, Model *model) {
 }
 
 Status describe_qwen3_5_vision(const JsonValue &config, Model *model) {
-    return describe_text_part(config, describe_qwen3_5, false, model);
+    RETURN_IF_ERROR(describe_text_part(config, describe_qwen3_5, false, model));
+    set_tower(config, 248056, describe_qwen3_5_tower, model);
+    return {};
 }
 
 Status describe_qwen3_5_moe_vision(const JsonValue &config, Model *model) {
-    return describe_text_part(config, describe_qwen3_5_moe, false, model);
+    RETURN_IF_ERROR(describe_text_part(config, describe_qwen3_5_moe, false, model));
+    set_tower(config, 248056, describe_qwen3_5_tower, model);
+    return {};
 }
 
 } // namespace batchllm

@@ -1,7 +1,8 @@
-// The text models of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. Their ropes take an angle from one of three
+// Qwen2-VL (its text alone), Qwen2.5-VL and Qwen3-VL. Their ropes take an angle from one of three
 // positions of a token (time, height, width), which are equal for text: a plain rope.
 #include "model/config.h"
 #include "model/families/families.h"
+#include "model/families/qwen_tower.h"
 
 namespace batchllm {
 namespace {
@@ -71,8 +72,16 @@ Status describe_qwen2_vl(const JsonValue &config, Model *model) {
     return {};
 }
 
+Status describe_qwen2_5_vl(const JsonValue &config, Model *model) {
+    RETURN_IF_ERROR(describe_qwen2_vl(config, model));
+    set_tower(config, 151655, describe_qwen2_5_tower, model);
+    return {};
+}
+
 Status describe_qwen3_vl(const JsonValue &config, Model *model) {
-    return describe_part(config, describe_qwen3_text, model);
+    RETURN_IF_ERROR(describe_part(config, describe_qwen3_text, model));
+    set_tower(config, 151655, describe_qwen3_tower, model);
+    return {};
 }
 
 } // namespace batchllm

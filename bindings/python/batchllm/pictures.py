@@ -1,0 +1,107 @@
+"""The pictures of rows, in the forms that callers have -> columns that the library reads in place.
+
+A picture is the bytes of a file (JPEG, PNG, WebP); a path or a "data:" URL; an image of PIL; or an array of uint8 with
+the shape (height, width), (height, width, 1), (height, width, 3) or (height, width, 4), such as NumPy's.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zlib
+from array import array
+from dataclasses import dataclass
+from typing import Any, Iterable, Sequence, Union
+
+from . import native
+
+Picture = Union[bytes, bytearray, memoryview, str, "os.PathLike[str]", Any]
+"""Described at the top of this module."""
+
+Images = Iterable[Union[Picture, Sequence[Picture], None]]
+"""For each row: its pictures, one picture, or None."""
+
+_COLOURS = {1: 0, 3: 2, 4: 6}  # PNG's kinds of colour, by channels
+
+
+@dataclass(frozen=True)
+class PictureColumn:
+    """The pictures of rows: those of row i are items [rows[i], rows[i + 1])."""
+
+    rows: array[int]
+    data: bytes
+    offsets: array[int]
+    kinds: bytes
+
+
+def open_pictures(model: Any, folders: Sequence[Any]) -> native.batchllm_pictures:
+    if isinstance(folders, (str, os.PathLike)):
+        folders = [folders]
+    return native.batchllm_pictures_open(os.fspath(model), b"".join(os.fsencode(folder) + b"\0" for folder in folders))
+
+
+def images_list(images: Any) -> list[Any]:
+    """One entry for each row, from a list, a pandas or Polars column or an Arrow array."""
+    for name in ("to_pylist", "to_list", "tolist"):
+        if hasattr(images, name):
+            return list(getattr(images, name)())
+    if isinstance(images, (str, bytes, bytearray, memoryview, os.PathLike, dict)):
+        raise TypeError(f"images is one {type(images).__name__}: a list with the pictures of each row is expected")
+    return list(images)
+
+
+def picture_column(images: Sequence[Any]) -> PictureColumn:
+    rows, offsets, kinds = array("q", [0]), array("q", [0]), bytearray()
+    data = bytearray()
+    for row in images:
+        for picture in _pictures_of(row):
+            kind, item = _item(picture)
+            data += item
+            kinds.append(kind)
+            offsets.append(len(data))
+        rows.append(len(kinds))
+    return PictureColumn(rows, bytes(data), offsets, bytes(kinds))
+
+
+def _pictures_of(row: Any) -> Sequence[Any]:
+    if row is None or (isinstance(row, float) and row != row):  # NaN: pandas' null
+        return ()
+    return row if isinstance(row, (list, tuple)) else (row,)
+
+
+def _item(picture: Any) -> tuple[int, bytes]:
+    if isinstance(picture, (bytes, bytearray, memoryview)):
+        return native.BATCHLLM_PICTURE_BYTES, bytes(picture)
+    if isinstance(picture, (str, os.PathLike)):
+        return native.BATCHLLM_PICTURE_NAME, os.fspath(picture).encode()
+    if isinstance(picture, dict) and isinstance(picture.get("bytes"), bytes):  # as Hugging Face's datasets store one
+        return native.BATCHLLM_PICTURE_BYTES, picture["bytes"]
+    if hasattr(picture, "save") and hasattr(picture, "mode"):  # PIL's
+        file = io.BytesIO()
+        picture.save(file, format="PNG", compress_level=1)
+        return native.BATCHLLM_PICTURE_BYTES, file.getvalue()
+    if hasattr(picture, "shape") and hasattr(picture, "tobytes"):
+        return native.BATCHLLM_PICTURE_BYTES, _png(picture)
+    raise TypeError(
+        f"a picture is one {type(picture).__name__}: bytes of a file, a path, an image of PIL or an array of uint8 is expected"
+    )
+
+
+def _png(pixels: Any) -> bytes:
+    """The file that holds exactly these pixels."""
+    shape = tuple(pixels.shape) + ((1,) if len(pixels.shape) == 2 else ())
+    if str(pixels.dtype) != "uint8" or len(shape) != 3 or shape[2] not in _COLOURS or 0 in shape:
+        raise TypeError(
+            f"a picture is an array of {pixels.dtype} with the shape {tuple(pixels.shape)}: uint8 with the shape "
+            "(height, width, 3) is expected"
+        )
+    height, width, channels = shape
+    flat, row = pixels.tobytes(), width * channels
+    lines = b"".join(b"\0" + flat[at : at + row] for at in range(0, len(flat), row))
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, _COLOURS[channels], 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines, 1)) + chunk(b"IEND", b"")

@@ -1,0 +1,144 @@
+#include "runtime/lane_drafts.h"
+
+#include <algorithm>
+
+#include "draft/row_draft.h"
+#include "schedule/batch_builder.h"
+
+namespace batchllm {
+namespace {
+
+// Steps with more rows have no room; it also bounds the work and memory of looking at texts.
+constexpr size_t most_rows = 256;
+constexpr size_t answer_tokens = size_t{1} << 16; // of ended rows that are looked at
+// Tokens whose chance of being right is below one of these are not computed.
+constexpr float least_chances[] = {0.8F, 0.6F, 0.4F, 0.25F, 0.12F};
+constexpr float least_always = 0.25F; // the same for Drafts::always
+constexpr double least_gain = 1.05;   // of predicted tokens per second
+
+bool may_draft(const Sequence &sequence) {
+    return sequence.constrained == nullptr && !needs_output(sequence.params);
+}
+
+} // namespace
+
+const char *why_no_drafts(const BackendInfo &info) {
+    return info.state_slots > 0 ? "the model's layers have states, which cannot take tokens back"
+                                : nullptr;
+}
+
+LaneDrafts::LaneDrafts(const DraftOptions &options, const BackendInfo &info)
+    : when_(options.when), cost_(options.cost), overlaps_(info.batches_in_flight > 1),
+      answers_(answer_tokens) {
+    const bool unknown = when_ == Drafts::where_they_pay && cost_ == nullptr;
+    if (unknown || why_no_drafts(info) != nullptr) when_ = Drafts::off;
+}
+
+void LaneDrafts::ended(const RowRun &run) {
+    if (!on()) return;
+    for (const Sequence &sequence : run.sequences) {
+        if (sequence.output.size() <= DraftText::least_match) continue;
+        answers_.append(DraftText::separator);
+        answers_.append(sequence.output);
+    }
+}
+
+int32_t LaneDrafts::Row::count(float least) const {
+    return static_cast<int32_t>(
+        std::find_if(right.begin(), right.end(), [&](float chance) { return chance < least; }) -
+        right.begin());
+}
+
+bool LaneDrafts::propose(std::span<Request *const> decoding) {
+    for (Request *request : decoding) request->proposed.clear();
+    if (decoding.size() > most_rows) return false;
+    rows_.clear();
+    for (Request *request : decoding) {
+        auto *sequence = static_cast<Sequence *>(request);
+        if (!may_draft(*sequence)) continue;
+        if (sequence->draft == nullptr) {
+            sequence->draft = std::make_unique<RowDraft>(
+                std::span(sequence->prompt.tokens, static_cast<size_t>(sequence->prompt.length)));
+        }
+        sequence->draft->follow(sequence->output, answers_, &rates_);
+        Row row{sequence, {}};
+        double chance = 1;
+        for (size_t i = 0; i < most_ahead; ++i) {
+            chance *= sequence->draft->rate(static_cast<int32_t>(i), rates_);
+            row.right[i] = static_cast<float>(chance);
+        }
+        rows_.push_back(row);
+    }
+    const float least = when_ == Drafts::always ? least_always : least_right(decoding);
+    bool any = false;
+    for (const Row &row : rows_) {
+        const int32_t count = row.count(least);
+        if (count == 0) continue;
+        any = true;
+        if (row.sequence->unknown == 0)
+            row.sequence->draft->propose(count, answers_, &row.sequence->proposed);
+    }
+    return any;
+}
+
+// The chance below which tokens are not computed; above 1 if none should be.
+float LaneDrafts::least_right(std::span<Request *const> decoding) {
+    constexpr float none = 2;
+    const auto rows = static_cast<double>(decoding.size());
+    double best_rate = least_gain * rows / seconds(decoding, none);
+    float best = none;
+    for (const float least : least_chances) {
+        double tokens = rows;
+        bool any = false;
+        for (const Row &row : rows_) {
+            const int32_t count = row.count(least);
+            for (int32_t i = 0; i < count; ++i)
+                tokens += static_cast<double>(row.right[static_cast<size_t>(i)]);
+            any = any || count > 0;
+        }
+        if (!any) continue;
+        const double rate = tokens / seconds(decoding, least);
+        if (rate <= best_rate) continue;
+        best_rate = rate;
+        best = least;
+    }
+    return best;
+}
+
+// Of a step with the proposed tokens that have at least this chance. A device whose batches overlap
+// waits for the host if there are any.
+double LaneDrafts::seconds(std::span<Request *const> decoding, float least) {
+    imagined_.clear();
+    prefixes_.clear();
+    int32_t tokens = 0;
+    bool any = false;
+    auto row = rows_.begin();
+    for (const Request *request : decoding) {
+        int32_t count = 1;
+        if (row != rows_.end() && row->sequence == request) count += (row++)->count(least);
+        any = any || count > 1;
+        int32_t parent = -1;
+        if (request->prefix >= 0) {
+            const auto known =
+                std::find_if(prefixes_.begin(), prefixes_.end(),
+                             [&](const auto &one) { return one.first == request->prefix; });
+            parent = known != prefixes_.end() ? known->second
+                                              : static_cast<int32_t>(imagined_.nodes.size());
+            if (known == prefixes_.end()) {
+                prefixes_.emplace_back(request->prefix, parent);
+                imagined_.nodes.push_back({-1, 0, request->own_begin, tokens, 0, true});
+            }
+        }
+        imagined_.nodes.push_back(
+            {parent, request->own_begin, request->computed + count, tokens, count, false});
+        tokens += count;
+    }
+    imagined_.tokens.resize(static_cast<size_t>(tokens));
+    imagined_.outputs.resize(static_cast<size_t>(tokens));
+    const double device = cost_->seconds(imagined_).total();
+    const double host = cost_->host_seconds(imagined_);
+    if (!overlaps_) return device + host;
+    return any ? device + host : std::max(device, host);
+}
+
+} // namespace batchllm

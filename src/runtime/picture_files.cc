@@ -1,0 +1,169 @@
+#include "runtime/picture_files.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <memory>
+#include <optional>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/printable.h"
+#include "text/base64.h"
+
+namespace batchllm {
+namespace {
+
+std::optional<std::string> real_path(const std::string &path) {
+    const std::unique_ptr<char, void (*)(void *)> found(::realpath(path.c_str(), nullptr),
+                                                        std::free);
+    if (found == nullptr) return std::nullopt;
+    return std::string(found.get());
+}
+
+// Whether the row named something wrong, rather than the disk or the process failing.
+bool is_fault_of_name(int number) {
+    return number == ENOENT || number == ENOTDIR || number == EACCES || number == EPERM ||
+           number == ELOOP || number == ENAMETOOLONG || number == EINVAL || number == ENXIO;
+}
+
+Status open_error(const std::string &path, int number) {
+    return error(is_fault_of_name(number) ? BATCHLLM_ERROR_ROW_PICTURE : BATCHLLM_ERROR_IO,
+                 "%s: %s", in_quotes(path).c_str(), std::strerror(number));
+}
+
+// "name:" of a URL; "": it has none.
+std::string_view scheme_of(std::string_view name) {
+    const size_t colon = name.find("://");
+    if (colon == std::string_view::npos) return {};
+    const std::string_view scheme = name.substr(0, colon);
+    const bool letters = std::all_of(scheme.begin(), scheme.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '+' || c == '.' || c == '-';
+    });
+    return letters ? scheme : std::string_view();
+}
+
+Result<std::vector<std::byte>> read_data_url(std::string_view url, int64_t most_bytes) {
+    const size_t comma = url.find(',');
+    if (comma == std::string_view::npos || !url.substr(0, comma).ends_with(";base64")) {
+        return error(BATCHLLM_ERROR_ROW_PICTURE,
+                     "a \"data:\" URL has to be data:image/...;base64,...");
+    }
+    const std::string_view text = url.substr(comma + 1);
+    if (static_cast<int64_t>(text.size() / 4 * 3) > most_bytes) {
+        return error(BATCHLLM_ERROR_ROW_PICTURE, "the picture has more than %" PRId64 " bytes",
+                     most_bytes);
+    }
+    std::optional<std::vector<std::byte>> bytes = from_base64(text);
+    if (!bytes.has_value())
+        return error(BATCHLLM_ERROR_ROW_PICTURE,
+                     "the \"data:\" URL of a picture is not valid base64");
+    return std::move(*bytes);
+}
+
+} // namespace
+
+Result<PictureFolders> PictureFolders::open(const std::vector<std::string> &folders) {
+    PictureFolders opened;
+    for (const std::string &folder : folders) {
+        ASSIGN_OR_RETURN(const bool exists, is_directory(folder));
+        std::optional<std::string> path = exists ? real_path(folder) : std::nullopt;
+        if (!path.has_value()) {
+            return error(BATCHLLM_ERROR_IO, "%s: there is no such folder of pictures",
+                         in_quotes(folder).c_str());
+        }
+        opened.folders_.push_back(std::move(*path));
+    }
+    return opened;
+}
+
+bool PictureFolders::contains(const std::string &path) const {
+    return std::any_of(folders_.begin(), folders_.end(), [&](const std::string &folder) {
+        return path.starts_with(folder) && (folder.ends_with('/') || path[folder.size()] == '/');
+    });
+}
+
+// The file is opened first and then asked where it is: what links lead to cannot change in between.
+Result<PictureFolders::File> PictureFolders::read_path(const std::string &path,
+                                                       int64_t most_bytes) const {
+    const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+    if (fd.get() < 0) return open_error(path, errno);
+    struct stat info;
+    if (::fstat(fd.get(), &info) != 0) return open_error(path, errno);
+    if (!S_ISREG(info.st_mode)) {
+        return error(BATCHLLM_ERROR_ROW_PICTURE, "%s is %s, not a file", in_quotes(path).c_str(),
+                     S_ISDIR(info.st_mode) ? "a folder" : "a device or a pipe");
+    }
+    File file;
+    const std::optional<std::string> real = real_path("/proc/self/fd/" + std::to_string(fd.get()));
+    if (!real.has_value()) return open_error(path, errno);
+    file.path = *real;
+    if (!contains(file.path)) {
+        return error(BATCHLLM_ERROR_ROW_PICTURE,
+                     "%s is outside the folders of pictures that the job names",
+                     in_quotes(path).c_str());
+    }
+    if (int64_t{info.st_size} > most_bytes) {
+        return error(BATCHLLM_ERROR_ROW_PICTURE,
+                     "%s has %" PRId64 " bytes, more than the %" PRId64 " allowed",
+                     in_quotes(path).c_str(), int64_t{info.st_size}, most_bytes);
+    }
+    file.bytes.resize(static_cast<size_t>(info.st_size));
+    size_t done = 0;
+    while (done < file.bytes.size()) {
+        const ssize_t got = ::read(fd.get(), file.bytes.data() + done, file.bytes.size() - done);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return open_error(path, errno);
+        if (got == 0) break;
+        done += static_cast<size_t>(got);
+    }
+    file.bytes.resize(done);
+    return file;
+}
+
+Result<PictureFolders::File> PictureFolders::read(std::string_view name, int64_t most_bytes) const {
+    if (name.starts_with("data:")) {
+        File file;
+        ASSIGN_OR_RETURN(file.bytes, read_data_url(name, most_bytes));
+        return file;
+    }
+    const std::string_view scheme = scheme_of(name);
+    std::string path(name);
+    if (scheme == "file") {
+        path = std::string(name.substr(7));
+    } else if (!scheme.empty()) {
+        return error(BATCHLLM_ERROR_ROW_PICTURE,
+                     "%s is not read: pictures are never fetched from a network; save it as a file",
+                     in_quotes(name).c_str());
+    }
+    if (path.empty() || path.find('\0') != std::string::npos) {
+        return error(BATCHLLM_ERROR_ROW_PICTURE, "%s is not the name of a picture",
+                     in_quotes(name).c_str());
+    }
+    if (folders_.empty()) {
+        return error(BATCHLLM_ERROR_ROW_PICTURE,
+                     "%s is a file, and the job names no folder that pictures may be read from",
+                     in_quotes(path).c_str());
+    }
+    if (path.front() == '/') return read_path(path, most_bytes);
+    for (size_t i = 0; i < folders_.size(); ++i) {
+        Result<File> file = read_path(folders_[i] + '/' + path, most_bytes);
+        const bool missing = !file.ok() && file.status().code() == BATCHLLM_ERROR_ROW_PICTURE &&
+                             ::access((folders_[i] + '/' + path).c_str(), F_OK) != 0;
+        if (!missing || i + 1 == folders_.size()) return file;
+    }
+    return error(BATCHLLM_ERROR_ROW_PICTURE, "%s is not there", in_quotes(path).c_str());
+}
+
+Result<PictureFolders::File> PictureFolders::read_again(const std::string &path,
+                                                        int64_t most_bytes) const {
+    return read_path(path, most_bytes);
+}
+
+} // namespace batchllm

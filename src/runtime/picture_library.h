@@ -1,0 +1,115 @@
+// The pictures of rows: files -> what is known of a picture without decoding it, and the tokens that
+// stand for it in a row.
+//
+// In rows, plans and the prefix tree the tokens of a picture have an id of its own, from
+// first_picture_id on, made from a hash of the file and of how the model reads it. So equal pictures
+// are equal tokens, and what looks at tokens needs to know nothing of pictures.
+//
+// A picture is known as long as something holds its source: a column that was encoded, or a row. Its
+// bytes are kept if they came from memory; a file at a path is read again when it is prepared.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "image/picture.h"
+#include "image/picture_processor.h"
+#include "image/rope_positions.h"
+#include "runtime/picture_files.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace batchllm {
+
+class PictureLibrary;
+
+struct PictureSource {
+    std::shared_ptr<const PictureLibrary> library;
+    int32_t id = 0;
+    std::array<uint64_t, 2> hash{}; // of the file's bytes and of how the model reads them
+    PictureGrid grid;
+    std::string path; // "": `bytes` has the file
+    std::vector<std::byte> bytes;
+};
+using SharedPicture = std::shared_ptr<const PictureSource>;
+
+// The pictures of a row, in their order.
+struct RowPictures {
+    struct Place {
+        int32_t begin, length; // its tokens are [begin, begin + length) of the row's
+        SharedPicture source;
+    };
+    std::vector<Place> places;
+    RopePositions positions;
+};
+
+// A picture as a row brings it.
+struct PictureInput {
+    bool is_name = false;
+    std::span<const std::byte> bytes; // of the file, or of its name
+};
+
+class PictureLibrary : public std::enable_shared_from_this<PictureLibrary> {
+  public:
+    // processor null: `problem` is the error of every row with pictures.
+    PictureLibrary(std::unique_ptr<const PictureProcessor> processor, Status problem,
+                   PictureFolders folders);
+    // For a model's directory ("": none). A model that reads no pictures is no error.
+    static Result<std::shared_ptr<PictureLibrary>> open(const std::string &model_dir,
+                                                        const Tokenizer *tokenizer,
+                                                        const std::vector<std::string> &folders);
+
+    // Why no row can have pictures; OK: they can.
+    const Status &problem() const { return problem_; }
+
+    // All of the following: any thread.
+
+    // Appends the tokens of a text, in which the model's placeholder stands once for each picture,
+    // and adds their sources to *held. Errors: ROW_PICTURE; those of the tokenizer; IO.
+    Status encode(const Tokenizer &tokenizer, std::string_view text,
+                  std::span<const PictureInput> pictures, const EncodeOptions &options,
+                  std::vector<int32_t> *tokens, std::vector<SharedPicture> *held);
+
+    // The pictures that a row's tokens name; null: none. An id that no picture has is passed over.
+    Result<std::shared_ptr<const RowPictures>> find(std::span<const int32_t> tokens) const;
+
+    // Reads the file again if it was at a path, decodes and resizes. Errors: ROW_PICTURE; failures of
+    // the process.
+    Result<std::shared_ptr<const PreparedPicture>> prepare(const PictureSource &source) const;
+
+  private:
+    Result<SharedPicture> add(const PictureInput &input);
+    Result<SharedPicture> add(PictureFolders::File file, std::span<const std::byte> bytes);
+    std::array<uint64_t, 2> hash_of(std::span<const std::byte> bytes) const;
+    void forget_gone();
+
+    std::unique_ptr<const PictureProcessor> processor_;
+    Status problem_;
+    PictureFolders folders_;
+    std::atomic<bool> any_{false};
+    mutable std::mutex mutex_; // of what follows
+    std::unordered_map<int32_t, std::weak_ptr<const PictureSource>> by_id_;
+    std::unordered_map<std::string, std::weak_ptr<const PictureSource>> by_name_;
+    size_t forget_at_ = 1024; // entries of either
+};
+
+// The tokens of a conversation, whose parts may stand for the next of `pictures` or bring their own.
+// no_pictures: the error of one that has any.
+Status encode_conversation(const ChatTemplate &chat, ChatTemplate::Options options,
+                           const Tokenizer &tokenizer, PictureLibrary *library,
+                           const Status &no_pictures, std::string_view conversation,
+                           std::span<const PictureInput> pictures, std::vector<int32_t> *tokens,
+                           std::vector<SharedPicture> *held);
+
+} // namespace batchllm
