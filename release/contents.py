@@ -20,6 +20,10 @@ COMPONENTS = [
     ("libsimdjson", "simdjson", "Apache-2.0", "libsimdjson14"),
     ("libxxhash", "xxHash", "BSD-2-Clause", "libxxhash0"),
     ("libzstd", "Zstandard", "BSD-3-Clause", "libzstd1"),
+    ("libjpeg", "libjpeg-turbo", "IJG AND BSD-3-Clause AND Zlib", "libjpeg62-turbo"),
+    ("libpng", "libpng", "libpng-2.0", "libpng16-16"),
+    ("libwebp", "libwebp", "BSD-3-Clause", "libwebp7"),  # and libwebpdemux, of the same source
+    ("libz.so", "zlib", "Zlib", "zlib1g"),
     ("libgomp", "GNU OpenMP runtime", GCC, "libgomp1"),
     ("libOpenCL", "OpenCL ICD loader", "BSD-2-Clause", "ocl-icd-libopencl1"),
     ("static libstdc++", "GNU C++ library", GCC, "libstdc++-12-dev"),
