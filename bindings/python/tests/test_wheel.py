@@ -133,8 +133,8 @@ class Wheel(unittest.TestCase):
         self.assertIn("answers: [(0, None, 2), (1, None, 2), (2, None, 2), (3, None, 2)]", used.stdout)
 
     def check_needs(self, contents):
-        """Outside the wheel, its files only need the C and C++ runtime, of versions that RHEL 9 has, and no CUDA."""
-        runtime = ("libc.so", "libm.so", "libstdc++.so", "libgcc_s.so", "libpthread.so", "libdl.so", "librt.so", "ld-linux")
+        """Outside the wheel, its files only need the C and C++ runtime and zlib, which Python needs too, of versions that RHEL 9 has, and no CUDA."""
+        runtime = ("libc.so", "libz.so", "libm.so", "libstdc++.so", "libgcc_s.so", "libpthread.so", "libdl.so", "librt.so", "ld-linux")
         own = {path.name for path in contents.rglob("*.so*")}
         for path in [*contents.rglob("*.so*"), contents / "batchllm/batchllm"]:
             symbols = subprocess.run(["readelf", "--version-info", "--wide", path], check=True, capture_output=True, text=True).stdout
