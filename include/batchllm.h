@@ -163,8 +163,9 @@ typedef struct batchllm_engine_options {
     /* What runs, and on what. */
     const char *model_dir; /* Hugging Face directory. NULL is allowed with backend "sim" */
     const char *backend;   /* "auto" (NULL), "cpu", "cuda", "sim" */
-    /* Device numbers, "0" or "0,1"; NULL: "0". Each device has the whole model, and KV pages and
-     * steps of its own. */
+    /* Device numbers, "0" or "0,1" or "0-3"; NULL: "0". Each device has the whole model, and KV pages
+     * and steps of its own. With tensor_parallel=N in backend_options, so has each group of N devices;
+     * NULL: "0" to N - 1. */
     const char *devices;
     const char *compute_type; /* "auto" (NULL), "bf16", "f16", "f32" */
     /* "key=value,key=value", or NULL. Unknown keys and values are errors.
@@ -174,6 +175,9 @@ typedef struct batchllm_engine_options {
      *                           checkpoint has in fp8), "fp8" (all), "none"
      *   state_slots   all       slots for the states of recurrent layers; default: by memory
      *   state_type    all       their type: "f32" (default) or "bf16"
+     *   tensor_parallel
+     *                 cpu, sim  so many devices have parts of the model and work as one; default 1. On
+     *                           the cpu, groups of threads
      *   kernels       cpu       "portable", "avx2", "avx512", "avx512_bf16", "amx"; default: best
      *   attention     cuda      family of kernels: "auto", "sm90", "sm80"
      *   residual      cuda      type of the residual stream: "element" (compute type) or "f32"
