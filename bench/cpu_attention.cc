@@ -94,7 +94,11 @@ struct AttentionBench {
         if (prefix > 0) add(-1, 0, prefix, 0);
         for (int32_t r = 0; r < rows; ++r) add(prefix > 0 ? 0 : -1, prefix, own, count);
         CpuWorklist list;
-        build_worklist(batch, {}, {0, layer.gqa_ratio(), layer.kv_heads, pool.size(), stretch},
+        build_worklist(batch, {},
+                       {.gqa_ratio = layer.gqa_ratio(),
+                        .kv_heads = layer.kv_heads,
+                        .threads = pool.size(),
+                        .stretch = stretch},
                        &list);
         const double pairs = static_cast<double>(rows) * count * (prefix + own - (count - 1) / 2.0);
         const double kv = 2.0 * layer.kv_heads * layer.head_dim *

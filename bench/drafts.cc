@@ -71,11 +71,11 @@ Result<LoadedModel> load(const Job &job, const EngineOptions &of) {
     return loaded;
 }
 
-Status add_rows(const Job &job, int32_t rows, Engine *engine) {
+Status add_rows(const Job &job, int32_t rows, uint64_t seed, Engine *engine) {
     ASSIGN_OR_RETURN(const batchllm_info info, engine->info(0));
     std::vector<int32_t> tokens;
     std::vector<int64_t> offsets{0};
-    std::mt19937_64 random(static_cast<uint64_t>(rows)); // other rows in the second round
+    std::mt19937_64 random(seed);
     for (int32_t row = 0; row < rows; ++row) {
         for (int32_t i = 0; i < job.prompt; ++i)
             tokens.push_back(
@@ -113,13 +113,14 @@ Result<double> run(const Job &job, Drafts drafts, const char *name, double witho
                          return load(job, of);
                      }));
     double seconds = 0, processor = 0;
+    uint64_t round = 0;
     DraftWork before;
     batchllm_stats first{};
     // A first round with some rows, for what is done at the first use of a shape.
     for (const int32_t rows : {std::min(job.rows, 4), job.rows}) {
         before = engine->draft_work();
         first = engine->stats();
-        RETURN_IF_ERROR(add_rows(job, rows, engine.get()));
+        RETURN_IF_ERROR(add_rows(job, rows, ++round, engine.get()));
         const auto start = Clock::now();
         const std::clock_t processor_start = std::clock();
         RETURN_IF_ERROR(engine->run(nullptr, nullptr));

@@ -5,6 +5,7 @@
 
 #include "attention/attention.h"
 #include "backend/kv_type.h"
+#include "backend/tensor_parallel.h"
 #include "model/quantization.h"
 
 namespace batchllm::cuda {
@@ -203,6 +204,14 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
         } else if (key == "kv_type") {
             ASSIGN_OR_RETURN(const DType kept, read_kv_type(value, forward.element));
             forward.kv_e4m3 = kept == DType::e4m3;
+        } else if (key == tensor_parallel_key) {
+            ASSIGN_OR_RETURN(const int32_t ranks, read_tensor_parallel(value));
+            if (ranks == 1) continue;
+            // Not UNSUPPORTED: auto would turn to the CPU, and seem to do what was asked.
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "backend option tensor_parallel=%d: the cuda backend computes a model on "
+                         "one device so far; cpu and sim have several ranks",
+                         ranks);
         } else if (key == "attention") {
             attention = value;
         } else if (key == "tuning_cache") {

@@ -1267,9 +1267,9 @@ typedef struct batchllm_prediction {
  *                     engine options
  *   tokens, offsets   as for batchllm_report_add_plan. NULL for both: those in a self-contained plan;
  *                     STATE if it has none
- *   params            as for batchllm_add_tokens. Constraints, adapters and the
- *                     towers of pictures are not modelled; engine_options->pictures knows the ids of
- *                     pictures among the tokens
+ *   params            as for batchllm_add_tokens. Constraints and adapters are not
+ *                     modelled; engine_options->pictures knows the pictures among the
+ *                     tokens
  *   engine_options    those of the engine that would run the rows. model_dir is required: its
  *                     config.json is read, but no weights. backend selects the device of this machine
  *                     that is measured if options name none. NULL devices: one

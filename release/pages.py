@@ -15,7 +15,7 @@ LINK = re.compile(r"(?<!\!)\[([^\]\n]+)\]\(([^)\s]+)\)")
 # What each part of the site has, in this order; every other page of docs/ is for contributors.
 PARTS = {
     "Start": ["installing", "concepts", "coming-from-vllm", "models"],
-    "Tasks": ["cli", "formats", "files", "tables", "chat", "structured-output", "embeddings", "predictions", "planning", "plan-file", "resuming", "report", "tokenizer", "adapters"],
+    "Tasks": ["cli", "formats", "files", "tables", "chat", "pictures", "structured-output", "embeddings", "predictions", "planning", "plan-file", "resuming", "report", "tokenizer", "adapters"],
     "Languages and clusters": ["python", "java", "spark", "ray"],
     "Running": ["backends", "scheduling", "performance", "reproducible", "reliability"],
     "Reference": ["reference-c", "reference-cpp", "reference-python", "reference-java"],

@@ -71,6 +71,11 @@ PICTURES = {
         vision_config=dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=64,
                            patch_size=8, vision_use_head=False),
         mm_tokens_per_image=16)),
+    "mistral3_pictures": ("pixtral", "mistral3", dict(
+        text_config=dict(TEXT, model_type="mistral", head_dim=16, bos_token_id=None, eos_token_id=None),
+        vision_config=dict(model_type="pixtral", hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+                           head_dim=16, image_size=96, patch_size=8, hidden_act="silu"),
+        spatial_merge_size=2, tie_word_embeddings=False)),
 }
 
 SIZES = [(40, 40), (90, 33), (30, 117), (64, 50)]  # width, height
@@ -207,7 +212,61 @@ class Gemma:
         return model.model.get_image_features(prepared["pixel_values"]).pooler_output[0], []
 
 
-KINDS = dict(qwen=Qwen, gemma=Gemma)
+class Pixtral:
+    """Patches row by row; a token after each row of a picture's tokens, and another behind the last."""
+    has_rope = False
+
+    def save(self, directory, settings, model_type):
+        special = ["[IMG]", "[IMG_BREAK]", "[IMG_END]"]
+        self.tokenizer = PreTrainedTokenizerFast(
+            tokenizer_file=str(TOKENIZERS / "tekken" / "tokenizer.json"), eos_token="</s>", extra_special_tokens=special)
+        template = TEMPLATE.replace("START", "[INST]").replace("END", "[/INST]").replace("PICTURE", "[IMG]")
+        self.tokenizer.chat_template = template
+        self.tokenizer.save_pretrained(directory)
+        self.patch = settings["vision_config"]["patch_size"]
+        self.merge = settings["spatial_merge_size"]
+        side = self.patch * self.merge
+        self.images = transformers.PixtralImageProcessor(patch_size=self.patch, size=dict(longest_edge=96))
+        transformers.PixtralProcessor(self.images, self.tokenizer, patch_size=self.patch, spatial_merge_size=self.merge,
+                                      chat_template=template).save_pretrained(directory)
+        self.images = transformers.PixtralImageProcessor(patch_size=side, size=dict(longest_edge=96))
+        return dict(image_token_index=self.tokenizer.convert_tokens_to_ids("[IMG]"))
+
+    def prepare(self, picture):
+        made = self.images(images=[picture], return_tensors="pt")
+        height, width = (int(length) for length in made["image_sizes"][0])
+        rows, columns = height // self.patch, width // self.patch
+        pixels = made["pixel_values"][:, :, :height, :width]
+        patches = pixels[0].reshape(3, rows, self.patch, columns, self.patch).permute(1, 3, 0, 2, 4).reshape(rows * columns, -1)
+        return (dict(pixel_values=pixels, image_sizes=torch.tensor([[height, width]])),
+                dict(grid=[rows, columns], merge=self.merge, tokens=rows * columns // self.merge ** 2), patches)
+
+    def expand(self, words, pictures):
+        parts = words.split("[IMG]")
+        whole = parts[0]
+        for picture, part in zip(pictures, parts[1:]):
+            rows, columns = (length // self.merge for length in picture["grid"])
+            whole += "[IMG_BREAK]".join(["[IMG]" * columns] * rows) + "[IMG_END]" + part
+        return whole
+
+    def inputs(self, model, prompt, pictures):
+        made = dict(input_ids=torch.tensor([prompt]))
+        if pictures:
+            height = max(picture["pixel_values"].shape[-2] for picture in pictures)
+            width = max(picture["pixel_values"].shape[-1] for picture in pictures)
+            made["pixel_values"] = torch.cat([torch.nn.functional.pad(
+                pixels, (0, width - pixels.shape[-1], 0, height - pixels.shape[-2]))
+                for pixels in (picture["pixel_values"] for picture in pictures)])
+            made["image_sizes"] = torch.cat([picture["image_sizes"] for picture in pictures])
+        return made
+
+    def outputs(self, model, prepared):
+        made = model.model.get_image_features(prepared["pixel_values"], prepared["image_sizes"],
+                                              vision_feature_layer=-1, output_hidden_states=True)
+        return made.pooler_output[0], []
+
+
+KINDS = dict(pixtral=Pixtral, qwen=Qwen, gemma=Gemma)
 
 
 def fill_tower(model, seed):

@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import os
+import re
 import shutil
 import tempfile
 import warnings
@@ -48,7 +49,19 @@ GPT_OSS = dict(
 GRANITE = dict(SMALL, tie_word_embeddings=True, attention_multiplier=0.11, embedding_multiplier=9.0,
                residual_multiplier=0.6, logits_scaling=0.4)
 
+FALCON_H1 = dict(
+    SMALL, intermediate_size=72, embedding_multiplier=5.65, lm_head_multiplier=0.4, key_multiplier=0.39,
+    attention_in_multiplier=1.3, attention_out_multiplier=0.9, ssm_in_multiplier=1.25, ssm_out_multiplier=0.7,
+    mlp_multipliers=[0.88, 0.6], ssm_multipliers=[0.8, 0.5, 0.7, 1.3, 0.3],
+    rope_parameters=dict(rope_type="default", rope_theta=100000000000.0))
+
 LATENT = dict(SMALL, num_key_value_heads=4, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=24)
+
+LLAMA4 = dict(SMALL, num_hidden_layers=4, head_dim=24, intermediate_size=40, intermediate_size_mlp=72,
+              num_local_experts=5, attention_chunk_size=32, floor_scale=20, attn_scale=0.3)
+
+KIMI_LINEAR = dict(LATENT, num_hidden_layers=4, moe_intermediate_size=24, routed_scaling_factor=1.3,
+                   layer_types=["linear_attention", "full_attention"] * 2)
 
 # With vision_config and token ids beside it.
 GEMMA4_MOE = dict(
@@ -456,6 +469,35 @@ MODELS = {
         vision_config=dict(model_type="pixtral", hidden_size=16, intermediate_size=16, num_hidden_layers=1,
                            num_attention_heads=1, image_size=28, patch_size=14, head_dim=16),
         tie_word_embeddings=False, spatial_merge_size=1), 299, None),
+    # Attention and Mamba-2 side by side, with multipliers.
+    "falcon_h1_bf16": ("falcon_h1", "bfloat16", "hub", dict(
+        FALCON_H1, mamba_d_ssm=96, mamba_n_heads=4, mamba_d_head=24, mamba_n_groups=2, mamba_d_state=20),
+        [298, 299], None),
+    "falcon_h1_norm_f16": ("falcon_h1", "float16", "new", dict(
+        FALCON_H1, mamba_d_ssm=None, mamba_n_heads=4, mamba_d_state=24, mamba_d_conv=3, mamba_rms_norm=True,
+        mamba_norm_before_gate=False, mamba_n_groups=2, mamba_conv_bias=False, attention_bias=True, mlp_bias=True,
+        projectors_bias=True, tie_word_embeddings=True, lm_head_multiplier=9.0), 299, None),
+    "falcon_h1_norm_first_bf16": ("falcon_h1", "bfloat16", "new", dict(
+        FALCON_H1, mamba_d_ssm=64, mamba_n_heads=2, mamba_d_state=16, mamba_rms_norm=True, ssm_multipliers=None,
+        mlp_multipliers=None), None, None),
+    # Attention in chunks.
+    "llama4_text_bf16": ("llama4_text", "bfloat16", "type", dict(
+        LLAMA4, interleave_moe_layer_step=2, no_rope_layer_interval=3, num_experts_per_tok=1, rope_parameters=dict(
+            rope_type="llama3", rope_theta=500000.0, factor=16.0, low_freq_factor=1.0, high_freq_factor=1.0,
+            original_max_position_embeddings=64)), [298, 299], None),
+    "llama4_vision_bf16": ("llama4", "bfloat16", "new", dict(
+        text_config=dict(LLAMA4, num_experts_per_tok=2, use_qk_norm=False, attention_bias=True,
+                         attention_chunk_size=48, no_rope_layers=[1, 0, 1, 1]),
+        vision_config=dict(hidden_size=16, intermediate_size=64, num_hidden_layers=1, num_attention_heads=1,
+                           image_size=28, patch_size=14, vision_output_dim=16, projector_input_dim=16,
+                           projector_output_dim=16)), 299, None),
+    # A delta net whose keys' channels decay differently, and latent attention without a rope.
+    "kimi_linear_bf16": ("kimi_linear", "bfloat16", "hub", dict(
+        KIMI_LINEAR, linear_head_dim=24, linear_num_heads=3, num_local_experts=6, num_experts_per_tok=3), [298, 299], None),
+    "kimi_linear_f16": ("kimi_linear", "float16", "new", dict(
+        KIMI_LINEAR, linear_head_dim=16, linear_num_heads=4, linear_conv_kernel_dim=3, num_local_experts=8, n_group=4,
+        topk_group=2, num_experts_per_tok=2, n_shared_experts=2, norm_topk_prob=False, tie_word_embeddings=True,
+        layer_types=["full_attention", "linear_attention", "linear_attention", "full_attention"]), 299, None),
 }
 
 
@@ -552,6 +594,17 @@ def respell(path, spelling):
         config["hybrid_override_pattern"] = "".join(NEMOTRON_LETTERS[kind] for kind in kinds)
         config["num_hidden_layers"] = len(kinds)
         config["time_step_limit"] = [0.0, math.inf]  # as Python writes it
+        return write_config(config, path)
+    if config["model_type"] == "kimi_linear":
+        kinds = config.pop("layer_types")
+        layers = {kind: [i + 1 for i, other in enumerate(kinds) if other == kind] for kind in set(kinds)}
+        config["linear_attn_config"] = dict(
+            full_attn_layers=layers["full_attention"], kda_layers=layers["linear_attention"],
+            head_dim=config.pop("linear_head_dim"), num_heads=config.pop("linear_num_heads"),
+            short_conv_kernel_size=config.pop("linear_conv_kernel_dim"))
+        config["first_k_dense_replace"] = config.pop("mlp_layer_types").count("dense")
+        config.update(mla_use_nope=True, moe_layer_freq=1, moe_router_activation_func="sigmoid",
+                      num_nextn_predict_layers=0, use_grouped_topk=True)
         return write_config(config, path)
     if spelling == "flat":
         # As Qwen2-VL was published: the text model's keys at the top.
@@ -685,6 +738,10 @@ def add_unread_tensors(model, path):
         tensors = load_file(path)
         tensors[f"model.layers.{text.num_hidden_layers}.eh_proj.weight"] = torch.ones(2)
         save_file(tensors, path, metadata={"format": "pt"})
+    if model.config.model_type == "kimi_linear":  # transformers saves dense layers as if they had experts
+        tensors = {re.sub(r"block_sparse_moe\.(gate|up|down)_proj", r"mlp.\1_proj", name): tensor
+                   for name, tensor in load_file(path).items()}
+        save_file(tensors, path, metadata={"format": "pt"})
     shared = getattr(text, "num_kv_shared_layers", 0)
     if not shared:
         return
@@ -770,6 +827,8 @@ def make_model(name, seed, output):
             stack_experts(os.path.join(read, "model.safetensors"))
         reference = auto.from_pretrained(
             read, dtype=torch.float32, attn_implementation="eager").eval()
+    if model_type == "llama4":  # transformers 5.24 fails without a picture
+        reference = reference.language_model
     with torch.no_grad():
         if eos == "frequent":
             # Two ids that do come up: rows end at them, at different lengths.

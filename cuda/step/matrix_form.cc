@@ -27,15 +27,6 @@ float scale_at(const Tensor &tensor, int64_t row, int64_t block_of_columns) {
         .data[(tensor.first_row + row) / scales.block_rows * scales.per_row + block_of_columns];
 }
 
-Tensor rows_of(const Tensor &tensor, int64_t first, int64_t count) {
-    Tensor some = tensor;
-    some.rows = count;
-    some.first_row += first * tensor.row_step;
-    const int64_t step = tensor.stored_transposed ? 1 : tensor.row_step * tensor.columns;
-    if (some.data != nullptr) some.data += first * step * dtype_bytes(tensor.dtype);
-    return some;
-}
-
 bool has_part_in(const MatrixSource &source, std::initializer_list<DType> types) {
     return std::any_of(source.parts.begin(), source.parts.end(), [&](const MatrixPart &part) {
         return bool(*part.first) &&
@@ -183,7 +174,8 @@ Scaling own_scaling(const MatrixSource &source) {
     bool any = false, rows = true, blocks = !source.placing.moves();
     for (const auto &[tensor, first] : source.parts) {
         if (!*tensor) continue;
-        if (tensor->dtype != DType::e4m3 || tensor->row_step != 1 || tensor->stored_transposed) {
+        if (tensor->dtype != DType::e4m3 || tensor->row_step != 1 || tensor->stored_transposed ||
+            tensor->factor != 1) {
             return Scaling::none;
         }
         any = true;

@@ -186,6 +186,7 @@ Status StepStates::launch(size_t layer, const DeviceLayer &weights, const void *
                 [&](const DeltaNet &net) {
                     return launch_delta_net(delta_arguments(net, weights, at), at);
                 },
+                [](const ChannelDeltaNet &) { return Status(); }, // not supported
                 [&](const Mamba2 &mamba) { return launch_state_space(mamba, weights, at); },
                 [&](const ShortConvolution &convolution) {
                     return launch_convolution(convolution, weights, at);

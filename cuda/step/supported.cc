@@ -27,6 +27,7 @@ const char *missing(const Experts &experts) {
             return "experts of different widths or activations";
         }
     }
+    if (experts.router.weighs_input) return "a router that weighs the experts' inputs";
     if (experts.router.groups > kMostGroups) return "a router of more than 64 groups";
     if (static_cast<int64_t>(experts.each.size()) > kMostExperts) return "more than 1024 experts";
     return nullptr;
@@ -53,6 +54,7 @@ const char *missing(const Mamba2 &space) {
     if (space.norm.kind != NormKind::rms || space.norm.bias || !space.norm.weight) {
         return "a state-space layer's norm other than RMSNorm with a weight";
     }
+    if (space.norm_first) return "a state-space layer's norm before its gate";
     return missing_in_state_space(space.key_dim, space.value_dim, space.value_heads,
                                   space.norm_parts);
 }
@@ -119,6 +121,8 @@ const char *missing(const Model &model, const Attention &a) {
                          bool(a.q_norm) != bool(a.k_norm))) {
         return "norms of all queries or all keys together other than RMSNorm of both";
     }
+    if (a.chunked && a.window < model.max_positions) return "attention in chunks";
+    if (a.long_scale != 0 && a.long_shift != 0) return "queries scaled from a shifted position";
     if (a.norm_whole && a.v_norm) return "norms of values beside one of all queries together";
     return nullptr;
 }
@@ -134,10 +138,14 @@ const char *missing(const Model &model, const Layer &layer) {
         Visitor{[](const NoMixer &) { return Text(); },
                 [&](const Attention &a) { return missing(model, a); },
                 [](const DeltaNet &net) { return missing(net); },
+                [](const ChannelDeltaNet &) {
+                    return "a delta net whose keys' channels decay differently";
+                },
                 [](const Mamba2 &mamba) { return missing(mamba); },
                 [](const ShortConvolution &convolution) { return missing(convolution); }},
         layer.mixer);
     if (of_mixer != nullptr) return of_mixer;
+    if (layer.beside) return "two mixers side by side";
     if (layer.parallel && !layer.before_attention) {
         return "attention and feed-forward side by side without a norm before them";
     }

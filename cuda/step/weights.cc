@@ -142,6 +142,7 @@ class Loader {
                     [&](const DeltaNet &from) {
                         return linear_attention(layer, from, from.value_dim, {}, to);
                     },
+                    [](const ChannelDeltaNet &) { return Status(); }, // not supported
                     [&](const Mamba2 &from) {
                         return linear_attention(layer, from, from.values_size(), from.skip, to);
                     },

@@ -57,8 +57,7 @@ batchllm_prediction as_struct(const Prediction &prediction, size_t devices) {
     full.seconds = stats.backend_seconds;
     full.linear_seconds = prediction.parts.linear;
     full.attention_seconds = prediction.parts.attention;
-    full.other_seconds =
-        prediction.parts.elementwise + prediction.parts.logits + prediction.parts.step;
+    full.other_seconds = prediction.parts.total() - full.linear_seconds - full.attention_seconds;
     size_t length = std::min(prediction.device.size(), sizeof full.device - 1);
     while (length > 0 && length < prediction.device.size() &&
            (static_cast<unsigned char>(prediction.device[length]) & 0xc0) == 0x80) {

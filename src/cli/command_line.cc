@@ -295,7 +295,9 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     guard.reset();
     for (EngineChoice *choice : {&run_options.engine, &plan_options.engine}) {
         for (const auto &[key, value] :
-             {std::pair("quantize=", &choice->quantize), std::pair("kv_type=", &choice->kv_type)}) {
+             {std::pair("quantize=", &choice->quantize), std::pair("kv_type=", &choice->kv_type),
+              std::pair("tensor_parallel=", &choice->tensor_parallel),
+              std::pair("drafts=", &choice->drafts)}) {
             if (value->empty()) continue;
             std::string &extra = choice->backend_options;
             extra.append(extra.empty() ? "" : ",").append(key).append(*value);

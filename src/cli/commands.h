@@ -40,7 +40,8 @@ struct EngineChoice {
     std::string backend_options;
     std::string devices;
     std::string compute_type = "auto";
-    std::string quantize, kv_type; // values of the backend options of these names
+    // values of the backend options of these names
+    std::string quantize, kv_type, tensor_parallel, drafts;
     int64_t kv_memory_bytes = 0;
     double kv_memory_fraction = 0;
     int64_t step_tokens = 0;

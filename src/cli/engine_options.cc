@@ -32,7 +32,10 @@ void add_engine(CLI::App *app, EngineChoice *choice) {
     app->add_option("--backend", choice->backend, "auto, cpu, cuda or sim (auto)");
     app->add_option("--backend-options", choice->backend_options,
                     "options of the backend: key=value,key=value");
-    app->add_option("--devices", choice->devices, "device numbers, such as 0,1 (0)");
+    app->add_option("--devices", choice->devices, "device numbers, such as 0,1 or 0-3 (0)");
+    app->add_option("--tensor-parallel", choice->tensor_parallel,
+                    "how many devices compute parts of the model and work as one (1)")
+        ->type_name("N");
     app->add_option("--compute-type", choice->compute_type, "auto, bf16, f16 or f32 (auto)");
     app->add_option("--quantize", choice->quantize,
                     "stored: weights as the checkpoint has them, in fp8 or four bits, where the "
@@ -45,6 +48,11 @@ void add_engine(CLI::App *app, EngineChoice *choice) {
                     "auto: in the compute type (auto)")
         ->check(CLI::IsMember({"auto", "fp8"}).description(""))
         ->type_name("auto|fp8");
+    app->add_option("--drafts", choice->drafts,
+                    "auto: where a row's text repeats and a step has room, compute several of its "
+                    "tokens at once; always: wherever it repeats, for comparisons (off)")
+        ->check(CLI::IsMember({"off", "auto", "always"}).description(""))
+        ->type_name("off|auto|always");
     add_kv_memory(app, choice);
     add_size(app, "--step-tokens", &choice->step_tokens, 1,
              "maximum number of tokens computed in a step");

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "image/picture.h"
+
 namespace batchllm {
 namespace {
 
@@ -65,7 +67,8 @@ void RowDraft::propose(int32_t most, const DraftText &answers, std::vector<int32
         const int32_t token = position < source.end()
                                   ? source.at(position)
                                   : (*tokens)[static_cast<size_t>(position - source.end())];
-        if (token == DraftText::separator) return;
+        // A picture's places in the prompt have ids that no answer has.
+        if (token == DraftText::separator || token >= first_picture_id) return;
         tokens->push_back(token);
     }
 }

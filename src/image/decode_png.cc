@@ -2,6 +2,7 @@
 // into RGB. One thing differs on purpose: of a grey value with 16 bits the upper 8 are taken, as of
 // all other values with 16 bits, where Pillow makes everything above 255 white.
 #include <csetjmp>
+#include <cstdlib>
 #include <cstring>
 
 #include <png.h>
@@ -66,14 +67,21 @@ struct Reader {
     // Reads up to the pixels; false: status() says why not.
     bool read_header() {
         if (setjmp(out) != 0) return false;
-        png = png_create_read_struct(
+        png = png_create_read_struct_2(
             PNG_LIBPNG_VER_STRING, this,
             [](png_structp p, png_const_charp text) {
                 auto *reader = static_cast<Reader *>(png_get_error_ptr(p));
                 std::strncpy(reader->problem.data(), text, reader->problem.size() - 1);
                 std::longjmp(reader->out, 1);
             },
-            [](png_structp, png_const_charp) {});
+            [](png_structp, png_const_charp) {}, this,
+            [](png_structp p, png_alloc_size_t size) {
+                void *memory = std::malloc(size);
+                if (memory == nullptr)
+                    static_cast<Reader *>(png_get_mem_ptr(p))->out_of_memory = true;
+                return memory;
+            },
+            [](png_structp, png_voidp memory) { std::free(memory); });
         if (png != nullptr) info = png_create_info_struct(png);
         if (info == nullptr) {
             out_of_memory = true;
@@ -163,6 +171,10 @@ class Converter {
     }
 
     void convert(const uint8_t *from, int32_t width, uint8_t *to) const {
+        if (kind_ == PNG_COLOR_TYPE_RGB && depth_ == 8 && !transparent_) {
+            std::memcpy(to, from, static_cast<size_t>(width) * 3);
+            return;
+        }
         const int step = depth_ == 16 ? 2 : 1; // the upper byte comes first
         for (int32_t x = 0; x < width; ++x, to += 3) {
             switch (kind_) {

@@ -98,11 +98,15 @@ Status decode_webp(FileBytes file, Pixels *pixels) {
     const size_t values = alpha ? 4 : 3;
     const auto area = static_cast<size_t>(pixels->width) * static_cast<size_t>(pixels->height);
     std::unique_ptr<uint8_t[]> rgba;
-    if (alpha) {
-        rgba.reset(new (std::nothrow) uint8_t[area * values]);
-        if (rgba == nullptr) {
-            return error(BATCHLLM_ERROR_OUT_OF_MEMORY, "no memory to decode a WebP file");
-        }
+    // libwebp 1.2.4 reads through a null pointer when it gets no memory for a lossless picture: four
+    // bytes a pixel, and tables. So a shortage is to be noticed here.
+    constexpr size_t tables = 1 << 20;
+    auto *probe = new (std::nothrow) uint8_t[area * 8 + tables];
+    asm volatile("" : "+r"(probe)); // keeps the compiler from removing it
+    rgba.reset(probe);
+    if (rgba != nullptr) rgba.reset(new (std::nothrow) uint8_t[alpha ? area * values : 1]);
+    if (rgba == nullptr) {
+        return error(BATCHLLM_ERROR_OUT_OF_MEMORY, "no memory to decode a WebP file");
     }
     config.output.colorspace = alpha ? MODE_RGBA : MODE_RGB;
     config.output.is_external_memory = 1;

@@ -187,6 +187,32 @@ Status set_window(const JsonValue &config, int32_t otherwise, Model *model) {
     return {};
 }
 
+Result<std::vector<bool>> read_roped_layers(const JsonValue &config, size_t layers,
+                                            bool may_be_empty) {
+    std::vector<bool> roped;
+    std::vector<JsonValue> list;
+    const auto flags = config.given("no_rope_layers");
+    if (flags) {
+        ASSIGN_OR_RETURN(list, flags->elements());
+    }
+    if (!flags || (list.empty() && may_be_empty)) {
+        ASSIGN_OR_RETURN(const int32_t every,
+                         read_count(config, "no_rope_layer_interval", 4, 1 << 20));
+        for (size_t i = 0; i < layers; ++i) {
+            roped.push_back((i + 1) % static_cast<size_t>(every) != 0);
+        }
+        return roped;
+    }
+    if (list.size() != layers) {
+        return flags->fail("must have one number for each of num_hidden_layers");
+    }
+    for (const JsonValue &item : list) {
+        ASSIGN_OR_RETURN(const int64_t flag, item.integer(0, 1));
+        roped.push_back(flag != 0);
+    }
+    return roped;
+}
+
 Status set_windows(const JsonValue &config, int32_t window,
                    const std::function<bool(size_t layer)> &otherwise, Model *model) {
     std::vector<Layer> &layers = model->layers;

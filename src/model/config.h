@@ -85,6 +85,11 @@ Status set_windows(const JsonValue &config, int32_t window,
 Status set_windows_but_every(const JsonValue &config, int32_t window, const char *pattern_key,
                              int32_t pattern, Model *model);
 
+// Which layers have a rope: those with 1 in "no_rope_layers" (sic), else all but every N-th, where N is
+// "no_rope_layer_interval". may_be_empty: an empty list counts as none.
+Result<std::vector<bool>> read_roped_layers(const JsonValue &config, size_t layers,
+                                            bool may_be_empty);
+
 // The keys of a rope in a family, and their defaults.
 struct RopeDefaults {
     double theta = 10000;
@@ -125,6 +130,15 @@ void add_bias(Weight *weight); // `prefix`.bias
 // Rows [first, first + rows) of the weight `prefix`.weight, [stored, columns].
 Weight fused_weight(const std::string &prefix, int64_t stored, int64_t first, int64_t rows,
                     int64_t columns);
+// Rows first, first + step, ... of matrix `index` of the tensor `name`, [count, columns, stored].
+struct TransposedStack {
+    std::string name;
+    int32_t count;
+    int64_t columns;
+    int64_t stored;
+};
+Weight rows_of_stack(const TransposedStack &stack, int32_t index, int64_t first, int64_t rows,
+                     int64_t step = 1);
 // A vector whose name does not end in ".weight".
 Tensor named_vector(std::string name, int64_t length);
 // Rows [first, first + rows) of a depthwise convolution, stored as `prefix`.weight [channels, 1,
@@ -171,7 +185,8 @@ Result<ExpertCounts> read_expert_counts(const JsonValue &config,
 Status check_experts(const JsonValue &config, std::initializer_list<std::string_view> keys,
                      const ExpertCounts &counts, const Model &model, const char *chosen_key);
 // Reads a router's groups of experts ("n_group", "topk_group"), whose defaults it has.
-Status read_groups(const JsonValue &config, const ExpertCounts &counts, Router *router);
+Status read_groups(const JsonValue &config, const ExpertCounts &counts, Router *router,
+                   const char *groups_key = "n_group");
 // A sigmoid router with such groups and a scale ("routed_scaling_factor"), as in several families;
 // `otherwise`: the defaults.
 Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts,

@@ -36,6 +36,21 @@ Weight fused_weight(const std::string &prefix, int64_t stored, int64_t first, in
     return weight;
 }
 
+Weight rows_of_stack(const TransposedStack &stack, int32_t index, int64_t first, int64_t rows,
+                     int64_t step) {
+    Weight weight;
+    Tensor &values = weight.values;
+    values.rows = rows;
+    values.columns = stack.columns;
+    values.name = stack.name;
+    values.stored_rows = stack.stored;
+    values.first_row = index * stack.stored + first;
+    values.stored_stack = stack.count;
+    values.row_step = step;
+    values.stored_transposed = true;
+    return weight;
+}
+
 Tensor named_vector(std::string name, int64_t length) {
     Tensor vector;
     vector.name = std::move(name);

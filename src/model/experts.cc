@@ -82,8 +82,9 @@ SharedExperts &add_shared_expert(FeedForward shared, Layer *layer) {
     return layer->feed.emplace<SharedExperts>(std::move(both));
 }
 
-Status read_groups(const JsonValue &config, const ExpertCounts &counts, Router *router) {
-    ASSIGN_OR_RETURN(router->groups, read_count(config, "n_group", router->groups, counts.all));
+Status read_groups(const JsonValue &config, const ExpertCounts &counts, Router *router,
+                   const char *groups_key) {
+    ASSIGN_OR_RETURN(router->groups, read_count(config, groups_key, router->groups, counts.all));
     ASSIGN_OR_RETURN(router->chosen_groups,
                      read_count(config, "topk_group", router->chosen_groups, router->groups));
     const int32_t of_group = counts.all / router->groups;
@@ -92,12 +93,11 @@ Status read_groups(const JsonValue &config, const ExpertCounts &counts, Router *
         router->chosen_groups * of_group >= router->chosen) {
         return {};
     }
-    const auto given = config.given("n_group");
+    const auto given = config.given(groups_key);
     return (given ? *given : config)
-        .fail(std::to_string(counts.all) +
-              " experts must divide into equal groups (n_group), and topk_group of these must have "
-              "at least " +
-              std::to_string(router->chosen) + " experts");
+        .fail(std::to_string(counts.all) + " experts must divide into equal groups (" + groups_key +
+              "), and topk_group of these must have at least " + std::to_string(router->chosen) +
+              " experts");
 }
 
 Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts,

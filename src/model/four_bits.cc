@@ -202,7 +202,7 @@ void read(const Tensor &tensor, const FourBits &from, int64_t begin, int64_t cou
         take_rows(tensor, begin + first, std::min(block_rows, count - first), &block);
         read_scales(from, &block);
         for (int64_t column = 0; column < tensor.columns; column += block_columns) {
-            block.first_column = column;
+            block.first_column = tensor.first_column + column;
             block.columns = std::min(block_columns, tensor.columns - column);
             unpack(from, &block);
             write(from, block, tensor.columns, out + first * tensor.columns + column);
@@ -233,16 +233,18 @@ void turn_eight(const uint32_t *words, int64_t across, uint8_t *to, size_t strid
 
 // As read_codes: eights of rows from one that begins an eight. Words of block_columns x block_rows are copied first, a
 // cache line at a time.
-void turn_eights(const FourBits &from, int64_t row, int64_t count, uint8_t *codes) {
+void turn_eights(const Tensor &tensor, int64_t row, int64_t count, uint8_t *codes) {
     constexpr int64_t most = block_rows / 8;
-    const auto stride = static_cast<size_t>(from.columns / 2);
+    const FourBits &from = *tensor.four_bits;
+    const auto stride = static_cast<size_t>(tensor.columns / 2);
     uint32_t words[block_columns][most];
     for (int64_t first = 0; first < count; first += block_rows) {
         const int64_t eights = std::min(block_rows, count - first) / 8;
-        for (int64_t column = 0; column < from.columns; column += block_columns) {
-            const int64_t columns = std::min(block_columns, from.columns - column);
+        for (int64_t column = 0; column < tensor.columns; column += block_columns) {
+            const int64_t columns = std::min(block_columns, tensor.columns - column);
             for (int64_t c = 0; c < columns; ++c) {
-                const int64_t at = (column + c) * (from.rows / 8) + (row + first) / 8;
+                const int64_t in_file = tensor.first_column + column + c;
+                const int64_t at = in_file * (from.rows / 8) + (row + first) / 8;
                 std::memcpy(words[c], from.codes + at * 4, static_cast<size_t>(eights) * 4);
             }
             for (int64_t e = 0; e < eights; ++e) {
@@ -260,6 +262,7 @@ void turn_columns(const Tensor &tensor, int64_t begin, int64_t count, uint8_t *c
     constexpr int64_t most = 8, rows_at_once = 16; // words of a row
     const FourBits &from = *tensor.four_bits;
     const auto stride = static_cast<size_t>(tensor.columns / 2);
+    const int64_t before = tensor.first_column / 8;
     for (int64_t first = 0; first < count; first += rows_at_once) {
         const int64_t rows = std::min(rows_at_once, count - first);
         for (int64_t word = 0; word < tensor.columns / 8; word += most) {
@@ -268,7 +271,8 @@ void turn_columns(const Tensor &tensor, int64_t begin, int64_t count, uint8_t *c
                 const int64_t row = row_in_file(tensor, begin + first + r);
                 uint8_t *to = codes + static_cast<size_t>(first + r) * stride + word * 4;
                 for (int64_t w = 0; w < words; ++w) {
-                    std::memcpy(to + w * 4, from.codes + ((word + w) * from.rows + row) * 4, 4);
+                    const int64_t at = (before + word + w) * from.rows + row;
+                    std::memcpy(to + w * 4, from.codes + at * 4, 4);
                 }
             }
         }
@@ -276,6 +280,14 @@ void turn_columns(const Tensor &tensor, int64_t begin, int64_t count, uint8_t *c
 }
 
 } // namespace
+
+Groups groups_of(const Tensor &tensor) {
+    const FourBits &from = *tensor.four_bits;
+    if (from.group_of != nullptr || tensor.columns == from.columns) return {0, from.groups};
+    const int64_t first = tensor.first_column / from.group_columns;
+    const int64_t last = (tensor.first_column + tensor.columns - 1) / from.group_columns;
+    return {first, last - first + 1};
+}
 
 std::optional<FourBitFacts> four_bit_facts(const Model &model, const Tensor &tensor) {
     FourBitFacts facts;
@@ -334,7 +346,8 @@ void read_codes(const Tensor &tensor, int64_t begin, int64_t count, uint8_t *cod
     if (from.packing == FourBits::Packing::row) {
         for (int64_t r = 0; r < count; ++r) {
             const std::byte *row = from.codes + row_in_file(tensor, begin + r) * from.row_bytes;
-            std::memcpy(codes + static_cast<size_t>(r) * bytes, row, bytes);
+            std::memcpy(codes + static_cast<size_t>(r) * bytes, row + tensor.first_column / 2,
+                        bytes);
         }
         return;
     }
@@ -343,13 +356,13 @@ void read_codes(const Tensor &tensor, int64_t begin, int64_t count, uint8_t *cod
     }
     if (tensor.row_step == 1 && row_in_file(tensor, begin) % 8 == 0 && count % 8 == 0 &&
         tensor.columns % 16 == 0) {
-        return turn_eights(from, row_in_file(tensor, begin), count, codes);
+        return turn_eights(tensor, row_in_file(tensor, begin), count, codes);
     }
     Block block;
     for (int64_t first = 0; first < count; first += block_rows) {
         take_rows(tensor, begin + first, std::min(block_rows, count - first), &block);
         for (int64_t column = 0; column < tensor.columns; column += block_columns) {
-            block.first_column = column;
+            block.first_column = tensor.first_column + column;
             block.columns = std::min(block_columns, tensor.columns - column);
             unpack(from, &block);
             for (int64_t r = 0; r < block.rows; ++r) {
@@ -366,9 +379,10 @@ void read_codes(const Tensor &tensor, int64_t begin, int64_t count, uint8_t *cod
 void read_scales_and_zeros(const Tensor &tensor, int64_t begin, int64_t count, float *scales,
                            uint8_t *zeros) {
     const FourBits &from = *tensor.four_bits;
+    const Groups of = groups_of(tensor);
     for (int64_t r = 0; r < count; ++r) {
         const int64_t row = row_in_file(tensor, begin + r);
-        for (int64_t group = 0; group < from.groups; ++group) {
+        for (int64_t group = of.first; group < of.first + of.count; ++group) {
             *scales++ = scale_at(from, scale_index(from, row, group));
             *zeros++ = static_cast<uint8_t>(zero_at(from, row, group));
         }
@@ -377,11 +391,12 @@ void read_scales_and_zeros(const Tensor &tensor, int64_t begin, int64_t count, f
 
 void read_scale_bytes(const Tensor &tensor, int64_t begin, int64_t count, uint8_t *bytes) {
     const FourBits &from = *tensor.four_bits;
-    const auto groups = static_cast<size_t>(from.groups);
+    const Groups of = groups_of(tensor);
+    const auto groups = static_cast<size_t>(of.count);
     for (int64_t r = 0; r < count; ++r) {
         const int64_t row = row_in_file(tensor, begin + r);
-        std::memcpy(bytes + static_cast<size_t>(r) * groups, from.scales + row * from.groups,
-                    groups);
+        std::memcpy(bytes + static_cast<size_t>(r) * groups,
+                    from.scales + row * from.groups + of.first, groups);
     }
 }
 

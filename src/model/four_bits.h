@@ -100,10 +100,16 @@ find_four_bits(const Tensor &tensor, const ScaleScheme &scheme, const FindPart &
 // have group_columns of them.
 std::vector<int32_t> column_order(const FourBits &four_bits);
 
+// The groups of a tensor's columns; all of the file's if a group's columns may be anywhere.
+struct Groups {
+    int64_t first, count;
+};
+Groups groups_of(const Tensor &tensor);
+
 // Rows [begin, begin + count) of the parts. codes: [count, columns / 2], column c in bits 4 (c % 2) .. of its byte;
 // columns are a multiple of 8.
 void read_codes(const Tensor &tensor, int64_t begin, int64_t count, uint8_t *codes);
-// [count, groups] each. int4:
+// [count, groups_of(tensor)] each. int4:
 void read_scales_and_zeros(const Tensor &tensor, int64_t begin, int64_t count, float *scales,
                            uint8_t *zeros);
 // As they are in the file, of the others.

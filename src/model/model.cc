@@ -62,6 +62,11 @@ void visit_mixer(Mixer *mixer, const Visit &visit) {
                            visit(&a.sinks);
                        },
                        [&](DeltaNet &net) { visit_linear_attention(&net, visit); },
+                       [&](ChannelDeltaNet &net) {
+                           visit_linear_attention(&net, visit);
+                           visit_weight(&net.a, visit);
+                           visit_weight(&net.z, visit);
+                       },
                        [&](Mamba2 &mamba) {
                            visit_linear_attention(&mamba, visit);
                            visit(&mamba.skip);
@@ -234,8 +239,12 @@ bool Model::has_experts() const {
 }
 
 const LinearAttention *Layer::linear_attention() const {
-    if (const auto *net = std::get_if<DeltaNet>(&mixer)) return net;
-    return std::get_if<Mamba2>(&mixer);
+    using Found = const LinearAttention *;
+    return std::visit(Visitor{[](const NoMixer &) { return Found(); },
+                              [](const Attention &) { return Found(); },
+                              [](const LinearAttention &linear) { return &linear; },
+                              [](const ShortConvolution &) { return Found(); }},
+                      mixer);
 }
 
 const FeedForward *Layer::feed_forward() const {

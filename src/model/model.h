@@ -9,7 +9,8 @@
 //     f = after_feed_forward(feed_forward(before_feed_forward(x + a)))     x + residual_scale * a
 //     parallel: f = ... of before_attention(x) itself, and x + residual_scale * (a + f)
 // where attention stands for the layer's mixer, which may be another, and feed_forward for what it feeds. A layer without
-// one of the two leaves x unchanged at that step.
+// one of the two leaves x unchanged at that step. A layer that is `beside` another mixes what that one mixed, so that
+// two mixers are side by side.
 //     then, if the model has layer inputs, x + after_input(input block(x)), and x * scalar
 #pragma once
 
@@ -19,6 +20,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -38,7 +40,7 @@ class Quantization;
 // For a quantised tensor: the value of an element is the stored value times the scale of its block. Blocks begin at
 // the first row of the tensor in the file; those at the edges may be cut off.
 struct Scales {
-    const float *data = nullptr; // [ceil(stored rows / block_rows), per_row], in Model::scales
+    const float *data = nullptr; // [ceil(stored rows / block_rows), per_row], in ModelBytes
     int64_t block_rows = 0;      // 0: none
     int64_t block_columns = 0;
     int64_t per_row = 0; // ceil(columns / block_columns)
@@ -62,18 +64,26 @@ struct Tensor {
     int64_t stored_stack = 0;
     // The distance between these rows in the file: 2 if gate and up alternate.
     int64_t row_step = 1;
+    // Above 0: columns of the tensor in the file; these are [first_column, first_column + columns).
+    int64_t stored_columns = 0;
+    int64_t first_column = 0;
     // The tensor in the file is [.., columns, stored_rows].
     bool stored_transposed = false;
     // The tensor in the file is [rows, ..], and all its other dimensions are the columns.
     bool stored_flat = false;
+    // Of the elements in the file: multipliers that models have beside their matrices.
+    float factor = 1;
     Scales scales = {};                                  // if and only if the type is e4m3
     std::shared_ptr<const FourBits> four_bits = nullptr; // only for type u4, instead of data
 
     explicit operator bool() const { return rows > 0; } // whether the model has it
     // Its elements are in the file unchanged, row after row, so data can be copied.
     bool as_stored() const {
-        return dtype != DType::e4m3 && dtype != DType::u4 && row_step == 1 && !stored_transposed;
+        return dtype != DType::e4m3 && dtype != DType::u4 && row_step == 1 && stored_columns == 0 &&
+               !stored_transposed && factor == 1;
     }
+    // Columns in the file.
+    int64_t row_length() const { return stored_columns > 0 ? stored_columns : columns; }
     int64_t bytes() const {
         return rows * columns * dtype_bytes(dtype) / (dtype == DType::u4 ? 2 : 1);
     }
@@ -124,13 +134,17 @@ struct Attention {
     int32_t kv_heads = 0; // a divisor of heads
     int32_t head_dim = 0; // even
     int32_t window = 0;   // positions that a token sees, including its own; 0: all
-    int32_t rope = -1;    // index into Model::ropes; -1: none
-    double scale = 0;     // of the scores
-    float softcap = 0;    // scores become softcap * tanh(score / softcap); 0: unchanged
-    // Queries at position p are also multiplied by 1 + long_scale * ln(1 + floor(p / long_period)), after the rope;
-    // not if long_scale is 0.
+    // Positions are in chunks of `window`, and a token sees those of its own chunk up to its own: never more than a
+    // window would show it.
+    bool chunked = false;
+    int32_t rope = -1; // index into Model::ropes; -1: none
+    double scale = 0;  // of the scores
+    float softcap = 0; // scores become softcap * tanh(score / softcap); 0: unchanged
+    // Queries at position p are also multiplied by 1 + long_scale * ln(1 + floor((p + long_shift) / long_period)), after
+    // the rope; not if long_scale is 0.
     float long_scale = 0;
     int32_t long_period = 1;
+    int32_t long_shift = 0;
     Weight q;                 // [heads * head_dim, hidden], or see `gated`
     Weight k, v;              // [kv_heads * head_dim, hidden]
     Weight o;                 // [hidden, heads * head_dim]
@@ -175,7 +189,7 @@ struct Attention {
 // Limit for the number of tokens that a stateful convolution sees, including the newest; at least 2.
 inline constexpr int32_t most_convolution_width = 64;
 
-// What gated delta nets and Mamba-2 share. They keep earlier tokens in a state of fixed size instead of keys and values.
+// What delta nets and Mamba-2 share. They keep earlier tokens in a state of fixed size instead of keys and values.
 // (Mamba-2's papers call q, k, v and a C, B, x and dt.) A token's q, k, v, z and its gates a and b come from its input;
 // q, k and v go through a causal convolution and silu. Then, for each value head, with its step,
 //     S = exp(-exp(decay) * step) * S
@@ -189,7 +203,10 @@ struct LinearAttention {
     int32_t key_dim = 0;     // per head
     int32_t value_dim = 0;
     int32_t width = 0; // of the convolution
-    // Parts of one matrix [input_rows(), hidden]: q, k, v, z, b (only of delta nets), a of all heads, one after another.
+    // Above 0: z and a are made of this many numbers each, by a second matrix.
+    int32_t gate_rank = 0;
+    // Parts of one matrix [input_rows(), hidden]: q, k, v, z, b (only of delta nets), a of all heads, one after another;
+    // for z and a what they are made of.
     std::vector<Tensor> input;
     // Parts of [channels(), width], the newest token's weight last, with biases [channels()], or none.
     std::vector<Weight> convolution;
@@ -201,7 +218,9 @@ struct LinearAttention {
     int64_t values_size() const { return int64_t{value_heads} * value_dim; }
     int64_t channels() const { return 2 * keys_size() + values_size(); } // of the convolution
     int64_t gates() const { return gates_of_head_ * int64_t{value_heads}; }
-    int64_t input_rows() const { return channels() + values_size() + gates(); }
+    int64_t input_rows() const {
+        return channels() + (gate_rank > 0 ? 2 * gate_rank : values_size()) + gates();
+    }
     int64_t matrices_size() const { return values_size() * key_dim; } // numbers in S, of all heads
     // Numbers in a request's state.
     int64_t state_size() const { return matrices_size() + (width - 1) * channels(); }
@@ -210,7 +229,7 @@ struct LinearAttention {
     explicit LinearAttention(int32_t gates_of_head) : gates_of_head_(gates_of_head) {}
 
   private:
-    int32_t gates_of_head_; // b and a, or a
+    int32_t gates_of_head_; // b and a, or one of them
 };
 
 // A gated delta net (arXiv 2412.06464). q and k are divided by their length, and q also by sqrt(key_dim);
@@ -220,16 +239,27 @@ struct DeltaNet : LinearAttention {
     DeltaNet() : LinearAttention(2) {}
 };
 
+// Kimi's delta net (arXiv 2510.26692): a gated delta net with a step for each key channel of a head, so that the rows of S
+// decay differently. a is [value_heads, key_dim], like step_bias; z gates by its sigmoid: norm(y) * sigmoid(z).
+struct ChannelDeltaNet : LinearAttention {
+    ChannelDeltaNet() : LinearAttention(1) {}
+
+    Weight a; // [value_heads * key_dim, gate_rank]
+    Weight z; // [value_heads * value_dim, gate_rank]
+};
+
 // Mamba-2 (arXiv 2405.21060). step = softplus(a + step_bias) within limits; the rule adds step * k v^T; skip * v is added to
-// y; the result is norm(y * silu(z)), with a norm over each of norm_parts equal parts of all heads together: its weight is
-// [values_size()].
+// y; the result is norm(y * silu(z)), or norm(y) * silu(z) with norm_first, with a norm over each of norm_parts equal parts
+// of all heads together, or none: its weight is [values_size()].
 struct Mamba2 : LinearAttention {
     Mamba2() : LinearAttention(1) {}
 
     float least_step = 0; // limits of step
     float most_step = std::numeric_limits<float>::infinity();
     int32_t norm_parts = 1;
-    Tensor skip; // [value_heads], or absent: 0
+    bool norm_first = false;
+    int32_t norm_ranks = 1; // of a part of a model: how many consecutive ranks share one of those
+    Tensor skip;            // [value_heads], or absent: 0
 };
 
 // A gated short convolution (LFM2). A token's B, C and x come from its input; p = B * x, elementwise. For each
@@ -277,6 +307,8 @@ struct Router {
     bool normalised = false;
     float epsilon = 0;
     float scale = 1;
+    bool weighs_input =
+        false;        // the weights are factors of the experts' inputs, not of their results
     float jitter = 0; // of a sparse mixer, which has none of what is above but its weight
 };
 
@@ -309,7 +341,7 @@ struct InputBlock {
 // How a layer mixes tokens, and what it feeds them to: one way each, or none. What differs by the way is a visitor of all
 // of them (base/visit.h), which does not compile without one; what only concerns one way asks for it.
 struct NoMixer {};
-using Mixer = std::variant<NoMixer, Attention, DeltaNet, Mamba2, ShortConvolution>;
+using Mixer = std::variant<NoMixer, Attention, DeltaNet, ChannelDeltaNet, Mamba2, ShortConvolution>;
 struct NoFeed {};
 using Feed = std::variant<NoFeed, FeedForward, Experts, SharedExperts>;
 
@@ -319,6 +351,8 @@ struct Layer {
     Mixer mixer; // at least one of the two is there
     Feed feed;
     bool parallel = false; // before_feed_forward is not used
+    // What it mixes is the normed input of the layer before it, which has a mixer alone; before_attention is not used.
+    bool beside = false;
     float residual_scale = 1;
     InputBlock input; // if the model has layer inputs
     Norm after_input;
@@ -373,6 +407,12 @@ enum class LabelKind : uint8_t {
     value,   // unchanged: regression
 };
 
+// What the tensors of a model refer to, and those of its parts.
+struct ModelBytes {
+    std::unordered_map<std::string, std::vector<float>> scales; // of quantised tensors, by name
+    std::vector<MappedFile> files;
+};
+
 struct Model {
     std::string directory;
     DType dtype =
@@ -399,6 +439,11 @@ struct Model {
     std::vector<std::string> labels;
     LabelKind label_kind = LabelKind::one_of;
 
+    // Of a part of a model (model/parts.h): which it is, of how many. Its head has the logits of the tokens
+    // from head_begin on.
+    int32_t rank = 0, ranks = 1;
+    int32_t head_begin = 0;
+
     // What turns a picture into embeddings; null: the model reads text alone, or pictures in a way that is not known here:
     // then no_tower says what is not. picture_token: the id at whose places the embeddings stand.
     std::shared_ptr<Tower> tower;
@@ -417,8 +462,7 @@ struct Model {
     std::vector<std::string> passed_over;
 
     std::shared_ptr<const Quantization> quantization; // of the files; null: none
-    std::vector<std::vector<float>> scales;           // for all quantised tensors
-    std::vector<MappedFile> files;                    // stay mapped while the model lives
+    std::shared_ptr<const ModelBytes> bytes;          // null until loaded
 
     int64_t weight_bytes() const;
     int32_t kv_planes() const;               // per page: layers of the largest group
@@ -435,6 +479,10 @@ void for_each_tensor(Model *model, const std::function<void(Tensor *)> &visit);
 void read_rows(const Tensor &tensor, int64_t begin, int64_t count, DType type, void *out);
 // One row as floats.
 void read_row(const Tensor &tensor, int64_t row, float *out);
+
+// Some rows or columns of a tensor, in the same bytes. Columns of a type with four bits begin at a multiple of 8.
+Tensor rows_of(const Tensor &tensor, int64_t first, int64_t count);
+Tensor columns_of(const Tensor &tensor, int64_t first, int64_t count);
 
 // Sets kv_groups and the layers' places in them. A model with only one kind of layer has one group. Otherwise the
 // number of planes is chosen to minimise the memory of a long request, with at most 16 groups.

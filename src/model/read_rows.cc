@@ -1,6 +1,7 @@
-// Rows of a tensor -> elements of the type that a backend computes in.
+// Rows of a tensor -> elements of the type that a backend computes in; views of a tensor.
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "base/narrow_floats.h"
 #include "model/four_bits.h"
@@ -17,15 +18,18 @@ float element(const Tensor &tensor, int64_t index) {
 // Calls put(i, value) for each column i of an e4m3 row.
 template <typename Put> void scale_row(const Tensor &tensor, int64_t row, const Put &put) {
     const Scales &scales = tensor.scales;
-    const std::byte *from = tensor.data + row * tensor.columns;
+    const std::byte *from = tensor.data + row * tensor.row_length();
     const float *of_row =
         scales.data + (tensor.first_row + row) / scales.block_rows * scales.per_row;
-    for (int64_t begin = 0; begin < tensor.columns; begin += scales.block_columns) {
-        const float scale = of_row[begin / scales.block_columns];
-        const int64_t end = std::min(begin + scales.block_columns, tensor.columns);
+    for (int64_t begin = 0; begin < tensor.columns;) {
+        const int64_t block = (tensor.first_column + begin) / scales.block_columns;
+        const float scale = of_row[block];
+        const int64_t end =
+            std::min((block + 1) * scales.block_columns - tensor.first_column, tensor.columns);
         for (int64_t i = begin; i < end; ++i) {
             put(i, kE4m3Floats[std::to_integer<size_t>(from[i])] * scale);
         }
+        begin = end;
     }
 }
 
@@ -34,7 +38,7 @@ template <typename Put> void scale_row(const Tensor &tensor, int64_t row, const 
 template <typename Put>
 void gather(const Tensor &tensor, int64_t begin, int64_t count, const Put &put) {
     const bool transposed = tensor.stored_transposed;
-    const int64_t row_stride = tensor.row_step * (transposed ? 1 : tensor.columns);
+    const int64_t row_stride = tensor.row_step * (transposed ? 1 : tensor.row_length());
     const int64_t column_stride = transposed ? tensor.stored_rows : 1;
     constexpr int64_t block = 64;
     for (int64_t first = 0; first < tensor.columns; first += block) {
@@ -47,6 +51,27 @@ void gather(const Tensor &tensor, int64_t begin, int64_t count, const Put &put) 
     }
 }
 
+// Rows whose elements have a factor: rounded once, after it.
+void read_multiplied(const Tensor &tensor, int64_t begin, int64_t count, DType type, void *out) {
+    Tensor plain = tensor;
+    plain.factor = 1;
+    constexpr int64_t at_once = 64;
+    std::vector<float> some(static_cast<size_t>(std::min(count, at_once) * tensor.columns));
+    for (int64_t row = 0; row < count; row += at_once) {
+        const int64_t rows = std::min(at_once, count - row);
+        const int64_t first = row * tensor.columns, n = rows * tensor.columns;
+        read_rows(plain, begin + row, rows, DType::f32, some.data());
+        for (int64_t i = 0; i < n; ++i) {
+            const float x = some[static_cast<size_t>(i)] * tensor.factor;
+            if (type == DType::f32) {
+                static_cast<float *>(out)[first + i] = x;
+            } else {
+                static_cast<uint16_t *>(out)[first + i] = float_to_bfloat16(x);
+            }
+        }
+    }
+}
+
 } // namespace
 
 void read_rows(const Tensor &tensor, int64_t begin, int64_t count, DType type, void *out) {
@@ -54,9 +79,11 @@ void read_rows(const Tensor &tensor, int64_t begin, int64_t count, DType type, v
     const int64_t n = count * tensor.columns;
     float *floats = static_cast<float *>(out);
     uint16_t *halves = static_cast<uint16_t *>(out);
-    if (tensor.dtype == DType::u4) {
+    if (tensor.factor != 1) {
+        read_multiplied(tensor, begin, count, type, out);
+    } else if (tensor.dtype == DType::u4) {
         read_four_bits(tensor, begin, count, type, out);
-    } else if (tensor.row_step != 1 || tensor.stored_transposed) {
+    } else if (tensor.dtype != DType::e4m3 && !tensor.as_stored()) {
         const int64_t columns = tensor.columns;
         if (type == DType::f32) {
             gather(tensor, begin, count,
@@ -84,6 +111,27 @@ void read_rows(const Tensor &tensor, int64_t begin, int64_t count, DType type, v
     } else {
         for (int64_t i = 0; i < n; ++i) halves[i] = float_to_bfloat16(element(tensor, first + i));
     }
+}
+
+Tensor rows_of(const Tensor &tensor, int64_t first, int64_t count) {
+    Tensor some = tensor;
+    if (some.stored_rows == 0) some.stored_rows = tensor.rows;
+    some.rows = count;
+    some.first_row += first * tensor.row_step;
+    const int64_t step = tensor.row_step * (tensor.stored_transposed ? 1 : tensor.row_length());
+    if (some.data != nullptr) some.data += first * step * dtype_bytes(tensor.dtype);
+    return some;
+}
+
+Tensor columns_of(const Tensor &tensor, int64_t first, int64_t count) {
+    Tensor some = tensor;
+    if (count == tensor.columns) return some;
+    some.stored_columns = tensor.row_length();
+    some.columns = count;
+    some.first_column += first;
+    const int64_t step = tensor.stored_transposed ? tensor.stored_rows : 1;
+    if (some.data != nullptr) some.data += first * step * dtype_bytes(tensor.dtype);
+    return some;
 }
 
 void read_row(const Tensor &tensor, int64_t row, float *out) {

@@ -66,11 +66,11 @@ std::vector<float> rope_frequencies(const RopeConfig &rope, int32_t dims) {
             frequency = i < turning ? frequency / factor : 0;
         } else if (rope.kind == RopeKind::llama3) {
             // Long waves are slowed by the factor, short ones are unchanged, and those between are
-            // blended.
+            // blended; in Llama 4 there are none between.
             const float wavelength = (1.0F / frequency) * static_cast<float>(2 * M_PI);
             if (wavelength > low_wavelength) {
                 frequency /= factor;
-            } else if (!(wavelength < high_wavelength)) {
+            } else if (!(wavelength < high_wavelength) && high_wavelength < low_wavelength) {
                 const float turns = (1.0F / wavelength) * static_cast<float>(context);
                 const float smooth = (turns - low) / static_cast<float>(rope.high_freq_factor -
                                                                         rope.low_freq_factor);

@@ -163,8 +163,8 @@ class RopeReader {
         ASSIGN_OR_RETURN(config_.low_freq_factor, low.number(1e-6, factor_most));
         ASSIGN_OR_RETURN(const JsonValue high, object.at("high_freq_factor"));
         ASSIGN_OR_RETURN(config_.high_freq_factor, high.number(1e-6, factor_most));
-        if (config_.high_freq_factor <= config_.low_freq_factor) {
-            return high.fail("must be greater than low_freq_factor");
+        if (config_.high_freq_factor < config_.low_freq_factor) {
+            return high.fail("must be at least low_freq_factor");
         }
         return read_original(object);
     }

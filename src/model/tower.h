@@ -20,13 +20,15 @@
 namespace batchllm {
 
 // What becomes of the merge * merge patches that one token stands for. Each patch goes through norm; then the patches are
-// joined (their rows one after another, [merge * merge * hidden]) or averaged ([hidden]); then merged_norm, and either the
-// feed-forward, without a gate, or `projection`, or both: the feed-forward of the projection.
+// joined (their rows one after another, [merge * merge * hidden]; the projection's columns, by_channel, are in the order of
+// [hidden, merge * merge]) or averaged ([hidden]); then merged_norm, and either the feed-forward, without a gate, or
+// `projection`, or both: the feed-forward of the projection.
 struct Merger {
     Norm norm;
     bool averaged = false;
     Norm merged_norm;
     Weight projection; // or absent
+    bool by_channel = false;
     FeedForward feed_forward;
 
     bool has_feed_forward() const { return bool(feed_forward.up); }

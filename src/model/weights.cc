@@ -72,7 +72,7 @@ class Taker {
             return refuse_type(located);
         }
         const std::vector<int64_t> shape = stored_shape(*tensor);
-        if (flat_shape(*tensor, stored.shape) != shape) {
+        if (flat_shape(*tensor, stored.shape) != shape && !is_vector_of(*tensor, stored.shape)) {
             return error(code, "%s: tensor %s has shape %s: config.json makes it %s%s",
                          path_of(located), printable(stored.name).c_str(),
                          shape_text(stored.shape).c_str(), shape_text(shape).c_str(),
@@ -134,6 +134,9 @@ class Taker {
         return taken;
     }
 
+    // What the tensors taken refer to. Call last.
+    ModelBytes bytes() { return {std::move(scales_), std::move(checkpoint_.files)}; }
+
   private:
     // of: whether a tensor of this name should be of use.
     Status finish(const std::function<bool(const std::string &)> &of) const {
@@ -165,6 +168,14 @@ class Taker {
         }
         if (tensor.stored_stack > 0) shape.insert(shape.begin(), tensor.stored_stack);
         return shape;
+    }
+
+    // Whether such a shape is a vector's, with further dimensions of 1.
+    static bool is_vector_of(const Tensor &tensor, const std::vector<int64_t> &shape) {
+        const auto ones = std::count(shape.begin(), shape.end(), 1);
+        return tensor.columns == 1 && tensor.stored_rows == 0 && tensor.rows > 1 &&
+               ones + 1 == static_cast<int64_t>(shape.size()) &&
+               std::find(shape.begin(), shape.end(), tensor.rows) != shape.end();
     }
 
     // What is compared with that.
@@ -264,15 +275,14 @@ class Taker {
         const int64_t rows = tensor->stored_rows > 0 ? tensor->stored_rows : tensor->rows;
         ASSIGN_OR_RETURN(tensor->scales, lay_out_scales(located.stored, scheme, rows,
                                                         tensor->columns, path_of(located)));
-        const auto [read, is_new] = scales_.try_emplace(name, nullptr); // Q, K and V may share them
+        const auto [read, is_new] = scales_.try_emplace(name); // Q, K and V may share them
         if (is_new) {
             const std::byte *bytes =
                 checkpoint_.files[located.file].bytes().data() + located.stored.offset;
-            ASSIGN_OR_RETURN(auto scales, read_scales(located.stored, bytes, path_of(located)));
-            read->second = model_.scales.emplace_back(std::move(scales)).data();
+            ASSIGN_OR_RETURN(read->second, read_scales(located.stored, bytes, path_of(located)));
             located.used = true;
         }
-        tensor->scales.data = read->second;
+        tensor->scales.data = read->second.data();
         return {};
     }
 
@@ -300,7 +310,7 @@ class Taker {
 
     Checkpoint &checkpoint_;
     Model &model_;
-    std::unordered_map<std::string, const float *> scales_; // those read so far, by name
+    std::unordered_map<std::string, std::vector<float>> scales_; // those read so far, by name
 };
 
 // Without a usable tower the model keeps its text.
@@ -365,7 +375,7 @@ Result<std::unique_ptr<Model>> load_model(const std::string &model_dir) {
         const DType stored = model->embedding.dtype;
         model->dtype = stored == DType::e4m3 || stored == DType::u4 ? DType::bf16 : stored;
     }
-    model->files = std::move(checkpoint.files);
+    model->bytes = std::make_shared<const ModelBytes>(taker.bytes());
     return model;
 }
 

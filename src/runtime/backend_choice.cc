@@ -20,12 +20,6 @@ Status need_model_dir(const EngineOptions &options) {
                  options.backend.c_str());
 }
 
-BackendOptions options_of_device(const EngineOptions &options, size_t i) {
-    BackendOptions own = options.backend_options;
-    own.devices = std::to_string(options.devices[i]);
-    return own;
-}
-
 // For drafts.
 std::shared_ptr<const StepCost> step_cost_on(const BackendInfo &backend, const Model &model) {
     return std::make_shared<StepCost>(costs_of_device(backend.computes_on), model);
@@ -37,8 +31,8 @@ Result<LoadedModel> load_sim(const EngineOptions &options) {
         ASSIGN_OR_RETURN(Model model, describe_model(options.model_dir));
         loaded.model = std::make_unique<Model>(std::move(model));
     }
-    for (size_t i = 0; i < options.devices.size(); ++i) {
-        const BackendOptions own = options_of_device(options, i);
+    for (size_t i = 0; i < options.first_devices().size(); ++i) {
+        const BackendOptions own = options.of_backend(i);
         ASSIGN_OR_RETURN(const SimOptions read, read_sim_options(loaded.model.get(), own));
         if (read.costs) loaded.step_cost = std::make_shared<StepCost>(*read.costs);
         auto sim = std::make_unique<SimBackend>(read, own);
@@ -51,12 +45,12 @@ Result<LoadedModel> load_sim(const EngineOptions &options) {
 // Loads the weights on all devices at the same time. Returns the error of the first device that
 // failed, if any.
 Result<Backends> make_cuda_backends(const Model &model, const EngineOptions &options) {
-    const size_t count = options.devices.size();
+    const size_t count = options.first_devices().size();
     Backends backends(count);
     std::vector<Status> statuses(count);
     const auto make = [&](size_t i) {
         try {
-            auto made = make_cuda_backend(model, options_of_device(options, i));
+            auto made = make_cuda_backend(model, options.of_backend(i));
             if (made.ok()) backends[i] = std::move(made).value();
             statuses[i] = made.status();
         } catch (const std::bad_alloc &) {
@@ -104,7 +98,7 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
         options.log(BATCHLLM_LOG_INFO, "backend auto: cpu, because: " + cuda.status().message());
     }
     RETURN_IF_ERROR(check_cpu_devices(options));
-    ASSIGN_OR_RETURN(auto cpu, make_cpu_backend(*loaded.model, options_of_device(options, 0)));
+    ASSIGN_OR_RETURN(auto cpu, make_cpu_backend(*loaded.model, options.of_backend(0)));
     loaded.common_prefix_cost = common_prefix_cost_on(cpu->info(), *loaded.model);
     loaded.step_cost = step_cost_on(cpu->info(), *loaded.model);
     loaded.backends.push_back(std::move(cpu));
@@ -114,7 +108,7 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
 } // namespace
 
 Status check_cpu_devices(const EngineOptions &options) {
-    if (options.devices == std::vector<int32_t>{0}) return {};
+    if (options.first_devices() == std::vector<int32_t>{0}) return {};
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                  "devices is \"%s\": the cpu backend has one device, 0",
                  options.backend_options.devices.c_str());

@@ -1,4 +1,4 @@
-// The name of a backend -> one backend per device, and the model that they use.
+// The name of a backend -> one backend for each device, or for as many as work as one; and the model that they use.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace batchllm {
 struct LoadedModel {
     // For sim, only the model's description without weights; null for sim without a directory.
     std::unique_ptr<Model> model;
-    std::vector<std::unique_ptr<Backend>> backends; // [EngineOptions::devices]; borrow the model
+    std::vector<std::unique_ptr<Backend>> backends; // [first_devices()]; borrow the model
     double common_prefix_cost = 0; // common_prefix_cost_on(), or a described device's
     // Of the model on these devices, for drafts; null: not known.
     std::shared_ptr<const StepCost> step_cost;

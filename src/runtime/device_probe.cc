@@ -308,6 +308,7 @@ Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
     DeviceCosts costs = named_device_costs("h200").value(); // for what is not measured
     if (on_processor(info)) {
         costs.product_us = costs.attention_us = costs.step_us = 0;
+        costs.exchange_us = costs.link_bandwidth = 0;
         costs.host_us = costs.host_token_us = 0;
         costs.attention_overlap = 0;
         costs.experts.clear(); // one product per expert

@@ -92,7 +92,7 @@ Engine::Engine(const EngineOptions &options, std::unique_ptr<Observers> observer
       agenda_(planning_of(options, *reader_, loaded.common_prefix_cost),
               limits_of(options, *reader_), intake_.rows()),
       adapters_(std::make_shared<AdapterLibrary>()),
-      placement_(options.devices, std::move(loaded.backends),
+      placement_(options.first_devices(), std::move(loaded.backends),
                  scheduling_of(options, reader_->model()), limits_of(options, *reader_),
                  reader_.get(), intake_.rows(), observers_.get(),
                  {options.drafts, std::move(loaded.step_cost)}) {
@@ -175,6 +175,7 @@ Status Engine::run_step() {
         }
         if (failed_.ok()) warn_of_cut_off();
         if (failed_.ok() && all_done()) warn_of_adapter_loads();
+        if (failed_.ok() && all_done()) inform_of_drafts();
         if (failed_.ok() && all_done()) observers_->all_done();
     } catch (const std::bad_alloc &) {
         // Short enough for a std::string not to allocate.
@@ -299,6 +300,16 @@ void Engine::warn_of_adapter_loads() {
                          std::to_string(stats.adapter_load_bytes >> 20) +
                          " MiB in all: with more adapter_memory_bytes (--adapter-memory), or more "
                          "rows added at a time, they would be loaded less often");
+    } catch (const std::bad_alloc &) {}
+}
+
+// If memory runs out, the line is left out.
+void Engine::inform_of_drafts() {
+    const auto [proposed, accepted] = draft_work();
+    if (std::exchange(informed_of_drafts_, proposed) == proposed) return;
+    try {
+        observers_->inform("drafts: " + std::to_string(proposed) + " tokens proposed so far, " +
+                           std::to_string(accepted) + " of them right");
     } catch (const std::bad_alloc &) {}
 }
 

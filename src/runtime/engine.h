@@ -87,6 +87,7 @@ class Engine {
     Status place_run_answer();
     void warn_of_cut_off();
     void warn_of_adapter_loads();
+    void inform_of_drafts();
     Status run_ahead(Lane *lane);
     Status fail_unreadable(Lane *lane);
     Status sample(Lane *lane);
@@ -107,6 +108,7 @@ class Engine {
     Placement placement_;
     Status failed_;
     bool warned_of_loads_ = false;
+    int64_t informed_of_drafts_ = 0; // proposed tokens
     bool running_ = false; // prevents step and run from being called from run's own callback
     std::atomic<bool> interrupted_{false};
 };

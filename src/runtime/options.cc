@@ -6,8 +6,12 @@
 #include <limits>
 #include <utility>
 
+#include "backend/tensor_parallel.h"
+
 namespace batchllm {
 namespace {
+
+constexpr int32_t most_devices = 1024; // of a range
 
 std::string text_or(const char *text, const char *otherwise) {
     return text == nullptr ? otherwise : text;
@@ -33,27 +37,48 @@ Status check_range(const char *field, int32_t value, int32_t least, int32_t most
                  least, most);
 }
 
-// "0,1" -> numbers.
+// "0,1" or "0-3,6" -> numbers.
 Status read_devices(const std::string &text, std::vector<int32_t> *devices) {
     devices->clear();
     const char *at = text.data();
     const char *end = at + text.size();
     while (true) {
-        int32_t number = -1;
-        const auto [rest, failure] = std::from_chars(at, end, number);
-        if (failure != std::errc() || number < 0 || (rest != end && *rest != ',')) {
+        int32_t first = -1;
+        auto [rest, failure] = std::from_chars(at, end, first);
+        int32_t last = first;
+        if (failure == std::errc() && rest != end && *rest == '-') {
+            const auto [after, wrong] = std::from_chars(rest + 1, end, last);
+            rest = after;
+            failure = wrong;
+        }
+        if (failure != std::errc() || first < 0 || last < first || last - first >= most_devices ||
+            (rest != end && *rest != ',')) {
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                         "devices is \"%s\": it must be device numbers such as 0 or 0,1",
+                         "devices is \"%s\": it must be device numbers such as 0 or 0,1 or 0-3",
                          text.c_str());
         }
-        if (std::find(devices->begin(), devices->end(), number) != devices->end()) {
-            return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "devices is \"%s\": %d is given twice",
-                         text.c_str(), number);
+        for (int32_t number = first; number <= last; ++number) {
+            if (std::find(devices->begin(), devices->end(), number) != devices->end()) {
+                return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                             "devices is \"%s\": %d is given twice", text.c_str(), number);
+            }
+            devices->push_back(number);
         }
-        devices->push_back(number);
         if (rest == end) return {};
         at = rest + 1;
     }
+}
+
+// given: null: as many as one backend has.
+Status choose_devices(const char *given, EngineOptions *options) {
+    const int32_t ranks = options->tensor_parallel;
+    const std::string one = ranks == 1 ? "0" : "0-" + std::to_string(ranks - 1);
+    const std::string &text = options->backend_options.devices = text_or(given, one.c_str());
+    RETURN_IF_ERROR(read_devices(text, &options->devices));
+    if (options->devices.size() % static_cast<size_t>(ranks) == 0) return {};
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                 "devices is \"%s\": tensor_parallel %d needs a multiple of as many devices",
+                 text.c_str(), ranks);
 }
 
 // "key=value,key=value" -> pairs.
@@ -100,6 +125,24 @@ Status take_drafts(std::vector<std::pair<std::string, std::string>> *extra, Draf
 
 } // namespace
 
+std::vector<int32_t> EngineOptions::first_devices() const {
+    std::vector<int32_t> first;
+    for (size_t i = 0; i < devices.size(); i += static_cast<size_t>(tensor_parallel)) {
+        first.push_back(devices[i]);
+    }
+    return first;
+}
+
+BackendOptions EngineOptions::of_backend(size_t index) const {
+    BackendOptions own = backend_options;
+    own.devices.clear();
+    const auto ranks = static_cast<size_t>(tensor_parallel);
+    for (size_t i = index * ranks; i < (index + 1) * ranks; ++i) {
+        own.devices.append(own.devices.empty() ? "" : ",").append(std::to_string(devices[i]));
+    }
+    return own;
+}
+
 batchllm_engine_options default_engine_options() {
     batchllm_engine_options options{};
     options.struct_size = sizeof options;
@@ -123,8 +166,6 @@ Result<EngineOptions> read_engine_options(const batchllm_engine_options &options
                      "backend is \"%s\": it must be auto, cpu, cuda or sim", read.backend.c_str());
     }
     BackendOptions &backend = read.backend_options;
-    backend.devices = text_or(options.devices, "0");
-    RETURN_IF_ERROR(read_devices(backend.devices, &read.devices));
     backend.compute_type = text_or(options.compute_type, "auto");
     if (backend.compute_type != "auto" && backend.compute_type != "bf16" &&
         backend.compute_type != "f16" && backend.compute_type != "f32") {
@@ -133,6 +174,8 @@ Result<EngineOptions> read_engine_options(const batchllm_engine_options &options
                      backend.compute_type.c_str());
     }
     RETURN_IF_ERROR(read_extra(text_or(options.backend_options, ""), &backend.extra));
+    ASSIGN_OR_RETURN(read.tensor_parallel, tensor_parallel_of(backend));
+    RETURN_IF_ERROR(choose_devices(options.devices, &read));
     RETURN_IF_ERROR(take_drafts(&backend.extra, &read.drafts));
     RETURN_IF_ERROR(check_count("threads", options.threads));
     RETURN_IF_ERROR(check_count("kv_memory_bytes", options.kv_memory_bytes));

@@ -34,7 +34,8 @@ struct EngineOptions {
     std::string model_dir; // "": none
     std::string backend = "auto";
     std::vector<int32_t> devices{0};
-    BackendOptions backend_options; // each backend gets a copy with its device
+    int32_t tensor_parallel = 1;    // so many devices, one after another, are one backend's
+    BackendOptions backend_options; // of_backend() has each backend's devices
     int32_t threads = 0;
     int64_t max_request_tokens = 0;
     int64_t max_requests = 0;
@@ -48,6 +49,9 @@ struct EngineOptions {
     double long_step_seconds = 60;            // for StepWatch; only tests change it
     std::shared_ptr<PictureLibrary> pictures; // null: the engine has its own
     Log log;
+
+    std::vector<int32_t> first_devices() const; // [backends]
+    BackendOptions of_backend(size_t index) const;
 };
 
 // What batchllm_engine_options_init fills in.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/sim/sim_backend.h"
+#include "backend/tensor_parallel.h"
 #include "model/quantization.h"
 #include "runtime/device_probe.h"
 #include "runtime/engine.h"
@@ -15,8 +16,11 @@ namespace {
 EngineOptions options_on_sim(const EngineOptions &options, const Plan &plan) {
     EngineOptions own = options;
     own.backend = "sim";
-    // Of these backend options, sim supports only the type of keys and values.
-    std::erase_if(own.backend_options.extra, [](const auto &o) { return o.first != "kv_type"; });
+    own.drafts = Drafts::off; // whether texts repeat is not known
+    // Those that sim knows too.
+    std::erase_if(own.backend_options.extra, [](const auto &o) {
+        return o.first != "kv_type" && o.first != tensor_parallel_key;
+    });
     own.timeline_path.clear();
     own.log = {};
     own.enlarge = plan.options.enlarge;
@@ -111,7 +115,7 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
             backend.extra.emplace_back("min_length", length);
             backend.extra.emplace_back("max_length", length);
         }
-        for (size_t i = 0; i < of.devices.size(); ++i) {
+        for (size_t i = 0; i < of.first_devices().size(); ++i) {
             ASSIGN_OR_RETURN(const SimOptions read,
                              read_sim_options(loaded.model.get(), backend, costs));
             auto sim = std::make_unique<SimBackend>(read, backend);

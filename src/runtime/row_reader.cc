@@ -16,6 +16,7 @@ Result<std::unique_ptr<RowReader>> RowReader::open(const EngineOptions &options)
     std::unique_ptr<RowReader> reader(new RowReader);
     reader->model_dir_ = options.model_dir;
     reader->threads_ = options.threads;
+    reader->no_pictures_ = Status(BATCHLLM_ERROR_ROW_PICTURE, "the engine has no pictures");
     if (options.model_dir.empty()) return reader;
     ASSIGN_OR_RETURN(const bool reads_text, file_exists(options.model_dir + "/tokenizer.json"));
     if (!reads_text) return reader;
@@ -109,7 +110,7 @@ void RowReader::take_pictures(std::shared_ptr<PictureLibrary> pictures, const Ba
 Status RowReader::encode_text(std::string_view text, std::span<const PictureInput> pictures,
                               const batchllm_params &params, std::vector<int32_t> *tokens,
                               std::vector<SharedPicture> *held) const {
-    if (!pictures.empty()) RETURN_IF_ERROR(no_pictures_);
+    if (pictures_ == nullptr || !pictures.empty()) RETURN_IF_ERROR(no_pictures_);
     return pictures_->encode(*tokenizer_, text, pictures,
                              {params.add_special != 0, params.parse_special != 0}, tokens, held);
 }

@@ -5,7 +5,7 @@
 
 namespace batchllm {
 
-PictureSlots::PictureSlots(int32_t slots, int64_t tokens) : slots_(slots), tokens_(tokens) {
+PictureSlots::PictureSlots(int32_t slots, int64_t tokens) : tokens_(tokens) {
     for (int32_t slot = slots; slot-- > 0;) free_slots_.push_back(slot);
 }
 

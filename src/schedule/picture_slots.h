@@ -56,7 +56,6 @@ class PictureSlots {
     Picture &at(int32_t number) { return pictures_[static_cast<size_t>(number)]; }
     void unload(int32_t number);
 
-    int32_t slots_;
     int64_t tokens_;
     std::vector<Picture> pictures_;   // by number
     std::vector<int32_t> loaded_;     // numbers of those in slots

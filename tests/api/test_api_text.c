@@ -442,7 +442,7 @@ static void a_row_with_an_image_is_an_error_of_its_own(void **state) {
     for (int64_t tag = 0; tag < 4; ++tag) {
         const int image = tag == 1 || tag == 2;
         assert_int_equal(results->statuses[place[tag]],
-                         image ? BATCHLLM_ERROR_ROW_TEMPLATE : BATCHLLM_OK);
+                         image ? BATCHLLM_ERROR_ROW_PICTURE : BATCHLLM_OK);
         assert_int_equal(results->token_offsets[place[tag] + 1] -
                              results->token_offsets[place[tag]],
                          image ? 0 : 3);

@@ -186,7 +186,11 @@ std::vector<float> attend(const Case &given, const Kernels &kernels,
 
     CpuWorklist list;
     build_worklist(given.batch, rows,
-                   {shape.window, shape.ratio, shape.kv_heads, shape.threads, given.stretch},
+                   {.window = shape.window,
+                    .gqa_ratio = shape.ratio,
+                    .kv_heads = shape.kv_heads,
+                    .threads = shape.threads,
+                    .stretch = given.stretch},
                    &list);
     std::vector<std::byte> attended(
         static_cast<size_t>(list.rows * layer.heads * shape.head_dim * element));
@@ -586,9 +590,12 @@ void the_parts_of_a_row_cover_what_it_sees_once(void **) {
         const int32_t window = round % 2 == 0 ? 0 : between(random, 1, 2000);
         const Case given = make_case({1, 1, 16, 16, window, 1}, parents, lengths, counts, random);
         CpuWorklist list;
-        build_worklist(
-            given.batch, {},
-            {window, between(random, 1, 8), between(random, 1, 4), between(random, 1, 64)}, &list);
+        build_worklist(given.batch, {},
+                       {.window = window,
+                        .gqa_ratio = between(random, 1, 8),
+                        .kv_heads = between(random, 1, 4),
+                        .threads = between(random, 1, 64)},
+                       &list);
         // By row: how many of the positions [0, position] are covered.
         std::vector<std::vector<int32_t>> times(given.batch.tokens.size());
         for (size_t t = 0; t < times.size(); ++t) times[t].assign(given.batch.positions[t] + 1, 0);

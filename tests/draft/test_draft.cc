@@ -76,6 +76,19 @@ void of_equal_matches_the_latest_counts(void **) {
     assert_int_equal(text.at(text.find(other.tail()).next), 1);
 }
 
+// Ids of pictures are in prompts, never in answers.
+void a_pictures_tokens_are_not_proposed(void **) {
+    const int32_t picture = (1 << 30) + 5;
+    const Tokens prompt = {1, 2, 3, 9, picture, picture, 4, 1, 2};
+    RowDraft draft(prompt);
+    const DraftText answers(100);
+    DraftRates rates;
+    draft.follow(Tokens{3}, answers, &rates);
+    Tokens proposed;
+    draft.propose(5, answers, &proposed);
+    assert_true(proposed == Tokens{9});
+}
+
 void a_full_text_forgets_its_older_half(void **) {
     constexpr size_t most = 64;
     DraftText text(most);
@@ -168,6 +181,7 @@ int main() {
         cmocka_unit_test(a_match_is_the_longest_end_that_occurs_before),
         cmocka_unit_test(of_equal_matches_the_latest_counts),
         cmocka_unit_test(a_full_text_forgets_its_older_half),
+        cmocka_unit_test(a_pictures_tokens_are_not_proposed),
         cmocka_unit_test(a_row_that_copies_its_prompt_is_proposed_what_follows),
         cmocka_unit_test(a_row_that_repeats_itself_is_proposed_more_than_it_has),
         cmocka_unit_test(a_row_that_begins_as_an_answer_does_is_proposed_its_rest),

@@ -123,6 +123,9 @@ def seeds():
     yield "state", "own", b'\3{}\n\0\0{"batchllm_state":1,"created":5,"job":{"model config.json":"none","input bytes":"17"}}\n' + bytes(16)
     for path in sorted((TESTS / "plan").glob("*.plan")):
         yield "plan", path.name, path.read_bytes()
+    # The small ones of each kind.
+    for i, path in enumerate(path for path in sorted((TESTS / "image/pictures").iterdir()) if path.stat().st_size < 8192):
+        yield "picture", path.name, bytes([i]) + path.read_bytes()
     for kind, text in ((0, 'root ::= "a" item* "b"\nitem ::= [a-c]{1,3} ("," item)?\n'), (0, 'root ::= root "x" | "\u00e9"'),
                        (1, 'start: pair ("," pair)*\npair: NAME ":" (NUMBER | "null"i)\nNAME: /[a-z_]+/\n%import common.NUMBER\n%ignore " "\n'),
                        (2, r"^(?:a|b{2,5})(?=c)[^\d\s]+\p{Lu}\u{1F600}$"), (3, r"(?P<y>\d{4})-(?i:ab?)\Z"), (16, 'root ::= "abc"')):

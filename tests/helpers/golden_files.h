@@ -95,10 +95,11 @@ inline bool is_nemotron(const Golden &golden) { return config_has(golden, "\"nem
 
 // Models with delta nets.
 inline bool has_delta_nets(const Golden &golden) {
-    return config_has(golden, "linear_num_value_heads");
+    return config_has(golden, "linear_num_value_heads") || config_has(golden, "\"kimi_linear\"");
 }
 inline bool has_mamba(const Golden &golden) {
     return is_nemotron(golden) || config_has(golden, "\"bamba\"") ||
+           config_has(golden, "\"falcon_h1\"") ||
            (config_has(golden, "\"granitemoehybrid\"") &&
             (config_has(golden, "\"mamba\"") || config_has(golden, "\"linear_attention\"")));
 }
@@ -115,9 +116,14 @@ inline bool has_experts(const Golden &golden) {
             (!is_nemotron(golden) || file_has(golden, "model.safetensors", ".experts.")));
 }
 
-// Sizes that are not multiples of 8, and Mistral 4's scaling by position.
+// Sizes that are not multiples of 8, Mistral 4's scaling by position, two mixers side by side, chunks,
+// and delta nets that decay by channel.
 inline bool refused_by_cuda(const Golden &golden) {
-    return config_has(golden, "\"hidden_size\": 60,") || config_has(golden, "\"mistral4\"");
+    for (const char *part : {"\"hidden_size\": 60,", "\"mistral4\"", "\"falcon_h1\"",
+                             "\"llama4_text\"", "\"kimi_linear\""}) {
+        if (config_has(golden, part)) return true;
+    }
+    return false;
 }
 
 inline std::vector<Golden> golden_on_cuda() {

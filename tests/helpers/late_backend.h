@@ -40,6 +40,12 @@ class LateBackend : public Backend {
         return true;
     }
 
+    // At once: the batches in flight use other slots.
+    Status load_pictures(std::span<const PictureLoad> pictures) override {
+        return inner_->load_pictures(pictures);
+    }
+    void unload_picture(int32_t slot) override { inner_->unload_picture(slot); }
+
     // Masks are copied, too.
     Status sample(std::span<const TokenMask> masks) override {
         RETURN_IF_ERROR(fail_in(LateOptions::Call::sample));

@@ -460,6 +460,73 @@ inline Model limited_steps() {
     return model;
 }
 
+// Mamba-2 beside attention, with multipliers (Falcon-H1); with a norm before its gate, or with none.
+inline Model side_by_side(bool normed) {
+    Model model = state_space(2, 4, 20, 24, true);
+    Layer &alone = model.layers[0], &beside = model.layers[1];
+    alone.feed = NoFeed();
+    beside.before_attention = Norm();
+    beside.beside = true;
+    auto &mamba = std::get<Mamba2>(alone.mixer);
+    mamba.norm_first = normed;
+    if (!normed) mamba.norm = Norm();
+    for (size_t i = 0; i < mamba.input.size(); ++i) {
+        mamba.input[i].factor = 0.5F + 0.25F * static_cast<float>(i);
+    }
+    Weight &k = beside.attention()->k;
+    add_bias(&k);
+    k.values.factor = 0.4F;
+    k.bias.factor = 0.7F;
+    beside.feed_forward()->down.values.factor = 0.6F;
+    model.layers.insert(model.layers.end(), {alone, beside});
+    return model;
+}
+
+// Attention in chunks, queries that grow with a shifted position, weighed inputs of experts (Llama 4).
+inline Model chunks() {
+    Model model = changed(plain(4, 2, 64), [](Layer *layer) {
+        Router &router = share_experts(layer).experts.router;
+        router.kind = RouterKind::sigmoid;
+        router.weighs_input = true;
+    });
+    Attention &all = *model.layers[1].attention(), &chunked = *model.layers[0].attention();
+    chunked.window = 20;
+    chunked.chunked = true;
+    all.rope = -1;
+    all.long_scale = 0.5F;
+    all.long_period = 30;
+    all.long_shift = 7;
+    return model;
+}
+
+// Kimi's delta net, then attention.
+inline Model channel_delta(int32_t key_heads, int32_t value_heads, int32_t key_dim,
+                           int32_t value_dim, int32_t rank) {
+    Model model = plain(4, 2, 64);
+    ChannelDeltaNet &net = model.layers[0].mixer.emplace<ChannelDeltaNet>();
+    net.key_heads = key_heads;
+    net.value_heads = value_heads;
+    net.key_dim = key_dim;
+    net.value_dim = value_dim;
+    net.gate_rank = rank;
+    net.width = 4;
+    const int64_t parts[] = {net.keys_size(), net.keys_size(), net.values_size()};
+    for (const int64_t rows : parts) {
+        net.input.push_back(tensor(rows, model.hidden));
+        net.convolution.push_back({tensor(rows, net.width), {}});
+    }
+    for (const int32_t rows : {rank, value_heads, rank}) {
+        net.input.push_back(tensor(rows, model.hidden));
+    }
+    net.a.values = tensor(int64_t{value_heads} * key_dim, rank);
+    net.z.values = tensor(net.values_size(), rank);
+    net.decay = tensor(value_heads, 1);
+    net.step_bias = tensor(int64_t{value_heads} * key_dim, 1);
+    net.norm = norm(NormKind::rms, value_dim);
+    net.o.values = tensor(model.hidden, net.values_size());
+    return model;
+}
+
 } // namespace kinds
 
 // Layers with latents, which no backend keeps in e4m3.
@@ -511,6 +578,13 @@ inline std::vector<LayerKind> cpu_layer_kinds() {
         {"a short convolution of an odd size with biases behind attention",
          [] { return convolution(false, 4, 100, true); }},
         {"a short convolution over many tokens", [] { return convolution(true, 7, 136, false); }},
+        {"Mamba-2 without a norm beside attention (Falcon-H1)", [] { return side_by_side(false); }},
+        {"Mamba-2 with a norm before its gate beside attention", [] { return side_by_side(true); }},
+        {"attention in chunks, weighed inputs of experts (Llama 4)", chunks},
+        {"a delta net that decays by channel (Kimi Linear)",
+         [] { return channel_delta(2, 4, 20, 24, 12); }},
+        {"a delta net that decays by channel, heads of 128",
+         [] { return channel_delta(1, 1, 128, 128, 128); }},
     };
 }
 

@@ -64,11 +64,12 @@ inline Rows product(const Weight &w, const Rows &x) {
     for (const Row &row : x) {
         Row y(static_cast<size_t>(w.rows()));
         for (int64_t r = 0; r < w.rows(); ++r) {
-            double sum = or_else(w.bias, r, 0);
+            double sum = 0;
             for (int64_t c = 0; c < w.columns(); ++c) {
                 sum += at(w.values, r * w.columns() + c) * row[static_cast<size_t>(c)];
             }
-            y[static_cast<size_t>(r)] = sum;
+            y[static_cast<size_t>(r)] =
+                sum * double(w.values.factor) + or_else(w.bias, r, 0) * double(w.bias.factor);
         }
         out.push_back(std::move(y));
     }
@@ -112,9 +113,10 @@ inline void place(const Model &model, const Attention &a, const Norm &norm, int6
 inline void attend(const Attention &a, const Rows &q, const Rows &k, const Rows &v, size_t t,
                    int64_t head, Row *out) {
     const int64_t dim = a.head_dim, kv = head / a.gqa_ratio() * dim;
-    const size_t first = a.window > 0 && t + 1 > static_cast<size_t>(a.window)
-                             ? t + 1 - static_cast<size_t>(a.window)
-                             : 0;
+    const auto window = static_cast<size_t>(a.window);
+    const size_t first = a.chunked                      ? t / window * window
+                         : window > 0 && t + 1 > window ? t + 1 - window
+                                                        : 0;
     std::vector<double> scores;
     double largest = a.sinks ? at(a.sinks, head) : -std::numeric_limits<double>::infinity();
     for (size_t j = first; j <= t; ++j) {
@@ -252,7 +254,7 @@ inline Rows attention(const Model &model, size_t layer, const Rows &x, const KvS
     }
     const auto &[k, v] = (*kept)[a.kv_layer < 0 ? layer : static_cast<size_t>(a.kv_layer)];
     for (size_t t = 0; t < x.size() && a.long_scale != 0; ++t) {
-        const double periods = std::floor(static_cast<double>(t) / a.long_period);
+        const double periods = std::floor(static_cast<double>(t + a.long_shift) / a.long_period);
         for (double &value : q[t]) value *= 1 + double(a.long_scale) * std::log(1 + periods);
     }
     Rows out(x.size());
@@ -374,6 +376,35 @@ inline void run_rule(const LinearAttention &d, const Rule &rule, int64_t h, cons
     }
 }
 
+// The same of a net whose keys' channels decay differently. a: [value_heads * key_dim] of each token.
+inline void run_channel_rule(const ChannelDeltaNet &d, int64_t h, const Rows &input, const Rows &a,
+                             const Rows &mixed, Rows *out) {
+    const int64_t key_head = h / (d.value_heads / d.key_heads);
+    std::vector<Row> state(static_cast<size_t>(d.key_dim), Row(static_cast<size_t>(d.value_dim)));
+    for (size_t t = 0; t < input.size(); ++t) {
+        const double *query = mixed[t].data() + key_head * d.key_dim;
+        const double *key = query + d.keys_size();
+        const double *value = mixed[t].data() + 2 * d.keys_size() + h * d.value_dim;
+        const double rate = sigmoid(input[t][static_cast<size_t>(d.channels() + d.gate_rank + h)]);
+        for (size_t k = 0; k < state.size(); ++k) {
+            const int64_t channel = h * d.key_dim + static_cast<int64_t>(k);
+            const double raw = a[t][static_cast<size_t>(channel)] + at(d.step_bias, channel);
+            for (double &x : state[k]) {
+                x *= std::exp(-std::exp(at(d.decay, h)) * std::log1p(std::exp(raw)));
+            }
+        }
+        for (size_t v = 0; v < static_cast<size_t>(d.value_dim); ++v) {
+            double known = 0, result = 0;
+            for (size_t k = 0; k < state.size(); ++k) known += key[k] * state[k][v];
+            for (size_t k = 0; k < state.size(); ++k) {
+                state[k][v] += rate * key[k] * (value[v] - known);
+                result += query[k] * state[k][v];
+            }
+            (*out)[t].push_back(result);
+        }
+    }
+}
+
 template <typename Net> Rows results_of_rule(const Net &net, const Rows &input) {
     const Rule rule = rule_of(net);
     const Rows mixed = convolved(net, rule.removes, input);
@@ -399,14 +430,36 @@ inline Rows ruled(const DeltaNet &net, const Rows &input) {
     }
     return out;
 }
+inline Rows ruled(const ChannelDeltaNet &net, const Rows &input) {
+    const auto part = [&](int64_t first) {
+        Rows rows;
+        for (const Row &row : input) {
+            rows.emplace_back(row.begin() + first, row.begin() + first + net.gate_rank);
+        }
+        return rows;
+    };
+    const Rows z = product(net.z, part(net.channels()));
+    const Rows a = product(net.a, part(net.channels() + net.gate_rank + net.gates()));
+    const Rows mixed = convolved(net, true, input);
+    Rows out(input.size());
+    for (int64_t h = 0; h < net.value_heads; ++h) run_channel_rule(net, h, input, a, mixed, &out);
+    for (size_t t = 0; t < input.size(); ++t) {
+        for (int64_t h = 0; h < net.value_heads; ++h) {
+            normalise(net.norm, h * net.value_dim, net.value_dim, &out[t]);
+        }
+        for (size_t i = 0; i < out[t].size(); ++i) out[t][i] *= sigmoid(z[t][i]);
+    }
+    return out;
+}
 inline Rows ruled(const Mamba2 &mamba, const Rows &input) {
     Rows out = results_of_rule(mamba, input);
     const int64_t length = mamba.values_size() / mamba.norm_parts;
     for (size_t t = 0; t < input.size(); ++t) {
-        gate(mamba, input[t], &out[t]);
+        if (!mamba.norm_first) gate(mamba, input[t], &out[t]);
         for (int64_t p = 0; p < mamba.norm_parts; ++p) {
             normalise(mamba.norm, p * length, length, &out[t], p * length);
         }
+        if (mamba.norm_first) gate(mamba, input[t], &out[t]);
     }
     return out;
 }
@@ -505,8 +558,11 @@ inline Rows routed_experts(const Experts &experts, const Rows &stream, const Row
         const Row weights = expert_weights(router, logits);
         for (size_t e = 0; e < weights.size(); ++e) {
             if (weights[e] == 0) continue;
-            const Rows own = feed_forward(experts.each[e], {input[t]});
-            for (size_t i = 0; i < own[0].size(); ++i) out[t][i] += weights[e] * own[0][i];
+            Row row = input[t];
+            for (double &value : row) value *= router.weighs_input ? weights[e] : 1;
+            const Rows own = feed_forward(experts.each[e], {row});
+            const double weight = router.weighs_input ? 1 : weights[e];
+            for (size_t i = 0; i < own[0].size(); ++i) out[t][i] += weight * own[0][i];
         }
     }
     return normalised(experts.after, out);
@@ -544,6 +600,7 @@ inline Rows mix(const Model &model, size_t layer, const Rows &x, const KvScales 
             [&](const NoMixer &) { return Rows(x.size(), Row(x[0].size())); },
             [&](const Attention &) { return attention(model, layer, x, scales, kept); },
             [&](const DeltaNet &net) { return linear_attention(net, x); },
+            [&](const ChannelDeltaNet &net) { return linear_attention(net, x); },
             [&](const Mamba2 &mamba) { return linear_attention(mamba, x); },
             [&](const ShortConvolution &convolution) { return short_convolution(convolution, x); }},
         model.layers[layer].mixer);
@@ -584,11 +641,13 @@ inline Rows input_block(const Model &model, size_t layer, const Rows &parts, con
     return product(block.down, gate);
 }
 
+// input_of_mixer: what the layer before mixed; becomes what this one mixes.
 inline void run_layer(const Model &model, size_t index, const Rows &parts, const KvScales *scales,
-                      std::vector<KeysValues> *kept, Rows *x) {
+                      std::vector<KeysValues> *kept, Rows *input_of_mixer, Rows *x) {
     const Layer &layer = model.layers[index];
     const double scale = double(layer.residual_scale);
-    const Rows input = normalised(layer.before_attention, *x);
+    Rows &input = *input_of_mixer;
+    if (!layer.beside) input = normalised(layer.before_attention, *x);
     if (layer.mixes()) {
         const Rows mixed = mix(model, index, input, scales, kept);
         add(normalised(layer.after_attention, mixed), scale, x);
@@ -619,8 +678,9 @@ inline Rows logits(const Model &model, std::span<const int32_t> tokens,
     }
     const Rows parts = layer_inputs(model.layer_inputs, tokens, x);
     std::vector<KeysValues> kept(model.layers.size());
+    Rows input;
     for (size_t i = 0; i < model.layers.size(); ++i) {
-        run_layer(model, i, parts, scales.empty() ? nullptr : &scales[i], &kept, &x);
+        run_layer(model, i, parts, scales.empty() ? nullptr : &scales[i], &kept, &input, &x);
     }
     Rows out = product(model.head, normalised(model.final_norm, std::move(x)));
     const double cap = double(model.logits_softcap);

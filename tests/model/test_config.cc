@@ -704,6 +704,128 @@ std::string nemotron(const std::string &more,
            layers + (more.empty() ? "" : ", " + more) + "}";
 }
 
+void a_layer_of_falcon_h1_is_mamba_with_attention_beside_it(void **) {
+    const auto falcon = [](const std::string &more) {
+        return family("falcon_h1",
+                      R"("mamba_d_ssm": 48, "mamba_n_heads": 6, "mamba_d_head": 8)" + more);
+    };
+    const Model model = must_load(falcon(R"(, "key_multiplier": 0.5, "attention_in_multiplier": 3,
+        "attention_bias": true, "ssm_in_multiplier": 2, "ssm_multipliers": [1, 2, 3, 4, 5],
+        "mlp_multipliers": [7, 0.25], "lm_head_multiplier": 0.1)"));
+    assert_int_equal(model.layers.size(), 2 * 3);
+    for (size_t i = 0; i < 6; i += 2) {
+        const Layer &alone = model.layers[i], &beside = model.layers[i + 1];
+        assert_true(!alone.feeds() && alone.before_attention && !alone.beside);
+        assert_true(beside.beside && !beside.before_attention && beside.feed_forward() != nullptr);
+        const auto &mamba = is<Mamba2>(alone);
+        assert_true(mamba.values_size() == 48 && mamba.value_dim == 8 && !mamba.norm);
+        std::vector<float> factors; // of C, B, x, z, dt
+        for (const Tensor &part : mamba.input) factors.push_back(part.factor);
+        assert_true(factors == (std::vector<float>{8, 6, 4, 2, 10}));
+        const Weight &k = beside.attention()->k;
+        assert_true(k.values.factor == 1.5F && k.bias.factor == 0.5F && !k.values.as_stored());
+        assert_true(beside.feed_forward()->gate.values.factor == 7 &&
+                    beside.feed_forward()->down.values.factor == 0.25F);
+    }
+    assert_true(model.logits_scale == 0.1F);
+    const auto mamba = [&](const std::string &more) {
+        return is<Mamba2>(must_load(falcon(more)).layers[0]);
+    };
+    assert_true(mamba(R"(, "mamba_rms_norm": true)").norm_first);
+    assert_false(mamba(R"(, "mamba_rms_norm": true, "mamba_norm_before_gate": false)").norm_first);
+    // Null: mamba_expand * hidden_size.
+    const Model expanded = must_load(
+        family("falcon_h1", R"("mamba_d_ssm": null, "mamba_expand": 3, "mamba_n_heads": 6)"));
+    assert_int_equal(expanded.layers[0].linear_attention()->values_size(), 3 * expanded.hidden);
+    const int32_t format = BATCHLLM_ERROR_MODEL_FORMAT, other = BATCHLLM_ERROR_UNSUPPORTED;
+    must_fail(falcon(R"(, "ssm_multipliers": [1, 2])"), format, {"ssm_multipliers", "5 numbers"});
+    must_fail(falcon(R"(, "mlp_multipliers": [1, "2"])"), format, {"mlp_multipliers[1]"});
+    must_fail(falcon(R"(, "hidden_act": "gelu_pytorch_tanh")"), other, {"hidden_act"});
+    must_fail(falcon(R"(, "mamba_proj_bias": true)"), other, {"mamba_proj_bias"});
+    must_fail(family("falcon_h1", R"("mamba_d_ssm": 50, "mamba_n_heads": 6)"), format,
+              {"mamba_n_heads", "mamba_d_ssm, 50"});
+}
+
+void layers_of_llama_4_are_in_chunks_where_they_have_a_rope(void **) {
+    const auto llama4 = [](const std::string &more) {
+        return family("llama4_text", R"("num_local_experts": 4, "attention_chunk_size": 16,
+            "intermediate_size_mlp": 72)" +
+                                         more);
+    };
+    const Model model = must_load(llama4(R"(, "no_rope_layers": [1, 0, 1], "floor_scale": 9,
+        "interleave_moe_layer_step": 2, "attn_temperature_tuning": 4)"));
+    for (size_t i = 0; i < 3; ++i) {
+        const Attention &a = *model.layers[i].attention();
+        assert_true(a.chunked == (i != 1) && a.window == (i != 1 ? 16 : 0));
+        assert_true((a.rope >= 0) == (i != 1) && bool(a.q_norm) == (i != 1));
+        assert_true(a.long_scale == (i != 1 ? 0 : 0.1F));
+        assert_true((model.layers[i].experts() != nullptr) == (i == 1));
+    }
+    const Attention &all = *model.layers[1].attention();
+    assert_true(all.long_period == 9 && all.long_shift == 1);
+    const Experts &experts = *model.layers[1].experts();
+    assert_true(experts.router.weighs_input && experts.router.kind == RouterKind::sigmoid);
+    assert_true(model.layers[0].feed_forward()->width == 72);
+    assert_int_equal(model.kv_groups.size(), 3); // of one plane: two in chunks, one not
+    // As published: an empty list; without chunks.
+    const Model plain = must_load(llama4(R"(, "no_rope_layers": [], "moe_layers": [2],
+        "attn_temperature_tuning": false, "no_rope_layer_interval": 2)"));
+    assert_true(plain.layers[1].attention()->rope < 0 && plain.layers[2].experts() != nullptr);
+    assert_true(plain.layers[1].attention()->long_scale == 0);
+    const Model whole =
+        must_load(family("llama4_text", R"("num_local_experts": 4, "attention_chunk_size": null)"));
+    assert_true(whole.layers[0].attention()->window == 0);
+    const int32_t format = BATCHLLM_ERROR_MODEL_FORMAT, other = BATCHLLM_ERROR_UNSUPPORTED;
+    must_fail(llama4(R"(, "moe_layers": [3])"), format, {"moe_layers[0]"});
+    must_fail(
+        llama4(R"(, "layer_types": ["chunked_attention", "full_attention", "sliding_attention"])"),
+        other, {"layer_types[2]"});
+    must_fail(llama4(R"(, "no_rope_layers": [1, 0])"), format, {"no_rope_layers"});
+}
+
+void layers_of_kimi_linear_have_a_delta_net_or_latents(void **) {
+    const auto kimi = [](const std::string &lists, const std::string &more) {
+        return family("kimi_linear", R"("linear_attn_config": {"num_heads": 3, "head_dim": 8,
+            "short_conv_kernel_size": 3, )" +
+                                         lists + R"(}, "kv_lora_rank": 16, "q_lora_rank": null,
+            "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "num_experts": 4,
+            "num_experts_per_token": 2, "moe_intermediate_size": 8, "num_shared_experts": 2)" +
+                                         more);
+    };
+    const std::string lists = R"("kda_layers": [1, 3], "full_attn_layers": [2])";
+    const Model model =
+        must_load(kimi(lists, R"(, "model_max_length": 700, "mla_use_nope": true)"));
+    assert_int_equal(model.max_positions, 700);
+    for (size_t i = 0; i < 3; i += 2) {
+        const auto &net = is<ChannelDeltaNet>(model.layers[i]);
+        assert_true(net.value_heads == 3 && net.key_dim == 8 && net.width == 3);
+        assert_int_equal(net.input_rows(), 3 * 24 + 2 * 8 + 3);
+        int64_t rows = 0;
+        for (const Tensor &part : net.input) rows += part.rows;
+        assert_int_equal(rows, net.input_rows());
+        assert_int_equal(model.layers[i].state_size(), 3 * 8 * 8 + 2 * 72);
+    }
+    const Attention &latents = *model.layers[1].attention();
+    assert_true(bool(latents.latent) && latents.rope < 0 && !latents.latent.q_down);
+    assert_true(model.layers[0].experts() == nullptr);
+    const Experts &experts = *model.layers[1].experts();
+    assert_true(experts.each.size() == 4 && experts.router.chosen == 2);
+    assert_true(experts.router.normalised && experts.router.correction);
+    assert_int_equal(model.layers[1].feed_forward()->width, 16);
+    const int32_t format = BATCHLLM_ERROR_MODEL_FORMAT, other = BATCHLLM_ERROR_UNSUPPORTED;
+    must_fail(kimi(R"("kda_layers": [1, 3], "full_attn_layers": [4])", ""), format,
+              {"full_attn_layers[0]"});
+    must_fail(kimi(R"("kda_layers": [1, 3], "full_attn_layers": [3])", ""), format,
+              {"kda_layers[1]", "twice"});
+    must_fail(kimi(R"("kda_layers": [1], "full_attn_layers": [3])", ""), format, {"layer 2"});
+    must_fail(kimi(R"("kda_layers": [1, 2, 3], "full_attn_layers": [])", ""), other,
+              {"without a layer of attention"});
+    must_fail(kimi(lists, R"(, "mla_use_nope": false)"), other, {"mla_use_nope"});
+    must_fail(kimi(lists, R"(, "moe_router_activation_func": "softmax")"), other,
+              {"moe_router_activation_func"});
+    must_fail(kimi(lists, R"(, "moe_layer_freq": 2)"), other, {"moe_layer_freq"});
+}
+
 void each_layer_of_a_nemotron_h_is_one_thing(void **) {
     const Model model = must_load(nemotron(R"("mlp_bias": true, "n_group": 4, "topk_group": 2)"));
     assert_true(model.layers.size() == 4 && model.ropes.empty() && !model.tied);
@@ -1179,7 +1301,7 @@ void rope_keys_that_contradict_each_other_are_refused(void **) {
     must_fail(llama(R"("rope_scaling": {"type": "linear", "factor": "2"})"), code,
               {"rope_scaling.factor", "\"2\""});
     must_fail(llama(R"("rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4,
-                       "high_freq_factor": 4})"),
+                       "high_freq_factor": 3})"),
               code, {"rope_scaling.high_freq_factor"});
     must_fail(llama(R"("rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4})"),
               code, {"rope_scaling.high_freq_factor", "missing"});
@@ -1383,7 +1505,7 @@ void models_that_are_not_computed_are_refused_by_name(void **) {
     const int32_t code = BATCHLLM_ERROR_UNSUPPORTED;
     must_fail(R"({"model_type": "gemma"})", code, {"model_type", "gemma"});
     // Other families of layers with a state.
-    for (const std::string type : {"falcon_h1", "jamba", "mamba2", "nemotron", "zamba2"}) {
+    for (const std::string type : {"jamba", "mamba2", "nemotron", "zamba2"}) {
         must_fail("{\"model_type\": \"" + type + "\"}", code,
                   {"model_type", type, "this version runs"});
     }
@@ -1590,6 +1712,9 @@ int main() {
         cmocka_unit_test(defaults_of_a_granite_4_are_those_of_transformers),
         cmocka_unit_test(a_granite_4_whose_keys_do_not_fit_is_refused_by_name),
         cmocka_unit_test(layers_of_bamba_attend_where_its_list_says),
+        cmocka_unit_test(a_layer_of_falcon_h1_is_mamba_with_attention_beside_it),
+        cmocka_unit_test(layers_of_llama_4_are_in_chunks_where_they_have_a_rope),
+        cmocka_unit_test(layers_of_kimi_linear_have_a_delta_net_or_latents),
         cmocka_unit_test(each_layer_of_a_nemotron_h_is_one_thing),
         cmocka_unit_test(every_spelling_of_a_nemotron_h_is_read),
         cmocka_unit_test(defaults_of_a_nemotron_h_are_those_of_transformers),

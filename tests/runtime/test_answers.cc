@@ -28,6 +28,7 @@ struct Running : WaitingRows {
             record.tasks.push_back(Task::generate);
             record.targets.push_back(0);
             record.tokens.push_back(1);
+            record.proposed.push_back(-1);
             SampleOutput sampled{};
             sampled.token = token;
             sampled.finite = finite;

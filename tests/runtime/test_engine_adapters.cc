@@ -224,6 +224,22 @@ void however_rows_are_shared_and_divided(void **) {
     }
 }
 
+void parts_of_an_adapter_change_parts_of_a_model(void **) {
+    int64_t compared = 0;
+    for (const Base &base : bases()) {
+        batchllm_engine_options options = float32_options();
+        options.backend_options = "tensor_parallel=2";
+        options.model_dir = base.golden.directory.c_str();
+        batchllm_engine *engine = nullptr;
+        const int32_t status = batchllm_engine_create(&options, &engine);
+        batchllm_engine_destroy(engine);
+        if (status == BATCHLLM_ERROR_UNSUPPORTED) continue; // its heads cannot be divided
+        compare_base(base, options);
+        ++compared;
+    }
+    assert_true(compared > 4);
+}
+
 // On a busy host a row may wait for its adapter until nobody needs the pages it takes.
 void rows_are_preempted(void **) {
     int64_t preemptions = 0;
@@ -659,6 +675,7 @@ int main(int count, char **values) {
     const CMUnitTest tests[] = {
         cmocka_unit_test(rows_say_what_the_merged_model_says),
         cmocka_unit_test(however_rows_are_shared_and_divided),
+        cmocka_unit_test(parts_of_an_adapter_change_parts_of_a_model),
         cmocka_unit_test(rows_are_preempted),
         cmocka_unit_test(adapters_wait_for_room),
         cmocka_unit_test(scores_have_adapters),

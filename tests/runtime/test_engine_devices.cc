@@ -363,6 +363,30 @@ void steps_of_first_tokens_are_full(void **) {
     assert_in_range(run.stats.steps, 2, 6);
 }
 
+// Two and two of four devices; the numbers are those of the first.
+void devices_that_work_as_one_are_one_lane(void **) {
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.backend = "sim";
+    options.devices = "4-6,1";
+    options.backend_options = "tensor_parallel=2,device=h200";
+    options.model_dir = "golden/llama_bias_f32";
+    batchllm_engine *made = nullptr;
+    CHECK(batchllm_engine_create(&options, &made));
+    const EngineHandle engine(made);
+    for (int32_t i = 0; i < 2; ++i) {
+        batchllm_info info;
+        info.struct_size = sizeof info;
+        CHECK(batchllm_engine_info(made, i, &info));
+        assert_int_equal(info.device_count, 2);
+        assert_int_equal(info.device_number, i == 0 ? 4 : 6);
+        assert_non_null(std::strstr(info.device, "2 as one"));
+    }
+    options.devices = "0-2";
+    assert_int_equal(batchllm_engine_create(&options, &made), BATCHLLM_ERROR_INVALID_ARGUMENT);
+    assert_non_null(std::strstr(batchllm_last_error(), "a multiple"));
+}
+
 void wrong_devices_are_refused_by_name(void **) {
     struct Case {
         const char *backend, *devices, *text;
@@ -370,6 +394,8 @@ void wrong_devices_are_refused_by_name(void **) {
     for (const Case &c :
          {Case{"sim", "0,x", "\"0,x\""}, Case{"sim", "", "\"\""}, Case{"sim", "0,", "\"0,\""},
           Case{"sim", "-1", "\"-1\""}, Case{"sim", "1,2,1", "1 is given twice"},
+          Case{"sim", "0-2,2", "2 is given twice"}, Case{"sim", "2-1", "\"2-1\""},
+          Case{"sim", "0-", "\"0-\""}, Case{"sim", "0-9999999", "0-9999999"},
           Case{"cpu", "0,1", "the cpu backend has one device"},
           Case{"cpu", "1", "the cpu backend has one device"}}) {
         batchllm_engine_options options;
@@ -401,6 +427,7 @@ int main() {
         cmocka_unit_test(time_of_the_host_is_hidden_behind_the_batch_in_flight),
         cmocka_unit_test(rows_with_penalties_are_no_slower_for_the_overlap),
         cmocka_unit_test(steps_of_first_tokens_are_full),
+        cmocka_unit_test(devices_that_work_as_one_are_one_lane),
         cmocka_unit_test(wrong_devices_are_refused_by_name),
     };
     return cmocka_run_group_tests_name("engine_devices", tests, nullptr, nullptr);

@@ -66,6 +66,7 @@ void add_prompts(batchllm_engine *engine, const Golden &golden, const batchllm_p
 struct Compared {
     int64_t tokens = 0;   // equal to the reference's
     int64_t left_out = 0; // after a choice that rounding decides
+    double farthest = 0;  // of a log-probability from the reference's
 };
 
 // One result against its row. Ends at the first token that rounding decided otherwise.
@@ -91,6 +92,7 @@ void compare(const Golden &golden, const batchllm_results &results, int64_t i, C
         }
         const double logprob =
             static_cast<double>(results.logprobs[results.logprob_offsets[i] + t]);
+        compared->farthest = std::max(compared->farthest, std::fabs(logprob - row.logprobs[at]));
         if (!(std::fabs(logprob - row.logprobs[at]) <= logprob_tolerance)) {
             fail_msg("%s: row %d, token %d: log-probability %g and not %g",
                      golden.directory.c_str(), int(results.tags[i]), int(t), logprob,
@@ -113,10 +115,23 @@ void run_and_check_short_rows(batchllm_engine *engine, const Golden &golden) {
     }
 }
 
+// Whether the model's heads cannot be divided among the options' ranks.
+bool is_refused(const Golden &golden, batchllm_engine_options options) {
+    options.model_dir = golden.directory.c_str();
+    batchllm_engine *engine = nullptr;
+    const int32_t status = batchllm_engine_create(&options, &engine);
+    const EngineHandle made(engine);
+    if (status == BATCHLLM_OK) return false;
+    assert_int_equal(status, BATCHLLM_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(batchllm_last_error(), "cannot be divided"));
+    print_message("%s: %s\n", golden.directory.c_str(), batchllm_last_error());
+    return true;
+}
+
 // All models (under sanitizers, a third) with these options, the way-th of the file. Returns the
-// total of preemptions.
+// total of preemptions. refused: counts models with is_refused(); null: there are none.
 int64_t compare_all(size_t way, const char *name, const batchllm_engine_options &options,
-                    bool after_short_rows = false) {
+                    bool after_short_rows = false, int64_t *refused = nullptr) {
     Compared compared;
     int64_t preemptions = 0;
     int64_t shared = 0;
@@ -125,6 +140,10 @@ int64_t compare_all(size_t way, const char *name, const batchllm_engine_options 
     for (size_t i = 0; i < all.size(); ++i) {
         if (left_to_other_ways(i, way)) continue;
         const Golden &golden = all[i];
+        if (refused != nullptr && is_refused(golden, options)) {
+            ++*refused;
+            continue;
+        }
         const EngineHandle engine = make_engine(golden, options);
         if (after_short_rows) run_and_check_short_rows(engine.get(), golden);
         add_prompts(engine.get(), golden, greedy_params(golden));
@@ -135,10 +154,10 @@ int64_t compare_all(size_t way, const char *name, const batchllm_engine_options 
         shared += stats_of(engine).shared_prompt_tokens;
         ++models;
     }
-    print_message("%s: %d models, %d tokens equal, %d left out, %d prompt tokens shared, %d "
-                  "preemptions\n",
-                  name, int(models), int(compared.tokens), int(compared.left_out), int(shared),
-                  int(preemptions));
+    print_message("%s: %d models, %d tokens equal, log-probabilities up to %.2g off, %d left out, "
+                  "%d prompt tokens shared, %d preemptions\n",
+                  name, int(models), int(compared.tokens), compared.farthest,
+                  int(compared.left_out), int(shared), int(preemptions));
     assert_true(models >= 10);
     // In float32 nearly all are compared.
     assert_true(compared.left_out * 20 < compared.tokens);
@@ -185,6 +204,25 @@ void greedy_tokens_are_the_references_with_drafts(void **) {
     compare_all(5, "drafts", options);
 }
 
+void greedy_tokens_are_the_references_on_two_ranks(void **) {
+    batchllm_engine_options options = float32_options();
+    options.backend_options = "tensor_parallel=2";
+    int64_t refused = 0;
+    compare_all(6, "two ranks", options, false, &refused);
+    // Three heads or three groups of them.
+    assert_in_range(refused, 1, 7);
+}
+
+// More than there are heads of keys: each rank has a copy of one.
+void greedy_tokens_are_the_references_on_four_ranks(void **) {
+    batchllm_engine_options options = float32_options();
+    options.backend_options = "tensor_parallel=4";
+    options.threads = 4;
+    int64_t refused = 0;
+    compare_all(7, "four ranks", options, false, &refused);
+    assert_true(refused > 0);
+}
+
 // The most pages of a KV group that the tokens of one row use at once, if each sees `window`
 // tokens.
 int64_t pages_of_row(int64_t tokens, int64_t window, int64_t page_tokens) {
@@ -198,7 +236,8 @@ void greedy_tokens_are_the_references_on_a_pool_that_holds_a_row_only_by_its_win
         int64_t full_groups, window_groups, window;
     };
     constexpr int64_t page_tokens = 16;
-    for (const Case &c : {Case{"mistral_window", 0, 1, 27}, Case{"qwen2_window", 1, 2, 40}}) {
+    for (const Case &c : {Case{"mistral_window", 0, 1, 27}, Case{"qwen2_window", 1, 2, 40},
+                          Case{"llama4_text", 1, 3, 32}}) {
         int64_t models = 0;
         for (const Golden &golden : all_golden()) {
             if (golden.directory.find(c.model) == std::string::npos) continue;
@@ -466,6 +505,8 @@ int main() {
         cmocka_unit_test(greedy_tokens_are_the_references_with_steps_of_64_tokens),
         cmocka_unit_test(greedy_tokens_are_the_references_on_a_pool_of_2_mib_that_preempts),
         cmocka_unit_test(greedy_tokens_are_the_references_with_drafts),
+        cmocka_unit_test(greedy_tokens_are_the_references_on_two_ranks),
+        cmocka_unit_test(greedy_tokens_are_the_references_on_four_ranks),
         cmocka_unit_test(
             greedy_tokens_are_the_references_on_a_pool_that_holds_a_row_only_by_its_windows),
         cmocka_unit_test(greedy_tokens_are_the_references_on_any_number_of_state_slots),

@@ -14,6 +14,11 @@
 #include <simdjson.h>
 
 #include "batchllm.h"
+#include "late_backend.h"
+#include "runtime/backend_choice.h"
+#include "runtime/engine.h"
+
+// Last: cmocka has macros with everyday names.
 #include "golden_files.h"
 #include "testing.h"
 
@@ -477,6 +482,107 @@ void a_file_that_has_changed_fails_its_rows(void **) {
     }
 }
 
+// A device with room for few pictures, which checks what it is told of them.
+class FewPictures : public batchllm::Backend {
+  public:
+    FewPictures(std::unique_ptr<batchllm::Backend> inner, int32_t slots, int64_t tokens)
+        : inner_(std::move(inner)), info_(inner_->info()) {
+        info_.picture_slots = slots;
+        info_.picture_tokens = tokens;
+        loaded_.resize(static_cast<size_t>(slots));
+    }
+    const batchllm::BackendInfo &info() const override { return info_; }
+    batchllm::Status forward(const batchllm::TokenBatch &batch) override {
+        for (const batchllm::PictureTokens &run : batch.pictures) {
+            const auto &picture = loaded_.at(static_cast<size_t>(run.slot));
+            assert_true(picture != nullptr && run.token_count > 0 &&
+                        run.first + run.token_count <= picture->grid.tokens);
+        }
+        return inner_->forward(batch);
+    }
+    batchllm::Status sample(std::span<const batchllm::TokenMask> masks) override {
+        return inner_->sample(masks);
+    }
+    batchllm::Status collect(batchllm::BatchOutput *output) override {
+        return inner_->collect(output);
+    }
+    batchllm::Status load_pictures(std::span<const batchllm::PictureLoad> pictures) override {
+        for (const batchllm::PictureLoad &load : pictures) {
+            auto &slot = loaded_.at(static_cast<size_t>(load.slot));
+            assert_null(slot.get());
+            slot = load.picture;
+        }
+        int64_t tokens = 0;
+        for (const auto &picture : loaded_) tokens += picture == nullptr ? 0 : picture->grid.tokens;
+        assert_true(tokens <= info_.picture_tokens);
+        return inner_->load_pictures(pictures);
+    }
+    void unload_picture(int32_t slot) override {
+        assert_non_null(loaded_.at(static_cast<size_t>(slot)).get());
+        loaded_[static_cast<size_t>(slot)] = nullptr;
+        inner_->unload_picture(slot);
+    }
+    double last_run_seconds() const override { return 0; }
+
+  private:
+    std::unique_ptr<batchllm::Backend> inner_;
+    batchllm::BackendInfo info_;
+    std::vector<std::shared_ptr<const batchllm::PreparedPicture>> loaded_;
+};
+
+// However few pictures fit the device, and with a batch in flight while the next one is built.
+void rows_wait_for_room_for_their_pictures(void **) {
+    for (const PictureGolden &golden : goldens()) {
+        for (const int32_t slots : {1, 2}) {
+            for (const int32_t in_flight : {1, 2}) {
+                batchllm::EngineOptions options;
+                options.model_dir = golden.directory;
+                options.backend = "cpu";
+                options.backend_options.compute_type = "f32";
+                options.backend_options.kv_memory_bytes = int64_t{16} << 20;
+                options.backend_options.threads = options.threads = 2;
+                options.min_prefix_tokens = 1;
+                int64_t most = 0;
+                auto made = batchllm::Engine::create(
+                    options,
+                    [&](const batchllm::EngineOptions &of)
+                        -> batchllm::Result<batchllm::LoadedModel> {
+                        ASSIGN_OR_RETURN(batchllm::LoadedModel loaded,
+                                         batchllm::load_model_and_backend(of));
+                        most = loaded.backends[0]->info().picture_tokens;
+                        batchllm::LateOptions late;
+                        late.batches_in_flight = in_flight;
+                        loaded.backends[0] = std::make_unique<batchllm::LateBackend>(
+                            std::make_unique<FewPictures>(std::move(loaded.backends[0]), slots,
+                                                          most),
+                            late);
+                        return loaded;
+                    });
+                assert_true(made.ok());
+                batchllm::Engine &engine = **made;
+                const Columns columns = with_bytes(golden, 2);
+                batchllm::PictureColumns pictures;
+                pictures.items = {columns.rows.back(),
+                                  reinterpret_cast<const std::byte *>(columns.bytes.data()),
+                                  columns.offsets.data()};
+                pictures.rows = columns.rows.data();
+                const batchllm_params params = params_of(golden);
+                const auto column = batchllm::ParamsColumn::open(&params, 1, columns.count());
+                auto intake = engine.intake();
+                assert_true(column.ok() && intake.ok());
+                assert_true((*intake)
+                                ->add_pictures({columns.count(), columns.text.data(),
+                                                columns.text_offsets.data()},
+                                               pictures, nullptr, *column)
+                                .ok());
+                const batchllm::Status status = engine.run(nullptr, nullptr);
+                if (!status.ok()) fail_msg("%s", status.message().c_str());
+                compare(golden, *engine.poll(0));
+            }
+        }
+    }
+}
+
 } // namespace
 
 int main() {
@@ -490,6 +596,7 @@ int main() {
         cmocka_unit_test(what_looks_at_tokens_copes_with_pictures),
         cmocka_unit_test(bad_pictures_are_errors_of_their_rows),
         cmocka_unit_test(a_file_that_has_changed_fails_its_rows),
+        cmocka_unit_test(rows_wait_for_room_for_their_pictures),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -11,6 +11,7 @@
 #include "base/cache_path.h"
 #include "base/file.h"
 #include "batchllm.h"
+#include "model/parts.h"
 #include "runtime/common_prefix_cost.h"
 #include "runtime/device_probe.h"
 #include "seed.h"
@@ -602,6 +603,32 @@ void every_norm_of_experts_moves_bytes(void **) {
     }
 }
 
+// Of two devices, each multiplies half of the elements, and they exchange two sums in a layer.
+void parts_take_half_and_what_they_exchange(void **) {
+    DeviceCosts costs = named_device_costs("h200").value();
+    costs.product_us = 0;
+    const Model whole = bench_model("Mistral-7B").value().model;
+    const auto part = part_of(whole, 0, 2);
+    assert_true(part.ok());
+    const StepSeconds one = decode(StepCost(costs, whole), 4096);
+    const StepSeconds two = decode(StepCost(costs, **part), 4096);
+    assert_true(one.exchange == 0);
+    assert_true(std::abs(two.linear / one.linear - 0.5) < 1e-6);
+    const double bytes = 2.0 * 4096 * 4096 * 2 / 2; // of a sum, there and back, over 2 devices
+    const double sums = 64 * (costs.exchange_us * 1e-6 + bytes / costs.link_bandwidth);
+    assert_true(std::abs(two.exchange / sums - 1) < 1e-6);
+
+    BackendOptions options;
+    const SimOptions alone = read_sim_options(&whole, options, costs).value();
+    options.extra = {{"tensor_parallel", "2"}};
+    const SimOptions both = read_sim_options(&whole, options, costs).value();
+    assert_true(both.pages > 2 * alone.pages); // pages of half the size, and more memory for them
+    assert_true(both.pages < 3 * alone.pages);
+    costs.link_bandwidth = 0;
+    assert_int_equal(read_sim_options(&whole, options, costs).status().code(),
+                     BATCHLLM_ERROR_UNSUPPORTED);
+}
+
 void steps_are_as_long_as_the_description_says(void **) {
     DeviceCosts costs = named_device_costs("h200").value();
     const auto tokens = [&](const char *name) {
@@ -765,6 +792,7 @@ int main() {
         cmocka_unit_test(layers_of_one_thing_cost_what_one_layer_of_both_does),
         cmocka_unit_test(activations_within_products_move_no_bytes),
         cmocka_unit_test(every_norm_of_experts_moves_bytes),
+        cmocka_unit_test(parts_take_half_and_what_they_exchange),
         cmocka_unit_test(steps_are_as_long_as_the_description_says),
         cmocka_unit_test(a_probe_finds_the_figures_of_a_described_device),
         cmocka_unit_test(a_probe_finds_the_memory_of_a_processor),

@@ -183,7 +183,8 @@ class Plan:
         samples: int = 1,
         expected_tokens: int = 0,
         backend: str = "auto",
-        devices: str = "0",
+        devices: Optional[str] = None,
+        backend_options: Optional[str] = None,
         kv_memory_bytes: int = 0,
         step_tokens: int = 0,
         max_requests: int = 0,
@@ -195,12 +196,13 @@ class Plan:
         device: "h200", "h100", or a file with a device's costs; "": this machine's, measured once and kept.
         max_tokens, samples: of each row. Where a model ends a row is not known in advance: each row is assumed to run
             to max_tokens, or to expected_tokens if the model may end it.
-        backend, devices, kv_memory_bytes, step_tokens, max_requests: as in `Engine`.
+        backend, devices, backend_options, kv_memory_bytes, step_tokens, max_requests: as in `Engine`.
         """
         options = native.batchllm_engine_options()
         options.model_dir = os.fspath(model)
         options.backend = backend
         options.devices = devices
+        options.backend_options = backend_options
         options.kv_memory_bytes = kv_memory_bytes
         options.step_tokens = step_tokens
         options.max_requests = max_requests

@@ -28,7 +28,7 @@ with batchllm.Engine(sys.argv[1], backend="cpu") as engine:
     print(results[0].tokens.tolist())
 with open("/proc/self/maps") as maps:
     libraries = {line.split()[-1] for line in maps if ".so" in line}
-for name in ("libbatchllm", "libdnnl", "libsimdjson", "libxxhash", "libzstd"):
+for name in ("libbatchllm", "libdnnl", "libsimdjson", "libxxhash", "libzstd", "libjpeg", "libpng", "libwebpdemux"):
     (path,) = [path for path in libraries if name in path]
     assert path.startswith(sys.prefix), path
 assert not any("cuda" in path or "cublas" in path for path in libraries), libraries

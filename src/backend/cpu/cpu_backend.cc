@@ -8,6 +8,8 @@
 #include "backend/cpu/processor.h"
 #include "backend/kv_type.h"
 #include "backend/state_memory.h"
+#include "backend/tensor_parallel.h"
+#include "model/parts.h"
 
 namespace batchllm::cpu {
 namespace {
@@ -29,6 +31,7 @@ struct Choice {
     DType element = DType::f32;
     Isa isa = Isa::portable;
     int32_t page_tokens = kDefaultPageTokens;
+    int32_t ranks = 1;
     StateOptions states;
 };
 
@@ -69,6 +72,8 @@ Result<Choice> read_options(const Model &model, const BackendOptions &options) {
                              "backend option kernels=%s: not for %s on this processor",
                              value.c_str(), dtype_name(choice.element));
             }
+        } else if (key == tensor_parallel_key) {
+            ASSIGN_OR_RETURN(choice.ranks, read_tensor_parallel(value));
         } else if (key == "kv_type" && value == "fp8") {
             return error(BATCHLLM_ERROR_UNSUPPORTED,
                          "backend option kv_type=fp8: the cpu backend keeps keys and values in the "
@@ -81,7 +86,7 @@ Result<Choice> read_options(const Model &model, const BackendOptions &options) {
             if (known) continue;
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "backend option %s: the cpu backend has page_tokens, kv_type, "
-                         "state_slots, state_type and kernels",
+                         "state_slots, state_type, tensor_parallel and kernels",
                          key.c_str());
         }
     }
@@ -115,6 +120,11 @@ Result<int64_t> kv_bytes(const BackendOptions &options) {
     return static_cast<int64_t>(static_cast<double>(available) * fraction);
 }
 
+// An adapter for each rank.
+struct PackedForRanks final : PackedAdapter {
+    std::vector<std::shared_ptr<const CpuAdapter>> of;
+};
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -129,9 +139,17 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
         return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "cpu backend: no kernels for %s",
                      dtype_name(choice.element));
     }
-    std::unique_ptr<CpuBackend> backend(new CpuBackend());
-    backend->pool_ = std::make_unique<ThreadPool>(options.threads);
-    const int32_t threads = backend->pool_->size();
+    std::unique_ptr<CpuBackend> backend(new CpuBackend(model));
+    if (choice.ranks > 1) backend->exchange_ = std::make_unique<Exchange>(choice.ranks);
+    backend->ranks_.resize(static_cast<size_t>(choice.ranks));
+    const int32_t all = options.threads > 0 ? options.threads : ThreadPool::available();
+    int32_t threads = 0;
+    for (OfRank &of : backend->ranks_) {
+        // As many of each, so that its copies of what is not divided have the same bits.
+        of.pool = std::make_unique<ThreadPool>(std::max(1, all / choice.ranks));
+        of.copies.resize(static_cast<size_t>(of.pool->size()));
+        threads += of.pool->size();
+    }
 
     BackendInfo &info = backend->info_;
     info.name = "cpu";
@@ -141,7 +159,9 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
                         std::string(four_bits ? ", weights expanded from four bits" : "") +
                         name_of_states(choice.states);
     info.device = processor_name() + ", " + std::to_string(threads) +
-                  (threads == 1 ? " thread, " : " threads, ") + kernels->name;
+                  (threads == 1 ? " thread, " : " threads, ") +
+                  (choice.ranks > 1 ? std::to_string(choice.ranks) + " ranks, " : "") +
+                  kernels->name;
     info.computes_on = {DeviceKind::processor, processor_name(), 0, 0};
     info.reproducible = options.reproducible;
     info.adapter_slots = kAdapterSlots;
@@ -157,39 +177,58 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
                            ? options.step_tokens
                            : std::clamp<int64_t>(int64_t{64} * threads, 512, 2048);
 
-    ASSIGN_OR_RETURN(backend->forward_, Forward::create(model, *kernels, backend->pool_.get(),
-                                                        info.step_tokens, options.reproducible));
+    RETURN_IF_ERROR(backend->run_ranks([&](OfRank &of, Rank rank) -> Status {
+        if (rank) {
+            ASSIGN_OR_RETURN(of.part, part_of(model, rank.number, choice.ranks));
+        }
+        ASSIGN_OR_RETURN(of.forward,
+                         Forward::create(of.part ? *of.part : model, *kernels, of.pool.get(),
+                                         info.step_tokens, options.reproducible, rank));
+        return {};
+    }));
     if (model.tower != nullptr) {
         info.picture_slots = kPictureSlots;
         const int64_t most =
             available > 0 ? std::min(kPictureBytes, available / kPictureShare) : kPictureBytes;
         info.picture_tokens = most / CpuTower::token_bytes(model);
-        backend->tower_ = std::make_unique<CpuTower>(model, *kernels, backend->pool_.get(),
+        backend->tower_ = std::make_unique<CpuTower>(model, *kernels, backend->ranks_[0].pool.get(),
                                                      kPictureSlots, options.reproducible);
-        backend->forward_->set_tower(backend->tower_.get());
+        for (OfRank &of : backend->ranks_) of.forward->set_tower(backend->tower_.get());
     }
+    // What follows is the same of all ranks.
+    const Model &part = choice.ranks > 1 ? *backend->ranks_[0].part : model;
     ASSIGN_OR_RETURN(const int64_t bytes, kv_bytes(options));
-    const MemoryNeeds needs{StatePool::slot_bytes(model, choice.states.type),
-                            KvPages::token_bytes(model, choice.element), info.step_tokens};
-    ASSIGN_OR_RETURN(const MemoryShares shares, share_memory(bytes, needs, choice.states.slots));
+    const MemoryNeeds needs{StatePool::slot_bytes(part, choice.states.type),
+                            KvPages::token_bytes(part, choice.element), info.step_tokens};
+    ASSIGN_OR_RETURN(const MemoryShares shares,
+                     share_memory(bytes / choice.ranks, needs, choice.states.slots));
     if (shares.state_slots > 0) {
-        ASSIGN_OR_RETURN(StatePool states,
-                         StatePool::create(model, choice.states.type, shares.state_slots));
-        backend->forward_->take_states(std::move(states));
+        for (OfRank &of : backend->ranks_) {
+            ASSIGN_OR_RETURN(StatePool states,
+                             StatePool::create(part, choice.states.type, shares.state_slots));
+            of.forward->take_states(std::move(states));
+        }
         info.state_slots = shares.state_slots;
-        info.state_bytes = needs.slot_bytes;
+        info.state_bytes = needs.slot_bytes * choice.ranks;
     }
-    ASSIGN_OR_RETURN(KvPages pages,
-                     KvPages::create(model, choice.element, choice.page_tokens, shares.bytes_left));
-    info.page_bytes = pages.page_bytes();
-    info.pages = pages.pages();
-    info.warning = pages.warning();
+    for (OfRank &of : backend->ranks_) {
+        ASSIGN_OR_RETURN(KvPages pages, KvPages::create(part, choice.element, choice.page_tokens,
+                                                        shares.bytes_left));
+        info.page_bytes += pages.page_bytes();
+        info.pages = info.pages == 0 ? pages.pages() : std::min(info.pages, pages.pages());
+        if (info.warning.empty()) info.warning = pages.warning();
+        RETURN_IF_ERROR(of.forward->take_pages(std::move(pages)));
+    }
     info.kv_windows = model.kv_windows();
-    RETURN_IF_ERROR(backend->forward_->take_pages(std::move(pages)));
     ASSIGN_OR_RETURN(backend->logits_,
                      Buffer::create(kHeadRows * info.vocabulary * int64_t{4}, "logits"));
-    backend->copies_.resize(static_cast<size_t>(threads));
     return backend;
+}
+
+Status CpuBackend::run_ranks(const std::function<Status(OfRank &, Rank)> &task) {
+    return cpu::run_ranks(exchange_.get(), [&](int32_t rank) {
+        return task(ranks_[static_cast<size_t>(rank)], Rank{exchange_.get(), rank});
+    });
 }
 
 Status CpuBackend::forward(const TokenBatch &batch) {
@@ -197,7 +236,10 @@ Status CpuBackend::forward(const TokenBatch &batch) {
     RETURN_IF_ERROR(check_batch(batch, info_, nullptr));
     outputs_ = batch.outputs;
     rows_.read(batch);
-    if (!batch.tokens.empty()) RETURN_IF_ERROR(forward_->run(batch, rows_.tokens()));
+    if (!batch.tokens.empty()) {
+        RETURN_IF_ERROR(
+            run_ranks([&](OfRank &of, Rank) { return of.forward->run(batch, rows_.tokens()); }));
+    }
     last_run_seconds_ = seconds_since(start);
     return {};
 }
@@ -206,17 +248,27 @@ Status CpuBackend::sample(std::span<const TokenMask> masks) {
     const auto start = std::chrono::steady_clock::now();
     output_.samples.assign(outputs_.size(), SampleOutput{});
     output_.target_logprobs.assign(static_cast<size_t>(rows_.targets()), 0.0f);
+    RETURN_IF_ERROR(
+        run_ranks([&](OfRank &of, Rank rank) { return sample_rows(&of, rank, masks); }));
+    embed();
+    last_run_seconds_ += seconds_since(start);
+    return {};
+}
+
+Status CpuBackend::sample_rows(OfRank *of, Rank rank, std::span<const TokenMask> masks) {
     const auto wanted = static_cast<int64_t>(rows_.tokens().size());
+    const auto ranks = static_cast<int64_t>(ranks_.size());
     for (int64_t first = 0; first < wanted; first += kHeadRows) {
         const int64_t count = std::min(kHeadRows, wanted - first);
         bool logits = false; // whether any token needs logits: not if all rows are embedded
         for (int64_t i = first; i < first + count; ++i) logits |= !rows_.rows_of(i).empty();
         if (!logits) continue;
-        RETURN_IF_ERROR(forward_->logits(first, count, logits_.floats()));
-        choose(masks, first, count);
+        RETURN_IF_ERROR(of->forward->logits(first, count, logits_.floats()));
+        RETURN_IF_ERROR(rank.meet());
+        choose(of, masks, first, first + count * rank.number / ranks,
+               first + count * (rank.number + 1) / ranks);
+        RETURN_IF_ERROR(rank.meet());
     }
-    embed();
-    last_run_seconds_ += seconds_since(start);
     return {};
 }
 
@@ -231,25 +283,43 @@ Status CpuBackend::load_pictures(std::span<const PictureLoad> pictures) {
 }
 
 Result<int64_t> CpuBackend::adapter_bytes(const Adapter &adapter) const {
-    return CpuAdapter::bytes(adapter);
+    int64_t bytes = 0;
+    for (const OfRank &of : ranks_) {
+        bytes += of.part ? CpuAdapter::bytes(part_of(adapter, model_, *of.part))
+                         : CpuAdapter::bytes(adapter);
+    }
+    return bytes;
 }
 
 Result<std::shared_ptr<const PackedAdapter>>
 CpuBackend::pack_adapter(std::shared_ptr<const Adapter> adapter) const {
-    return std::shared_ptr<const PackedAdapter>(CpuAdapter::pack(*adapter));
+    auto packed = std::make_shared<PackedForRanks>();
+    for (const OfRank &of : ranks_) {
+        packed->of.push_back(of.part ? CpuAdapter::pack(part_of(*adapter, model_, *of.part))
+                                     : CpuAdapter::pack(*adapter));
+    }
+    return std::shared_ptr<const PackedAdapter>(std::move(packed));
 }
 
 Status CpuBackend::load_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> packed) {
-    forward_->set_adapter(slot, std::static_pointer_cast<const CpuAdapter>(std::move(packed)));
+    const auto &of_ranks = static_cast<const PackedForRanks &>(*packed).of;
+    for (size_t r = 0; r < ranks_.size(); ++r) ranks_[r].forward->set_adapter(slot, of_ranks[r]);
     return {};
 }
 
-void CpuBackend::choose(std::span<const TokenMask> masks, int64_t first, int64_t count) {
+void CpuBackend::unload_adapter(int32_t slot) {
+    for (OfRank &of : ranks_) of.forward->set_adapter(slot, nullptr);
+}
+
+// Rows [begin, end) of those whose logits are there from row `first` on.
+void CpuBackend::choose(OfRank *of, std::span<const TokenMask> masks, int64_t first, int64_t begin,
+                        int64_t end) {
     const auto start = std::chrono::steady_clock::now();
     const size_t vocabulary = static_cast<size_t>(info_.vocabulary);
-    pool_->parallel_for(count, [&](int64_t i, int32_t thread) {
-        const std::span<float> logits(logits_.floats() + i * info_.vocabulary, vocabulary);
-        const std::span<const int32_t> numbers = rows_.rows_of(first + i);
+    of->pool->parallel_for(end - begin, [&](int64_t i, int32_t thread) {
+        const std::span<float> logits(logits_.floats() + (begin - first + i) * info_.vocabulary,
+                                      vocabulary);
+        const std::span<const int32_t> numbers = rows_.rows_of(begin + i);
         // The sampler changes the logits. So scores come first, and every sample but the last one
         // works on a copy.
         int32_t samples = 0;
@@ -269,7 +339,7 @@ void CpuBackend::choose(std::span<const TokenMask> masks, int64_t first, int64_t
             SampleInput input = outputs_[number].sample;
             if (!masks.empty()) input.mask = masks[number];
             if (--samples > 0) {
-                std::vector<float> &copy = copies_[thread];
+                std::vector<float> &copy = of->copies[static_cast<size_t>(thread)];
                 copy.assign(logits.begin(), logits.end());
                 batchllm::sample(copy, input, &output_.samples[number]);
             } else {
@@ -277,7 +347,7 @@ void CpuBackend::choose(std::span<const TokenMask> masks, int64_t first, int64_t
             }
         }
     });
-    forward_->seconds().sample += seconds_since(start);
+    of->forward->seconds().sample += seconds_since(start);
 }
 
 // The hidden states of embedded rows, each summed over the row's tokens.
@@ -285,12 +355,12 @@ void CpuBackend::embed() {
     const std::span<const int32_t> numbers = rows_.embedded_rows();
     const auto hidden = static_cast<size_t>(info_.hidden);
     output_.hidden.assign(numbers.size() * hidden, 0.0f);
-    pool_->parallel_for(static_cast<int64_t>(numbers.size()), [&](int64_t i, int32_t) {
+    ranks_[0].pool->parallel_for(static_cast<int64_t>(numbers.size()), [&](int64_t i, int32_t) {
         const OutputRow &row = outputs_[numbers[i]];
         const std::span<float> sum =
             std::span(output_.hidden).subspan(static_cast<size_t>(i) * hidden, hidden);
         const int64_t first = rows_.place(row.token);
-        for (int64_t t = 0; t < row.count; ++t) forward_->add_hidden(first + t, sum);
+        for (int64_t t = 0; t < row.count; ++t) ranks_[0].forward->add_hidden(first + t, sum);
         const bool finite =
             std::all_of(sum.begin(), sum.end(), [](float x) { return std::isfinite(x); });
         output_.samples[numbers[i]].finite = finite;

@@ -1,12 +1,17 @@
 // The CPU backend, behind backend.h: options -> buffers and pages; a batch -> samples and scores.
+//
+// With several ranks, each has a part of the model, threads and pages of its own, and runs the same batches. Their logits
+// are put together, and each rank samples some of the rows.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "backend/backend.h"
 #include "backend/batch_rows.h"
 #include "backend/cpu/forward.h"
+#include "backend/cpu/ranks.h"
 
 namespace batchllm::cpu {
 
@@ -24,20 +29,31 @@ class CpuBackend final : public Backend {
     Result<std::shared_ptr<const PackedAdapter>>
     pack_adapter(std::shared_ptr<const Adapter> adapter) const override;
     Status load_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> packed) override;
-    void unload_adapter(int32_t slot) override { forward_->set_adapter(slot, nullptr); }
+    void unload_adapter(int32_t slot) override;
     Status load_pictures(std::span<const PictureLoad> pictures) override;
     void unload_picture(int32_t slot) override { tower_->unload(slot); }
 
-    PartSeconds &seconds() { return forward_->seconds(); }
+    PartSeconds &seconds() { return ranks_[0].forward->seconds(); } // of the first rank
 
   private:
-    CpuBackend() = default;
-    void choose(std::span<const TokenMask> masks, int64_t first, int64_t count);
+    struct OfRank {
+        std::unique_ptr<Model> part; // null: the whole model
+        std::unique_ptr<ThreadPool> pool;
+        std::unique_ptr<Forward> forward;
+        std::vector<std::vector<float>> copies; // [threads] for rows that share their logits
+    };
+
+    explicit CpuBackend(const Model &model) : model_(model) {}
+    Status run_ranks(const std::function<Status(OfRank &, Rank)> &task);
+    Status sample_rows(OfRank *of, Rank rank, std::span<const TokenMask> masks);
+    void choose(OfRank *of, std::span<const TokenMask> masks, int64_t first, int64_t begin,
+                int64_t end);
     void embed();
 
-    std::unique_ptr<ThreadPool> pool_;
-    std::unique_ptr<CpuTower> tower_; // null: the model has none
-    std::unique_ptr<Forward> forward_;
+    const Model &model_;
+    std::unique_ptr<Exchange> exchange_; // null: one rank
+    std::vector<OfRank> ranks_;
+    std::unique_ptr<CpuTower> tower_; // of all ranks; null: the model has none
     BackendInfo info_;
     double last_run_seconds_ = 0;
 
@@ -45,8 +61,7 @@ class CpuBackend final : public Backend {
     std::vector<OutputRow> outputs_; // TokenBatch::outputs
     BatchRows rows_;
     BatchOutput output_;
-    Buffer logits_;                          // [kHeadRows, vocabulary]
-    std::vector<std::vector<float>> copies_; // [threads] for rows that share their logits
+    Buffer logits_; // [kHeadRows, vocabulary]
 };
 
 } // namespace batchllm::cpu

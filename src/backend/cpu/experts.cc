@@ -5,11 +5,21 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "backend/cpu/feed_forward.h"
+#include "model/stored_float.h"
 
 namespace batchllm::cpu {
 namespace {
+
+// weight * x, of n elements. row: [n]
+void weigh(const Kernels &kernels, const std::byte *x, float weight, int64_t n, float *row,
+           std::byte *out) {
+    for (int64_t i = 0; i < n; ++i) row[i] = stored_float(x, i, kernels.element);
+    const auto count = static_cast<int32_t>(n);
+    kernels.store_elements(row, weight, count, count, out);
+}
 
 constexpr float lowest = -std::numeric_limits<float>::infinity();
 
@@ -86,7 +96,8 @@ void choose_experts(const Router &router, const Vector &correction, const Vector
     }
     std::vector<float> scores(logits, logits + experts);
     score(router.kind, scores);
-    std::vector<float> by = scores;
+    // Of inputs' weights only the logits' order counts, also where their sigmoids are equal.
+    std::vector<float> by = router.weighs_input ? std::vector(logits, logits + experts) : scores;
     for (size_t e = 0; e < correction.size(); ++e) by[e] += correction[e];
     for (float &x : by) {
         if (std::isnan(x)) x = lowest; // so that they have an order
@@ -195,13 +206,19 @@ void ExpertLayers::find_adapters(RowAdapters adapters, int64_t begin, int64_t en
 }
 
 Status ExpertLayers::run_expert(const FeedForward &expert, const PackedFeedForward &weights,
-                                const std::byte *x, int64_t begin, int64_t end, int64_t hidden,
-                                float *out) {
+                                bool weighs_input, const std::byte *x, int64_t begin, int64_t end,
+                                int64_t hidden, float *out) {
     const int64_t row_bytes = hidden * dtype_bytes(kernels_.element);
+    std::vector<float> row(static_cast<size_t>(weighs_input ? hidden : 0));
     for (int64_t i = begin; i < end; ++i) {
-        std::memcpy(gathered_.data() + (i - begin) * row_bytes,
-                    x + turns_[static_cast<size_t>(i)].token * row_bytes,
-                    static_cast<size_t>(row_bytes));
+        Turn &turn = turns_[static_cast<size_t>(i)];
+        const std::byte *from = x + turn.token * row_bytes;
+        std::byte *to = gathered_.data() + (i - begin) * row_bytes;
+        if (weighs_input) {
+            weigh(kernels_, from, std::exchange(turn.weight, 1.0F), hidden, row.data(), to);
+        } else {
+            std::memcpy(to, from, static_cast<size_t>(row_bytes));
+        }
     }
     RETURN_IF_ERROR(activate(expert, weights, kernels_, gathered_.data(), end - begin, linear_,
                              activated_.data()));
@@ -231,7 +248,8 @@ Status ExpertLayers::run(const Experts &experts, const PackedExperts &weights, c
         if (begin == end || !status.ok()) continue;
         const auto i = static_cast<size_t>(e);
         find_adapters(adapters, begin, end);
-        status = run_expert(experts.each[i], weights.each[i], x, begin, end, hidden, out);
+        status = run_expert(experts.each[i], weights.each[i], experts.router.weighs_input, x, begin,
+                            end, hidden, out);
     }
     linear_->set_adapters(adapters);
     return status;

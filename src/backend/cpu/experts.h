@@ -40,7 +40,8 @@ class ExpertLayers {
     void sort_by_expert(int64_t experts, int64_t chosen, int64_t tokens);
     void find_adapters(RowAdapters adapters, int64_t begin, int64_t end);
     Status run_expert(const FeedForward &expert, const PackedFeedForward &weights,
-                      const std::byte *x, int64_t begin, int64_t end, int64_t hidden, float *out);
+                      bool weighs_input, const std::byte *x, int64_t begin, int64_t end,
+                      int64_t hidden, float *out);
 
     const Kernels &kernels_;
     Linear *linear_;

@@ -11,8 +11,9 @@
 namespace batchllm::cpu {
 Result<std::unique_ptr<Forward>> Forward::create(const Model &model, const Kernels &kernels,
                                                  ThreadPool *pool, int64_t step_tokens,
-                                                 bool reproducible) {
-    std::unique_ptr<Forward> forward(new Forward(model, kernels, pool, step_tokens, reproducible));
+                                                 bool reproducible, Rank rank) {
+    std::unique_ptr<Forward> forward(
+        new Forward(model, kernels, pool, step_tokens, reproducible, rank));
     ASSIGN_OR_RETURN(forward->linear_,
                      Linear::create(kernels.element, pool, reproducible, &kernels));
     ASSIGN_OR_RETURN(forward->weights_, pack_weights(model, forward->linear_.get()));
@@ -25,7 +26,7 @@ Status Forward::allocate() {
     const int64_t element = dtype_bytes(kernels_.element);
     const int64_t hidden = model_.hidden;
     int64_t qkv = 0, queries = 0, attended = 0, width = 0, head_dim = 0;
-    bool delta = false, expert_sums = false;
+    bool delta = bool(rank_), expert_sums = false;
     for (const Layer &layer : model_.layers) {
         const int64_t mixed = std::visit(
             Visitor{[](const NoMixer &) { return int64_t{0}; },
@@ -71,7 +72,7 @@ Status Forward::allocate() {
     experts_ = std::make_unique<ExpertLayers>(kernels_, linear_.get(), pool_);
     RETURN_IF_ERROR(experts_->allocate(model_, step_tokens_));
     linear_attention_ = std::make_unique<LinearAttentionLayers>(
-        kernels_, linear_.get(), pool_, states_, state_work_, reproducible_);
+        kernels_, linear_.get(), pool_, states_, state_work_, reproducible_, rank_);
     RETURN_IF_ERROR(linear_attention_->allocate(model_, step_tokens_));
     convolutions_ =
         std::make_unique<ConvolutionLayers>(kernels_, linear_.get(), pool_, states_, state_work_);
@@ -95,9 +96,13 @@ void Forward::choose_work() {
         const Attention *attention = model_.layers[i].attention();
         work_of_.push_back(work_.size());
         if (attention == nullptr) continue;
-        const CpuWorklistOptions options{
-            attention->window, attention->gqa_ratio(),           attention->kv_heads,
-            pool_->size(),     reproducible_ ? kStretchKeys : 0, model_.pictures_see_themselves};
+        const CpuWorklistOptions options{attention->window,
+                                         attention->chunked,
+                                         attention->gqa_ratio(),
+                                         attention->kv_heads,
+                                         pool_->size(),
+                                         reproducible_ ? kStretchKeys : 0,
+                                         model_.pictures_see_themselves};
         const auto found = std::find_if(work_.begin(), work_.end(), [&](const Work &work) {
             return i < last && work.options == options;
         });
@@ -185,7 +190,7 @@ void Forward::norm(const PackedNorm &norm, const float *x, int64_t rows, std::by
 float Forward::query_scale(const Attention &attention, int32_t position) const {
     const auto scale = static_cast<float>(1.4426950408889634 * attention.scale);
     if (attention.long_scale == 0) return scale;
-    const int32_t periods = position / attention.long_period;
+    const int32_t periods = (position + attention.long_shift) / attention.long_period;
     return scale * (1 + attention.long_scale * std::log(1 + static_cast<float>(periods)));
 }
 
@@ -214,8 +219,10 @@ void Forward::write_token(const TokenBatch &batch, const Attention &attention,
     // Between queries.
     const int32_t stride = attention.gated && !attention.gate ? 2 * head_dim : head_dim;
     const bool turned = attention.norm_turned;
+    const bool shares = rank_ && attention.norm_whole;
     if (!turned) {
-        norm_heads(weights.q_norm, attention.norm_whole, head, attention.heads, head_dim, stride);
+        norm_heads(weights.q_norm, attention.norm_whole, head, attention.heads, head_dim, stride,
+                   shares ? shared_norms_[static_cast<size_t>(token)] : 0);
     }
     for (int64_t h = 0; h < attention.heads; ++h, head += stride) {
         turn(attention, token, head);
@@ -229,7 +236,7 @@ void Forward::write_token(const TokenBatch &batch, const Attention &attention,
     const auto [page, group, slot, unused] = place_of(batch, attention, token);
     if (!turned) {
         norm_heads(weights.k_norm, attention.norm_whole, head, attention.kv_heads, head_dim,
-                   head_dim);
+                   head_dim, shares ? shared_norms_[static_cast<size_t>(tokens + token)] : 0);
     }
     for (int32_t h = 0; h < attention.kv_heads; ++h, head += head_dim) {
         turn(attention, token, head);
@@ -309,13 +316,23 @@ void Forward::add_normed(const PackedNorm &after, float scale, int64_t rows, Buf
     });
 }
 
+// numbers: [rows, hidden], summed over all ranks.
+Status Forward::sum(int64_t rows, Buffer *numbers) {
+    Laps laps;
+    RETURN_IF_ERROR(rank_.sum({numbers->floats(), static_cast<size_t>(rows * model_.hidden)}));
+    laps.lap(&seconds_.exchange);
+    return {};
+}
+
 // residual += scale * after(x W^T + bias). If the result is only added, the product's tasks add it.
+// rank: of a sum over ranks; none: each rank computes it all.
 Status Forward::add_product(const PackedMatrix &matrix, const std::byte *x, int64_t rows,
-                            const Vector &bias, const PackedNorm &after, float scale) {
-    if (!after && scale == 1) {
+                            const Vector &bias, const PackedNorm &after, float scale, Rank rank) {
+    if (!after && scale == 1 && !rank) {
         return product(matrix, x, rows, bias, kernels_.add_bias, residual_.floats());
     }
     RETURN_IF_ERROR(product(matrix, x, rows, bias, kernels_.copy_bias, delta_.floats()));
+    if (rank) RETURN_IF_ERROR(sum(rows, &delta_));
     add_normed(after, scale, rows, &delta_, &residual_);
     return {};
 }
@@ -333,6 +350,9 @@ Status Forward::attend(const TokenBatch &batch, size_t layer, const Attention &a
         }
     }));
     laps.lap(&seconds_.qkv);
+    if (rank_ && attention.norm_whole) {
+        RETURN_IF_ERROR(share_norms(attention, weights, tokens));
+    }
     write_heads(batch, attention, weights);
     laps.lap(&seconds_.rope);
     // In the last layer the results are only for the wanted tokens.
@@ -380,7 +400,7 @@ Status Forward::attend_linearly(size_t layer, const Net &net, int64_t tokens,
     const auto &weights = std::get<PackedLinearAttention>(weights_.layers[layer].mixer);
     Laps laps;
     RETURN_IF_ERROR(linear_attention_->run(net, weights, layer, input_.data(), tokens));
-    linear_attention_->results(net, weights, wanted, rows, attended_.data());
+    RETURN_IF_ERROR(linear_attention_->results(net, weights, wanted, rows, attended_.data()));
     laps.lap(&seconds_.linear_attention);
     return {};
 }
@@ -410,6 +430,7 @@ Status Forward::mix(const TokenBatch &batch, size_t index, const std::vector<int
                                     : attend(batch, index, a, wanted, rows);
                 },
                 [&](const DeltaNet &net) { return linearly(net); },
+                [&](const ChannelDeltaNet &net) { return linearly(net); },
                 [&](const Mamba2 &mamba) { return linearly(mamba); },
                 [&](const ShortConvolution &c) { return convolve(index, c, tokens, wanted); }},
         model_.layers[index].mixer);
@@ -440,8 +461,10 @@ Status Forward::run_layer(const TokenBatch &batch, size_t index,
     const std::vector<int32_t> *of = last ? &wanted : nullptr;
     Laps laps;
     if (layer.mixes()) {
-        norm(weights.before_attention, residual_.floats(), tokens, input_.data());
-        laps.lap(&seconds_.norm);
+        if (!layer.beside) {
+            norm(weights.before_attention, residual_.floats(), tokens, input_.data());
+            laps.lap(&seconds_.norm);
+        }
         RETURN_IF_ERROR(mix(batch, index, of, rows));
     }
     if (rows == 0) return {};
@@ -450,7 +473,7 @@ Status Forward::run_layer(const TokenBatch &batch, size_t index,
     laps = Laps();
     if (layer.mixes()) {
         RETURN_IF_ERROR(add_product(weights.o, attended_.data(), rows, weights.o_bias,
-                                    weights.after_attention, layer.residual_scale));
+                                    weights.after_attention, layer.residual_scale, rank_));
         laps.lap(&seconds_.output);
     }
     if (layer.feeds()) {
@@ -512,7 +535,7 @@ Status Forward::logits(int64_t first, int64_t count, float *out) {
     RETURN_IF_ERROR(linear_->run(weights_.head, x, count, [&](const Linear::Tile &tile) {
         const auto width = static_cast<int32_t>(tile.width);
         for (int64_t r = 0; r < tile.rows; ++r) {
-            float *to = out + (tile.row + r) * model_.vocabulary + tile.column;
+            float *to = out + (tile.row + r) * model_.vocabulary + model_.head_begin + tile.column;
             kernels_.copy_bias(tile.data + r * tile.width, bias_at(weights_.head_bias, tile.column),
                                width, to);
             if (!plain) kernels_.cap(to, model_.logits_scale, model_.logits_softcap, width);

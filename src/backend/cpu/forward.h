@@ -21,6 +21,7 @@
 #include "backend/cpu/latent_layers.h"
 #include "backend/cpu/linear.h"
 #include "backend/cpu/linear_attention.h"
+#include "backend/cpu/ranks.h"
 #include "backend/cpu/tower.h"
 #include "backend/cpu/weights.h"
 #include "backend/cpu/worklist.h"
@@ -42,6 +43,7 @@ struct PartSeconds {
     double down = 0;
     double experts = 0;      // everything in a layer with experts
     double layer_inputs = 0; // and layer scalars
+    double exchange = 0;     // between ranks, waiting included
     double head = 0;
     double sample = 0;
     double linear() const { return qkv + output + gate_up + down + experts + head; }
@@ -50,10 +52,11 @@ struct PartSeconds {
 class Forward {
   public:
     // Sizes all buffers for step_tokens. model, kernels and pool are borrowed. reproducible: a
-    // token's hidden state depends, bit for bit, only on the tokens up to it.
+    // token's hidden state depends, bit for bit, only on the tokens up to it. rank: of a model's part;
+    // all ranks run the same batches at the same time.
     static Result<std::unique_ptr<Forward>> create(const Model &model, const Kernels &kernels,
                                                    ThreadPool *pool, int64_t step_tokens,
-                                                   bool reproducible = false);
+                                                   bool reproducible = false, Rank rank = {});
 
     // Provides the pages and states that run() writes. Call once, after the weights are packed.
     Status take_pages(KvPages pages);
@@ -68,7 +71,7 @@ class Forward {
     // itself; ascending and distinct.
     Status run(const TokenBatch &batch, const std::vector<int32_t> &wanted);
 
-    // Logits of wanted[first, first + count): [count, vocabulary].
+    // Logits of wanted[first, first + count): [count, vocabulary]. A rank writes those of its tokens.
     Status logits(int64_t first, int64_t count, float *out);
 
     // sum += the hidden state of wanted[i], after the last norm. [hidden]
@@ -85,9 +88,9 @@ class Forward {
     };
 
     Forward(const Model &model, const Kernels &kernels, ThreadPool *pool, int64_t step_tokens,
-            bool reproducible)
+            bool reproducible, Rank rank)
         : model_(model), kernels_(kernels), pool_(pool), step_tokens_(step_tokens),
-          reproducible_(reproducible) {}
+          reproducible_(reproducible), rank_(rank) {}
     Status allocate();
     void choose_work();
     void prepare(const TokenBatch &batch, const std::vector<int32_t> &wanted);
@@ -108,7 +111,7 @@ class Forward {
                   const std::vector<int32_t> *wanted, int64_t rows);
     Status attend_latents(const TokenBatch &batch, size_t layer, const Attention &attention,
                           int64_t rows);
-    template <typename Net> // DeltaNet or Mamba2
+    template <typename Net> // a LinearAttention
     Status attend_linearly(size_t layer, const Net &net, int64_t tokens,
                            const std::vector<int32_t> *wanted, int64_t rows);
     Status convolve(size_t layer, const ShortConvolution &convolution, int64_t tokens,
@@ -125,10 +128,11 @@ class Forward {
     void scale_residual(float scalar, int64_t rows);
     void gather(const std::vector<int32_t> &wanted, bool parallel);
     void norm(const PackedNorm &norm, const float *x, int64_t rows, std::byte *out);
-    void norm_in_place(const PackedNorm &norm, float *x, int32_t n) const;
+    void norm_in_place(const PackedNorm &norm, float *x, int32_t n, float shared = 0) const;
     void norm_rows(const PackedNorm &norm, int64_t rows, float *x);
     void norm_heads(const PackedNorm &norm, bool whole, float *heads, int32_t count,
-                    int32_t head_dim, int32_t stride) const;
+                    int32_t head_dim, int32_t stride, float shared = 0) const;
+    Status share_norms(const Attention &attention, const PackedAttention &weights, int64_t tokens);
     void turn(const Attention &attention, int32_t token, float *head) const;
     void write_heads(const TokenBatch &batch, const Attention &attention,
                      const PackedAttention &weights);
@@ -150,13 +154,15 @@ class Forward {
                    Store store, float *to);
     void add_normed(const PackedNorm &after, float scale, int64_t rows, Buffer *from, Buffer *to);
     Status add_product(const PackedMatrix &matrix, const std::byte *x, int64_t rows,
-                       const Vector &bias, const PackedNorm &after, float scale);
+                       const Vector &bias, const PackedNorm &after, float scale, Rank rank = {});
+    Status sum(int64_t rows, Buffer *numbers);
 
     const Model &model_;
     const Kernels &kernels_;
     ThreadPool *pool_;
     int64_t step_tokens_;
     bool reproducible_;
+    Rank rank_;
     std::unique_ptr<Linear> linear_;
     PackedWeights weights_;
     KvPages pages_;
@@ -196,6 +202,8 @@ class Forward {
     Buffer attended_;     // [rows, heads * head_dim] elements
     Buffer activated_;    // [rows, largest width] elements
     Buffer layer_inputs_; // [tokens, layers * LayerInputs::width] float
+    // [2, tokens] for norms of all queries and of all keys: what other ranks add to epsilon
+    std::vector<float> shared_norms_;
     PartSeconds seconds_;
 };
 

@@ -22,6 +22,8 @@ Status Forward::shared_expert(size_t index, int64_t rows) {
                              linear_.get(), activated_.data()));
     RETURN_IF_ERROR(product(weights.feed_forward.down, activated_.data(), rows,
                             weights.feed_forward.down_bias, kernels_.copy_bias, delta_.floats()));
+    // Otherwise what the experts add is summed with it.
+    if (both->experts.after) RETURN_IF_ERROR(sum(rows, &delta_));
     if (both->gate) {
         RETURN_IF_ERROR(
             linear_->run(weights.shared_gate, input_.data(), rows, [&](const Linear::Tile &tile) {
@@ -49,6 +51,7 @@ Status Forward::add_experts(size_t index, const Experts &experts, int64_t rows) 
     std::fill_n(expert_sums_.floats(), rows * hidden, 0.0f);
     RETURN_IF_ERROR(
         experts_->run(experts, weights, input_.data(), rows, hidden, expert_sums_.floats()));
+    RETURN_IF_ERROR(sum(rows, &expert_sums_));
     add_normed(weights.after, 1, rows, &expert_sums_, &delta_);
     return {};
 }
@@ -61,7 +64,7 @@ Status Forward::feed_dense(size_t index, const FeedForward &feed_forward, int64_
     laps.lap(&seconds_.gate_up);
     RETURN_IF_ERROR(add_product(weights.feed_forward.down, activated_.data(), rows,
                                 weights.feed_forward.down_bias, weights.after_feed_forward,
-                                model_.layers[index].residual_scale));
+                                model_.layers[index].residual_scale, rank_));
     laps.lap(&seconds_.down);
     return {};
 }
@@ -70,6 +73,7 @@ Status Forward::feed_experts(size_t index, const Experts &experts, int64_t rows)
     Laps laps;
     RETURN_IF_ERROR(shared_expert(index, rows));
     RETURN_IF_ERROR(add_experts(index, experts, rows));
+    if (!experts.after) RETURN_IF_ERROR(sum(rows, &delta_));
     add_normed(weights_.layers[index].after_feed_forward, model_.layers[index].residual_scale, rows,
                &delta_, &residual_);
     laps.lap(&seconds_.experts);

@@ -54,9 +54,10 @@ void Forward::embed(const TokenBatch &batch, int64_t token) {
     }
 }
 
-void Forward::norm_in_place(const PackedNorm &norm, float *x, int32_t n) const {
+// shared: what other ranks add to the mean square.
+void Forward::norm_in_place(const PackedNorm &norm, float *x, int32_t n, float shared) const {
     if (norm.kind == NormKind::rms) {
-        kernels_.rms_norm_head(x, norm.weight.data(), norm.epsilon, n);
+        kernels_.rms_norm_head(x, norm.weight.data(), norm.epsilon + shared, n);
     } else if (norm.kind == NormKind::layer) {
         kernels_.layer_norm_head(x, norm.weight.data(), norm.bias.data(), norm.epsilon, n);
     }
@@ -75,10 +76,27 @@ void Forward::norm_rows(const PackedNorm &norm, int64_t rows, float *x) {
 
 // `count` heads of queries or keys, `stride` apart.
 void Forward::norm_heads(const PackedNorm &norm, bool whole, float *heads, int32_t count,
-                         int32_t head_dim, int32_t stride) const {
+                         int32_t head_dim, int32_t stride, float shared) const {
     if (!norm) return;
-    if (whole) return norm_in_place(norm, heads, count * head_dim);
+    if (whole) return norm_in_place(norm, heads, count * head_dim, shared);
     for (int32_t h = 0; h < count; ++h) norm_in_place(norm, heads + h * stride, head_dim);
+}
+
+// Sets shared_norms_ for queries and keys that are in place.
+Status Forward::share_norms(const Attention &attention, const PackedAttention &weights,
+                            int64_t tokens) {
+    shared_norms_.resize(static_cast<size_t>(2 * tokens));
+    pool_->parallel_for(task_count(tokens), [&](int64_t task, int32_t) {
+        const int64_t last = std::min(tokens, (task + 1) * kTokensOfTask);
+        for (int64_t t = task * kTokensOfTask; t < last; ++t) {
+            const float *queries = qkv_.floats() + t * weights.qkv.rows;
+            shared_norms_[static_cast<size_t>(t)] = mean_square(queries, attention.q_size());
+            if (attention.kv_layer >= 0) continue;
+            shared_norms_[static_cast<size_t>(tokens + t)] =
+                mean_square(queries + attention.q.rows(), attention.kv_size());
+        }
+    });
+    return share_squares(rank_, rank_.exchange->ranks(), shared_norms_);
 }
 
 // Multiplies the heads' results by their tokens' gates. wanted: the tokens of the rows; null: all.

@@ -65,19 +65,22 @@ KERNEL_TARGET void scale_gated(const float *gate, int32_t n, float *x) {
     }
 }
 
-// One token, for vectors [first, first + kCount) of S's rows.
-template <bool kRemoves, int32_t kCount> KERNEL_TARGET inline void
+// One token, for vectors [first, first + kCount) of S's rows. kByRow: with call.decays.
+template <bool kRemoves, bool kByRow, int32_t kCount> KERNEL_TARGET inline void
 delta_token(const DeltaCall &call, int32_t t, const float *from, int32_t first) {
     const int32_t stride = padded_head_dim(call.value_dim);
     const float *key = call.keys + t * call.token_stride;
     const float *query = call.queries + t * call.token_stride;
     float *value = call.values + t * call.token_stride;
-    const Vector decay = Simd::set(__builtin_expf(call.log_decay[t * call.gate_stride]));
+    const float *decays = kByRow ? call.decays + t * call.decay_stride : nullptr;
+    const float one = kByRow ? 1.0f : __builtin_expf(call.log_decay[t * call.gate_stride]);
+    const Vector every = Simd::set(one);
     const Vector rate = Simd::set(call.rate[t * call.gate_stride]);
     Vector sum[kCount];
     for (int32_t c = 0; c < kCount; ++c) sum[c] = Simd::zero();
     for (int32_t k = 0; kRemoves && from != nullptr && k < call.key_dim; ++k) {
         const Vector factor = Simd::set(key[k]);
+        const Vector decay = kByRow ? Simd::set(decays[k]) : every;
         const float *row = from + int64_t{k} * stride + first * kLanes;
         for (int32_t c = 0; c < kCount; ++c) {
             sum[c] = Simd::multiply_add(Simd::multiply(Simd::load(row + c * kLanes), decay), factor,
@@ -92,6 +95,7 @@ delta_token(const DeltaCall &call, int32_t t, const float *from, int32_t first) 
     }
     for (int32_t k = 0; k < call.key_dim; ++k) {
         const Vector factor = Simd::set(key[k]), weight = Simd::set(query[k]);
+        const Vector decay = kByRow ? Simd::set(decays[k]) : every;
         const int64_t at = int64_t{k} * stride + first * kLanes;
         for (int32_t c = 0; c < kCount; ++c) {
             const Vector before = from == nullptr
@@ -105,21 +109,23 @@ delta_token(const DeltaCall &call, int32_t t, const float *from, int32_t first) 
     for (int32_t c = 0; c < kCount; ++c) store_part(value, result[c], first + c, call.value_dim);
 }
 
-template <bool kRemoves> KERNEL_TARGET inline void delta_tokens(const DeltaCall &call) {
+template <bool kRemoves, bool kByRow>
+KERNEL_TARGET inline void delta_tokens(const DeltaCall &call) {
     const int32_t vectors = padded_head_dim(call.value_dim) / kLanes;
     for (int32_t t = 0; t < call.tokens; ++t) {
         const float *from = t == 0 ? call.from : call.state;
         int32_t i = 0;
         for (; i + kDeltaColumns <= vectors; i += kDeltaColumns) {
-            delta_token<kRemoves, kDeltaColumns>(call, t, from, i);
+            delta_token<kRemoves, kByRow, kDeltaColumns>(call, t, from, i);
         }
-        for (; i < vectors; ++i) delta_token<kRemoves, 1>(call, t, from, i);
+        for (; i < vectors; ++i) delta_token<kRemoves, kByRow, 1>(call, t, from, i);
     }
 }
 
 // Token by token.
 KERNEL_TARGET void delta_recurrent(const DeltaCall &call) {
-    call.removes ? delta_tokens<true>(call) : delta_tokens<false>(call);
+    if (call.decays != nullptr) return delta_tokens<true, true>(call);
+    call.removes ? delta_tokens<true, false>(call) : delta_tokens<false, false>(call);
 }
 
 // out[r][0, columns) += sum over d of a[r][d] * b[d][0, columns); columns in whole vectors.

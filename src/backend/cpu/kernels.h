@@ -82,6 +82,10 @@ struct DeltaCall {
     const float *rate = nullptr;      // likewise: factor of the values (and the removal) in the
                                       // state
     int64_t gate_stride = 0;
+    // Instead of log_decay, the factor of each row of the state: token t's at decays + t * decay_stride, [key_dim]. Only
+    // token by token, and with `removes`.
+    const float *decays = nullptr;
+    int64_t decay_stride = 0;
     const float *from = nullptr; // [key_dim, D] the state before the first token; null: zeros
     float *state = nullptr;      // [key_dim, D] out: the state after the last token; may be `from`
     bool removes = true;         // the delta rule; false: the state-space rule

@@ -22,15 +22,41 @@ struct PackedMerger {
     PackedFeedForward feed_forward;
 };
 
+// Numbers that stand for a tensor's.
+Result<PackedMatrix> pack_floats(const Vector &numbers, const Tensor &of, Linear *linear) {
+    Tensor changed;
+    changed.rows = of.rows;
+    changed.columns = static_cast<int64_t>(numbers.size()) / of.rows;
+    changed.data = reinterpret_cast<const std::byte *>(numbers.data());
+    ASSIGN_OR_RETURN(PackedMatrix packed, linear->pack(changed));
+    packed.tensors = {&of}; // `changed` ends here
+    return packed;
+}
+
 int64_t merged_width(const Merger &merger, const Tower &tower) {
     return merger.averaged ? tower.hidden : int64_t{tower.hidden} * tower.merge * tower.merge;
+}
+
+Result<PackedMatrix> pack_projection(const Merger &from, const Tower &tower, Linear *linear) {
+    const Tensor &stored = from.projection.values;
+    if (!from.by_channel) return linear->pack(stored);
+    // Its columns in the order in which patches are joined.
+    const Vector by_channel = read_vector(stored);
+    const auto patches = static_cast<size_t>(tower.merge * tower.merge);
+    const auto hidden = static_cast<size_t>(tower.hidden);
+    Vector joined(by_channel.size());
+    for (size_t i = 0; i < joined.size(); ++i) {
+        const size_t column = i % (patches * hidden);
+        joined[i] = by_channel[i - column + column % hidden * patches + column / hidden];
+    }
+    return pack_floats(joined, stored, linear);
 }
 
 Status pack_merger(const Merger &from, const Tower &tower, Linear *linear, PackedMerger *to) {
     to->norm = pack_norm(from.norm, tower.hidden);
     to->merged_norm = pack_norm(from.merged_norm, merged_width(from, tower));
     if (from.projection) {
-        ASSIGN_OR_RETURN(to->projection, linear->pack(from.projection.values));
+        ASSIGN_OR_RETURN(to->projection, pack_projection(from, tower, linear));
         to->projection_bias = read_vector(from.projection.bias);
     }
     if (!from.has_feed_forward()) return {};
@@ -81,13 +107,8 @@ Status CpuTower::pack_weights() {
     if (packed_ != nullptr) return {};
     ASSIGN_OR_RETURN(linear_, Linear::create(kernels_.element, pool_, reproducible_, &kernels_));
     auto packed = std::make_shared<Packed>();
-    const Vector folded = fold_frames(tower_);
-    Tensor patch;
-    patch.rows = tower_.hidden;
-    patch.columns = tower_.values();
-    patch.data = reinterpret_cast<const std::byte *>(folded.data());
-    ASSIGN_OR_RETURN(packed->patch, linear_->pack(patch));
-    packed->patch.tensors = {&tower_.patch.values}; // `patch` ends here
+    ASSIGN_OR_RETURN(packed->patch,
+                     pack_floats(fold_frames(tower_), tower_.patch.values, linear_.get()));
     packed->patch_bias = read_vector(tower_.patch.bias);
     packed->positions = read_vector(tower_.positions);
     packed->before = pack_norm(tower_.before, tower_.hidden);

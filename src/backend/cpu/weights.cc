@@ -149,6 +149,14 @@ Result<PackedLinearAttention> pack_delta_net(const DeltaNet &from, Linear *linea
     return packed;
 }
 
+Result<PackedLinearAttention> pack_channel_net(const ChannelDeltaNet &from, Linear *linear) {
+    ASSIGN_OR_RETURN(PackedLinearAttention packed, pack_linear_attention(from, linear));
+    packed.norm = pack_norm(from.norm, from.value_dim);
+    ASSIGN_OR_RETURN(packed.a, linear->pack(from.a.values));
+    ASSIGN_OR_RETURN(packed.z, linear->pack(from.z.values));
+    return packed;
+}
+
 Result<PackedLinearAttention> pack_mamba2(const Mamba2 &from, Linear *linear) {
     ASSIGN_OR_RETURN(PackedLinearAttention packed, pack_linear_attention(from, linear));
     packed.skip = read_vector(from.skip);
@@ -177,14 +185,16 @@ Status pack_mixer(const Mixer &from, Linear *linear, PackedLayer *to) {
         return {};
     };
     return std::visit(
-        Visitor{[](const NoMixer &) { return Status(); },
-                [&](const Attention &a) {
-                    return a.latent ? put(pack_latent(a, linear), a.o)
-                                    : put(pack_attention(a, linear), a.o);
-                },
-                [&](const DeltaNet &net) { return put(pack_delta_net(net, linear), net.o); },
-                [&](const Mamba2 &mamba) { return put(pack_mamba2(mamba, linear), mamba.o); },
-                [&](const ShortConvolution &c) { return put(pack_convolution(c, linear), c.o); }},
+        Visitor{
+            [](const NoMixer &) { return Status(); },
+            [&](const Attention &a) {
+                return a.latent ? put(pack_latent(a, linear), a.o)
+                                : put(pack_attention(a, linear), a.o);
+            },
+            [&](const DeltaNet &net) { return put(pack_delta_net(net, linear), net.o); },
+            [&](const ChannelDeltaNet &net) { return put(pack_channel_net(net, linear), net.o); },
+            [&](const Mamba2 &mamba) { return put(pack_mamba2(mamba, linear), mamba.o); },
+            [&](const ShortConvolution &c) { return put(pack_convolution(c, linear), c.o); }},
         from);
 }
 

@@ -55,13 +55,14 @@ struct PackedLatent {
     std::vector<PackedMatrix> values; // [heads] V: [value_dim, rank]
 };
 
-// Of a delta net or of Mamba-2.
+// Of any kind of LinearAttention.
 struct PackedLinearAttention {
     PackedMatrix input;      // [LinearAttention::input_rows, hidden]
     Vector convolution;      // [width, channels]
     Vector convolution_bias; // [channels]
     Vector decay;            // [value_heads] -exp(LinearAttention::decay)
-    Vector step_bias;        // [value_heads]
+    Vector step_bias;        // [value_heads]; of a channel's delta net [value_heads * key_dim]
+    PackedMatrix a, z;       // as ChannelDeltaNet's
     Vector skip;             // [value_heads]
     Vector query_scale,
         key_scale;   // [key_dim] turn an RMSNorm into L2 normalisation; query_scale also divides by

@@ -136,9 +136,7 @@ class Builder {
                 const int32_t position = batch_.positions[t];
                 int32_t low = 0;
                 int32_t high = node.length;
-                if (options_.window > 0) {
-                    low = std::max(0, position - options_.window + 1 - node.start);
-                }
+                if (options_.window > 0) low = std::max(0, first_seen(t) - node.start);
                 if (members_[m] == n) {
                     high = position - node.start + 1;
                     if (!picture_end_.empty()) high = std::max(high, picture_end_[t] - node.start);
@@ -224,7 +222,9 @@ class Builder {
 
     // The first position in its row that a token sees.
     int32_t first_seen(int32_t token) const {
-        return options_.window > 0 ? std::max(0, batch_.positions[token] - options_.window + 1) : 0;
+        const int32_t position = batch_.positions[token], window = options_.window;
+        if (window == 0) return 0;
+        return options_.chunked ? position / window * window : std::max(0, position - window + 1);
     }
 
     // Parts of each row, in the order of the items: ancestors before descendants.

@@ -64,7 +64,8 @@ struct CpuWorklist {
 constexpr int32_t kStretchKeys = 1024;
 
 struct CpuWorklistOptions {
-    int32_t window = 0; // positions that a token sees, including its own; 0: all
+    int32_t window = 0;   // positions that a token sees, including its own; 0: all
+    bool chunked = false; // as Attention's
     int32_t gqa_ratio = 1;
     int32_t kv_heads = 1;
     int32_t threads = 1;

@@ -50,6 +50,7 @@ PackedFit packed_fit(const Model &model, const std::vector<const Tensor *> &part
     for (const Tensor *tensor : parts) {
         if (!*tensor) continue;
         columns = tensor->columns;
+        if (tensor->factor != 1) return refused("they have multipliers");
         const auto own = four_bit_facts(model, *tensor);
         if (own && facts) {
             const uint8_t power = std::max(own->largest_power, facts->largest_power);

@@ -196,7 +196,7 @@ int64_t last_columns(const Mixer &mixer) {
         mixer);
 }
 
-int64_t head_rows(const Model &model) { return model.head ? rounded_up(model.vocabulary, 16) : 0; }
+int64_t head_rows(const Model &model) { return rounded_up(model.head.rows(), 16); }
 
 AttentionShapes attention_shapes(const Model &model) {
     AttentionShapes shapes;

@@ -41,6 +41,9 @@ DeviceCosts h200() {
     costs.routing_ns = 0.3;
     costs.expert_step_tokens = 8192;
     costs.gated_tokens = least_gated_tokens;
+    // Assumed, not measured here: NCCL's rings on NVLink 4 as others report them (docs/lab/tensor-parallel.md).
+    costs.exchange_us = 8;
+    costs.link_bandwidth = 3.7e11;
     return costs;
 }
 
@@ -166,10 +169,14 @@ Status read_optional_keys(const JsonValue &root, DeviceCosts *costs) {
         ASSIGN_OR_RETURN(costs->experts, read_products(*experts));
     }
     for (const auto &[name, field] : {std::pair("routing_us", &DeviceCosts::routing_us),
-                                      std::pair("routing_ns", &DeviceCosts::routing_ns)}) {
+                                      std::pair("routing_ns", &DeviceCosts::routing_ns),
+                                      std::pair("exchange_us", &DeviceCosts::exchange_us)}) {
         if (const auto routing = root.given(name)) {
             ASSIGN_OR_RETURN(costs->*field, routing->number(0, 1e9));
         }
+    }
+    if (const auto link = root.given("link_bandwidth")) {
+        ASSIGN_OR_RETURN(costs->link_bandwidth, link->number(0, 1e18));
     }
     for (const auto &[name, field] :
          {std::pair("expert_step_tokens", &DeviceCosts::expert_step_tokens),
@@ -260,7 +267,9 @@ Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file
                                     "routing_us",
                                     "routing_ns",
                                     "expert_step_tokens",
-                                    "gated_tokens"}));
+                                    "gated_tokens",
+                                    "exchange_us",
+                                    "link_bandwidth"}));
     DeviceCosts costs;
     ASSIGN_OR_RETURN(costs.name, root.string("name"));
     ASSIGN_OR_RETURN(costs.gpu, root.boolean("gpu"));
@@ -308,6 +317,8 @@ std::string device_costs_text(const DeviceCosts &costs) {
     text += ",\n  \"routing_ns\": " + number_text(costs.routing_ns);
     text += ",\n  \"expert_step_tokens\": " + std::to_string(costs.expert_step_tokens);
     text += ",\n  \"gated_tokens\": " + std::to_string(costs.gated_tokens);
+    text += ",\n  \"exchange_us\": " + number_text(costs.exchange_us);
+    text += ",\n  \"link_bandwidth\": " + number_text(costs.link_bandwidth);
     return text + "\n}\n";
 }
 

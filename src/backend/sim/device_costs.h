@@ -2,8 +2,8 @@
 // file, or a built-in description with a name. StepCost (step_cost.h) turns the numbers into
 // seconds.
 //
-// A file is JSON with exactly these keys; kv_fraction, gated_tokens and those of experts may be
-// absent. The format number defines what the figures mean and how they were obtained; files with
+// A file is JSON with exactly these keys; kv_fraction, gated_tokens, those of experts and those of
+// exchange may be absent. The format number defines what the figures mean and how they were obtained; files with
 // another format are rejected:
 //
 //     {"format": 3, "name": "NVIDIA H200", "gpu": true, "memory_bytes": 150754820096, "kv_fraction": 0.9, "page_tokens": 64, "step_tokens": 16384,
@@ -11,7 +11,7 @@
 //      "attention_flops": 5.2e14, "attention_bandwidth": 4.4e12, "attention_overlap": 0.3,
 //      "attention_us": 20, "merge_ns": 1.4, "step_us": 60, "host_us": 335, "host_token_us": 0.18,
 //      "experts": [[16, 6.4e13], ...], "routing_us": 20, "routing_ns": 0.3, "expert_step_tokens": 8192,
-//      "gated_tokens": 1024}
+//      "gated_tokens": 1024, "exchange_us": 8, "link_bandwidth": 3.7e11}
 #pragma once
 
 #include <cstdint>
@@ -65,6 +65,10 @@ struct DeviceCosts {
     // In steps of at least this many tokens, a feed-forward's activation is part of the product of
     // gate and up, so its bytes are not moved; 0: in no step.
     int64_t gated_tokens = 0;
+    // Between the devices of one engine (tensor_parallel). A sum over n devices takes exchange_us, and the time in which
+    // each sends 2 (n - 1) / n times the bytes of its own part of the sum. 0 bytes per second: not known.
+    double exchange_us = 0;
+    double link_bandwidth = 0;
 
     // For a model with experts (sparse) or without, unless an option sets it.
     int64_t tokens_of_step(bool sparse) const {

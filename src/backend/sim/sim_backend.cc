@@ -64,13 +64,14 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
     info_.hidden = options.hidden;
     info_.reproducible = backend_options.reproducible;
     info_.page_tokens = options.page_tokens;
-    info_.page_bytes = options.slot_bytes * options.page_tokens;
+    if (options.ranks > 1) info_.device += ", " + std::to_string(options.ranks) + " as one";
+    info_.page_bytes = options.slot_bytes * options.page_tokens * options.ranks;
     info_.kv_windows.clear();
     for (const SimOptions::GroupShape &group : options.kv_groups)
         info_.kv_windows.push_back(group.window);
     info_.pages = options.pages;
     info_.state_slots = options.states.slots;
-    info_.state_bytes = options.state_bytes;
+    info_.state_bytes = options.state_bytes * options.ranks;
     info_.step_tokens =
         backend_options.step_tokens > 0 ? backend_options.step_tokens : options.step_tokens;
     info_.eos_token = options.eos_token;

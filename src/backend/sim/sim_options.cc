@@ -7,6 +7,8 @@
 
 #include "backend/kv_type.h"
 #include "backend/sim/device_memory.h"
+#include "backend/tensor_parallel.h"
+#include "model/parts.h"
 #include "plan/plan.h"
 
 namespace batchllm {
@@ -57,7 +59,7 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
     if (key == "host_us")
         return read_number(key, value, 0, 1e12, "not in [0, 1e12]", &out->host_us);
     if (key == "overlap") return read_number(key, value, 0, 1, "not 0 or 1", &out->overlap);
-    if (key == "device" || key == "kv_type") return {}; // read before all others
+    if (key == "device" || key == "kv_type" || key == tensor_parallel_key) return {}; // read before
     if (key == "common_prefix_cost")
         return read_number(key, value, 0, most_common_prefix_cost, "not in [0, 1024]",
                            &out->common_prefix_cost);
@@ -128,6 +130,11 @@ Result<std::optional<DeviceCosts>> read_device(const BackendOptions &options) {
     return std::optional<DeviceCosts>(std::move(costs));
 }
 
+// devices: "0,1"
+bool has_device(const std::string &devices, int32_t number) {
+    return ("," + devices + ",").find("," + std::to_string(number) + ",") != std::string::npos;
+}
+
 // Sets what a description determines for options that are not given.
 Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &options,
                    int64_t kv_bytes, SimOptions *out) {
@@ -138,6 +145,11 @@ Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &
     if (model->state_size() > 0) {
         return error(BATCHLLM_ERROR_UNSUPPORTED,
                      "a description of a device does not say how long layers with a state take");
+    }
+    if (model->ranks > 1 && costs.link_bandwidth == 0) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "tensor_parallel: the description of %s has no link_bandwidth",
+                     costs.name.c_str());
     }
     out->page_tokens = costs.page_tokens;
     const StepForm form = form_on_gpu(*model, options.compute_type, options.reproducible);
@@ -171,6 +183,12 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
                                     std::optional<DeviceCosts> device) {
     SimOptions out;
     ASSIGN_OR_RETURN(const int64_t kv_bytes, read_kv_bytes(options));
+    ASSIGN_OR_RETURN(out.ranks, tensor_parallel_of(options));
+    std::unique_ptr<Model> part; // all of them take the same memory and time
+    if (out.ranks > 1 && model != nullptr) {
+        ASSIGN_OR_RETURN(part, part_of(*model, 0, out.ranks));
+        model = part.get();
+    }
     if (model) {
         out.vocabulary = model->vocabulary;
         out.hidden = model->hidden;
@@ -204,7 +222,7 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
     if (out.max_length != 0 && out.mean_length != 0)
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "backend_options: max_length and mean_length exclude each other");
-    if (out.failing_device >= 0 && std::to_string(out.failing_device) != options.devices)
+    if (out.failing_device >= 0 && !has_device(options.devices, out.failing_device))
         out.fails_after = -1;
     int64_t memory = options.kv_memory_bytes > 0 ? options.kv_memory_bytes : out.kv_memory_bytes;
     const MemoryNeeds needs{out.state_bytes,

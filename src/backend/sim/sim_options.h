@@ -28,6 +28,8 @@
 //   common_prefix_cost           the device's   what a common prefix costs (PlanOptions::common_prefix_cost); 0: not known
 //   fails_after         -1 (never)     the device fails once it has computed this many batches
 //   failing_device      -1 (each)      only this one of the devices fails
+//   tensor_parallel     1              so many devices compute parts of the model (model/parts.h): memory, and the
+//                                        seconds of a described `device`, are those of one of them
 #pragma once
 
 #include <cstdint>
@@ -68,6 +70,7 @@ struct SimOptions {
         int64_t token_bytes = 0;
     };
     std::vector<GroupShape> kv_groups;
+    int32_t ranks = 1;                           // what follows, and kv_groups, is of one of them
     std::optional<StepCost> costs;               // of `device`
     int64_t slot_bytes = 0;                      // that a page has for it: the groups' most
     int64_t kv_memory_bytes = int64_t{64} << 30; // where options do not say

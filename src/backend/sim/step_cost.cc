@@ -75,6 +75,7 @@ StepSeconds &StepSeconds::operator+=(const StepSeconds &other) {
     attention += other.attention;
     elementwise += other.elementwise;
     logits += other.logits;
+    exchange += other.exchange;
     step += other.step;
     return *this;
 }
@@ -87,7 +88,8 @@ StepCost::StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes)
         add_layer(layer, packed, model.hidden);
     }
     head_ = static_cast<double>(model.head.rows()) * static_cast<double>(model.head.columns());
-    vocabulary_ = static_cast<double>(model.head.rows());
+    vocabulary_ = model.head ? static_cast<double>(model.vocabulary) : 0;
+    ranks_ = model.ranks;
     if (model.tower != nullptr) add_tower(*model.tower);
 }
 
@@ -200,6 +202,23 @@ void StepCost::add_layer(const Layer &layer, const PackedLayer &packed, double h
     }
     if (layer.shared() != nullptr) count_norms({&layer.shared()->after});
     elementwise_bytes_ += norms * norm_bytes * hidden;
+    const SharedExperts *shared = layer.shared();
+    const double sums = (layer.mixes() ? 1 : 0) + (layer.feeds() ? 1 : 0) +
+                        (shared != nullptr && shared->experts.after ? 1 : 0);
+    sums_ += sums;
+    summed_ += sums * hidden;
+    const Attention *attention = layer.attention();
+    if (attention != nullptr && attention->norm_whole) sums_ += 1; // of two numbers per token
+}
+
+// wanted: rows that are sampled, as many on each device.
+double StepCost::exchange_seconds(double tokens, double wanted) const {
+    if (ranks_ == 1) return 0;
+    const double others = (ranks_ - 1) / ranks_;
+    const double sums = 2 * others * tokens * summed_ * element;
+    const double logits = wanted / ranks_ * others * vocabulary_ * 4;
+    return (sums_ + (wanted > 0 ? 1 : 0)) * costs_.exchange_us * 1e-6 +
+           (sums + logits) / costs_.link_bandwidth;
 }
 
 double StepCost::product_seconds(double rows, const Product &of) const {
@@ -299,8 +318,9 @@ StepSeconds StepCost::seconds(const TokenBatch &batch) const {
                       [](const OutputRow &row) { return !embedded(row.task); }));
     if (wanted > 0) {
         all.logits = product_seconds(wanted, {head_, false, 1}) +
-                     wanted * vocabulary_ * sampling_bytes / costs_.memory_bandwidth;
+                     wanted / ranks_ * vocabulary_ * sampling_bytes / costs_.memory_bandwidth;
     }
+    all.exchange = exchange_seconds(tokens, wanted);
     all.step = costs_.step_us * 1e-6;
     return all;
 }

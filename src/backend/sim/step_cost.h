@@ -16,6 +16,8 @@
 //     experts, all at the
 //                 memory's bandwidth; and routing
 //     logits      the head's product and sampling
+//     exchange    between devices that compute parts of a model: two sums over all of them in a layer, none hidden
+//                 behind products, and the logits that each needs for its share of the rows
 //     step        a fixed time for each step
 //     pictures    the tower's products for all patches and tokens, and its attention's arithmetic; before the next step
 //
@@ -33,15 +35,15 @@
 namespace batchllm {
 
 struct StepSeconds {
-    double linear = 0, attention = 0, elementwise = 0, logits = 0, step = 0;
+    double linear = 0, attention = 0, elementwise = 0, logits = 0, exchange = 0, step = 0;
 
-    double total() const { return linear + attention + elementwise + logits + step; }
+    double total() const { return linear + attention + elementwise + logits + exchange + step; }
     StepSeconds &operator+=(const StepSeconds &other);
 };
 
 class StepCost {
   public:
-    // kv_bytes: per element of keys and values: 2, or 1 in fp8.
+    // kv_bytes: per element of keys and values: 2, or 1 in fp8. model: may be a part of one.
     StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes = 2);
 
     StepSeconds seconds(const TokenBatch &batch) const;
@@ -86,6 +88,7 @@ class StepCost {
     double expert_seconds(double tokens, const ExpertProduct &product) const;
     double attention_seconds(const TokenBatch &batch, const AttentionLayers &layers) const;
     double merge_seconds_of(const AttentionLayers &layers) const;
+    double exchange_seconds(double tokens, double wanted) const;
 
     DeviceCosts costs_;
     double kv_bytes_;
@@ -96,7 +99,11 @@ class StepCost {
     double gated_bytes_ = 0;       // the part of these that costs_.gated_tokens saves
     double routed_ = 0;            // experts per token, over all layers
     double routings_ = 0;          // number of layers with experts
-    double head_ = 0, vocabulary_ = 0;
+    double head_ = 0;              // elements of the device's rows of the head
+    double vocabulary_ = 0;        // of the whole model
+    double ranks_ = 1;
+    double summed_ = 0; // numbers per token that are summed over all devices
+    double sums_ = 0;
     // A tower's products of patches and of tokens, and its layers that see whole pictures or windows of so many patches.
     std::vector<Product> patch_products_, token_products_;
     double patch_flops_ = 0; // of a layer's attention, for a patch and one that it sees

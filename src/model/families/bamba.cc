@@ -32,16 +32,6 @@ Status set_half_rope(const JsonValue &config, Model *model) {
     return set_rope(config, rope, model);
 }
 
-void name_layers(const DecoderShape &shape, Model *model) {
-    model->final_norm.weight.name = "model.final_layernorm.weight";
-    for (size_t i = 0; i < model->layers.size(); ++i) {
-        Layer &layer = model->layers[i];
-        layer.before_feed_forward.weight.name = layer_prefix(i) + "pre_ff_layernorm.weight";
-        layer.feed = named_feed_forward(layer_prefix(i) + "feed_forward.", shape.intermediate,
-                                        model->hidden);
-    }
-}
-
 } // namespace
 
 Status describe_bamba(const JsonValue &config, Model *model) {
@@ -56,7 +46,7 @@ Status describe_bamba(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
     RETURN_IF_ERROR(set_half_rope(config, model));
-    name_layers(shape, model);
+    set_bamba_names(shape, model);
     RETURN_IF_ERROR(set_feed_forward_biases(config, model));
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
     RETURN_IF_ERROR(set_attention_biases(config, false, model));

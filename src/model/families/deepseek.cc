@@ -2,6 +2,7 @@
 // experts beside shared ones, the first layers dense.
 #include <cmath>
 
+#include "model/families/deepseek.h"
 #include "model/families/families.h"
 #include "model/families/ministral3.h"
 
@@ -10,13 +11,6 @@ namespace {
 
 constexpr int32_t most_size = 1 << 16;
 constexpr float inner_epsilon = 1e-6F; // of the norms within attention, whatever the others have
-
-// The sizes of a class.
-struct LatentDefaults {
-    int32_t q_rank = 1536, rank = 512, plain = 128, turned = 64, value_dim = 128;
-    bool pairs = true;
-    bool of_heads = false; // the rope's keys count the turned part as a share of a head
-};
 
 // The rope of Mistral 4's class, if a configuration has no rope keys.
 constexpr std::string_view mistral4_rope = R"({"rope_parameters": {"rope_type": "yarn",
@@ -58,11 +52,9 @@ Result<double> read_score_scale(const JsonValue &config) {
     return scale * scale;
 }
 
-// Replaces attention by latent attention in all layers of a decoder. of_rope: has the rope's keys.
-Status set_latents(const JsonValue &config, const JsonValue &of_rope,
-                   const LatentDefaults &defaults, Model *model) {
-    int32_t q_rank = 0;
-    ASSIGN_OR_RETURN(const Latent shape, read_latent(config, defaults, &q_rank));
+// The rope's index in the model's list.
+Result<int32_t> add_latent_rope(const JsonValue &of_rope, const LatentDefaults &defaults,
+                                const Latent &shape, Model *model) {
     RopeDefaults rope;
     rope.pairs = defaults.pairs;
     if (defaults.of_heads) {
@@ -75,7 +67,25 @@ Status set_latents(const JsonValue &config, const JsonValue &of_rope,
         return of_rope.fail("its rope has " + std::to_string(read.dims()) +
                             " elements, but qk_rope_head_dim is " + std::to_string(shape.turned));
     }
-    const int32_t turned = add_rope(model, std::move(read));
+    return add_rope(model, std::move(read));
+}
+
+Status refuse_other(const JsonValue &config, const char *key, int64_t only) {
+    const auto value = config.given(key);
+    if (!value || value->integer(only, only).ok()) return {};
+    return value->unsupported("only " + std::to_string(only) + " is supported");
+}
+
+} // namespace
+
+Status set_latents(const JsonValue &config, const JsonValue &of_rope,
+                   const LatentDefaults &defaults, Model *model) {
+    int32_t q_rank = 0;
+    ASSIGN_OR_RETURN(const Latent shape, read_latent(config, defaults, &q_rank));
+    int32_t turned = -1;
+    if (defaults.turns) {
+        ASSIGN_OR_RETURN(turned, add_latent_rope(of_rope, defaults, shape, model));
+    }
     ASSIGN_OR_RETURN(const double scale, read_score_scale(of_rope));
     ASSIGN_OR_RETURN(const bool biases, read_flag(config, "attention_bias", false));
     const int64_t hidden = model->hidden;
@@ -113,11 +123,7 @@ Status set_latents(const JsonValue &config, const JsonValue &of_rope,
     return {};
 }
 
-Status refuse_other(const JsonValue &config, const char *key, int64_t only) {
-    const auto value = config.given(key);
-    if (!value || value->integer(only, only).ok()) return {};
-    return value->unsupported("only " + std::to_string(only) + " is supported");
-}
+namespace {
 
 Result<Router> read_v2_router(const JsonValue &config, const ExpertCounts &counts) {
     Router router;

@@ -14,23 +14,15 @@ struct Stack {
     int64_t width;
 };
 
-// Rows first, first + step, ... of matrix `index` of `prefix``name`, [count, columns, stored], and of its
-// biases, [count, stored].
+// As rows_of_stack, with biases, [count, stored].
 Weight expert_weight(const Stack &stack, const char *name, int32_t index, int64_t stored,
                      int64_t first, int64_t step, int64_t columns) {
-    Weight weight;
-    Tensor &values = weight.values;
-    values.rows = stored / step;
-    values.columns = columns;
-    values.name = stack.prefix + name;
-    values.stored_rows = stored;
-    values.first_row = index * stored + first;
-    values.stored_stack = stack.count;
-    values.row_step = step;
-    weight.bias = values;
+    Weight weight = rows_of_stack({stack.prefix + name, stack.count, columns, stored}, index, first,
+                                  stored / step, step);
+    weight.bias = weight.values;
     weight.bias.columns = 1;
     weight.bias.name += "_bias";
-    values.stored_transposed = true;
+    weight.bias.stored_transposed = false;
     return weight;
 }
 

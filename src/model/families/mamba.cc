@@ -9,17 +9,18 @@ namespace {
 constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
 constexpr double most_limit = 3e38; // per step: files may have 1e30 for infinity
 
-Status read_heads(const JsonValue &config, int32_t hidden, Mamba2 *mamba) {
+Status read_heads(const JsonValue &config, int32_t hidden, std::optional<int32_t> given_values,
+                  Mamba2 *mamba) {
     const char *file = config.file().c_str();
     ASSIGN_OR_RETURN(mamba->value_heads,
                      read_count(config, "mamba_n_heads", 128, most_mamba_heads));
     ASSIGN_OR_RETURN(mamba->key_heads, read_count(config, "mamba_n_groups", 1, most_mamba_heads));
     ASSIGN_OR_RETURN(const int32_t expand, read_count(config, "mamba_expand", 2, 64));
-    const int64_t values = int64_t{expand} * hidden;
+    const int64_t values = given_values ? *given_values : int64_t{expand} * hidden;
+    const std::string product = given_values ? "mamba_d_ssm" : "mamba_expand * hidden_size";
     if (values % mamba->value_heads != 0) {
-        return error(code,
-                     "%s: \"mamba_n_heads\" is %d: must divide mamba_expand * hidden_size, %lld",
-                     file, mamba->value_heads, static_cast<long long>(values));
+        return error(code, "%s: \"mamba_n_heads\" is %d: must divide %s, %lld", file,
+                     mamba->value_heads, product.c_str(), static_cast<long long>(values));
     }
     if (mamba->value_heads % mamba->key_heads != 0) {
         return error(code, "%s: \"mamba_n_groups\" is %d: must divide mamba_n_heads, %d", file,
@@ -30,8 +31,7 @@ Status read_heads(const JsonValue &config, int32_t hidden, Mamba2 *mamba) {
     if (given && !given->is_string()) {
         ASSIGN_OR_RETURN(const int64_t dim, given->integer(1, most_mamba_head_dim));
         if (dim != of_head) {
-            return given->fail("mamba_expand * hidden_size / mamba_n_heads is " +
-                               std::to_string(of_head));
+            return given->fail(product + " / mamba_n_heads is " + std::to_string(of_head));
         }
     } else if (given) {
         ASSIGN_OR_RETURN(const std::string word, given->string());
@@ -102,10 +102,11 @@ Mamba2 named_mamba(const MambaShape &shape, const std::string &prefix, int64_t h
     return mamba;
 }
 
-Result<MambaShape> read_mamba(const JsonValue &config, int32_t hidden) {
+Result<MambaShape> read_mamba(const JsonValue &config, int32_t hidden,
+                              std::optional<int32_t> values) {
     MambaShape shape;
     Mamba2 &mamba = shape.layer;
-    RETURN_IF_ERROR(read_heads(config, hidden, &mamba));
+    RETURN_IF_ERROR(read_heads(config, hidden, values, &mamba));
     mamba.norm_parts = mamba.key_heads;
     ASSIGN_OR_RETURN(mamba.key_dim, read_count(config, "mamba_d_state", 256, most_mamba_head_dim));
     ASSIGN_OR_RETURN(mamba.width, read_convolution_width(config, "mamba_d_conv", 4));
@@ -114,6 +115,16 @@ Result<MambaShape> read_mamba(const JsonValue &config, int32_t hidden) {
     ASSIGN_OR_RETURN(const bool biases, read_flag(config, "mamba_proj_bias", false));
     if (!biases) return shape;
     return config.at("mamba_proj_bias")->unsupported("only products without biases are supported");
+}
+
+void set_bamba_names(const DecoderShape &shape, Model *model) {
+    model->final_norm.weight.name = "model.final_layernorm.weight";
+    for (size_t i = 0; i < model->layers.size(); ++i) {
+        Layer &layer = model->layers[i];
+        layer.before_feed_forward.weight.name = layer_prefix(i) + "pre_ff_layernorm.weight";
+        layer.feed = named_feed_forward(layer_prefix(i) + "feed_forward.", shape.intermediate,
+                                        model->hidden);
+    }
 }
 
 Status set_mamba_layers(const JsonValue &config, const std::vector<bool> &types, Model *model) {

@@ -3,6 +3,7 @@
 #include "model/families/ministral3.h"
 
 #include "model/families/families.h"
+#include "model/families/pixtral.h"
 
 namespace batchllm {
 namespace {
@@ -64,7 +65,9 @@ Status describe_ministral3(const JsonValue &config, Model *model) {
 }
 
 Status describe_mistral3(const JsonValue &config, Model *model) {
-    return describe_text_part(config, describe_mistral3_text, true, model);
+    RETURN_IF_ERROR(describe_text_part(config, describe_mistral3_text, true, model));
+    set_tower(config, 10, describe_pixtral_tower, model);
+    return {};
 }
 
 } // namespace batchllm

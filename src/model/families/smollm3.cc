@@ -3,32 +3,6 @@
 #include "model/families/families.h"
 
 namespace batchllm {
-namespace {
-
-// Which layers have a rope: 1 in "no_rope_layers" (sic), else all but every N-th.
-Result<std::vector<bool>> read_roped(const JsonValue &config, size_t layers) {
-    std::vector<bool> roped;
-    const auto flags = config.given("no_rope_layers");
-    if (!flags) {
-        ASSIGN_OR_RETURN(const int32_t every,
-                         read_count(config, "no_rope_layer_interval", 4, 1 << 20));
-        for (size_t i = 0; i < layers; ++i) {
-            roped.push_back((i + 1) % static_cast<size_t>(every) != 0);
-        }
-        return roped;
-    }
-    ASSIGN_OR_RETURN(const auto list, flags->elements());
-    if (list.size() != layers) {
-        return flags->fail("must have one number for each of num_hidden_layers");
-    }
-    for (const JsonValue &item : list) {
-        ASSIGN_OR_RETURN(const int64_t flag, item.integer(0, 1));
-        roped.push_back(flag != 0);
-    }
-    return roped;
-}
-
-} // namespace
 
 Status describe_smollm3(const JsonValue &config, Model *model) {
     ConfigDefaults defaults;
@@ -48,7 +22,7 @@ Status describe_smollm3(const JsonValue &config, Model *model) {
     RopeDefaults rope;
     rope.theta = 2e6;
     RETURN_IF_ERROR(set_rope(config, rope, model));
-    ASSIGN_OR_RETURN(const auto roped, read_roped(config, model->layers.size()));
+    ASSIGN_OR_RETURN(const auto roped, read_roped_layers(config, model->layers.size(), false));
     for (size_t i = 0; i < roped.size(); ++i) {
         if (!roped[i]) model->layers[i].attention()->rope = -1;
     }

@@ -15,6 +15,7 @@
     family("ernie4_5", "Ernie4_5ForCausalLM", describe_ernie4_5)                                   \
     family("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", describe_ernie4_5_moe)                       \
     family("exaone4", "Exaone4ForCausalLM", describe_exaone4)                                      \
+    family("falcon_h1", "FalconH1ForCausalLM", describe_falcon_h1)                                 \
     family("gemma2", "Gemma2ForCausalLM", describe_gemma2)                                         \
     family("gemma3", "Gemma3ForConditionalGeneration", describe_gemma3_vision)                     \
     family("gemma3_text", "Gemma3ForCausalLM", describe_gemma3)                                    \
@@ -32,10 +33,13 @@
     family("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", describe_hunyuan_dense)                \
     family("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", describe_hunyuan_moe)                      \
     family("kimi_k2", "DeepseekV3ForCausalLM", describe_deepseek_v3)                               \
+    family("kimi_linear", "KimiLinearForCausalLM", describe_kimi_linear)                           \
     family("lfm2", "Lfm2ForCausalLM", describe_lfm2)                                               \
     family("lfm2_moe", "Lfm2MoeForCausalLM", describe_lfm2_moe)                                    \
     family("lfm2_vl", "Lfm2VlForConditionalGeneration", describe_lfm2_vl)                          \
     family("llama", "LlamaForCausalLM", describe_llama)                                            \
+    family("llama4", "Llama4ForConditionalGeneration", describe_llama4_vision)                     \
+    family("llama4_text", "Llama4ForCausalLM", describe_llama4)                                    \
     family("minimax_m2", "MiniMaxM2ForCausalLM", describe_minimax_m2)                              \
     family("ministral3", "Ministral3ForCausalLM", describe_ministral3)                             \
     family("mistral", "MistralForCausalLM", describe_mistral)                                      \

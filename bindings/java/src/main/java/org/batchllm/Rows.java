@@ -26,6 +26,7 @@ public final class Rows {
     private final List<SamplingParams> params;
     private final boolean common; // whether `params` are one item for all rows
     private final Table table;
+    private final List<List<byte[]>> pictures; // of each row; null: none
     private final int[] nulls; // the numbers of rows without a prompt, rising; the columns have only the others
 
     private Rows(
@@ -39,6 +40,7 @@ public final class Rows {
             Object tags,
             List<SamplingParams> params,
             boolean common,
+            List<List<byte[]>> pictures,
             int[] nulls) {
         this.table = table;
         this.text = text;
@@ -50,11 +52,12 @@ public final class Rows {
         this.tags = tags;
         this.params = params;
         this.common = common;
+        this.pictures = pictures;
         this.nulls = nulls;
     }
 
     private static Rows ofPrompts(TextColumn text, boolean chat, TokenColumn tokens, int[] nulls) {
-        return new Rows(null, text, chat, tokens, null, null, null, null, null, false, nulls);
+        return new Rows(null, text, chat, tokens, null, null, null, null, null, false, null, nulls);
     }
 
     private static Rows ofTexts(Collection<? extends CharSequence> prompts, boolean chat) {
@@ -146,7 +149,7 @@ public final class Rows {
      * @return rows with default parameters
      */
     public static Rows ofTable(Table table) {
-        return new Rows(Objects.requireNonNull(table), null, false, null, null, null, null, null, null, false, NONE);
+        return new Rows(Objects.requireNonNull(table), null, false, null, null, null, null, null, null, false, null, NONE);
     }
 
     /**
@@ -192,6 +195,7 @@ public final class Rows {
                 null,
                 null,
                 false,
+                null,
                 NONE);
     }
 
@@ -215,6 +219,7 @@ public final class Rows {
                 null,
                 null,
                 false,
+                null,
                 NONE);
     }
 
@@ -251,6 +256,7 @@ public final class Rows {
                 null,
                 null,
                 false,
+                null,
                 nulls);
     }
 
@@ -301,6 +307,36 @@ public final class Rows {
         return copy(tags, copied, false);
     }
 
+    /**
+     * The pictures of each row: files (JPEG, PNG, WebP) in memory. Texts have the model's placeholder once for each of
+     * them; in conversations, parts {"type": "image"} stand for them (docs/pictures.md). A picture that cannot be read
+     * gives its row {@link Status#ROW_PICTURE}.
+     *
+     * @param files for each row a list, empty or null for a row without pictures; neither copied nor to be changed
+     * @return rows with pictures
+     */
+    public Rows withPictures(List<List<byte[]>> files) {
+        if (text == null || textContinuations != null) {
+            throw new IllegalArgumentException("rows with pictures are texts or conversations");
+        }
+        if (files.size() != size()) {
+            throw new IllegalArgumentException("pictures of " + files.size() + " rows for " + size() + " rows");
+        }
+        return new Rows(
+                table,
+                text,
+                chat,
+                tokens,
+                textContinuations,
+                tokenContinuations,
+                continuationRows,
+                tags,
+                params,
+                common,
+                new ArrayList<>(files),
+                nulls);
+    }
+
     private Rows copy(Object newTags, List<SamplingParams> newParams, boolean newCommon) {
         return new Rows(
                 table,
@@ -313,6 +349,7 @@ public final class Rows {
                 newTags,
                 newParams,
                 newCommon,
+                pictures,
                 nulls);
     }
 
@@ -350,7 +387,7 @@ public final class Rows {
      */
     void addTo(batchllm_engine engine, Constraints constraints, Adapters adapters, long firstTag) {
         if (nulls.length == 0) {
-            addPart(engine, constraints, adapters, tags, params, false);
+            addPart(engine, constraints, adapters, tags, params, pictures, false);
             return;
         }
         long[] all = tags instanceof long[] ? (long[]) tags : new long[(int) size()];
@@ -362,8 +399,12 @@ public final class Rows {
             if (null_ < nulls.length && nulls[null_] == row) null_++;
             else given[end++] = row;
         }
-        if (given.length > 0) addPart(engine, constraints, adapters, picked(all, given), picked(params, given), false);
-        addPart(engine, constraints, adapters, picked(all, nulls), picked(params, nulls), true);
+        if (given.length > 0) {
+            List<List<byte[]>> some = pictures == null ? null : new ArrayList<>(given.length);
+            for (int i = 0; some != null && i < given.length; i++) some.add(pictures.get(given[i]));
+            addPart(engine, constraints, adapters, picked(all, given), picked(params, given), some, false);
+        }
+        addPart(engine, constraints, adapters, picked(all, nulls), picked(params, nulls), null, true);
     }
 
     private static long[] picked(long[] values, int[] rows) {
@@ -377,12 +418,31 @@ public final class Rows {
         return some;
     }
 
+    private void addPictures(
+            batchllm_engine engine, Object tags, batchllm_params_column column, List<List<byte[]>> pictures) {
+        List<byte[]> files = new ArrayList<>();
+        long[] rows = new long[pictures.size() + 1];
+        for (int i = 0; i < pictures.size(); i++) {
+            if (pictures.get(i) != null) files.addAll(pictures.get(i));
+            rows[i + 1] = files.size();
+        }
+        long[] offsets = new long[files.size() + 1];
+        for (int i = 0; i < files.size(); i++) offsets[i + 1] = offsets[i] + files.get(i).length;
+        byte[] bytes = new byte[Math.toIntExact(offsets[files.size()])];
+        for (int i = 0; i < files.size(); i++) {
+            System.arraycopy(files.get(i), 0, bytes, (int) offsets[i], files.get(i).length);
+        }
+        Native.batchllm_add_picture_columns(
+                engine, chat ? 1 : 0, text.bytes, text.offsets, rows, bytes, offsets, new byte[files.size()], tags, column);
+    }
+
     private void addPart(
             batchllm_engine engine,
             Constraints constraints,
             Adapters adapters,
             Object tags,
             List<SamplingParams> params,
+            List<List<byte[]>> pictures,
             boolean withoutPrompts) {
         batchllm_params_column column = params == null || params.isEmpty() ? null : SamplingParams.column(params);
         try {
@@ -395,6 +455,8 @@ public final class Rows {
                 try (Handle.Use use = table.handle.share()) {
                     Native.batchllm_add_table_rows(engine, table.table, tags, column);
                 }
+            } else if (pictures != null) {
+                addPictures(engine, tags, column, pictures);
             } else if (textContinuations != null) {
                 Native.batchllm_add_score_text_columns(
                         engine,

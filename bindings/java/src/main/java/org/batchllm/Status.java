@@ -26,6 +26,8 @@ public final class Status {
     public static final int ROW_NULL = Native.BATCHLLM_ERROR_ROW_NULL;
     /** The row's adapter cannot be read again, or has changed. */
     public static final int ROW_ADAPTER = Native.BATCHLLM_ERROR_ROW_ADAPTER;
+    /** A picture of the row cannot be read, or the row cannot have it. */
+    public static final int ROW_PICTURE = Native.BATCHLLM_ERROR_ROW_PICTURE;
 
     private static final String COMMON = "BATCHLLM_ERROR_";
 

@@ -1,0 +1,116 @@
+"""Rows with pictures, in every form that Python has for one."""
+
+import importlib
+import json
+import os
+import pathlib
+import unittest
+
+import batchllm
+from batchllm.pictures import picture_column
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[3] / "tests" / "golden"
+MODEL = GOLDEN / "qwen3_vl_pictures"
+MADE = json.loads((MODEL / "pictures.json").read_text())
+ROWS, FILES = MADE["rows"], [picture["file"] for picture in MADE["pictures"]]
+BYTES = [(MODEL / name).read_bytes() for name in FILES]
+PARAMS = batchllm.SamplingParams(max_tokens=MADE["new_tokens"], add_special=False)
+
+
+def optional(name):
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def engine(**options):
+    return batchllm.Engine(MODEL, backend="cpu", compute_type="f32", kv_memory_bytes=16 << 20, threads=2, **options)
+
+
+def messages_of(row, part_of):
+    made = json.loads(json.dumps(row["messages"]))
+    for message in made:
+        if isinstance(message["content"], list):
+            message["content"] = [part_of(p["image"]) if p["type"] == "image" else p for p in message["content"]]
+    return made
+
+
+class Pictures(unittest.TestCase):
+    def assert_said(self, results, rows=ROWS):
+        self.assertEqual(len(results), len(rows))
+        for result, row in zip(results, rows):
+            self.assertIsNone(result.error)
+            end = next((t for t, margin in enumerate(row["margins"]) if margin < 1e-3), len(row["tokens"]))
+            self.assertEqual(list(result.tokens)[:end], row["tokens"][:end])
+            self.assertEqual(result.prompt_tokens, len(row["prompt"]))
+
+    def test_bytes_and_paths(self):
+        texts = [row["text"] for row in ROWS]
+        with engine(image_folders=[MODEL]) as made:
+            self.assertGreater(made.info().picture_slots, 0)
+            self.assert_said(made.generate(texts, PARAMS, images=[[BYTES[n] for n in row["pictures"]] for row in ROWS]))
+            self.assert_said(made.generate(texts, PARAMS, images=[[FILES[n] for n in row["pictures"]] for row in ROWS]))
+            named = [messages_of(row, lambda n: {"type": "image", "image": FILES[n]}) for row in ROWS]
+            self.assert_said(made.chat(named, PARAMS))
+            places = [messages_of(row, lambda n: {"type": "image"}) for row in ROWS]
+            found = made.chat(places, PARAMS, images=[[pathlib.Path(FILES[n]) for n in row["pictures"]] for row in ROWS])
+            self.assert_said(found)
+            stats = made.stats()
+            self.assertGreater(stats.row_pictures, stats.picture_loads)
+
+    def test_one_picture_or_none_for_a_row(self):
+        row = next(row for row in ROWS if len(row["pictures"]) == 1)
+        text = next((row for row in ROWS if not row["pictures"]), None)
+        rows = [row] + ([text] if text else [])
+        with engine() as made:
+            images = [BYTES[row["pictures"][0]], None][: len(rows)]
+            self.assert_said(made.generate([row["text"] for row in rows], PARAMS, images=images), rows)
+
+    def test_arrays_and_images_of_pil(self):
+        numpy, image = optional("numpy"), optional("PIL.Image")
+        if numpy is None or image is None:
+            self.skipTest("NumPy and PIL are not installed")
+        rows = [row for row in ROWS if len(row["pictures"]) == 1]
+        texts = [row["text"] for row in rows]
+        opened = [image.open(MODEL / FILES[row["pictures"][0]]).convert("RGB") for row in rows]
+        with engine() as made:
+            self.assert_said(made.generate(texts, PARAMS, images=opened), rows)
+            self.assert_said(made.generate(texts, PARAMS, images=[numpy.asarray(one) for one in opened]), rows)
+
+    def test_columns(self):
+        rows = [row for row in ROWS if len(row["pictures"]) == 1]
+        for name, column in (("pyarrow", "array"), ("pandas", "Series"), ("polars", "Series")):
+            module = optional(name)
+            if module is None:
+                continue
+            images = getattr(module, column)([BYTES[row["pictures"][0]] for row in rows])
+            with engine() as made:
+                self.assert_said(made.generate([row["text"] for row in rows], PARAMS, images=images), rows)
+
+    def test_what_is_wrong_is_said(self):
+        text = ROWS[0]["text"]
+        with engine() as made:
+            results = made.generate([text] * 4, PARAMS, images=[b"", "a.png", [], "http://host/a.png"])
+            for result, says in zip(results, ("picture 1", "names no folder", "places for pictures", "never fetched")):
+                self.assertIn(says, result.error)
+                self.assertEqual(result.status, batchllm.native.BATCHLLM_ERROR_ROW_PICTURE)
+            with self.assertRaises(ValueError):
+                made.generate([text], PARAMS, images=[BYTES[0]] * 2)
+            with self.assertRaises(TypeError):
+                made.generate([text], PARAMS, images=BYTES[0])
+            with self.assertRaises(TypeError):
+                made.generate([text], PARAMS, images=[1.5])
+            with self.assertRaises(TypeError):
+                made.generate([[1, 2]], PARAMS, images=[BYTES[0]])
+            made.run()
+
+    def test_a_column_has_what_was_given(self):
+        column = picture_column([None, BYTES[0], [BYTES[1], os.fspath("b.png")], float("nan")])
+        self.assertEqual(list(column.rows), [0, 0, 1, 3, 3])
+        self.assertEqual(column.kinds, bytes([0, 0, 1]))
+        self.assertEqual(column.data, BYTES[0] + BYTES[1] + b"b.png")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,137 @@
+/* Pictures by the C interface. That rows say what transformers says: runtime/test_engine_pictures.cc. */
+#include "api_helpers.h"
+
+static const char directory[] = "golden/qwen3_vl_pictures";
+static const char text[] = "<|vision_start|><|image_pad|><|vision_end|>What is this?";
+
+static batchllm_engine *engine_with(const batchllm_pictures *pictures) {
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.model_dir = directory;
+    options.backend = "cpu";
+    options.compute_type = "f32";
+    options.kv_memory_bytes = 16 << 20;
+    options.threads = 2;
+    options.pictures = pictures;
+    batchllm_engine *engine = NULL;
+    assert_ok(batchllm_engine_create(&options, &engine));
+    return engine;
+}
+
+static batchllm_pictures *pictures_in(const char *folder) {
+    batchllm_pictures_options options;
+    batchllm_pictures_options_init(&options, sizeof options);
+    options.model_dir = directory;
+    options.folders = &folder;
+    options.folder_count = folder != NULL;
+    batchllm_pictures *pictures = NULL;
+    assert_ok(batchllm_pictures_create(&options, &pictures));
+    return pictures;
+}
+
+static void rows_name_pictures_in_folders(void **state) {
+    (void)state;
+    batchllm_pictures *pictures = pictures_in(directory);
+    batchllm_engine *engine = engine_with(pictures);
+    const char names[] = "picture_0.pngnone.png";
+    const int64_t offsets[] = {0, 13, 21}, rows[] = {0, 1, 2};
+    const uint8_t kinds[] = {BATCHLLM_PICTURE_NAME, BATCHLLM_PICTURE_NAME};
+    const int64_t length = (int64_t)strlen(text);
+    char twice[2 * sizeof text];
+    snprintf(twice, sizeof twice, "%s%s", text, text);
+    const int64_t text_offsets[] = {0, length, 2 * length};
+    batchllm_picture_column column = {sizeof column,          0,       rows,
+                                      (const uint8_t *)names, offsets, kinds};
+    batchllm_params params;
+    batchllm_params_init(&params, sizeof params);
+    params.max_tokens = 3;
+    params.ignore_eos = 1;
+    assert_ok(batchllm_add_pictures(engine, 2, twice, text_offsets, &column, NULL, &params, 1));
+    batchllm_pictures_destroy(pictures); /* the engine keeps what it needs */
+    assert_ok(batchllm_run(engine, NULL, NULL));
+    batchllm_results *results = NULL;
+    assert_ok(batchllm_poll(engine, 0, &results));
+    assert_int_equal(results->count, 2);
+    for (int64_t i = 0; i < 2; ++i) {
+        const int good = results->tags[i] == 0;
+        assert_int_equal(results->statuses[i], good ? BATCHLLM_OK : BATCHLLM_ERROR_ROW_PICTURE);
+        assert_int_equal(results->token_offsets[i + 1] - results->token_offsets[i], good ? 3 : 0);
+    }
+    batchllm_results_free(results);
+    batchllm_info info;
+    info.struct_size = sizeof info;
+    assert_ok(batchllm_engine_info(engine, 0, &info));
+    assert_true(info.picture_slots > 0 && info.picture_tokens > 0);
+    batchllm_engine_destroy(engine);
+}
+
+static void ids_come_from_the_content(void **state) {
+    (void)state;
+    const int64_t length = (int64_t)strlen(text), text_offsets[] = {0, length};
+    const char *names[] = {"picture_0.png", "picture_0.png", "picture_1.png"};
+    int32_t ids[3] = {0, 0, 0};
+    for (int i = 0; i < 3; ++i) {
+        batchllm_pictures *pictures = pictures_in(directory);
+        const int64_t rows[] = {0, 1}, offsets[] = {0, 13};
+        const uint8_t kinds[] = {BATCHLLM_PICTURE_NAME};
+        const batchllm_picture_column column = {
+            sizeof column, 0, rows, (const uint8_t *)names[i], offsets, kinds};
+        batchllm_column *made = NULL;
+        assert_ok(batchllm_pictures_encode(pictures, 1, text, text_offsets, &column,
+                                           BATCHLLM_ENCODE_PARSE_SPECIAL, 1, &made));
+        batchllm_pictures_destroy(pictures); /* the column keeps what it needs */
+        assert_int_equal(made->statuses[0], BATCHLLM_OK);
+        for (int64_t t = 0; t < made->offsets[1]; ++t) {
+            if (made->tokens[t] >= 1 << 30) ids[i] = made->tokens[t];
+        }
+        batchllm_column_free(made);
+    }
+    assert_true(ids[0] >= 1 << 30);
+    assert_int_equal(ids[0], ids[1]);
+    assert_int_not_equal(ids[0], ids[2]);
+}
+
+static void bad_arguments_are_refused(void **state) {
+    (void)state;
+    batchllm_pictures_options options;
+    batchllm_pictures_options_init(&options, sizeof options);
+    batchllm_pictures *pictures = NULL;
+    assert_int_equal(batchllm_pictures_create(&options, &pictures),
+                     BATCHLLM_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(batchllm_pictures_create(NULL, &pictures), BATCHLLM_ERROR_INVALID_ARGUMENT);
+    options.model_dir = directory;
+    const char *missing = "golden/none";
+    options.folders = &missing;
+    options.folder_count = 1;
+    assert_int_equal(batchllm_pictures_create(&options, &pictures), BATCHLLM_ERROR_IO);
+    assert_null(pictures);
+    batchllm_pictures_destroy(NULL);
+
+    batchllm_engine *engine = engine_with(NULL);
+    const int64_t text_offsets[] = {0, 1}, offsets[] = {0, 1}, falling[] = {1, 0}, rows[] = {0, 1};
+    const uint8_t kinds[] = {7};
+    batchllm_picture_column column = {sizeof column, 0, falling, kinds, offsets, NULL};
+    const int32_t status = BATCHLLM_ERROR_INVALID_ARGUMENT;
+    assert_int_equal(batchllm_add_pictures(engine, 1, "a", text_offsets, &column, NULL, NULL, 0),
+                     status);
+    column.rows = rows;
+    column.kinds = kinds;
+    assert_int_equal(batchllm_add_pictures(engine, 1, "a", text_offsets, &column, NULL, NULL, 0),
+                     status);
+    column.kinds = NULL;
+    column.bytes = NULL;
+    assert_int_equal(batchllm_add_pictures(engine, 1, "a", text_offsets, &column, NULL, NULL, 0),
+                     status);
+    batchllm_column *made = NULL;
+    assert_int_equal(batchllm_pictures_encode(NULL, 0, NULL, NULL, NULL, 0, 1, &made), status);
+    batchllm_engine_destroy(engine);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_name_pictures_in_folders),
+        cmocka_unit_test(ids_come_from_the_content),
+        cmocka_unit_test(bad_arguments_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,57 @@
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.List;
+import org.batchllm.Engine;
+import org.batchllm.EngineOptions;
+import org.batchllm.Results;
+import org.batchllm.Rows;
+import org.batchllm.SamplingParams;
+import org.batchllm.Status;
+
+/** Rows with pictures. That they are computed as they should be, the library's own tests show. */
+final class PictureTest {
+    private static final Path GOLDEN = Path.of(System.getProperty("test.golden")).resolve("qwen3_vl_pictures");
+    private static final String TEXT =
+            "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>What is this?<|im_end|>\n<|im_start|>assistant\n";
+    private static final String CHAT =
+            "[{\"role\": \"user\", \"content\": [{\"type\": \"image\"}, {\"type\": \"text\", \"text\": \"What is this?\"}]}]";
+
+    private static Engine engine() {
+        return Engine.create(EngineOptions.builder(GOLDEN).backend("cpu").computeType("f32").build());
+    }
+
+    private static Rows with(Rows rows) {
+        return rows.withParams(SamplingParams.builder().maxTokens(4).addSpecial(false).build());
+    }
+
+    public static void rows_have_pictures() throws IOException {
+        byte[] one = Files.readAllBytes(GOLDEN.resolve("picture_0.png"));
+        byte[] other = Files.readAllBytes(GOLDEN.resolve("picture_1.png"));
+        List<List<byte[]>> pictures = Arrays.asList(List.of(one), List.of(other), null, List.of(one), List.of());
+        try (Engine engine = engine();
+                Results texts = engine.generate(
+                        with(Rows.ofText(TEXT, TEXT, null, TEXT, TEXT).withPictures(pictures)));
+                Results chats = engine.generate(
+                        with(Rows.ofChat(CHAT, CHAT, null, CHAT, CHAT).withPictures(pictures)))) {
+            Check.that(Arrays.equals(texts.get(0).tokens(), texts.get(3).tokens()), "equal pictures");
+            Check.that(!Arrays.equals(texts.get(0).tokens(), texts.get(1).tokens()), "other pictures");
+            Check.that(Arrays.equals(texts.get(1).tokens(), chats.get(1).tokens()), "conversations");
+            Check.equal(Status.ROW_NULL, texts.get(2).status());
+            Check.equal(Status.ROW_PICTURE, texts.get(4).status());
+            Check.equal(Status.ROW_PICTURE, chats.get(4).status());
+        }
+    }
+
+    public static void each_row_has_a_list() {
+        Check.throwing(IllegalArgumentException.class, "pictures of 1 rows", () -> Rows.ofText(TEXT, TEXT)
+                .withPictures(List.of(List.of())));
+        Check.throwing(IllegalArgumentException.class, "texts or conversations", () -> Rows.ofTokens(List.of(new int[] {1}))
+                .withPictures(List.of(List.of())));
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        Check.run(PictureTest.class);
+    }
+}
