@@ -22,8 +22,10 @@ COMPONENTS = [
     ("libzstd", "Zstandard", "BSD-3-Clause", "libzstd1"),
     ("libjpeg", "libjpeg-turbo", "IJG AND BSD-3-Clause AND Zlib", "libjpeg62-turbo"),
     ("libpng", "libpng", "libpng-2.0", "libpng16-16"),
-    ("libwebp", "libwebp", "BSD-3-Clause", "libwebp7"),  # and libwebpdemux, of the same source
-    ("libz.so", "zlib", "Zlib", "zlib1g"),
+    ("libwebp.", "libwebp", "BSD-3-Clause", "libwebp7"),
+    ("libwebp-", "libwebp", "BSD-3-Clause", "libwebp7"),
+    ("libwebpdemux", "libwebpdemux", "BSD-3-Clause", "libwebpdemux2"),
+    ("libz.", "zlib", "Zlib", "zlib1g"),
     ("libgomp", "GNU OpenMP runtime", GCC, "libgomp1"),
     ("libOpenCL", "OpenCL ICD loader", "BSD-2-Clause", "ocl-icd-libopencl1"),
     ("static libstdc++", "GNU C++ library", GCC, "libstdc++-12-dev"),
