@@ -387,6 +387,7 @@ Result<batchllm_info> Engine::info(int32_t device) const {
     info.state_slot_bytes = of.state_bytes;
     info.adapter_memory_bytes = of.adapter_bytes;
     info.adapter_slots = of.adapter_slots;
+    info.weight_bytes = of.weight_bytes;
     return info;
 }
 

@@ -25,6 +25,7 @@ class EngineInfo:
     common_prefix_cost: for `Plan.build`; 0: not known.
     adapter_memory_bytes, adapter_slots: the most memory for adapters on this device, and the most adapters at once; 0: this backend has
     none.
+    weight_bytes: memory that the model's weights take on this device; 0: not known. compute_type says whether those in four bits stay so.
     """
 
     device_count: int
@@ -46,6 +47,7 @@ class EngineInfo:
     common_prefix_cost: float
     adapter_memory_bytes: int
     adapter_slots: int
+    weight_bytes: int
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,7 @@ class batchllm_info(_Handle):
     common_prefix_cost: float
     adapter_memory_bytes: int
     adapter_slots: int
+    weight_bytes: int
 
 class batchllm_stats(_Handle):
     def __init__(self) -> None: ...
@@ -245,6 +246,12 @@ class batchllm_prediction(_Handle):
     attention_seconds: float
     other_seconds: float
     device: str
+    weight_bytes: int
+    four_bit_bytes: int
+    adapters: int
+    adapter_loads: int
+    adapter_load_bytes: int
+    adapter_seconds: float
 
 def batchllm_version() -> int: ...
 def batchllm_status_name(status: int) -> str: ...

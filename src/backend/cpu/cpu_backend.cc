@@ -155,6 +155,7 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
 
     ASSIGN_OR_RETURN(backend->forward_, Forward::create(model, *kernels, backend->pool_.get(),
                                                         info.step_tokens, options.reproducible));
+    info.weight_bytes = backend->forward_->packed_bytes() + model.embedding.bytes();
     ASSIGN_OR_RETURN(const int64_t bytes, kv_bytes(options));
     const MemoryNeeds needs{StatePool::slot_bytes(model, choice.states.type),
                             KvPages::token_bytes(model, choice.element), info.step_tokens};
