@@ -74,6 +74,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
                         name_of_kv_type(read.forward.kv_type()) + name_of_states(read.states);
     info.device = std::string(properties.name) + ", device " + std::to_string(device);
     info.computes_on = facts_of(properties, device);
+    info.weight_bytes = backend->forward_->parts().weights.memory.bytes();
     info.products_in_fp8 = backend->forward_->parts().weights.scaled();
     info.vocabulary = model.vocabulary;
     info.hidden = model.hidden;

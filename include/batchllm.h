@@ -469,7 +469,9 @@ BATCHLLM_API const char *batchllm_constraint_warnings(const batchllm_constraint 
  * Errors name the file and the key or tensor: ADAPTER_FORMAT for files that are damaged, do not fit
  * the model or change nothing of it; UNSUPPORTED for kinds of adapters and for matrices that
  * are not supported, by this library or by the engine's backend; OUT_OF_MEMORY if
- * the adapter alone takes more than adapter_memory_bytes; STATE if the engine has no model. */
+ * the adapter alone takes more than adapter_memory_bytes; STATE if the engine has no model.
+ * engine NULL: an adapter for batchllm_plan_predict alone. It is identified as by
+ * batchllm_adapter_identify, and checked against no model. */
 BATCHLLM_API int32_t batchllm_adapter_load(batchllm_engine *engine, const char *name,
                                            const char *path, batchllm_adapter **out);
 /* May be called before the rows that name the adapter finish, and before or after the engine is
@@ -792,6 +794,8 @@ typedef struct batchllm_info {
     int64_t adapter_slots;        /* most adapters at the same time, on this device */
     int64_t picture_slots;  /* most pictures at the same time, on this device; 0: it has none */
     int64_t picture_tokens; /* most tokens of those pictures together */
+    int64_t weight_bytes;   /* memory that the model's weights take on this device; 0: not known.
+                                     compute_type says whether those in four bits stay so */
 } batchllm_info;
 
 /* device: in [0, device_count), the index in batchllm_engine_options.devices; 0 always exists. The
@@ -1264,6 +1268,12 @@ typedef struct batchllm_prediction {
     double attention_seconds;  /* attention, */
     double other_seconds;      /* norms, activations, logits, sampling, launches */
     char device[96];           /* for display: UTF-8, zero-terminated, truncated if longer */
+    int64_t weight_bytes;      /* memory that the model's weights take on each device; of these, */
+    int64_t four_bit_bytes;    /* those of matrices that stay in four bits */
+    int64_t adapters;          /* different ones that rows have */
+    int64_t adapter_loads;     /* onto a device, one adapter each */
+    int64_t adapter_load_bytes;
+    double adapter_seconds; /* on all devices: what adapters add to products */
 } batchllm_prediction;
 
 /* Predicts the run of a plan's rows.
@@ -1271,9 +1281,9 @@ typedef struct batchllm_prediction {
  *                     engine options
  *   tokens, offsets   as for batchllm_report_add_plan. NULL for both: those in a self-contained plan;
  *                     STATE if it has none
- *   params            as for batchllm_add_tokens. Constraints and adapters are not
- *                     modelled; engine_options->pictures knows the pictures among the
- *                     tokens
+ *   params            as for batchllm_add_tokens. Constraints are not modelled. Adapters may be of
+ *                     any engine or of none; their files are read. engine_options->pictures knows
+ *                     the pictures among the tokens
  *   engine_options    those of the engine that would run the rows. model_dir is required: its
  *                     config.json is read, but no weights. backend selects the device of this machine
  *                     that is measured if options name none. NULL devices: one

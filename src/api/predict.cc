@@ -57,7 +57,14 @@ batchllm_prediction as_struct(const Prediction &prediction, size_t devices) {
     full.seconds = stats.backend_seconds;
     full.linear_seconds = prediction.parts.linear;
     full.attention_seconds = prediction.parts.attention;
-    full.other_seconds = prediction.parts.total() - full.linear_seconds - full.attention_seconds;
+    full.other_seconds = prediction.parts.total() - full.linear_seconds - full.attention_seconds -
+                         prediction.parts.adapters;
+    full.weight_bytes = prediction.weights.all;
+    full.four_bit_bytes = prediction.weights.in_four_bits;
+    full.adapters = stats.adapters;
+    full.adapter_loads = stats.adapter_loads;
+    full.adapter_load_bytes = stats.adapter_load_bytes;
+    full.adapter_seconds = prediction.parts.adapters;
     size_t length = std::min(prediction.device.size(), sizeof full.device - 1);
     while (length > 0 && length < prediction.device.size() &&
            (static_cast<unsigned char>(prediction.device[length]) & 0xc0) == 0x80) {

@@ -171,6 +171,7 @@ struct BackendInfo {
     int64_t state_slots = 0;               // 0: the model has no state
     int64_t state_bytes = 0;               // per slot
     int64_t step_tokens = 0;               // maximum tokens per batch
+    int64_t weight_bytes = 0; // memory that the model's weights take; sim: that they would take
     // How many adapters can be loaded at the same time, and how many bytes all of them may take
     // (Backend::adapter_bytes); 0: this backend has no adapters.
     int32_t adapter_slots = 0;

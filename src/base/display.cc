@@ -1,5 +1,8 @@
 #include "base/display.h"
 
+#include <array>
+#include <cstdio>
+
 namespace batchllm {
 
 std::string format_count(int64_t value) {
@@ -8,6 +11,19 @@ std::string format_count(int64_t value) {
         digits.insert(static_cast<size_t>(i), 1, ',');
     }
     return digits;
+}
+
+std::string format_bytes(double bytes) {
+    constexpr std::array<const char *, 5> units = {"B", "KiB", "MiB", "GiB", "TiB"};
+    size_t unit = 0;
+    while (bytes >= 1023.5 && unit + 1 < units.size()) {
+        bytes /= 1024;
+        ++unit;
+    }
+    char text[40];
+    std::snprintf(text, sizeof text, "%.*f %s", unit == 0 || bytes >= 99.95 ? 0 : 1, bytes,
+                  units[unit]);
+    return text;
 }
 
 } // namespace batchllm

@@ -7,5 +7,6 @@
 namespace batchllm {
 
 std::string format_count(int64_t value); // 12,345
+std::string format_bytes(double bytes);  // 1.5 GiB
 
 } // namespace batchllm

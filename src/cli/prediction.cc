@@ -118,7 +118,15 @@ void append_prediction(JsonObject *object, std::string *out, const batchllm_pred
         .field("preemptions", of.preemptions)
         .field("kv_pages_peak", of.kv_pages_peak)
         .field("kv_pages_total", of.kv_pages_total)
-        .field("kv_peak_bytes", of.kv_pages_peak * of.kv_page_bytes);
+        .field("kv_peak_bytes", of.kv_pages_peak * of.kv_page_bytes)
+        .field("weight_bytes", of.weight_bytes)
+        .field("four_bit_bytes", of.four_bit_bytes);
+    if (of.adapters > 0) {
+        predicted.field("adapters", of.adapters)
+            .field("adapter_loads", of.adapter_loads)
+            .field("adapter_load_bytes", of.adapter_load_bytes)
+            .field("adapter_seconds", of.adapter_seconds);
+    }
     predicted.close();
 }
 
@@ -139,7 +147,20 @@ std::string prediction_text(const batchllm_prediction &of) {
                   format_count(of.steps).c_str(), static_cast<double>(of.rows) / seconds,
                   format_count(of.completion_tokens).c_str(), gib(of.kv_pages_peak),
                   gib(of.kv_pages_total), 100 * of.saving_ratio);
-    return text;
+    std::string all = text;
+    all += "                weights " + format_bytes(static_cast<double>(of.weight_bytes)) +
+           (of.four_bit_bytes > 0
+                ? ", of which " + format_bytes(static_cast<double>(of.four_bit_bytes)) +
+                      " stay in four bits"
+                : "") +
+           "\n";
+    if (of.adapters == 0) return all;
+    std::snprintf(text, sizeof text,
+                  "                adapters %s, loaded %s times (%s), %.1f %% of the time\n",
+                  format_count(of.adapters).c_str(), format_count(of.adapter_loads).c_str(),
+                  format_bytes(static_cast<double>(of.adapter_load_bytes)).c_str(),
+                  100 * of.adapter_seconds / (seconds * std::max(of.devices, 1)));
+    return all + text;
 }
 
 } // namespace batchllm::cli

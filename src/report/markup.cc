@@ -159,14 +159,4 @@ std::string seconds_text(double seconds) {
 
 std::string percent_text(double share) { return fixed(100 * share, 1) + " %"; }
 
-std::string bytes_text(double bytes) {
-    constexpr std::array<const char *, 5> units = {"B", "KiB", "MiB", "GiB", "TiB"};
-    size_t unit = 0;
-    while (bytes >= 1023.5 && unit + 1 < units.size()) {
-        bytes /= 1024;
-        ++unit;
-    }
-    return fixed(bytes, unit == 0 || bytes >= 99.95 ? 0 : 1) + " " + units[unit];
-}
-
 } // namespace batchllm

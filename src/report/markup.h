@@ -21,7 +21,6 @@ std::string short_count(double value);            // 950, 12.3K, 4.5M
 std::string number_cell(const std::string &text); // a table cell, aligned right
 std::string seconds_text(double seconds);         // 0.4 ms, 12.3 s, 3 min 05 s, 2 h 04 min
 std::string percent_text(double share);           // 89.2 %
-std::string bytes_text(double bytes);             // 1.5 GiB
 std::string fixed(double value, int digits);      // 12.50, never with an exponent
 std::string coordinate(double value);             // at most two digits after the point
 

@@ -109,17 +109,17 @@ std::string batches_section(const JobRecord &record) {
     out += "</p>\n" + draw_batches(points, engine.step_tokens);
     out += "\n<h3>KV pages</h3>\n<p>At most " + format_count(stats.kv_pages_peak) + " of " +
            format_count(stats.kv_pages_total) + " pages (" +
-           bytes_text(static_cast<double>(stats.kv_pages_peak) *
-                      static_cast<double>(stats.kv_page_bytes)) +
+           format_bytes(static_cast<double>(stats.kv_pages_peak) *
+                        static_cast<double>(stats.kv_page_bytes)) +
            " of " +
-           bytes_text(static_cast<double>(stats.kv_pages_total) *
-                      static_cast<double>(stats.kv_page_bytes)) +
+           format_bytes(static_cast<double>(stats.kv_pages_total) *
+                        static_cast<double>(stats.kv_page_bytes)) +
            ") were in use; " + format_count(stats.preemptions) + " preemptions, " +
            format_count(stats.recomputed_tokens) + " tokens computed again.";
     if (stats.state_slots_total > 0) {
         const auto bytes_of = [&](int64_t slots) {
-            return bytes_text(static_cast<double>(slots) *
-                              static_cast<double>(stats.state_slot_bytes));
+            return format_bytes(static_cast<double>(slots) *
+                                static_cast<double>(stats.state_slot_bytes));
         };
         out += " Of the states of layers that have one, at most " +
                format_count(stats.state_slots_peak) + " of " +

@@ -34,7 +34,7 @@ std::vector<Line> lines_of(const batchllm_prediction &of, const batchllm_stats &
         count("steps", of.steps, stats.steps),
         count("prompt tokens computed", of.processed_prompt_tokens, stats.processed_prompt_tokens),
         count("tokens generated", of.completion_tokens, stats.completion_tokens),
-        {"KV pages, most in use", bytes_text(expected), bytes_text(found), expected, found},
+        {"KV pages, most in use", format_bytes(expected), format_bytes(found), expected, found},
         {"saved by sharing", percent_text(of.saving_ratio), percent_text(stats.saving_ratio),
          of.saving_ratio, stats.saving_ratio}};
 }

@@ -23,6 +23,11 @@ constexpr Count counts[] = {
     {"kv_pages_peak", &batchllm_prediction::kv_pages_peak, false},
     {"kv_pages_total", &batchllm_prediction::kv_pages_total, false},
     {"kv_page_bytes", &batchllm_prediction::kv_page_bytes, false},
+    {"weight_bytes", &batchllm_prediction::weight_bytes, false},
+    {"four_bit_bytes", &batchllm_prediction::four_bit_bytes, false},
+    {"adapters", &batchllm_prediction::adapters},
+    {"adapter_loads", &batchllm_prediction::adapter_loads},
+    {"adapter_load_bytes", &batchllm_prediction::adapter_load_bytes},
 };
 
 struct Seconds {
@@ -34,6 +39,7 @@ constexpr Seconds seconds[] = {
     {"linear_seconds", &batchllm_prediction::linear_seconds},
     {"attention_seconds", &batchllm_prediction::attention_seconds},
     {"other_seconds", &batchllm_prediction::other_seconds},
+    {"adapter_seconds", &batchllm_prediction::adapter_seconds},
 };
 
 } // namespace

@@ -429,6 +429,7 @@ Result<batchllm_info> Engine::info(int32_t device) const {
     info.adapter_slots = of.adapter_slots;
     info.picture_slots = of.picture_slots;
     info.picture_tokens = of.picture_tokens;
+    info.weight_bytes = of.weight_bytes;
     return info;
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/display.h"
 #include "runtime/request_groups.h"
 
 namespace batchllm {
@@ -50,8 +51,12 @@ Placement::Placement(const std::vector<int32_t> &devices,
                                        ? ""
                                        : std::to_string(info.state_slots) + " state slots of " +
                                              std::to_string(info.state_bytes) + " bytes, ";
+        const std::string weights =
+            info.weight_bytes == 0
+                ? ""
+                : "weights take " + format_bytes(static_cast<double>(info.weight_bytes)) + ", ";
         observers_.inform(info.name + " (" + info.compute_type + ", " + info.device +
-                          "): " + std::to_string(info.pages) + " KV pages of " +
+                          "): " + weights + std::to_string(info.pages) + " KV pages of " +
                           std::to_string(info.page_tokens) + " tokens, " + states +
                           std::to_string(info.step_tokens) + " tokens a step");
     }

@@ -148,6 +148,7 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
     prediction.stats = engine->stats();
     ASSIGN_OR_RETURN(const batchllm_info info, engine->info(0));
     prediction.common_prefix_cost = info.common_prefix_cost;
+    prediction.weights = devices.front()->weights();
     for (const SimBackend *device : devices) prediction.parts += device->spent();
     return prediction;
 }

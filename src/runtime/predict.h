@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "backend/sim/device_memory.h"
 #include "backend/sim/step_cost.h"
 #include "plan/plan.h"
 #include "runtime/columns.h"
@@ -22,6 +23,7 @@ struct Prediction {
     std::string device;
     double common_prefix_cost = 0; // there, as of batchllm_plan_options
     StepSeconds parts;             // sum over all devices
+    WeightBytes weights;           // on each
     batchllm_stats stats;          // of the engine on sim; backend_seconds is the prediction
 };
 

@@ -257,7 +257,7 @@ void numbers_are_written_for_people(void **) {
     assert_string_equal(seconds_text(9.5).c_str(), "9.50 s");
     assert_string_equal(seconds_text(125).c_str(), "2 min 05 s");
     assert_string_equal(seconds_text(7500).c_str(), "2 h 05 min");
-    assert_string_equal(bytes_text(1536.0 * 1024 * 1024).c_str(), "1.5 GiB");
+    assert_string_equal(format_bytes(1536.0 * 1024 * 1024).c_str(), "1.5 GiB");
     assert_string_equal(percent_text(0.892).c_str(), "89.2 %");
 }
 

@@ -636,6 +636,18 @@ void many_adapters_need_the_room_of_a_few(void **) {
     assert_true(stats.adapter_bytes_peak <= options.adapter_memory_bytes);
 }
 
+// The log and batchllm_info say what weights take in memory.
+void an_engine_says_what_its_weights_take(void **) {
+    const EngineHandle engine = make_engine("golden/llama_awq", float32_options());
+    batchllm_info info;
+    info.struct_size = sizeof info;
+    CHECK(batchllm_engine_info(engine.get(), 0, &info));
+    assert_non_null(std::strstr(info.compute_type, "expanded from four bits"));
+    const auto file =
+        static_cast<int64_t>(std::filesystem::file_size("golden/llama_awq/model.safetensors"));
+    assert_true(info.weight_bytes > file); // in f32, eight times four bits
+}
+
 // Each adapter is loaded by one device, and the devices have as much to do as without adapters.
 void rows_of_an_adapter_stay_on_one_device(void **) {
     const TemporaryDirectory directory;
@@ -712,6 +724,7 @@ int main(int count, char **values) {
         cmocka_unit_test(an_adapter_without_room_is_refused),
         cmocka_unit_test(the_simulation_schedules_adapters),
         cmocka_unit_test(rows_of_an_adapter_stay_on_one_device),
+        cmocka_unit_test(an_engine_says_what_its_weights_take),
         cmocka_unit_test(many_adapters_need_the_room_of_a_few),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -26,6 +26,7 @@ class EngineInfo:
     adapter_memory_bytes, adapter_slots: the most memory for adapters on this device, and the most adapters at once; 0: this backend has
     none.
     picture_slots, picture_tokens: the most pictures at once on this device, and the most tokens of them together; 0: it has none.
+    weight_bytes: memory that the model's weights take on this device; 0: not known. compute_type says whether those in four bits stay so.
     """
 
     device_count: int
@@ -49,6 +50,7 @@ class EngineInfo:
     adapter_slots: int
     picture_slots: int
     picture_tokens: int
+    weight_bytes: int
 
 
 @dataclass(frozen=True)

@@ -154,6 +154,7 @@ class batchllm_info(_Handle):
     adapter_slots: int
     picture_slots: int
     picture_tokens: int
+    weight_bytes: int
 
 class batchllm_stats(_Handle):
     def __init__(self) -> None: ...
@@ -254,6 +255,12 @@ class batchllm_prediction(_Handle):
     attention_seconds: float
     other_seconds: float
     device: str
+    weight_bytes: int
+    four_bit_bytes: int
+    adapters: int
+    adapter_loads: int
+    adapter_load_bytes: int
+    adapter_seconds: float
 
 def batchllm_version() -> int: ...
 def batchllm_status_name(status: int) -> str: ...

@@ -20,6 +20,9 @@ class Prediction:
     saving_ratio: 1 - processed / logical.
     common_prefix_cost: for `Plan.build`, on this device; 0: not known.
     kv_pages_peak, kv_pages_total, kv_page_bytes: KV pages: the most in use, their number, and the size of one.
+    weight_bytes, four_bit_bytes: memory that the model's weights take on each device; of these, those that stay in four bits.
+    adapters, adapter_loads, adapter_load_bytes: different ones; how often one is loaded onto a device, and their bytes.
+    adapter_seconds: what adapters add, summed over all devices.
     """
 
     device: str
@@ -40,6 +43,12 @@ class Prediction:
     kv_pages_peak: int
     kv_pages_total: int
     kv_page_bytes: int
+    weight_bytes: int
+    four_bit_bytes: int
+    adapters: int
+    adapter_loads: int
+    adapter_load_bytes: int
+    adapter_seconds: float
     _native: native.batchllm_prediction = field(repr=False, compare=False)
 
 

@@ -165,6 +165,9 @@ class Adapters(unittest.TestCase):
         params = [SamplingParams(max_tokens=2, adapter=name) for name in ("one", "one", "two", None)]
         self.engine.generate(rows, params, plan=plan)
         self.assertEqual(self.engine.get_plan().stats().reused_rows, 4)
+        found = plan.predict(GOLDEN / BASE, device="h100", max_tokens=4)
+        self.assertEqual((found.adapters, found.adapter_loads), (2, 2))
+        self.assertTrue(found.adapter_seconds > 0 and found.adapter_load_bytes > 0 and found.weight_bytes > 0)
         alone = batchllm.Plan.build(rows, self_contained=True)
         seconds = [made.predict(GOLDEN / BASE, device="h100", max_tokens=4).seconds for made in (alone, plan)]
         self.assertGreater(seconds[1], seconds[0])

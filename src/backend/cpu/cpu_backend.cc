@@ -195,6 +195,8 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
                                                      kPictureSlots, options.reproducible);
         for (OfRank &of : backend->ranks_) of.forward->set_tower(backend->tower_.get());
     }
+    info.weight_bytes = model.embedding.bytes();
+    for (const OfRank &of : backend->ranks_) info.weight_bytes += of.forward->packed_bytes();
     // What follows is the same of all ranks.
     const Model &part = choice.ranks > 1 ? *backend->ranks_[0].part : model;
     ASSIGN_OR_RETURN(const int64_t bytes, kv_bytes(options));

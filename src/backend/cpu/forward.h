@@ -57,6 +57,7 @@ class Forward {
     static Result<std::unique_ptr<Forward>> create(const Model &model, const Kernels &kernels,
                                                    ThreadPool *pool, int64_t step_tokens,
                                                    bool reproducible = false, Rank rank = {});
+    int64_t packed_bytes() const { return linear_->packed_bytes(); } // of the matrices
 
     // Provides the pages and states that run() writes. Call once, after the weights are packed.
     Status take_pages(KvPages pages);

@@ -263,6 +263,7 @@ Result<PackedMatrix> Linear::pack(std::span<const Tensor *const> tensors, bool i
         matrix.slice_bytes = static_cast<int64_t>((full.weights.get_size() + 63) / 64 * 64);
         ASSIGN_OR_RETURN(matrix.data,
                          Buffer::create(matrix.slices * matrix.slice_bytes, "the packed weights"));
+        packed_bytes_ += matrix.slices * matrix.slice_bytes;
         std::vector<Buffer> rows(static_cast<size_t>(impl.pool->size()));
         for (Buffer &buffer : rows) {
             ASSIGN_OR_RETURN(buffer, Buffer::create(matrix.slice_width * matrix.columns *

@@ -72,6 +72,8 @@ class Linear {
         return pack(one, false);
     }
 
+    int64_t packed_bytes() const { return packed_bytes_; } // of all matrices so far
+
     // At least as many rows as a product of up to `rows` rows may read of its input.
     static int64_t rounded_rows(int64_t rows);
 
@@ -97,6 +99,7 @@ class Linear {
     explicit Linear(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;
     RowAdapters adapters_;
+    int64_t packed_bytes_ = 0;
 };
 
 } // namespace batchllm::cpu

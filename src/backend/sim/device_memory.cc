@@ -37,7 +37,9 @@ template <typename Act> void for_each_packed(const Model &model, DType element, 
     }
 }
 
-int64_t weight_bytes(const DeviceCosts &costs, const Model &model, DType element) {
+} // namespace
+
+WeightBytes weight_bytes(const DeviceCosts &costs, const Model &model, DType element) {
     int64_t elements = 0;
     for_each_tensor(model, [&](const Tensor &tensor) { elements += tensor.rows * tensor.columns; });
     for (const Layer &layer : model.layers) {
@@ -47,17 +49,16 @@ int64_t weight_bytes(const DeviceCosts &costs, const Model &model, DType element
         elements += (first_rows(layer.mixer) - rows + last_columns(layer.mixer) - a->q_size()) *
                     model.hidden;
     }
-    int64_t bytes = elements * dtype_bytes(element);
+    WeightBytes bytes{elements * dtype_bytes(element), 0};
     if (!costs.gpu) return bytes;
     for_each_packed(model, element,
                     [&](int64_t rows, int64_t columns, const Packing &packing, int64_t matrices) {
-                        bytes += matrices * (packed_bytes(packing.form, rows, columns) -
-                                             rows * columns * dtype_bytes(element));
+                        const int64_t packed = matrices * packed_bytes(packing.form, rows, columns);
+                        bytes.in_four_bits += packed;
+                        bytes.all += packed - matrices * rows * columns * dtype_bytes(element);
                     });
     return bytes;
 }
-
-} // namespace
 
 StepForm form_on_gpu(const Model &model, const std::string &compute_type, bool reproducible) {
     const bool any = compute_type.empty() || compute_type == "auto";
@@ -84,7 +85,7 @@ int64_t step_tokens_on(const DeviceCosts &costs, const Model &model, const StepF
 
 int64_t bytes_beside_pages(const DeviceCosts &costs, const Model &model, const StepForm &form,
                            int64_t step_tokens, bool widens) {
-    const int64_t weights = weight_bytes(costs, model, form.element);
+    const int64_t weights = weight_bytes(costs, model, form.element).all;
     if (!costs.gpu) return weights + cpu_bytes;
     int64_t widened = 0; // as on compute capability 9.0, the only one with such kernels
     for (const AttentionShape &shape : attention_shapes(model).all) {

@@ -18,6 +18,13 @@ StepForm form_on_gpu(const Model &model, const std::string &compute_type, bool r
 // at most what the backend uses there (default_step_tokens).
 int64_t step_tokens_on(const DeviceCosts &costs, const Model &model, const StepForm &form);
 
+// What the weights take, and how much of that those take that stay in four bits.
+struct WeightBytes {
+    int64_t all = 0;
+    int64_t in_four_bits = 0;
+};
+WeightBytes weight_bytes(const DeviceCosts &costs, const Model &model, DType element);
+
 // Weights, buffers for steps of this many tokens, and the driver's memory. widens: keys and values
 // are in fp8, and are widened before many tokens read them.
 int64_t bytes_beside_pages(const DeviceCosts &costs, const Model &model, const StepForm &form,

@@ -79,6 +79,7 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
     info_.step_tokens =
         backend_options.step_tokens > 0 ? backend_options.step_tokens : options.step_tokens;
     info_.eos_token = options.eos_token;
+    info_.weight_bytes = options.weights.all;
     info_.adapter_slots = 1024;
     info_.adapter_bytes = backend_options.adapter_memory_bytes > 0
                               ? backend_options.adapter_memory_bytes

@@ -49,6 +49,7 @@ class SimBackend : public Backend {
     double common_prefix_cost() const { return options_.common_prefix_cost; }
     // Over all batches that went forward; zeros if no device is described.
     const StepSeconds &spent() const { return spent_; }
+    const WeightBytes &weights() const { return options_.weights; }
 
     // Output length, including the EOS, of a row that does not ignore EOS; 0: unlimited.
     int64_t output_length(uint64_t random_key) const;

@@ -161,6 +161,7 @@ Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &
     const double fraction =
         options.kv_memory_fraction > 0 ? options.kv_memory_fraction : costs.kv_fraction;
     out->kv_memory_bytes = static_cast<int64_t>(static_cast<double>(left) * fraction);
+    out->weights = weight_bytes(costs, *model, form.element);
     out->overlap = costs.batches_in_flight > 1 ? 1 : 0;
     if (costs.gpu && options.kv_memory_bytes > left) {
         return error(

@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/sim/device_memory.h"
 #include "backend/sim/step_cost.h"
 #include "backend/state_memory.h"
 #include "base/status.h"
@@ -72,6 +73,7 @@ struct SimOptions {
     std::vector<GroupShape> kv_groups;
     int32_t ranks = 1;                           // what follows, and kv_groups, is of one of them
     std::optional<StepCost> costs;               // of `device`
+    WeightBytes weights;                         // on `device`
     int64_t slot_bytes = 0;                      // that a page has for it: the groups' most
     int64_t kv_memory_bytes = int64_t{64} << 30; // where options do not say
     StateOptions states;

@@ -16,6 +16,7 @@ public final class EngineInfo {
     private final long kvPageBytes;
     private final long stateSlots;
     private final long stateSlotBytes;
+    private final long weightBytes;
     private final double commonPrefixCost;
     private final long stepTokens;
     private final long maxRequestTokens;
@@ -35,6 +36,7 @@ public final class EngineInfo {
         kvPageBytes = info.getKv_page_bytes();
         stateSlots = info.getState_slots();
         stateSlotBytes = info.getState_slot_bytes();
+        weightBytes = info.getWeight_bytes();
         commonPrefixCost = info.getCommon_prefix_cost();
         stepTokens = info.getStep_tokens();
         maxRequestTokens = info.getMax_request_tokens();
@@ -108,6 +110,11 @@ public final class EngineInfo {
     /** The size of a state slot, in bytes. */
     public long stateSlotBytes() {
         return stateSlotBytes;
+    }
+
+    /** Memory that the model's weights take on this device, in bytes; 0: not known. */
+    public long weightBytes() {
+        return weightBytes;
     }
 
     /**

@@ -136,6 +136,13 @@ public final class Prediction {
         }
     }
 
+    /** Memory that the model's weights take on each device, in bytes. */
+    public long weightBytes() {
+        try (Handle.Use use = handle.share()) {
+            return prediction.getWeight_bytes();
+        }
+    }
+
     @Override
     public String toString() {
         return "Prediction(" + rows() + " rows in " + seconds() + " s on " + device() + ")";
