@@ -339,7 +339,7 @@ void a_shape_that_does_not_fit_the_config_is_refused(void **) {
         target.shape[0] += 1;
         must_fail(load_of(changed, false), BATCHLLM_ERROR_MODEL_FORMAT, {entry.name, "shape"});
         target.shape = entry.shape;
-        target.shape.push_back(1); // the same bytes, one more dimension
+        target.shape.push_back(1);     // the same bytes, one more dimension
         if (entry.shape.size() == 1) { // a vector, as Kimi Linear stores some
             assert_true(load_of(changed, false).ok());
             target.shape[0] -= 1;
