@@ -122,6 +122,11 @@ Result<PictureGrid> PictureFamily::grid(int32_t width, int32_t height) const {
                      "the model wants %d x %d pixels, more than the limit of %lld", size.width,
                      size.height, static_cast<long long>(limits_.pixels));
     }
+    // Resizing goes by way of the new width and the old height.
+    if (int64_t{size.width} * height > limits_.pixels) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "%d x %d pixels are too long and thin for this model", width, height);
+    }
     PictureGrid grid;
     grid.rows = size.height / patch_;
     grid.columns = size.width / patch_;

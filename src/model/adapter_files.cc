@@ -466,7 +466,8 @@ class AdapterReader {
     // Sets the change of each of the module's parts.
     Status change(const Module &module, const Tensor &a, const Tensor &b, float scale) {
         for (const Part &part : module.parts) {
-            LowRank low{a, b, scale};
+            LowRank low{a, b,
+                        scale * part.matrix->factor}; // what multiplies W multiplies its change
             low.b.rows = part.matrix->rows;
             const int64_t row_bytes = b.columns * dtype_bytes(b.dtype);
             if (part.row_step == 1) {

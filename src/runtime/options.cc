@@ -57,7 +57,8 @@ Status read_devices(const std::string &text, std::vector<int32_t> *devices) {
                          "devices is \"%s\": it must be device numbers such as 0 or 0,1 or 0-3",
                          text.c_str());
         }
-        for (int32_t number = first; number <= last; ++number) {
+        for (int64_t n = first; n <= last; ++n) { // last may be the largest number there is
+            const auto number = static_cast<int32_t>(n);
             if (std::find(devices->begin(), devices->end(), number) != devices->end()) {
                 return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                              "devices is \"%s\": %d is given twice", text.c_str(), number);

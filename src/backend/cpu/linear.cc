@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <random>
 #include <span>
@@ -122,6 +123,9 @@ struct Linear::Impl {
         const auto key = std::make_tuple(m, n, k);
         const auto found = primitives.find(key);
         if (found != primitives.end()) return found->second;
+        // oneDNN gives ranks and engines the same descriptions of a primitive.
+        static std::mutex creating;
+        const std::lock_guard lock(creating);
         need_memory_to_create();
         using Desc = dnnl::memory::desc;
         using Tag = dnnl::memory::format_tag;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <exception>
 #include <new>
-#include <system_error>
 #include <thread>
 
 namespace batchllm::cpu {
@@ -95,7 +94,7 @@ Status run_ranks(Exchange *exchange, const std::function<Status(int32_t)> &task)
             try {
                 others.emplace_back(
                     [&, rank, at] { statuses[at] = run_rank(exchange, task, rank); });
-            } catch (const std::system_error &fault) {
+            } catch (const std::exception &fault) { // those that wait must not wait for ever
                 statuses[at] = Status(BATCHLLM_ERROR_OUT_OF_MEMORY, fault.what());
                 exchange->fail();
             }
