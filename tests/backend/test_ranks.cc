@@ -88,9 +88,10 @@ void a_rank_that_fails_ends_all(void **) {
             assert_true(status.message() == "lost" ||
                         status.code() == BATCHLLM_ERROR_OUT_OF_MEMORY);
             assert_true(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
-            // Nor does any later sum wait.
+            // Nor does any later sum wait, or any later meeting take place.
             float one = 1;
             assert_false(exchange.sum(0, {&one, 1}).ok());
+            for (int32_t rank = 0; rank < 3; ++rank) assert_false(exchange.meet().ok());
         }
     }
 }

@@ -35,6 +35,7 @@ void Exchange::fail() {
 
 Status Exchange::meet() {
     std::unique_lock lock(mutex_);
+    if (failed_) return error(BATCHLLM_ERROR_DEVICE, "%s", other_failed);
     const uint64_t meeting = meetings_;
     if (++waiting_ == ranks()) {
         waiting_ = 0;
