@@ -2,12 +2,14 @@
 // measured, and predictions compared with measurements on an H200.
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "../../bench/predict_job.h"
 #include "backend/sim/device_memory.h"
+#include "backend/sim/sim_backend.h"
 #include "base/cache_path.h"
 #include "base/file.h"
 #include "batchllm.h"
@@ -629,6 +631,38 @@ void parts_take_half_and_what_they_exchange(void **) {
                      BATCHLLM_ERROR_UNSUPPORTED);
 }
 
+// On two devices, each multiplies half of what an adapter adds to experts, for the tokens that these have.
+void adapters_of_experts_are_divided_like_these(void **) {
+    const DeviceCosts costs = named_device_costs("h200").value();
+    const Model model = bench_model("qwen3-30b-a3b").value().model;
+    const auto adapter = std::make_shared<Adapter>();
+    for (const FeedForward &expert : model.layers.front().experts()->each) {
+        LowRank low;
+        low.a.rows = low.b.columns = 8;
+        low.a.columns = expert.up.columns();
+        low.b.rows = expert.up.rows();
+        low.a.dtype = low.b.dtype = DType::f32;
+        low.a.data = low.b.data = reinterpret_cast<const std::byte *>(&costs);
+        adapter->changes[&expert.up.values] = low;
+    }
+    TokenBatch batch;
+    batch.nodes.push_back({-1, 0, 4096, 0, 4096, false});
+    batch.nodes.back().adapter = 0;
+    batch.tokens.resize(4096);
+    batch.positions.resize(4096);
+    batch.pages.resize(1);
+    batch.pages[0].nodes.push_back({0, 0});
+    const auto seconds_on = [&](const char *ranks) {
+        BackendOptions options;
+        options.extra = {{"tensor_parallel", ranks}};
+        SimBackend backend(read_sim_options(&model, options, costs).value(), options);
+        assert_true(backend.load_adapter(0, backend.pack_adapter(adapter).value()).ok());
+        assert_true(backend.forward(batch).ok());
+        return backend.spent().adapters - 128 * 10e-6; // a launch for each matrix
+    };
+    assert_true(std::abs(seconds_on("2") / seconds_on("1") - 0.5) < 1e-6);
+}
+
 void steps_are_as_long_as_the_description_says(void **) {
     DeviceCosts costs = named_device_costs("h200").value();
     const auto tokens = [&](const char *name) {
@@ -793,6 +827,7 @@ int main() {
         cmocka_unit_test(activations_within_products_move_no_bytes),
         cmocka_unit_test(every_norm_of_experts_moves_bytes),
         cmocka_unit_test(parts_take_half_and_what_they_exchange),
+        cmocka_unit_test(adapters_of_experts_are_divided_like_these),
         cmocka_unit_test(steps_are_as_long_as_the_description_says),
         cmocka_unit_test(a_probe_finds_the_figures_of_a_described_device),
         cmocka_unit_test(a_probe_finds_the_memory_of_a_processor),

@@ -210,7 +210,7 @@ Result<int64_t> SimBackend::adapter_bytes(const Adapter &adapter) const {
 Result<std::shared_ptr<const PackedAdapter>>
 SimBackend::pack_adapter(std::shared_ptr<const Adapter> adapter) const {
     auto packed = std::make_shared<SimAdapter>();
-    if (options_.costs) packed->cost = options_.costs->cost_of(*adapter);
+    if (options_.adapter_costs) packed->cost = options_.adapter_costs->of(*adapter);
     return std::shared_ptr<const PackedAdapter>(std::move(packed));
 }
 

@@ -185,6 +185,7 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
     SimOptions out;
     ASSIGN_OR_RETURN(const int64_t kv_bytes, read_kv_bytes(options));
     ASSIGN_OR_RETURN(out.ranks, tensor_parallel_of(options));
+    const Model *whole = model;
     std::unique_ptr<Model> part; // all of them take the same memory and time
     if (out.ranks > 1 && model != nullptr) {
         ASSIGN_OR_RETURN(part, part_of(*model, 0, out.ranks));
@@ -200,7 +201,10 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
         ASSIGN_OR_RETURN(device, read_device(options));
     }
     shape_keys_and_values(model, kv_bytes, device && device->gpu, &out);
-    if (device) RETURN_IF_ERROR(take_device(model, *std::move(device), options, kv_bytes, &out));
+    if (device) {
+        RETURN_IF_ERROR(take_device(model, *std::move(device), options, kv_bytes, &out));
+        out.adapter_costs.emplace(*whole, out.ranks);
+    }
     const bool has_states = model != nullptr && model->state_size() > 0;
     for (const auto &[key, value] : options.extra) {
         ASSIGN_OR_RETURN(const bool read, read_state_option(key, value, model, &out.states));

@@ -73,6 +73,7 @@ struct SimOptions {
     std::vector<GroupShape> kv_groups;
     int32_t ranks = 1;                           // what follows, and kv_groups, is of one of them
     std::optional<StepCost> costs;               // of `device`
+    std::optional<AdapterCosts> adapter_costs;   // on `device`
     WeightBytes weights;                         // on `device`
     int64_t slot_bytes = 0;                      // that a page has for it: the groups' most
     int64_t kv_memory_bytes = int64_t{64} << 30; // where options do not say

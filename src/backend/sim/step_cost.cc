@@ -150,11 +150,6 @@ void StepCost::add_experts(const Experts &experts, const PackedLayer &packed, do
         if (at == expert_products_.end()) at = expert_products_.insert(at, product);
         at->count += 1;
     }
-    for (const FeedForward &each : experts.each) {
-        for (const Weight *weight : {&each.gate, &each.up, &each.down}) {
-            chosen_[&weight->values] = chosen / count;
-        }
-    }
     routed_ += chosen;
     routings_ += 1;
     elementwise_bytes_ += chosen * hidden * element; // read by the weighted sum
@@ -247,10 +242,25 @@ double StepCost::expert_seconds(double tokens, const ExpertProduct &of) const {
     return costs_.product_us * 1e-6 + share * used * of.elements * element_seconds(known, rows);
 }
 
-AdapterCost StepCost::cost_of(const Adapter &adapter) const {
+AdapterCosts::AdapterCosts(const Model &model, int32_t ranks) : ranks_(ranks) {
+    for (const Layer &layer : model.layers) {
+        const Experts *experts = layer.experts();
+        if (experts == nullptr) continue;
+        const double share =
+            static_cast<double>(experts->router.chosen) / static_cast<double>(experts->each.size());
+        for (const FeedForward &each : experts->each) {
+            for (const Weight *weight : {&each.gate, &each.up, &each.down}) {
+                chosen_[&weight->values] = share;
+            }
+        }
+    }
+}
+
+AdapterCost AdapterCosts::of(const Adapter &adapter) const {
     AdapterCost cost;
-    const auto add = [&](const LowRank &low, double share) {
+    const auto add = [&](const LowRank &low, double chosen) {
         if (!low.a) return;
+        const double share = chosen / ranks_;
         cost.matrices += 1;
         cost.elements += share * double(low.rank()) * double(low.a.columns + low.b.rows);
         cost.token_bytes += share * element * double(low.a.columns + 2 * low.b.rows);

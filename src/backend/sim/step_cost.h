@@ -47,11 +47,24 @@ struct StepSeconds {
     StepSeconds &operator+=(const StepSeconds &other);
 };
 
-// What a step with tokens of an adapter has to do.
+// What a step with tokens of an adapter has to do on one device.
 struct AdapterCost {
     double matrices = 0;    // that it changes
     double elements = 0;    // of A and B, that a token needs: of its experts' only
     double token_bytes = 0; // of inputs and results
+};
+
+class AdapterCosts {
+  public:
+    // ranks: devices that compute parts of the model. Each is taken to have an equal share.
+    AdapterCosts(const Model &model, int32_t ranks);
+
+    // adapter: of this model, not of a part of it.
+    AdapterCost of(const Adapter &adapter) const;
+
+  private:
+    std::unordered_map<const Tensor *, double> chosen_; // an expert's matrix -> share of tokens
+    double ranks_;
 };
 
 class StepCost {
@@ -63,7 +76,6 @@ class StepCost {
     StepSeconds seconds(const TokenBatch &batch, std::span<const AdapterCost> adapters = {}) const;
     // Of a tower's run over these pictures.
     double picture_seconds(std::span<const PictureLoad> pictures) const;
-    AdapterCost cost_of(const Adapter &adapter) const;
     // The host's time between two batches.
     double host_seconds(const TokenBatch &batch) const;
     // For a query whose keys are in one more node, over all layers; and for one token of a prompt,
@@ -124,7 +136,6 @@ class StepCost {
     std::vector<Product> patch_products_, token_products_;
     double patch_flops_ = 0; // of a layer's attention, for a patch and one that it sees
     double whole_layers_ = 0, window_layers_ = 0, window_patches_ = 0;
-    std::unordered_map<const Tensor *, double> chosen_; // an expert's matrix -> share of tokens
 };
 
 // PlanOptions::common_prefix_cost: what a common prefix costs each token below it, namely one more
