@@ -20,8 +20,10 @@ Status need_model_dir(const EngineOptions &options) {
                  options.backend.c_str());
 }
 
-// For drafts.
-std::shared_ptr<const StepCost> step_cost_on(const BackendInfo &backend, const Model &model) {
+// For drafts: null if none depend on it.
+std::shared_ptr<const StepCost> step_cost_on(const BackendInfo &backend, const Model &model,
+                                             Drafts drafts) {
+    if (drafts != Drafts::where_they_pay) return nullptr;
     return std::make_shared<StepCost>(costs_of_device(backend.computes_on), model);
 }
 
@@ -87,7 +89,8 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
             loaded.backends = std::move(cuda).value();
             loaded.common_prefix_cost =
                 common_prefix_cost_on(loaded.backends[0]->info(), *loaded.model);
-            loaded.step_cost = step_cost_on(loaded.backends[0]->info(), *loaded.model);
+            loaded.step_cost =
+                step_cost_on(loaded.backends[0]->info(), *loaded.model, options.drafts);
             return loaded;
         }
         // auto: the CPU may be able to do what the device cannot, but a wrong option is an error on
@@ -100,7 +103,7 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
     RETURN_IF_ERROR(check_cpu_devices(options));
     ASSIGN_OR_RETURN(auto cpu, make_cpu_backend(*loaded.model, options.of_backend(0)));
     loaded.common_prefix_cost = common_prefix_cost_on(cpu->info(), *loaded.model);
-    loaded.step_cost = step_cost_on(cpu->info(), *loaded.model);
+    loaded.step_cost = step_cost_on(cpu->info(), *loaded.model, options.drafts);
     loaded.backends.push_back(std::move(cpu));
     return loaded;
 }

@@ -16,7 +16,7 @@ struct LoadedModel {
     std::unique_ptr<Model> model;
     std::vector<std::unique_ptr<Backend>> backends; // [first_devices()]; borrow the model
     double common_prefix_cost = 0; // common_prefix_cost_on(), or a described device's
-    // Of the model on these devices, for drafts; null: not known.
+    // Of the model on these devices, for drafts; null: not known, or no drafts depend on it.
     std::shared_ptr<const StepCost> step_cost;
 };
 
