@@ -267,7 +267,7 @@ public final class Rows {
      * @return rows with tags
      */
     public Rows withTags(long... values) {
-        return copy(values, params, common);
+        return copy(values, params, common, pictures);
     }
 
     /**
@@ -277,7 +277,7 @@ public final class Rows {
      * @return rows with tags
      */
     public Rows withTags(LongBuffer values) {
-        return copy(Buffers.of(values), params, common);
+        return copy(Buffers.of(values), params, common, pictures);
     }
 
     /**
@@ -288,7 +288,7 @@ public final class Rows {
      * @return rows with parameters
      */
     public Rows withParams(SamplingParams values) {
-        return copy(tags, List.of(values), true);
+        return copy(tags, List.of(values), true, pictures);
     }
 
     /**
@@ -304,7 +304,7 @@ public final class Rows {
         List<SamplingParams> copied = new ArrayList<>(values);
         int missing = copied.indexOf(null);
         if (missing >= 0) throw new IllegalArgumentException("row " + missing + ": its sampling parameters are null");
-        return copy(tags, copied, false);
+        return copy(tags, copied, false, pictures);
     }
 
     /**
@@ -322,22 +322,11 @@ public final class Rows {
         if (files.size() != size()) {
             throw new IllegalArgumentException("pictures of " + files.size() + " rows for " + size() + " rows");
         }
-        return new Rows(
-                table,
-                text,
-                chat,
-                tokens,
-                textContinuations,
-                tokenContinuations,
-                continuationRows,
-                tags,
-                params,
-                common,
-                new ArrayList<>(files),
-                nulls);
+        return copy(tags, params, common, new ArrayList<>(files));
     }
 
-    private Rows copy(Object newTags, List<SamplingParams> newParams, boolean newCommon) {
+    private Rows copy(
+            Object newTags, List<SamplingParams> newParams, boolean newCommon, List<List<byte[]>> newPictures) {
         return new Rows(
                 table,
                 text,
@@ -349,7 +338,7 @@ public final class Rows {
                 newTags,
                 newParams,
                 newCommon,
-                pictures,
+                newPictures,
                 nulls);
     }
 
@@ -377,7 +366,7 @@ public final class Rows {
         for (SamplingParams one : params) {
             all.add(changed.computeIfAbsent(one, from -> from.toBuilder().task(task).build()));
         }
-        return copy(tags, all, common);
+        return copy(tags, all, common, pictures);
     }
 
     /**
