@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <random>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 
 #include "backend/cpu/forward.h"
 #include "cpu_rows.h"
+#include "golden_json.h"
 #include "seed.h"
 
 // Last: it defines macros with the names of members of the standard library.
@@ -31,32 +31,12 @@ using batchllm::testing::RowScheduler;
 
 namespace {
 
-// All of tests/golden, by name.
-std::vector<std::string> golden_models() {
-    std::vector<std::string> names;
-    for (const auto &entry : std::filesystem::directory_iterator("golden")) {
-        if (std::filesystem::exists(entry.path() / "golden.json")) {
-            names.push_back(entry.path().filename().string());
-        }
-    }
-    std::sort(names.begin(), names.end());
-    return names;
-}
-
 struct Golden {
     std::unique_ptr<Model> model;
     std::vector<Row> rows; // output empty
     std::vector<std::vector<int32_t>> tokens;
     std::vector<std::vector<double>> margins;
 };
-
-std::vector<int32_t> integers(simdjson::dom::element list) {
-    std::vector<int32_t> out;
-    for (simdjson::dom::element x : list.get_array()) {
-        out.push_back(static_cast<int32_t>(int64_t(x)));
-    }
-    return out;
-}
 
 Golden load_golden(const std::string &name) {
     Golden golden;
@@ -70,15 +50,11 @@ Golden load_golden(const std::string &name) {
     simdjson::dom::parser parser;
     simdjson::dom::element file = parser.load("golden/" + name + "/golden.json");
     const int32_t new_tokens = static_cast<int32_t>(int64_t(file["new_tokens"]));
-    const std::vector<int32_t> end = integers(file["eos_tokens"]);
+    const std::vector<int32_t> end = read_ints(file["eos_tokens"]);
     for (simdjson::dom::element row : file["rows"].get_array()) {
-        golden.rows.push_back({integers(row["prompt"]), new_tokens, {}, end, false});
-        golden.tokens.push_back(integers(row["tokens"]));
-        std::vector<double> margins;
-        for (simdjson::dom::element margin : row["margins"].get_array()) {
-            margins.push_back(double(margin));
-        }
-        golden.margins.push_back(margins);
+        golden.rows.push_back({read_ints(row["prompt"]), new_tokens, {}, end, false});
+        golden.tokens.push_back(read_ints(row["tokens"]));
+        golden.margins.push_back(read_doubles(row["margins"]));
     }
     return golden;
 }
@@ -178,7 +154,7 @@ std::string compare(const Golden &golden, const std::vector<Row> &rows, double m
 std::string check_models(const Run &run, double margin, double share) {
     int64_t equal = 0;
     int64_t all = 0;
-    const std::vector<std::string> names = golden_models();
+    const std::vector<std::string> names = golden_models("golden.json");
     for (size_t i = 0; i < names.size(); ++i) {
         if (left_to_other_ways(i, run.way)) continue;
         const std::string &name = names[i];

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 
 #include "backend/cpu/tower.h"
 #include "cpu_rows.h"
+#include "golden_json.h"
 #include "image/rope_positions.h"
 #include "model/safetensors.h"
 
@@ -53,25 +53,6 @@ struct Golden {
     std::map<std::string, std::vector<float>> outputs; // "output.0", "deepstack.0.1"
 };
 
-std::vector<std::string> golden_models() {
-    std::vector<std::string> names;
-    for (const auto &entry : std::filesystem::directory_iterator("golden")) {
-        if (std::filesystem::exists(entry.path() / "pictures.json")) {
-            names.push_back(entry.path().filename().string());
-        }
-    }
-    std::sort(names.begin(), names.end());
-    return names;
-}
-
-std::vector<int32_t> integers(simdjson::dom::element list) {
-    std::vector<int32_t> out;
-    for (simdjson::dom::element x : list.get_array()) {
-        out.push_back(static_cast<int32_t>(int64_t(x)));
-    }
-    return out;
-}
-
 std::map<std::string, std::vector<float>> read_floats(const std::string &path) {
     auto file = MappedFile::open(path);
     assert_true(file.ok());
@@ -100,7 +81,7 @@ Golden load_golden(const std::string &name) {
     simdjson::dom::element file = parser.load(directory + "/pictures.json");
     for (simdjson::dom::element entry : file["pictures"].get_array()) {
         auto picture = std::make_shared<PreparedPicture>();
-        const std::vector<int32_t> grid = integers(entry["grid"]);
+        const std::vector<int32_t> grid = read_ints(entry["grid"]);
         picture->grid = {grid[0], grid[1], static_cast<int32_t>(int64_t(entry["merge"])),
                          static_cast<int32_t>(int64_t(entry["tokens"]))};
         const std::string patches = "patches." + std::to_string(golden.pictures.size());
@@ -110,23 +91,21 @@ Golden load_golden(const std::string &name) {
     }
     for (simdjson::dom::element entry : file["rows"].get_array()) {
         PictureRow &expected = golden.expected.emplace_back();
-        expected.tokens = integers(entry["tokens"]);
-        for (simdjson::dom::element margin : entry["margins"].get_array()) {
-            expected.margins.push_back(double(margin));
-        }
+        expected.tokens = read_ints(entry["tokens"]);
+        expected.margins = read_doubles(entry["margins"]);
         simdjson::dom::element rope;
         if (entry["rope"].get(rope) == simdjson::SUCCESS) {
             for (simdjson::dom::element axis : rope.get_array()) {
-                expected.rope.push_back(integers(axis));
+                expected.rope.push_back(read_ints(axis));
             }
         }
-        Row row{integers(entry["prompt"]),
+        Row row{read_ints(entry["prompt"]),
                 static_cast<int32_t>(int64_t(file["new_tokens"])),
                 {},
-                integers(file["eos_tokens"]),
+                read_ints(file["eos_tokens"]),
                 false};
         auto place = row.prompt.begin();
-        for (const int32_t number : integers(entry["pictures"])) {
+        for (const int32_t number : read_ints(entry["pictures"])) {
             const PictureGrid &grid = golden.pictures[static_cast<size_t>(number)]->grid;
             place = std::find(place, row.prompt.end(), golden.model->picture_token);
             expected.places.push_back({static_cast<int32_t>(place - row.prompt.begin()), grid});
@@ -249,7 +228,7 @@ void compare(const Golden &golden, double margin, int64_t *equal, int64_t *all) 
 
 void check_rows(const Run &run, double margin, double share) {
     int64_t equal = 0, all = 0;
-    for (const std::string &name : golden_models()) {
+    for (const std::string &name : golden_models("pictures.json")) {
         Golden golden = load_golden(name);
         run_rows(&golden, run);
         // Rounding changes a logit of a small model with delta nets by more than its margins, transformers' as well.
@@ -332,7 +311,7 @@ Difference difference(const Golden &golden, const CpuTower &tower, size_t pictur
 
 void outputs_of_towers_equal_transformers(void **) {
     ThreadPool pool(2);
-    for (const std::string &name : golden_models()) {
+    for (const std::string &name : golden_models("pictures.json")) {
         const Golden golden = load_golden(name);
         for (const Isa isa : kAllIsas) {
             const Kernels *kernels = kernels_for(isa, DType::f32);
@@ -351,7 +330,7 @@ void outputs_of_towers_in_bf16_are_close(void **) {
     const Kernels *kernels = kernels_for(best_isa(DType::bf16), DType::bf16);
     if (best_isa(DType::bf16) == Isa::portable) skip();
     ThreadPool pool(2);
-    for (const std::string &name : golden_models()) {
+    for (const std::string &name : golden_models("pictures.json")) {
         const Golden golden = load_golden(name);
         CpuTower tower(*golden.model, *kernels, &pool, slot_of(4), false);
         assert_true(tower.load(all_pictures(golden)).ok());
@@ -373,7 +352,7 @@ std::vector<float> values_of(const Golden &golden, const CpuTower &tower, size_t
 // Alone, last of several, in another slot's place: the same bits.
 void outputs_are_the_same_whatever_is_loaded_with_them(void **) {
     ThreadPool pool(2);
-    for (const std::string &name : golden_models()) {
+    for (const std::string &name : golden_models("pictures.json")) {
         const Golden golden = load_golden(name);
         const Kernels &kernels = *kernels_for(best_isa(DType::f32), DType::f32);
         CpuTower together(*golden.model, kernels, &pool, slot_of(4), true);
@@ -394,7 +373,7 @@ void outputs_are_the_same_whatever_is_loaded_with_them(void **) {
 
 void positions_of_ropes_equal_transformers(void **) {
     size_t compared = 0;
-    for (const std::string &name : golden_models()) {
+    for (const std::string &name : golden_models("pictures.json")) {
         const Golden golden = load_golden(name);
         for (size_t r = 0; r < golden.rows.size(); ++r) {
             const PictureRow &row = golden.expected[r];

@@ -95,16 +95,7 @@ EngineHandle make_engine(const Golden &golden, const Way &way) {
 ResultsHandle run_prompts(batchllm_engine *engine, const Golden &golden, batchllm_params params) {
     params.max_tokens = golden.new_tokens;
     params.logprobs = std::max(0, params.logprobs);
-    std::vector<int32_t> tokens;
-    std::vector<int64_t> offsets{0};
-    for (const GoldenRow &row : golden.rows) {
-        tokens.insert(tokens.end(), row.prompt.begin(), row.prompt.end());
-        offsets.push_back(static_cast<int64_t>(tokens.size()));
-    }
-    std::vector<uint64_t> tags(golden.rows.size());
-    for (size_t i = 0; i < tags.size(); ++i) tags[i] = i;
-    CHECK(batchllm_add_tokens(engine, static_cast<int64_t>(golden.rows.size()), tokens.data(),
-                              offsets.data(), tags.data(), &params, 1));
+    add_prompts(engine, golden, params);
     return run(engine);
 }
 

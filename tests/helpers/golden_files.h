@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +14,7 @@
 #include <simdjson.h>
 
 #include "batchllm.h"
+#include "golden_json.h"
 #include "testing.h"
 
 struct GoldenRow {
@@ -35,18 +36,6 @@ struct Golden {
     std::vector<GoldenRow> rows;
     std::vector<GoldenScore> scores;
 };
-
-inline std::vector<int32_t> read_ints(simdjson::dom::element array) {
-    std::vector<int32_t> values;
-    for (const auto value : array) values.push_back(static_cast<int32_t>(int64_t(value)));
-    return values;
-}
-
-inline std::vector<double> read_doubles(simdjson::dom::element array) {
-    std::vector<double> values;
-    for (const auto value : array) values.push_back(double(value));
-    return values;
-}
 
 inline Golden read_golden(const std::string &directory) {
     simdjson::dom::parser parser;
@@ -71,13 +60,9 @@ inline Golden read_golden(const std::string &directory) {
 // All golden models, by directory name.
 inline std::vector<Golden> all_golden() {
     std::vector<Golden> all;
-    for (const auto &entry : std::filesystem::directory_iterator("golden")) {
-        if (std::filesystem::exists(entry.path() / "golden.json")) {
-            all.push_back(read_golden(entry.path().string()));
-        }
+    for (const std::string &name : golden_models("golden.json")) {
+        all.push_back(read_golden("golden/" + name));
     }
-    std::sort(all.begin(), all.end(),
-              [](const Golden &a, const Golden &b) { return a.directory < b.directory; });
     return all;
 }
 
@@ -152,6 +137,24 @@ struct ResultsDeleter {
 using EngineHandle = std::unique_ptr<batchllm_engine, EngineDeleter>;
 using ResultsHandle = std::unique_ptr<batchllm_results, ResultsDeleter>;
 
+// The CPU backend, computing as the reference does.
+inline batchllm_engine_options float32_options() {
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.backend = "cpu";
+    options.compute_type = "f32";
+    options.kv_memory_bytes = int64_t{64} << 20;
+    options.threads = 2;
+    return options;
+}
+
+inline EngineHandle make_engine(const std::string &model, batchllm_engine_options options) {
+    options.model_dir = model.c_str();
+    batchllm_engine *engine = nullptr;
+    CHECK(batchllm_engine_create(&options, &engine));
+    return EngineHandle(engine);
+}
+
 // Runs all rows until they have ended.
 inline ResultsHandle run(batchllm_engine *engine) {
     CHECK(batchllm_run(engine, nullptr, nullptr));
@@ -180,6 +183,32 @@ inline batchllm_stats stats_of(const EngineHandle &engine) {
     stats.struct_size = sizeof stats;
     CHECK(batchllm_engine_stats(engine.get(), &stats));
     return stats;
+}
+
+struct Prompts {
+    std::vector<int32_t> tokens;
+    std::vector<int64_t> offsets{0};
+
+    int64_t count() const { return static_cast<int64_t>(offsets.size()) - 1; }
+};
+
+inline Prompts prompts_of(const Golden &golden) {
+    Prompts prompts;
+    for (const GoldenRow &row : golden.rows) {
+        prompts.tokens.insert(prompts.tokens.end(), row.prompt.begin(), row.prompt.end());
+        prompts.offsets.push_back(static_cast<int64_t>(prompts.tokens.size()));
+    }
+    return prompts;
+}
+
+// The rows' tags are their indices in golden.rows.
+inline void add_prompts(batchllm_engine *engine, const Golden &golden,
+                        const batchllm_params &params) {
+    const Prompts prompts = prompts_of(golden);
+    std::vector<uint64_t> tags(golden.rows.size());
+    std::iota(tags.begin(), tags.end(), 0);
+    CHECK(batchllm_add_tokens(engine, prompts.count(), prompts.tokens.data(),
+                              prompts.offsets.data(), tags.data(), &params, 1));
 }
 
 // Adds the prompts with continuations to score; their tags are their indices in golden.scores.

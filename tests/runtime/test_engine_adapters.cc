@@ -82,27 +82,18 @@ std::vector<Base> bases() {
     return all;
 }
 
-batchllm_engine_options float32_options() {
-    batchllm_engine_options options;
-    batchllm_engine_options_init(&options, sizeof options);
-    options.backend = on_cuda ? "cuda" : "cpu";
-    if (on_cuda) options.backend_options = "tuning=0,quantize=none";
-    options.compute_type = "f32";
-    options.kv_memory_bytes = int64_t{64} << 20;
-    options.threads = 2;
+batchllm_engine_options device_options() {
+    batchllm_engine_options options = float32_options();
+    if (on_cuda) {
+        options.backend = "cuda";
+        options.backend_options = "tuning=0,quantize=none";
+    }
     return options;
-}
-
-EngineHandle make_engine(const std::string &model, batchllm_engine_options options) {
-    options.model_dir = model.c_str();
-    batchllm_engine *engine = nullptr;
-    CHECK(batchllm_engine_create(&options, &engine));
-    return EngineHandle(engine);
 }
 
 // Erases what the device has no adapters for, the embedding's for instance.
 void leave_supported(Base *base) {
-    const EngineHandle engine = make_engine(base->golden.directory, float32_options());
+    const EngineHandle engine = make_engine(base->golden.directory, device_options());
     std::erase_if(base->said, [&](const Said &said) {
         if (said.adapter.empty()) return false;
         batchllm_adapter *adapter = nullptr;
@@ -204,7 +195,7 @@ batchllm_stats compare_base(const Base &base, const batchllm_engine_options &opt
 
 void rows_say_what_the_merged_model_says(void **) {
     for (const Base &base : bases()) {
-        const batchllm_stats stats = compare_base(base, float32_options());
+        const batchllm_stats stats = compare_base(base, device_options());
         assert_int_equal(stats.adapters, base.said.size() - 1);
         assert_int_equal(stats.adapter_loads, base.said.size() - 1);
     }
@@ -212,11 +203,11 @@ void rows_say_what_the_merged_model_says(void **) {
 
 void however_rows_are_shared_and_divided(void **) {
     for (const Base &base : bases()) {
-        batchllm_engine_options options = float32_options();
+        batchllm_engine_options options = device_options();
         options.enlarge = BATCHLLM_ENLARGE_NONE;
         options.step_tokens = 24;
         compare_base(base, options);
-        options = float32_options();
+        options = device_options();
         options.min_prefix_tokens = 1;
         options.levels = 2;
         options.order = BATCHLLM_ORDER_ARRIVAL;
@@ -227,7 +218,7 @@ void however_rows_are_shared_and_divided(void **) {
 void parts_of_an_adapter_change_parts_of_a_model(void **) {
     int64_t compared = 0;
     for (const Base &base : bases()) {
-        batchllm_engine_options options = float32_options();
+        batchllm_engine_options options = device_options();
         options.backend_options = "tensor_parallel=2";
         options.model_dir = base.golden.directory.c_str();
         batchllm_engine *engine = nullptr;
@@ -247,8 +238,8 @@ void rows_are_preempted(void **) {
     for (size_t at = 0; at < 10 * all.size() && (at < all.size() || preemptions == 0); ++at) {
         const Base &base = all[at % all.size()];
         if (has_states(base.golden)) continue;
-        const EngineHandle engine = make_engine(base.golden.directory, float32_options());
-        batchllm_engine_options options = float32_options();
+        const EngineHandle engine = make_engine(base.golden.directory, device_options());
+        batchllm_engine_options options = device_options();
         const int64_t groups = config_has(base.golden, "sliding_window") ? 4 : 1;
         options.kv_memory_bytes = groups * 22 * stats_of(engine).kv_page_bytes;
         options.enlarge = BATCHLLM_ENLARGE_NONE;
@@ -260,8 +251,8 @@ void rows_are_preempted(void **) {
 // With room for the largest alone, adapters come and go.
 void adapters_wait_for_room(void **) {
     for (const Base &base : bases()) {
-        const EngineHandle engine = make_engine(base.golden.directory, float32_options());
-        batchllm_engine_options options = float32_options();
+        const EngineHandle engine = make_engine(base.golden.directory, device_options());
+        batchllm_engine_options options = device_options();
         for (const Said &said : base.said) {
             if (said.adapter.empty()) continue;
             options.adapter_memory_bytes =
@@ -280,7 +271,7 @@ void adapters_wait_for_room(void **) {
 
 void scores_have_adapters(void **) {
     for (const Base &base : bases()) {
-        const EngineHandle engine = make_engine(base.golden.directory, float32_options());
+        const EngineHandle engine = make_engine(base.golden.directory, device_options());
         std::vector<AdapterHandle> adapters;
         for (size_t a = 0; a < base.said.size(); ++a) {
             const Said &said = base.said[a];
@@ -322,7 +313,7 @@ void scores_have_adapters(void **) {
 
 // The log-probabilities of a row with an adapter.
 std::vector<float> logprobs_of(const Base &base, size_t company, const char *type) {
-    batchllm_engine_options options = float32_options();
+    batchllm_engine_options options = device_options();
     options.compute_type = type;
     options.reproducible = 1;
     const EngineHandle engine = make_engine(base.golden.directory, options);
@@ -360,7 +351,7 @@ void reproducible_rows_do_not_depend_on_others_adapters(void **) {
 void equal_rows_are_computed_once_with_the_same_content_alone(void **) {
     const TemporaryDirectory copies;
     std::filesystem::copy(folder + "llama_qv_r4", copies.file("copy"));
-    const EngineHandle engine = make_engine("golden/llama_bias_f32", float32_options());
+    const EngineHandle engine = make_engine("golden/llama_bias_f32", device_options());
     const AdapterHandle one = load(engine, folder + "llama_qv_r4");
     const AdapterHandle same = load(engine, copies.file("copy"));
     const AdapterHandle other = load(engine, folder + "llama_one_layer");
@@ -376,7 +367,7 @@ void equal_rows_are_computed_once_with_the_same_content_alone(void **) {
 }
 
 void what_an_adapter_is_can_be_asked(void **) {
-    const EngineHandle engine = make_engine("golden/llama_bias_f32", float32_options());
+    const EngineHandle engine = make_engine("golden/llama_bias_f32", device_options());
     const batchllm_adapter_info info = info_of(load(engine, folder + "llama_patterns"));
     assert_int_equal(info.matrices, 8); // four in each of two layers
     assert_int_equal(info.largest_rank, 16);
@@ -390,8 +381,8 @@ void what_an_adapter_is_can_be_asked(void **) {
 }
 
 void an_adapter_is_of_its_engine(void **) {
-    const EngineHandle one = make_engine("golden/llama_bias_f32", float32_options());
-    const EngineHandle two = make_engine("golden/llama_bias_f32", float32_options());
+    const EngineHandle one = make_engine("golden/llama_bias_f32", device_options());
+    const EngineHandle two = make_engine("golden/llama_bias_f32", device_options());
     const AdapterHandle adapter = load(one, folder + "llama_qv_r4");
     add_row(two.get(), {5, 6, 7}, adapter.get(), 4, 0);
     const ResultsHandle results = run(two.get());
@@ -400,11 +391,11 @@ void an_adapter_is_of_its_engine(void **) {
 
 // A later engine may have the address of one that is gone.
 void an_adapter_outlives_its_engine_and_is_of_no_later_one(void **) {
-    EngineHandle engine = make_engine("golden/llama_bias_f32", float32_options());
+    EngineHandle engine = make_engine("golden/llama_bias_f32", device_options());
     const AdapterHandle adapter = load(engine, folder + "llama_qv_r4");
     for (int i = 0; i < 4; ++i) {
         engine.reset();
-        engine = make_engine("golden/llama_bias_f32", float32_options());
+        engine = make_engine("golden/llama_bias_f32", device_options());
         add_row(engine.get(), {5, 6, 7}, adapter.get(), 4, 0);
         const ResultsHandle results = run(engine.get());
         assert_int_equal(results->statuses[0], BATCHLLM_ERROR_ROW_INVALID_PARAMETER);
@@ -417,7 +408,7 @@ void check_change(const std::function<void(const std::string &directory)> &chang
     for (const char *name : {"llama_one_layer", "llama_qv_r4"}) {
         std::filesystem::copy(folder + name, changing.file(name));
     }
-    batchllm_engine_options options = float32_options();
+    batchllm_engine_options options = device_options();
     const EngineHandle any = make_engine("golden/llama_bias_f32", options);
     const batchllm_adapter_info large = info_of(load(any, folder + "llama_one_layer"));
     options.adapter_memory_bytes = large.memory_bytes;
@@ -542,7 +533,7 @@ void adapters_that_cannot_be_are_refused(void **) {
         {"phi3_fused", {}, {}, format, "the model has no such module"},
         {"qwen2_tied_embedding", {}, {}, format, ""},
     };
-    const EngineHandle engine = make_engine("golden/llama_bias_f32", float32_options());
+    const EngineHandle engine = make_engine("golden/llama_bias_f32", device_options());
     for (const Refused &refused : all) {
         const TemporaryDirectory directory;
         const std::string from = folder + refused.adapter;
@@ -571,7 +562,7 @@ void adapters_that_cannot_be_are_refused(void **) {
 }
 
 void an_adapter_without_room_is_refused(void **) {
-    batchllm_engine_options options = float32_options();
+    batchllm_engine_options options = device_options();
     options.adapter_memory_bytes = 1000;
     const EngineHandle engine = make_engine("golden/llama_bias_f32", options);
     batchllm_adapter *adapter = nullptr;
@@ -582,7 +573,7 @@ void an_adapter_without_room_is_refused(void **) {
 
 // The simulation has adapters too: the scheduling of jobs with many.
 void the_simulation_schedules_adapters(void **) {
-    batchllm_engine_options options = float32_options();
+    batchllm_engine_options options = device_options();
     options.backend = "sim";
     options.backend_options = nullptr;
     options.compute_type = nullptr;
@@ -617,7 +608,7 @@ std::vector<std::string> different_adapters(const TemporaryDirectory &into, int 
 void many_adapters_need_the_room_of_a_few(void **) {
     const TemporaryDirectory directory;
     const std::vector<std::string> paths = different_adapters(directory, 200);
-    batchllm_engine_options options = float32_options();
+    batchllm_engine_options options = device_options();
     const EngineHandle any = make_engine("golden/llama_bias_f32", options);
     options.adapter_memory_bytes = 3 * info_of(load(any, paths.front())).memory_bytes;
     const EngineHandle engine = make_engine("golden/llama_bias_f32", options);
@@ -638,7 +629,7 @@ void many_adapters_need_the_room_of_a_few(void **) {
 
 // The log and batchllm_info say what weights take in memory.
 void an_engine_says_what_its_weights_take(void **) {
-    const EngineHandle engine = make_engine("golden/llama_awq", float32_options());
+    const EngineHandle engine = make_engine("golden/llama_awq", device_options());
     batchllm_info info;
     info.struct_size = sizeof info;
     CHECK(batchllm_engine_info(engine.get(), 0, &info));
@@ -653,7 +644,7 @@ void rows_of_an_adapter_stay_on_one_device(void **) {
     const TemporaryDirectory directory;
     const std::vector<std::string> paths = different_adapters(directory, 48);
     const auto run_on_two = [&](bool with_adapters) {
-        batchllm_engine_options options = float32_options();
+        batchllm_engine_options options = device_options();
         options.backend = "sim";
         options.devices = "0,1";
         options.compute_type = nullptr;
@@ -686,7 +677,7 @@ void rows_of_an_adapter_stay_on_one_device(void **) {
 // In f32, as on the CPU.
 int run_on_cuda() {
     on_cuda = true;
-    batchllm_engine_options options = float32_options();
+    batchllm_engine_options options = device_options();
     options.model_dir = "golden/llama_bias_f32";
     batchllm_engine *engine = nullptr;
     if (batchllm_engine_create(&options, &engine) != BATCHLLM_OK) {

@@ -53,17 +53,12 @@ Outcome run(const Golden &golden, const Way &way, Drafts drafts) {
     });
     if (!made.ok()) fail_msg("%s", made.status().message().c_str());
     Engine &engine = **made;
-    std::vector<int32_t> tokens;
-    std::vector<int64_t> offsets{0};
-    for (const GoldenRow &row : golden.rows) {
-        tokens.insert(tokens.end(), row.prompt.begin(), row.prompt.end());
-        offsets.push_back(static_cast<int64_t>(tokens.size()));
-    }
-    const auto count = static_cast<int64_t>(golden.rows.size());
-    const auto params = ParamsColumn::open(&way.params, 1, count);
+    const Prompts prompts = prompts_of(golden);
+    const auto params = ParamsColumn::open(&way.params, 1, prompts.count());
     assert_true(params.ok() &&
                 (*engine.intake())
-                    ->add_tokens({count, tokens.data(), offsets.data()}, nullptr, *params)
+                    ->add_tokens({prompts.count(), prompts.tokens.data(), prompts.offsets.data()},
+                                 nullptr, *params)
                     .ok());
     const Status status = engine.run(nullptr, nullptr);
     if (!status.ok()) fail_msg("%s: %s", way.name, status.message().c_str());

@@ -20,23 +20,6 @@ namespace {
 constexpr double margin_limit = 1e-3;
 constexpr double logprob_tolerance = 2e-3;
 
-batchllm_engine_options float32_options() {
-    batchllm_engine_options options;
-    batchllm_engine_options_init(&options, sizeof options);
-    options.backend = "cpu";
-    options.compute_type = "f32";
-    options.kv_memory_bytes = int64_t{64} << 20;
-    options.threads = 2;
-    return options;
-}
-
-EngineHandle make_engine(const Golden &golden, batchllm_engine_options options) {
-    options.model_dir = golden.directory.c_str();
-    batchllm_engine *engine = nullptr;
-    CHECK(batchllm_engine_create(&options, &engine));
-    return EngineHandle(engine);
-}
-
 batchllm_params greedy_params(const Golden &golden) {
     batchllm_params params;
     batchllm_params_init(&params, sizeof params);
@@ -48,19 +31,6 @@ batchllm_params greedy_params(const Golden &golden) {
 std::string read_text(const std::string &path) {
     std::ifstream file(path);
     return {std::istreambuf_iterator<char>(file), {}};
-}
-
-void add_prompts(batchllm_engine *engine, const Golden &golden, const batchllm_params &params) {
-    std::vector<int32_t> tokens;
-    std::vector<int64_t> offsets{0};
-    std::vector<uint64_t> tags;
-    for (const GoldenRow &row : golden.rows) {
-        tokens.insert(tokens.end(), row.prompt.begin(), row.prompt.end());
-        offsets.push_back(static_cast<int64_t>(tokens.size()));
-        tags.push_back(tags.size());
-    }
-    CHECK(batchllm_add_tokens(engine, static_cast<int64_t>(golden.rows.size()), tokens.data(),
-                              offsets.data(), tags.data(), &params, 1));
 }
 
 struct Compared {
@@ -144,7 +114,7 @@ int64_t compare_all(size_t way, const char *name, const batchllm_engine_options 
             ++*refused;
             continue;
         }
-        const EngineHandle engine = make_engine(golden, options);
+        const EngineHandle engine = make_engine(golden.directory, options);
         if (after_short_rows) run_and_check_short_rows(engine.get(), golden);
         add_prompts(engine.get(), golden, greedy_params(golden));
         const ResultsHandle results = run(engine.get());
@@ -255,9 +225,10 @@ void greedy_tokens_are_the_references_on_a_pool_that_holds_a_row_only_by_its_win
                 batchllm_engine_options options = float32_options();
                 options.levels = std::max(levels, 1);
                 options.enlarge = levels == 0 ? BATCHLLM_ENLARGE_NONE : BATCHLLM_ENLARGE_OPTIMAL;
-                const int64_t page_bytes = stats_of(make_engine(golden, options)).kv_page_bytes;
+                const int64_t page_bytes =
+                    stats_of(make_engine(golden.directory, options)).kv_page_bytes;
                 options.kv_memory_bytes = pages * page_bytes;
-                const EngineHandle engine = make_engine(golden, options);
+                const EngineHandle engine = make_engine(golden.directory, options);
                 assert_int_equal(stats_of(engine).kv_pages_total, pages);
                 add_prompts(engine.get(), golden, greedy_params(golden));
                 const ResultsHandle results = run(engine.get());
@@ -271,8 +242,8 @@ void greedy_tokens_are_the_references_on_a_pool_that_holds_a_row_only_by_its_win
             // With one page less, the longest row gets the error that it does not fit.
             batchllm_engine_options options = float32_options();
             options.kv_memory_bytes =
-                (pages - 1) * stats_of(make_engine(golden, options)).kv_page_bytes;
-            const EngineHandle engine = make_engine(golden, options);
+                (pages - 1) * stats_of(make_engine(golden.directory, options)).kv_page_bytes;
+            const EngineHandle engine = make_engine(golden.directory, options);
             add_prompts(engine.get(), golden, greedy_params(golden));
             const ResultsHandle results = run(engine.get());
             int64_t refused = 0;
@@ -310,11 +281,11 @@ void greedy_tokens_are_the_references_on_any_number_of_state_slots(void **) {
             options.step_tokens = c.step_tokens;
             options.levels = 2;
             options.kv_memory_bytes = int64_t{1} << 25;
-            EngineHandle engine = make_engine(golden, options);
+            EngineHandle engine = make_engine(golden.directory, options);
             const batchllm_stats stats = stats_of(engine);
             // Pages for 28 times 16 tokens, the longest row taking 14.
             options.kv_memory_bytes -= (stats.kv_pages_total - 28) * stats.kv_page_bytes;
-            engine = make_engine(golden, options);
+            engine = make_engine(golden.directory, options);
             assert_int_equal(stats_of(engine).kv_pages_total, 28);
             if (c.step_tokens == 512) run_and_check_short_rows(engine.get(), golden);
             add_prompts(engine.get(), golden, greedy_params(golden));
@@ -342,7 +313,7 @@ void scores_are_the_references(void **) {
             const Golden &golden = all[m];
             batchllm_engine_options options = float32_options();
             if (!sharing) options.enlarge = BATCHLLM_ENLARGE_NONE;
-            const EngineHandle engine = make_engine(golden, options);
+            const EngineHandle engine = make_engine(golden.directory, options);
             add_scores(engine.get(), golden);
             const ResultsHandle results = run(engine.get());
             assert_int_equal(results->count, golden.scores.size());
@@ -396,7 +367,7 @@ void longrope_factors_follow_the_longest_request(void **) {
         options.max_request_tokens = limit;
         Golden moved = golden;
         moved.directory = directory.path();
-        const EngineHandle engine = make_engine(moved, options);
+        const EngineHandle engine = make_engine(moved.directory, options);
         add_prompts(engine.get(), golden, greedy_params(golden));
         const ResultsHandle results = run(engine.get());
         int64_t same = 0;
@@ -415,7 +386,7 @@ void longrope_factors_follow_the_longest_request(void **) {
 void greedy_samples_of_a_row_are_all_the_reference(void **) {
     for (const char *name : {"golden/llama3_gqa_sharded_bf16", "golden/qwen3_next_bf16"}) {
         const Golden golden = read_golden(name);
-        const EngineHandle engine = make_engine(golden, float32_options());
+        const EngineHandle engine = make_engine(golden.directory, float32_options());
         batchllm_params params = greedy_params(golden);
         params.samples = 3;
         add_prompts(engine.get(), golden, params);
@@ -433,7 +404,7 @@ void greedy_samples_of_a_row_are_all_the_reference(void **) {
 // With a temperature, the samples of a row are separate requests that start from the same prefix.
 ResultsHandle run_sampled(const Golden &golden,
                           const batchllm_engine_options &options = float32_options()) {
-    const EngineHandle engine = make_engine(golden, options);
+    const EngineHandle engine = make_engine(golden.directory, options);
     batchllm_params params = greedy_params(golden);
     params.samples = 3;
     params.temperature = 1;

@@ -389,16 +389,10 @@ std::unique_ptr<ResultBatch> run_golden(const Golden &golden, const Generation &
     });
     assert_true(made.ok());
     Engine &engine = **made;
-    std::vector<int32_t> tokens;
-    std::vector<int64_t> offsets{0};
-    for (const GoldenRow &row : golden.rows) {
-        tokens.insert(tokens.end(), row.prompt.begin(), row.prompt.end());
-        offsets.push_back(static_cast<int64_t>(tokens.size()));
-    }
-    const auto count = static_cast<int64_t>(golden.rows.size());
-    const Column<int32_t> prompts{count, tokens.data(), offsets.data()};
-    const auto params = ParamsColumn::open(&way.params, 1, count);
-    assert_true(params.ok() && (*engine.intake())->add_tokens(prompts, nullptr, *params).ok());
+    const Prompts prompts = prompts_of(golden);
+    const Column<int32_t> column{prompts.count(), prompts.tokens.data(), prompts.offsets.data()};
+    const auto params = ParamsColumn::open(&way.params, 1, prompts.count());
+    assert_true(params.ok() && (*engine.intake())->add_tokens(column, nullptr, *params).ok());
     const Status status = engine.run(nullptr, nullptr);
     if (!status.ok()) fail_msg("%s: %s", way.name, status.message().c_str());
     *stats = engine.stats();

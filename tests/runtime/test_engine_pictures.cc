@@ -89,29 +89,11 @@ PictureGolden read_pictures(const std::string &directory) {
 
 std::vector<PictureGolden> goldens() {
     std::vector<PictureGolden> all;
-    for (const auto &entry : std::filesystem::directory_iterator("golden")) {
-        if (!std::filesystem::exists(entry.path() / "pictures.json")) continue;
-        all.push_back(read_pictures(entry.path().string()));
+    for (const std::string &name : golden_models("pictures.json")) {
+        all.push_back(read_pictures("golden/" + name));
     }
     assert_true(!all.empty());
     return all;
-}
-
-batchllm_engine_options float32_options() {
-    batchllm_engine_options options;
-    batchllm_engine_options_init(&options, sizeof options);
-    options.backend = "cpu";
-    options.compute_type = "f32";
-    options.kv_memory_bytes = int64_t{64} << 20;
-    options.threads = 2;
-    return options;
-}
-
-EngineHandle make_engine(const std::string &model, batchllm_engine_options options) {
-    options.model_dir = model.c_str();
-    batchllm_engine *engine = nullptr;
-    CHECK(batchllm_engine_create(&options, &engine));
-    return EngineHandle(engine);
 }
 
 PicturesHandle make_pictures(const std::string &model, std::vector<std::string> folders) {

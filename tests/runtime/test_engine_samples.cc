@@ -24,23 +24,6 @@ constexpr int32_t samples_a_row = 4;
 constexpr int32_t top_k = 20;
 constexpr float logprob_tolerance = 2e-3f;
 
-batchllm_engine_options options_of(const Golden &golden) {
-    batchllm_engine_options options;
-    batchllm_engine_options_init(&options, sizeof options);
-    options.model_dir = golden.directory.c_str();
-    options.backend = "cpu";
-    options.compute_type = "f32";
-    options.kv_memory_bytes = int64_t{64} << 20;
-    options.threads = 2;
-    return options;
-}
-
-EngineHandle make_engine(const batchllm_engine_options &options) {
-    batchllm_engine *engine = nullptr;
-    CHECK(batchllm_engine_create(&options, &engine));
-    return EngineHandle(engine);
-}
-
 batchllm_info info_of(const EngineHandle &engine) {
     batchllm_info info;
     info.struct_size = sizeof info;
@@ -93,12 +76,12 @@ Samples run(const EngineHandle &engine, const Golden &golden) {
 
 // The smallest pool in which every row fits.
 int64_t least_pages(const Golden &golden, batchllm_engine_options options) {
-    const batchllm_info info = info_of(make_engine(options));
+    const batchllm_info info = info_of(make_engine(golden.directory, options));
     int64_t refuses = 0, fits = info.kv_pages;
     while (fits - refuses > 1) {
         const int64_t pages = (fits + refuses) / 2;
         options.kv_memory_bytes = pages * info.kv_page_bytes;
-        const EngineHandle engine = make_engine(options);
+        const EngineHandle engine = make_engine(golden.directory, options);
         add_rows(engine, golden);
         (poll(engine)->count > 0 ? refuses : fits) = pages;
     }
@@ -132,10 +115,10 @@ void samples_are_those_of_rows_by_themselves(void **) {
     for (const char *model :
          {"golden/gemma3_text_bf16", "golden/mistral_window_bf16", "golden/qwen2_window_bf16"}) {
         const Golden golden = read_golden(model);
-        batchllm_engine_options alone = options_of(golden);
+        batchllm_engine_options alone = float32_options();
         alone.enlarge = BATCHLLM_ENLARGE_NONE;
         alone.max_requests = 1;
-        const EngineHandle reference = make_engine(alone);
+        const EngineHandle reference = make_engine(golden.directory, alone);
         const Samples expected = run(reference, golden);
         assert_int_equal(stats_of(reference).shared_prompt_tokens, 0);
         // Samples of a row differ from each other.
@@ -147,14 +130,14 @@ void samples_are_those_of_rows_by_themselves(void **) {
 
         for (const int32_t levels : {1, 2}) {
             for (const bool tight : {false, true}) {
-                batchllm_engine_options options = options_of(golden);
+                batchllm_engine_options options = float32_options();
                 options.levels = levels;
                 if (tight) {
                     options.step_tokens = 48;
                     options.kv_memory_bytes =
                         (least_pages(golden, options) * 3 / 2) * info_of(reference).kv_page_bytes;
                 }
-                const EngineHandle engine = make_engine(options);
+                const EngineHandle engine = make_engine(golden.directory, options);
                 const Samples got = run(engine, golden);
                 int64_t others = 0;
                 for (const auto &[of, sample] : expected)

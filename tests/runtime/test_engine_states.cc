@@ -13,21 +13,9 @@
 namespace {
 
 batchllm_engine_options cpu_options(const char *backend_options) {
-    batchllm_engine_options options;
-    batchllm_engine_options_init(&options, sizeof options);
-    options.backend = "cpu";
-    options.compute_type = "f32";
-    options.kv_memory_bytes = int64_t{64} << 20;
-    options.threads = 2;
+    batchllm_engine_options options = float32_options();
     options.backend_options = backend_options;
     return options;
-}
-
-EngineHandle make_engine(const std::string &directory, batchllm_engine_options options) {
-    options.model_dir = directory.c_str();
-    batchllm_engine *engine = nullptr;
-    CHECK(batchllm_engine_create(&options, &engine));
-    return EngineHandle(engine);
 }
 
 std::vector<Golden> golden_with_delta_nets() {
@@ -156,16 +144,7 @@ Compared compare_states(const Golden &golden, const char *backend_options, int64
     batchllm_params_init(&params, sizeof params);
     params.max_tokens = golden.new_tokens;
     params.logprobs = 0;
-    std::vector<int32_t> tokens;
-    std::vector<int64_t> offsets{0};
-    std::vector<uint64_t> tags;
-    for (const GoldenRow &row : golden.rows) {
-        tags.push_back(tags.size());
-        tokens.insert(tokens.end(), row.prompt.begin(), row.prompt.end());
-        offsets.push_back(static_cast<int64_t>(tokens.size()));
-    }
-    CHECK(batchllm_add_tokens(engine.get(), static_cast<int64_t>(tags.size()), tokens.data(),
-                              offsets.data(), tags.data(), &params, 1));
+    add_prompts(engine.get(), golden, params);
     const ResultsHandle results = run(engine.get());
     Compared compared;
     for (int64_t i = 0; i < results->count; ++i) {
