@@ -204,6 +204,7 @@ template <class Kind> void LaneSupply<Kind>::forget_unused(int32_t number) {
     if (entry.state == State::made || entry.state == State::ready) {
         ahead_bytes_ -= Kind::bytes(*entry.source);
     }
+    if (hurried_ == number) hurried_ = -1;
     entry = Entry{};
     unused_numbers_.push_back(number);
     changed_.notify_all();
