@@ -60,7 +60,7 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
     }
     RETURN_IF_ERROR(add_plan(lane.scheduler(), plan, requests.held));
     while (true) {
-        RETURN_IF_ERROR(lane.adapters().take_read().status());
+        RETURN_IF_ERROR(lane.adapters().take_made().status());
         auto lap = Clock::now();
         while (lane.takes_another() && (probe == nullptr || !probe->done())) {
             ASSIGN_OR_RETURN(const TokenBatch *next, lane.next_batch());

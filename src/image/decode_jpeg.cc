@@ -18,6 +18,9 @@ namespace {
 
 // More scans than any encoder makes: each costs a pass over the whole picture.
 constexpr int most_scans = 500;
+// Of so many pixels together, unless there are no more scans than encoders make.
+constexpr int64_t most_scanned_pixels = int64_t{1} << 32;
+constexpr int usual_scans = 50;
 
 // A decompressor whose errors come back to `out`. Its functions jump there, so what lies between a
 // setjmp and a call of the library has no destructors to run.
@@ -43,7 +46,10 @@ struct Reader {
         source.term_source = [](j_decompress_ptr) {};
         progress.progress_monitor = [](j_common_ptr common) {
             Reader *reader = of(common);
-            if (reader->info.input_scan_number <= most_scans) return;
+            const int scans = reader->info.input_scan_number;
+            const int64_t pixels = int64_t{reader->info.image_width} * reader->info.image_height;
+            if (scans <= usual_scans) return;
+            if (scans <= most_scans && scans * pixels <= most_scanned_pixels) return;
             reader->too_many_scans = true;
             std::longjmp(reader->out, 1);
         };
@@ -57,7 +63,7 @@ struct Reader {
 
     // What went wrong, after a jump.
     Status status() {
-        if (too_many_scans) return bad_picture("JPEG", "it has more than 500 scans");
+        if (too_many_scans) return bad_picture("JPEG", "it has too many scans for its size");
         switch (errors.msg_code) {
         case JERR_OUT_OF_MEMORY:
             return error(BATCHLLM_ERROR_OUT_OF_MEMORY, "no memory to decode a JPEG file");

@@ -85,30 +85,37 @@ Result<PictureFolders> PictureFolders::open(const std::vector<std::string> &fold
 
 bool PictureFolders::contains(const std::string &path) const {
     return std::any_of(folders_.begin(), folders_.end(), [&](const std::string &folder) {
-        return path.starts_with(folder) && (folder.ends_with('/') || path[folder.size()] == '/');
+        return path.starts_with(folder) && (folder.ends_with('/') || path.size() == folder.size() ||
+                                            path[folder.size()] == '/');
     });
 }
 
-// The file is opened first and then asked where it is: what links lead to cannot change in between.
+// The place is opened first and then asked where it is, so that what links lead to cannot change in
+// between; it is opened for reading only if it is a file in the folders, since to open a device or a pipe
+// may have effects.
 Result<PictureFolders::File> PictureFolders::read_path(const std::string &path,
                                                        int64_t most_bytes) const {
-    const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-    if (fd.get() < 0) return open_error(path, errno);
-    struct stat info;
-    if (::fstat(fd.get(), &info) != 0) return open_error(path, errno);
-    if (!S_ISREG(info.st_mode)) {
-        return error(BATCHLLM_ERROR_ROW_PICTURE, "%s is %s, not a file", in_quotes(path).c_str(),
-                     S_ISDIR(info.st_mode) ? "a folder" : "a device or a pipe");
-    }
+    const FileDescriptor place(::open(path.c_str(), O_PATH | O_CLOEXEC));
+    if (place.get() < 0) return open_error(path, errno);
+    const std::string link = "/proc/self/fd/" + std::to_string(place.get());
     File file;
-    const std::optional<std::string> real = real_path("/proc/self/fd/" + std::to_string(fd.get()));
-    if (!real.has_value()) return open_error(path, errno);
-    file.path = *real;
+    file.path.resize(PATH_MAX);
+    const ssize_t length = ::readlink(link.c_str(), file.path.data(), file.path.size());
+    if (length < 0) return open_error(path, errno);
+    file.path.resize(static_cast<size_t>(length));
     if (!contains(file.path)) {
         return error(BATCHLLM_ERROR_ROW_PICTURE,
                      "%s is outside the folders of pictures that the job names",
                      in_quotes(path).c_str());
     }
+    struct stat info;
+    if (::fstat(place.get(), &info) != 0) return open_error(path, errno);
+    if (!S_ISREG(info.st_mode)) {
+        return error(BATCHLLM_ERROR_ROW_PICTURE, "%s is %s, not a file", in_quotes(path).c_str(),
+                     S_ISDIR(info.st_mode) ? "a folder" : "a device or a pipe");
+    }
+    const FileDescriptor fd(::open(link.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (fd.get() < 0) return open_error(path, errno);
     if (int64_t{info.st_size} > most_bytes) {
         return error(BATCHLLM_ERROR_ROW_PICTURE,
                      "%s has %" PRId64 " bytes, more than the %" PRId64 " allowed",

@@ -103,6 +103,7 @@ Result<SharedPicture> PictureLibrary::add(PictureFolders::File file,
     source->library = shared_from_this();
     source->hash = hash;
     source->grid = *grid;
+    source->pixels = int64_t{size->width} * size->height;
     source->path = std::move(file.path);
     if (source->path.empty()) {
         source->bytes = file.bytes.empty() ? std::vector<std::byte>(bytes.begin(), bytes.end())

@@ -39,7 +39,8 @@ struct PictureSource {
     int32_t id = 0;
     std::array<uint64_t, 2> hash{}; // of the file's bytes and of how the model reads them
     PictureGrid grid;
-    std::string path; // "": `bytes` has the file
+    int64_t pixels = 0; // of the file
+    std::string path;   // "": `bytes` has the file
     std::vector<std::byte> bytes;
 };
 using SharedPicture = std::shared_ptr<const PictureSource>;

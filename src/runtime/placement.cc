@@ -264,8 +264,8 @@ void Placement::remove_run(RowRun *run) {
 
 Result<std::vector<RowRun *>> Placement::unreadable_runs(Lane *lane) {
     std::vector<RowRun *> found;
-    ASSIGN_OR_RETURN(const bool any_adapter, lane->adapters().take_read());
-    ASSIGN_OR_RETURN(const bool any_picture, lane->pictures().take_prepared());
+    ASSIGN_OR_RETURN(const bool any_adapter, lane->adapters().take_made());
+    ASSIGN_OR_RETURN(const bool any_picture, lane->pictures().take_made());
     if (!any_adapter && !any_picture) return found;
     for (const auto &[run, owner] : runs_) {
         if (run->lane == lane && !why_unreadable(*run).ok()) found.push_back(run);
@@ -397,7 +397,7 @@ void Placement::add_to(const Lane &lane, batchllm_stats *stats) const {
     stats->adapter_bytes_peak += lane.scheduler().adapters().bytes_peak();
     stats->adapter_wait_seconds += lane.adapters().waited();
     stats->picture_loads += lane.pictures().loads();
-    stats->picture_prepare_seconds += lane.pictures().prepare_seconds();
+    stats->picture_prepare_seconds += lane.pictures().make_seconds();
     stats->picture_wait_seconds += lane.pictures().waited();
     stats->backend_seconds = std::max(stats->backend_seconds, lane.seconds());
 }

@@ -340,6 +340,20 @@ void bombs_and_lying_headers_are_refused(void **) {
                         "a side of 77 pixels is more than the limit of 76");
 }
 
+// The last scan of a progressive file again and again: each costs a pass over the whole picture.
+void many_scans_are_refused(void **) {
+    const std::string jpeg = picture("jpeg_progressive.jpg");
+    const size_t last = jpeg.rfind("\xff\xda"), end = jpeg.rfind("\xff\xd9");
+    assert_true(last != std::string::npos && end != std::string::npos && last < end);
+    const auto repeated = [&](int times) {
+        std::string file = jpeg.substr(0, end);
+        for (int i = 0; i < times; ++i) file += jpeg.substr(last, end - last);
+        return file + jpeg.substr(end);
+    };
+    assert_string_equal(refusal(repeated(100)).c_str(), "");
+    assert_non_null(strstr(refusal(repeated(500)).c_str(), "too many scans"));
+}
+
 void a_size_that_a_model_does_not_take_is_refused(void **) {
     const Model qwen = load("image/processors/qwen3_vl");
     assert_true(qwen.processor->grid(2000, 10).ok());
@@ -430,6 +444,7 @@ int main() {
         cmocka_unit_test(truncated_files_are_refused),
         cmocka_unit_test(what_is_no_picture_is_refused_by_name),
         cmocka_unit_test(bombs_and_lying_headers_are_refused),
+        cmocka_unit_test(many_scans_are_refused),
         cmocka_unit_test(a_size_that_a_model_does_not_take_is_refused),
         cmocka_unit_test(a_size_is_kept_bit_for_bit_where_nothing_changes),
         cmocka_unit_test(settings_that_are_not_known_are_refused_by_name),

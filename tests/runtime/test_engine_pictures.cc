@@ -9,6 +9,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <sys/stat.h>
 #include <vector>
 
 #include <simdjson.h>
@@ -395,6 +396,8 @@ void bad_pictures_are_errors_of_their_rows(void **) {
     directory.write("in/cut.png", good.substr(0, good.size() / 2));
     std::filesystem::create_symlink(directory.file("outside.png"), directory.file("in/link.png"));
     std::filesystem::create_symlink("good.png", directory.file("in/inside.png"));
+    assert_int_equal(::mkfifo(directory.file("in/pipe").c_str(), 0600), 0);
+    assert_int_equal(::mkfifo(directory.file("pipe").c_str(), 0600), 0);
     std::string bomb = good; // its header says 60,000 x 60,000
     for (const size_t at : {16, 20}) bomb.replace(at, 4, std::string("\0\0\xea\x60", 4));
     const std::vector<BadRow> rows = {
@@ -407,6 +410,10 @@ void bad_pictures_are_errors_of_their_rows(void **) {
         {"http", "http://host/a.png", BATCHLLM_PICTURE_NAME, "never fetched"},
         {"https", "https://host/a.png", BATCHLLM_PICTURE_NAME, "never fetched"},
         {"folder", "sub", BATCHLLM_PICTURE_NAME, "a folder"},
+        {"the folder itself", ".", BATCHLLM_PICTURE_NAME, "a folder"},
+        {"pipe", "pipe", BATCHLLM_PICTURE_NAME, "a pipe"},
+        {"pipe elsewhere", "../pipe", BATCHLLM_PICTURE_NAME, "outside the folders"},
+        {"device", "/dev/full", BATCHLLM_PICTURE_NAME, "outside the folders"},
         {"empty", "empty.png", BATCHLLM_PICTURE_NAME, "empty.png"},
         {"truncated", "cut.png", BATCHLLM_PICTURE_NAME, "cut.png"},
         {"no bytes", "", BATCHLLM_PICTURE_BYTES, "picture 1"},

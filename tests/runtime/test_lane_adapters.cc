@@ -1,8 +1,11 @@
-// The adapters of a device, read by a thread that the test holds up where it wants.
+// The adapters and pictures of a device, made by threads that the test holds up where it wants.
+#include <chrono>
 #include <memory>
 #include <semaphore>
+#include <vector>
 
 #include "runtime/lane_adapters.h"
+#include "runtime/lane_pictures.h"
 
 #include "testing.h"
 
@@ -53,7 +56,7 @@ void an_adapter_that_fails_without_rows_is_read_again_for_later_ones(void **) {
     adapters.end_use(number); // its rows are cancelled while it is read
     backend.go_on.release();
     adapters.wait();
-    Result<bool> failed = adapters.take_read();
+    Result<bool> failed = adapters.take_made();
     assert_true(failed.ok() && !*failed);
 
     for (const bool fails : {true, false}) {
@@ -62,7 +65,7 @@ void an_adapter_that_fails_without_rows_is_read_again_for_later_ones(void **) {
         backend.begun.acquire();
         backend.go_on.release();
         adapters.wait();
-        failed = adapters.take_read();
+        failed = adapters.take_made();
         assert_true(failed.ok());
         assert_int_equal(*failed, fails);
         assert_int_equal(adapters.failure(number).ok(), !fails);
@@ -71,11 +74,58 @@ void an_adapter_that_fails_without_rows_is_read_again_for_later_ones(void **) {
     }
 }
 
+// Models pictures when the test says so: they ask it what it is.
+class HeldUpModel : public HeldUp {
+  public:
+    const BackendInfo &info() const override {
+        begun.release();
+        go_on.acquire();
+        return modelled_;
+    }
+
+  private:
+    BackendInfo modelled_; // computes on nothing
+};
+
+void what_decoding_takes_is_bounded_until_it_has_ended(void **) {
+    HeldUpModel backend;
+    PictureSlots slots(4, 100);
+    LanePictures pictures(&backend, &slots, 4);
+    std::vector<int32_t> numbers;
+    for (uint64_t i = 0; i < 4; ++i) {
+        auto source = std::make_shared<PictureSource>();
+        source->hash = {i, 0};
+        source->grid = {.rows = 2, .columns = 2, .merge = 1, .tokens = 4};
+        source->pixels = 60'000'000; // two take more than may be made ahead
+        numbers.push_back(pictures.use(source));
+    }
+    const auto another_begins = [&] {
+        return backend.begun.try_acquire_for(std::chrono::milliseconds(100));
+    };
+    backend.begun.acquire();
+    assert_false(another_begins());
+    pictures.hurry(numbers[3]);
+    backend.begun.acquire();
+    assert_false(another_begins());
+    for (int ended = 0; ended < 2; ++ended) {
+        backend.go_on.release();
+        pictures.wait();
+        assert_true(pictures.take_made().ok());
+    }
+    // What has been made takes little.
+    assert_true(backend.begun.try_acquire_for(std::chrono::seconds(20)));
+    assert_false(another_begins());
+    backend.go_on.release();
+    backend.begun.acquire();
+    backend.go_on.release();
+}
+
 } // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(an_adapter_that_fails_without_rows_is_read_again_for_later_ones),
+        cmocka_unit_test(what_decoding_takes_is_bounded_until_it_has_ended),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
