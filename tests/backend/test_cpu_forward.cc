@@ -15,14 +15,8 @@
 #include "golden_json.h"
 #include "seed.h"
 
-// Last: it defines macros with the names of members of the standard library.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-extern "C" {
-#include <cmocka.h>
-}
+// Last: cmocka has macros with everyday names.
+#include "testing.h"
 
 using namespace batchllm;
 using namespace batchllm::cpu;
