@@ -272,7 +272,7 @@ void few_state_slots_give_the_same_tokens(void **) {
             way.step_tokens = step_tokens;
             way.levels = 2;
             const bool before = std::exchange(only_states, true);
-            compare_all(way);
+            if (!models().empty()) compare_all(way); // none of the named ones may have states
             only_states = before;
         }
     }
