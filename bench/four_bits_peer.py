@@ -32,7 +32,8 @@ REPLAYS = 6
 
 def layer_of(config, rows, columns, experts, fp8):
     layer = HummingLayer(shape_n=rows, shape_k=columns, weight_config=dict(config), num_experts=experts or None,
-                         input_config={"dtype": "float8e4m3"} if fp8 else None, torch_dtype=torch.bfloat16).cuda()
+                         input_config={"dtype": "float8e4m3"} if fp8 else None, torch_dtype=torch.bfloat16,
+                         pad_n_to_multiple=256 if experts else 1, pad_k_to_multiple=128 if experts else 1).cuda()
     shape = (experts, rows, columns) if experts else (rows, columns)
     layer.load_from_unquantized(torch.randn(shape, dtype=torch.bfloat16, device="cuda") * 0.02)
     layer.transform()
