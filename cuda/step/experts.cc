@@ -60,6 +60,7 @@ RoutingArguments StepExperts::routing(const Experts &experts, const DeviceExpert
 cudaError_t StepExperts::launch(const GroupedArguments &a, const std::optional<Packing> &packing,
                                 cudaStream_t stream) const {
     if (!packing) return launch_grouped(kernel_, a, sms_, stream);
+    if (packing->form == PackedForm::mxfp4_e4m3) return launch_mxfp4_e4m3_sm90(a, sms_, stream);
     FourBitArguments packed{};
     packed.element = packed.y_type = a.element;
     packed.w_shape = {packing->form, a.rows, a.columns};

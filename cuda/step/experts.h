@@ -51,7 +51,7 @@ class StepExperts {
     DeviceMemory tiles_;            // [most_tiles] ExpertTile
     DeviceMemory tile_count_;       // [1] int32
     DeviceMemory activated_;        // [rows * chosen, width]
-    DeviceMemory activated_scales_; // [rows * chosen, width / kScaleBlock], where it is in e4m3
+    DeviceMemory activated_scales_; // [rows * chosen, scale_groups(width)], where it is in e4m3
     DeviceMemory made_;             // [rows * chosen, hidden]
 };
 

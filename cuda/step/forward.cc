@@ -13,8 +13,9 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr const char *kExpertsInFp8 =
-    "of experts only routed ones that are gated by SiLU, have no biases and have sizes that are "
-    "multiples of 128 are multiplied in fp8, by kernels of family sm90";
+    "of experts only routed ones in mxfp4 that are gated by SiLU or as gpt-oss's are, and others "
+    "that are gated by SiLU, have no biases and have sizes that are multiples of 128, are "
+    "multiplied in fp8, by kernels of family sm90";
 
 // What is not there for attention over latents.
 Status check_latents(const Model &model, const ForwardOptions &options) {
