@@ -5,6 +5,7 @@
 
 #include "backend/gpu/step_buffers.h"
 #include "elementwise/elementwise.h"
+#include "elementwise/look_up.h"
 #include "latent/latent.h"
 #include "step/layer_products.h"
 #include "step/supported.h"
@@ -79,6 +80,11 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
         if (w.packing && w.packing->turns &&
             (options.reproducible || !forward->products_.can_expand(w))) {
             parts.adapters.exclude({i, LayerProduct::gate_up});
+        }
+        // Scales of blocks of gate and up in turns are read by the gated product alone.
+        if (parts.layer(i).experts.gate_up_scaling == Scaling::blocks) {
+            parts.adapters.exclude_experts(i, ExpertProduct::gate_up);
+            parts.adapters.exclude_experts(i, ExpertProduct::down);
         }
     }
     if (options.reproducible) RETURN_IF_ERROR(prepare_in_order(parts, &forward->products_));
@@ -197,6 +203,7 @@ Status Forward::launch(cudaStream_t stream) {
     RETURN_IF_CUDA(launch_embed(parts_.element(), parts_.options.residual, parts_.weights.embedding,
                                 parts_.input.at<int32_t>(kTokens), parts_.samples(), tokens,
                                 model.hidden, model.embedding_scale, rows.residual, stream));
+    RETURN_IF_ERROR(adapt_embedding(rows, stream));
     RETURN_IF_ERROR(
         parts_.ropes.launch(model, parts_.input.at<int32_t>(kPositions), tokens, stream));
     RETURN_IF_ERROR(feeds_.make_layer_inputs(stream));
@@ -205,6 +212,18 @@ Status Forward::launch(cudaStream_t stream) {
     RETURN_IF_ERROR(residual_.norm(first.norm, first.scaling, rows, stream));
     for (size_t i = 0; i < model.layers.size(); ++i) RETURN_IF_ERROR(layer(i, stream));
     return {};
+}
+
+Status Forward::adapt_embedding(const StepRows &rows, cudaStream_t stream) {
+    const StepAdapters &adapters = parts_.adapters;
+    const size_t product = adapters.model().embedding();
+    if (!adapters.changes(product)) return {};
+    const AdapterArguments change = adapters.arguments(
+        {product, parts_.input.at<int32_t>(kTokens), Scaling::none, rows.count, false,
+         rows.residual, parts_.options.residual, parts_.model.embedding_scale},
+        parts_.input);
+    RETURN_IF_CUDA(launch_look_up(change, parts_.samples(), parts_.options.attention.sms, stream));
+    return adapters.expand(change, stream);
 }
 
 // The first norm has been launched; so has the next layer's, or the last one, when this returns.

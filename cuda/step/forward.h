@@ -57,6 +57,7 @@ class Forward {
     Forward(const Model &model, const ForwardOptions &options, Products products);
     Status load();
     Status launch(cudaStream_t stream);
+    Status adapt_embedding(const StepRows &rows, cudaStream_t stream);
     Status layer(size_t index, cudaStream_t stream);
     // The graph of the staged step's launches; null: it has none yet, or cannot have one.
     Graph *captured(cudaStream_t stream);

@@ -98,6 +98,9 @@ Result<bool> StepParts::reserve(cudaStream_t stream) {
     ASSIGN_OR_RETURN(const bool samples_moved,
                      activations.reserve_samples(staged.sample_rows, stream));
     ASSIGN_OR_RETURN(const bool adapters_grown, adapters.reserve(rows, stream));
+    if (adapters_grown && adapters.changes_experts()) {
+        RETURN_IF_ERROR(experts.make_room_for_adapters(rows));
+    }
     return input_moved || samples_moved || adapters_grown;
 }
 
