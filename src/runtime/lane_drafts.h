@@ -23,10 +23,11 @@ namespace batchllm {
 struct DraftOptions {
     Drafts when = Drafts::off;
     std::shared_ptr<const StepCost> cost; // null: not known, so nothing is known to pay
+    const Tokenizer *tokenizer = nullptr; // null: no row has a constraint
 };
 
 // Why rows on this backend have no drafts; null: they may have some.
-const char *why_no_drafts(const BackendInfo &info);
+const char *why_no_drafts(const DraftOptions &options, const BackendInfo &info);
 
 class LaneDrafts {
   public:
@@ -46,11 +47,13 @@ class LaneDrafts {
         std::array<float, most_ahead> right;
         int32_t count(float least) const;
     };
+    void keep_allowed(Sequence *sequence) const;
     float least_right(std::span<Request *const> decoding);
     double seconds(std::span<Request *const> decoding, float least);
 
     Drafts when_;
     std::shared_ptr<const StepCost> cost_;
+    const Tokenizer *tokenizer_;
     bool overlaps_;
     DraftText answers_;
     DraftRates rates_;
