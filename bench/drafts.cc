@@ -106,21 +106,21 @@ Result<LoadedModel> load(const Job &job, const EngineOptions &of, const char *wa
     ASSIGN_OR_RETURN(loaded.model, make_model(job));
     BackendOptions own = of.backend_options;
     std::unique_ptr<Backend> backend;
-    DeviceCosts costs;
+    EngineOptions with_drafts = of;
+    with_drafts.drafts = Drafts::where_they_pay;
     if (job.backend == "sim") {
         own.extra.insert(own.extra.end(), {{"device", job.device}, {"eos_token", "-1"}});
         ASSIGN_OR_RETURN(const SimOptions read, read_sim_options(loaded.model.get(), own));
         backend = std::make_unique<SimBackend>(read, own);
-        costs = read.costs->costs();
+        loaded.step_cost = std::make_shared<StepCost>(*read.costs);
     } else if (job.backend == "cpu") {
         ASSIGN_OR_RETURN(backend, make_cpu_backend(*loaded.model, own));
-        costs = costs_of_device(backend->info().computes_on);
     } else {
         own.extra.emplace_back("random_weights", "1");
         ASSIGN_OR_RETURN(backend, make_cuda_backend(*loaded.model, own));
-        costs = costs_of_device(backend->info().computes_on);
     }
-    loaded.step_cost = std::make_shared<StepCost>(costs, *loaded.model);
+    if (loaded.step_cost == nullptr)
+        loaded.step_cost = step_cost_on(backend->info(), *loaded.model, with_drafts);
     if (steps != nullptr) steps->begin(way, loaded.step_cost);
     loaded.backends.push_back(
         std::make_unique<ScriptedBackend>(std::move(backend), job.part, steps));

@@ -249,6 +249,8 @@ void Answers::add_to(batchllm_stats *stats) const {
     stats->completion_tokens += completion_tokens_;
     stats->constrained_results += cut_off_.constrained();
     stats->cut_off_results += cut_off_.cut();
+    stats->draft_tokens += drafts_.proposed;
+    stats->draft_tokens_accepted += drafts_.accepted;
 }
 
 } // namespace batchllm
