@@ -68,9 +68,16 @@ bool LaneDrafts::propose(std::span<Request *const> decoding) {
         sequence->draft->follow(sequence->output, answers_, &rates_);
         Row row{sequence, {}};
         double chance = 1;
-        for (size_t i = 0; i < most_ahead; ++i) {
-            chance *= sequence->draft->rate(static_cast<int32_t>(i), rates_);
-            row.right[i] = static_cast<float>(chance);
+        int32_t ahead = 0;
+        const auto go_on = [&] { chance *= sequence->draft->rate(ahead++, rates_); };
+        // Some tokens are not known yet. Then tokens can be proposed in the next step, behind these and
+        // the one that this step samples.
+        if (sequence->unknown > 0) {
+            for (int32_t i = 0; i <= sequence->unknown; ++i) go_on();
+        }
+        for (float &right : row.right) {
+            go_on();
+            right = static_cast<float>(chance);
         }
         rows_.push_back(row);
     }

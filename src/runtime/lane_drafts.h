@@ -40,7 +40,9 @@ class LaneDrafts {
     void ended(const RowRun &run);
 
   private:
-    static constexpr size_t most_ahead = 16; // proposed tokens of a row in a step
+    // Proposed tokens of a row in a step. With one more there would be 16, which is what CUDA's kernels
+    // for few queries take of a row whose key heads serve four (kNarrowRows).
+    static constexpr size_t most_ahead = 15;
     struct Row {
         Sequence *sequence;
         // How likely the proposed tokens are all right up to each of them. It falls.
