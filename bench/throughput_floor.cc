@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cstdint>
 
+#include <cuda_runtime_api.h>
+
 namespace batchllm {
 
-AttentionFloor::AttentionFloor(const Model &model, int32_t key_bytes) {
+AttentionFloor::AttentionFloor(const Model &model, int32_t key_bytes, double rate)
+    : bandwidth(rate) {
     for (const Layer &layer : model.layers) {
         const LinearAttention *linear = layer.linear_attention();
         of_state_ += 4.0 * static_cast<double>(linear != nullptr ? linear->matrices_size()
@@ -56,8 +59,16 @@ void AttentionFloor::add(const TokenBatch &batch, const Layers &layers) {
         const double read = layers.key * seen.keys;
         const double arithmetic = layers.pair * static_cast<double>(seen.pairs);
         bytes += read;
-        decode_excess += std::max(0.0, arithmetic / kFlops - read / kBandwidth);
+        decode_excess += std::max(0.0, arithmetic / kFlops - read / bandwidth);
     }
+}
+
+double floor_bandwidth() {
+    int device = 0, kilohertz = 0, bits = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, device);
+    cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device);
+    return 4.5 / 4.8 * 2e3 * kilohertz * bits / 8;
 }
 
 } // namespace batchllm

@@ -50,7 +50,7 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
 
     Measured m;
     const int64_t key_bytes = dtype_bytes(backend->step().parts().options.kv_type());
-    m.attention = AttentionFloor(model, static_cast<int32_t>(key_bytes));
+    m.attention = AttentionFloor(model, static_cast<int32_t>(key_bytes), floor_bandwidth());
     m.host = -backend->host_seconds();
     const auto start = Clock::now();
     if (adapters != nullptr && !adapters->sources.empty()) {
@@ -97,6 +97,7 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
         const int64_t tokens = counts.decode_tokens + counts.own_tokens + counts.prefix_tokens;
         ++m.steps;
         m.tokens += tokens;
+        m.step_tokens.push_back(tokens);
         m.full += 10 * tokens >= 9 * info.step_tokens;
         m.preemptions += counts.preemptions;
         m.most_rows = std::max(m.most_rows, counts.decode_tokens);

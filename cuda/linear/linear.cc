@@ -10,6 +10,13 @@ namespace {
 constexpr int kCandidates = TuningCache::kCandidates;
 constexpr int64_t kLeastRepeats = 2, kMostRepeats = 5; // of a candidate that is timed
 constexpr double kRepeatedFlops = 5e12;                // of all its repeats: some 7 ms on an H200
+constexpr float kHopeless = 1.3f; // one that takes so much longer than the fastest is not repeated
+// Up to so many rows each padded number has an algorithm of its own: what is fastest for 256 rows may
+// have tiles of 256, and take twice as long for 288 (docs/lab/engine.md).
+constexpr int64_t kMostAlone = 2048;
+
+// As padded_rows().
+int64_t tuned_rows(int64_t padded) { return padded <= kMostAlone ? padded : coarse_rows(padded); }
 
 cudaDataType data_type(DType type) {
     return type == DType::f32    ? CUDA_R_32F
@@ -194,7 +201,7 @@ Status Linear::make_product(const Key &key, const Matrix &w, const Input &x, cud
     RETURN_IF_ERROR(describe(key, product));
     RETURN_IF_ERROR(describe_scales(*product, w, x));
     Key coarse = key;
-    coarse.m = coarse_rows(key.m);
+    coarse.m = tuned_rows(key.m);
     if (scratch_ != nullptr && coarse.m * key.n * dtype_bytes(key.y_type) <= scratch_bytes_) {
         auto known = tuned_.find(coarse);
         if (known == tuned_.end()) {
@@ -272,15 +279,22 @@ Result<int32_t> Linear::fastest(const Key &key, const Product &product,
             CUBLAS_STATUS_SUCCESS) {
             continue;
         }
-        RETURN_IF_CUDA(cudaEventRecord(begin, stream));
-        for (int64_t r = 0; r < repeats; ++r) {
-            RETURN_IF_CUBLAS(
-                multiply(product, found[i].algo, w, x, scratch_, key.accumulate, stream));
-        }
-        RETURN_IF_CUDA(cudaEventRecord(end, stream));
-        RETURN_IF_CUDA(cudaEventSynchronize(end));
         float milliseconds = 0;
-        RETURN_IF_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
+        const auto take_time = [&](int64_t times) -> Status {
+            RETURN_IF_CUDA(cudaEventRecord(begin, stream));
+            for (int64_t r = 0; r < times; ++r) {
+                RETURN_IF_CUBLAS(
+                    multiply(product, found[i].algo, w, x, scratch_, key.accumulate, stream));
+            }
+            RETURN_IF_CUDA(cudaEventRecord(end, stream));
+            RETURN_IF_CUDA(cudaEventSynchronize(end));
+            RETURN_IF_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
+            milliseconds /= static_cast<float>(times);
+            return {};
+        };
+        RETURN_IF_ERROR(take_time(1));
+        if (best >= 0 && milliseconds > kHopeless * shortest) continue;
+        RETURN_IF_ERROR(take_time(repeats));
         // An earlier one is left only for what is clearly faster: two runs choose alike more often.
         if (best < 0 || milliseconds < 0.97f * shortest) {
             shortest = milliseconds;

@@ -56,7 +56,9 @@ Step random_step(std::mt19937_64 &random) {
             parent = step.add(parent, pick(random, 1, longest), pick(random, 0, 4) == 0 ? 1 : 0);
         }
         for (int32_t requests = pick(random, 1, 60); requests > 0; --requests) {
-            const int32_t tokens = pick(random, 0, 3) > 0 ? 1 : pick(random, 1, 400);
+            const int32_t kind =
+                pick(random, 0, 7); // decodes, checks proposed tokens, or is a prompt
+            const int32_t tokens = kind < 4 ? 1 : pick(random, 1, kind < 6 ? 17 : 400);
             step.add(parent, tokens + pick(random, 0, 1) * pick(random, 0, longest), tokens);
         }
     }
