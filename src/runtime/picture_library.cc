@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cmath>
+#include <utility>
 #include <xxhash.h>
 
 #include "base/printable.h"
@@ -170,6 +171,8 @@ Result<SharedPicture> PictureLibrary::add(const PictureInput &input) {
     ASSIGN_OR_RETURN(PictureFolders::File file, folders_.read(name, processor_->limits().bytes));
     const std::span<const std::byte> bytes(file.bytes.data(), file.bytes.size());
     const std::string path = file.path;
+    const int64_t changed = file.changed;
+    const auto size = static_cast<int64_t>(bytes.size());
     Result<SharedPicture> added = add(std::move(file), bytes);
     if (!added.ok()) {
         return path.empty() ? added.status() : Status(added.status()).within(printable(name));
@@ -177,6 +180,7 @@ Result<SharedPicture> PictureLibrary::add(const PictureInput &input) {
     if (is_path) {
         const std::lock_guard lock(mutex_);
         by_name_[std::string(name)] = *added;
+        if (keeps_read_) read_.push_back({path, (*added)->hash, size, changed});
     }
     return added;
 }
@@ -325,6 +329,25 @@ PictureLibrary::prepare(const PictureSource &source) const {
     }
     return std::shared_ptr<const PreparedPicture>(
         std::make_shared<PreparedPicture>(std::move(prepared).value()));
+}
+
+void PictureLibrary::keep_read() {
+    const std::lock_guard lock(mutex_);
+    keeps_read_ = true;
+}
+
+std::vector<ReadPicture> PictureLibrary::take_read() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(read_, {});
+}
+
+Result<bool> PictureLibrary::has_changed(const ReadPicture &file) const {
+    ASSIGN_OR_RETURN(const auto since,
+                     PictureFolders::since_read(file.path, file.bytes, file.changed));
+    if (since != PictureFolders::Since::unknown || processor_ == nullptr) return false;
+    Result<PictureFolders::File> now = folders_.read_again(file.path, processor_->limits().bytes);
+    if (is_failure_of_process(now.status().code())) return now.status();
+    return !now.ok() || hash_of(now->bytes) != file.hash;
 }
 
 Status encode_conversation(const ChatTemplate &chat, ChatTemplate::Options options,

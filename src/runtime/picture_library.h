@@ -61,6 +61,14 @@ struct RowPictures {
     RopePositions positions;
 };
 
+// A file that was read for a row, as it was then.
+struct ReadPicture {
+    std::string path;               // without links
+    std::array<uint64_t, 2> hash{}; // PictureSource::hash
+    int64_t bytes = 0;
+    int64_t changed = 0; // PictureFolders::File::changed
+};
+
 // A picture as a row brings it.
 struct PictureInput {
     bool is_name = false;
@@ -98,6 +106,12 @@ class PictureLibrary : public std::enable_shared_from_this<PictureLibrary> {
     // the process.
     Result<std::shared_ptr<const PreparedPicture>> prepare(const PictureSource &source) const;
 
+    // From now on, take_read() returns the files at paths that were read for rows since it was last called.
+    void keep_read();
+    std::vector<ReadPicture> take_read();
+    // Whether its content is another now. A file that is gone has not changed.
+    Result<bool> has_changed(const ReadPicture &file) const;
+
   private:
     Result<SharedPicture> add(const PictureInput &input);
     Result<SharedPicture> add(PictureFolders::File file, std::span<const std::byte> bytes);
@@ -113,6 +127,8 @@ class PictureLibrary : public std::enable_shared_from_this<PictureLibrary> {
     std::unordered_map<int32_t, std::weak_ptr<const PictureSource>> by_id_;
     std::unordered_map<std::string, std::weak_ptr<const PictureSource>> by_name_;
     size_t forget_at_ = 1024; // entries of either
+    bool keeps_read_ = false;
+    std::vector<ReadPicture> read_;
 };
 
 // The tokens of a conversation, whose parts may stand for the next of `pictures` or bring their own.
