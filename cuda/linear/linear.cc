@@ -68,8 +68,9 @@ Linear::Linear(Linear &&other) noexcept
       fast_accumulation_(other.fast_accumulation_), in_order_(other.in_order_),
       workspace_(std::move(other.workspace_)), scratch_(other.scratch_),
       scratch_bytes_(other.scratch_bytes_), products_(std::move(other.products_)),
-      tuned_(std::move(other.tuned_)), has_(std::move(other.has_)),
-      refusal_(std::move(other.refusal_)), cache_(std::move(other.cache_)), saved_(other.saved_) {
+      times_(other.times_), guessed_(other.guessed_), tuned_(std::move(other.tuned_)),
+      has_(std::move(other.has_)), refusal_(std::move(other.refusal_)),
+      cache_(std::move(other.cache_)), saved_(other.saved_) {
     other.products_.clear();
     other.cache_ = TuningCache();
 }
@@ -205,15 +206,17 @@ Status Linear::make_product(const Key &key, const Matrix &w, const Input &x, cud
     if (scratch_ != nullptr && coarse.m * key.n * dtype_bytes(key.y_type) <= scratch_bytes_) {
         auto known = tuned_.find(coarse);
         if (known == tuned_.end()) {
-            cublasLtMatmulAlgo_t chosen{};
+            Choice chosen;
             RETURN_IF_ERROR(choose(coarse, w, x, stream, &chosen));
             known = tuned_.emplace(coarse, chosen).first;
+            guessed_ += chosen.guessed ? 1 : 0;
         }
         cublasLtMatmulHeuristicResult_t fits{};
         if (cublasLtMatmulAlgoCheck(handle_, product->operation, product->w, product->x, product->y,
-                                    product->y, &known->second, &fits) == CUBLAS_STATUS_SUCCESS &&
+                                    product->y, &known->second.algorithm,
+                                    &fits) == CUBLAS_STATUS_SUCCESS &&
             fits.workspaceSize <= static_cast<size_t>(linear_workspace)) {
-            product->algorithm = known->second;
+            product->algorithm = known->second.algorithm;
             return {};
         }
     }
@@ -245,7 +248,7 @@ void Linear::remember(const TuningKey &key, int32_t candidate) {
 
 // The algorithm of a range of rows, of which key has the least.
 Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStream_t stream,
-                      cublasLtMatmulAlgo_t *chosen) {
+                      Choice *chosen) {
     Described product;
     RETURN_IF_ERROR(describe(key, &product));
     RETURN_IF_ERROR(describe_scales(product, w, x));
@@ -253,12 +256,36 @@ Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStrea
     RETURN_IF_ERROR(find_candidates(key, product, &found));
     const TuningKey cached = tuning_key(key);
     int32_t candidate = cache_.find(cached);
-    if (candidate < 0 || candidate >= static_cast<int32_t>(found.size())) {
+    const bool unknown = candidate < 0 || candidate >= static_cast<int32_t>(found.size());
+    if (unknown && !times_) {
+        *chosen = {found[0].algo, true};
+        return {};
+    }
+    if (unknown) {
         ASSIGN_OR_RETURN(candidate, fastest(key, product, found, w, x, stream));
         remember(cached, candidate);
     }
-    *chosen = found[static_cast<size_t>(candidate)].algo;
+    *chosen = {found[static_cast<size_t>(candidate)].algo, false};
     return {};
+}
+
+bool Linear::set_timing(bool on) {
+    times_ = on;
+    if (!on || guessed_ == 0) return false;
+    for (auto at = products_.begin(); at != products_.end();) {
+        Key coarse = at->first;
+        coarse.m = coarse_rows(coarse.m);
+        const auto choice = tuned_.find(coarse);
+        if (choice == tuned_.end() || !choice->second.guessed) {
+            ++at;
+            continue;
+        }
+        destroy(&at->second);
+        at = products_.erase(at);
+    }
+    std::erase_if(tuned_, [](const auto &choice) { return choice.second.guessed; });
+    guessed_ = 0;
+    return true;
 }
 
 Result<int32_t> Linear::fastest(const Key &key, const Product &product,

@@ -155,6 +155,7 @@ std::string Forward::compute_type() const {
 }
 
 Status Forward::prepare(cudaStream_t stream) {
+    if (products_.set_timing(true)) graphs_.clear();
     return prepare_products(parts_, &products_, stream);
 }
 
@@ -164,7 +165,8 @@ Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) 
 
 Status Forward::run(const Staging &staging, cudaStream_t stream) {
     ASSIGN_OR_RETURN(const bool moved, parts_.reserve(stream));
-    if (moved) graphs_.clear(); // they know the old addresses
+    const bool chooses_again = products_.set_timing(timing_is_due());
+    if (moved || chooses_again) graphs_.clear(); // they know the old addresses, or choices
     RETURN_IF_ERROR(parts_.adapters.wait(stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::begin, stream));
     RETURN_IF_ERROR(parts_.input.fill(staging, stream));
@@ -172,6 +174,12 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
     if (graph == nullptr) return launch(stream);
     RETURN_IF_ERROR(mixers_.set_arguments(graph));
     return graph->replay(stream);
+}
+
+bool Forward::timing_is_due() {
+    const int64_t untimed = parts_.options.untimed_steps;
+    if (untimed == 0 || !parts_.options.tune) return true;
+    return ++steps_[coarse_rows(padded_rows(parts_.staged.tokens))] == untimed + 1;
 }
 
 Graph *Forward::captured(cudaStream_t stream) {
