@@ -10,6 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include "attention/attention.h"
+#include "attention/worklist.h"
 #include "base/dtype.h"
 #include "elementwise/norm.h"
 
@@ -75,5 +76,13 @@ cudaError_t launch_latent_attention(const AttentionArguments &arguments, int sms
                                     cudaStream_t stream);
 cudaError_t launch_latent_merge(const AttentionArguments &arguments, int sms, cudaStream_t stream);
 int64_t latent_attention_bytes(int32_t key_dim); // of shared memory
+
+// The same as the first launch for keys of 576 on sm_90a, whose items are tiles (WorklistOptions::tile_rows). The merging
+// launch must follow it: it resets the queue.
+inline constexpr int kLatentTileRows = 64;
+cudaError_t launch_latent_attention_sm90(const AttentionArguments &arguments, int sms,
+                                         cudaStream_t stream);
+// What a worklist for it takes into account. The shape is already set.
+void set_latent_costs(WorklistOptions *options);
 
 } // namespace batchllm::cuda

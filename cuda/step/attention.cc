@@ -133,6 +133,7 @@ void StepAttention::set_shape(const Shape &shape, WorklistOptions *options) cons
     options->sms = options_.sms;
     options_.family->set_costs(options);
     options->share = options_.share;
+    if (tiles(shape)) set_latent_costs(options);
 }
 
 Status StepAttention::stage_worklist(Shape *shape, StepInput *input, Staging *staging) {
@@ -247,6 +248,9 @@ Status StepAttention::launch(size_t layer, const AttentionTensors &tensors, cons
                              cudaStream_t stream) const {
     if (element_ == DType::f32) return launch_plain(layer, tensors, input, stream);
     AttentionArguments a = arguments(layer, tensors, input);
+    if (tiles(shape_of(layer))) {
+        return check_cuda(launch_latent_attention_sm90(a, options_.sms, stream), "attention");
+    }
     if (shape_of(layer).latent()) {
         return check_cuda(launch_latent_attention(a, options_.sms, stream), "attention");
     }

@@ -99,6 +99,10 @@ class StepAttention {
         const int64_t heads = (a.gated ? 2 : 1) * int64_t{shape.heads};
         return (heads + (a.kv_layer < 0 ? 2 * shape.kv_heads : 0)) * shape.head_dim;
     }
+    // Whether it is latents in tiles, as sm90 has them.
+    bool tiles(const Shape &shape) const {
+        return shape.latent() && shape.head_dim == 576 && options_.family->most == 90;
+    }
     Status allocate_wide();
     Status stage_pages(const TokenBatch &batch, StepInput *input, Staging *staging);
     Status stage_plain(const TokenBatch &batch, StepInput *input, Staging *staging);
