@@ -17,6 +17,7 @@
 #include "attention/hopper.cuh"
 #include "device/launch.cuh"
 #include "latent/latent.h"
+#include "latent/quad.cuh"
 
 namespace batchllm::cuda {
 namespace {
@@ -423,30 +424,13 @@ template <typename T, int Group> class Consumer {
                     *reinterpret_cast<float2 *>(partial + (j + e) * 8 + lane() % 4 * 2) =
                         make_float2(low, high);
                 }
-                transpose(x);
+                transpose_in_quad(x);
                 if (of.index < 0 || of.partial >= 0) continue;
                 *reinterpret_cast<uint4 *>(out + (j + lane() % 4) * 8) =
                     make_uint4(x[0], x[1], x[2], x[3]);
             }
             if (Group == 1 && of.partial >= 0 && lane() % 4 == 0) {
                 a_.partial_lse[of.partial] = sum > 0 ? maximum_[i] * c_ + log2f(sum) : -INFINITY;
-            }
-        }
-    }
-    // x[i] of lane j of four -> x[j] of lane i.
-    __device__ __forceinline__ static void transpose(uint32_t (&x)[4]) {
-#pragma unroll
-        for (int bit = 1; bit < 4; bit *= 2) {
-            const bool high = (lane() & bit) != 0;
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                if (i & bit) continue;
-                const uint32_t got = __shfl_xor_sync(~0u, high ? x[i] : x[i + bit], bit);
-                if (high) {
-                    x[i] = got;
-                } else {
-                    x[i + bit] = got;
-                }
             }
         }
     }

@@ -169,6 +169,7 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
 
 Graph *Forward::captured(cudaStream_t stream) {
     const StagedStep &step = parts_.staged;
+    if (parts_.attention.plain()) return nullptr; // its launches depend on which tokens are so
     bool due = false;
     Graph *graph = graphs_.find({step.tokens, step.wanted, step.gather, parts_.states.form(),
                                  parts_.attention.form(), parts_.adapters.form()},
