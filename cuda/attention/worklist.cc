@@ -9,7 +9,9 @@ namespace batchllm::cuda {
 WorklistBuilder::WorklistBuilder(std::span<const AttentionNode> nodes, int32_t tokens,
                                  const WorklistOptions &options)
     : nodes_(nodes), options_(options), ratio_(options.heads / options.kv_heads),
-      matrix_tokens_(std::max(1, kMatrixRows / ratio_)), stream_tokens_(kStreamRows / ratio_),
+      matrix_tokens_(options.tile_rows > 0 ? options.matrix_tokens
+                                           : std::max(1, kMatrixRows / ratio_)),
+      stream_tokens_(options.tile_rows > 0 ? options.stream_tokens : kStreamRows / ratio_),
       counts_(static_cast<size_t>(tokens)), positions_(static_cast<size_t>(tokens)),
       readers_(nodes.size()), reads_(nodes.size()) {
     for (const AttentionNode &node : nodes) {
@@ -40,6 +42,9 @@ void WorklistBuilder::read(Draft *draft, int32_t node, int32_t keys) {
 }
 
 double WorklistBuilder::time_of(bool matrix, size_t tokens, int64_t keys) const {
+    if (options_.tile_rows > 0) {
+        return ceil_div(static_cast<int32_t>(keys), kPageKeys) * options_.tile_us * tiles_of(tokens);
+    }
     const double pages = static_cast<double>(keys) / kPageKeys * options_.head_dim / 128;
     if (!matrix) return pages * options_.stream_us;
     return static_cast<int32_t>(tokens) * ratio_ > kNarrowRows ? pages * options_.wide_us / 2

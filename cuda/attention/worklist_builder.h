@@ -48,6 +48,11 @@ class WorklistBuilder {
     void read(Draft *draft, int32_t node, int32_t keys);
     // SM time of an item with `tokens` query tokens.
     double time_of(bool matrix, size_t tokens, int64_t keys) const;
+    // Jobs that share it.
+    int32_t tiles_of(size_t tokens) const {
+        const auto rows = static_cast<int32_t>(tokens) * ratio_;
+        return options_.tile_rows > 0 ? (rows + options_.tile_rows - 1) / options_.tile_rows : 1;
+    }
     bool is_wide(const Draft &draft) const {
         return draft.matrix && static_cast<int32_t>(draft.tokens.size()) * ratio_ > kNarrowRows;
     }
@@ -97,6 +102,10 @@ class WorklistBuilder {
         double time;
     };
     void emit(Worklist *out);
+    // The limit of a tile's time with which tiles, longest first, end earliest, merges included. times: [drafts].
+    double longest_tile(const std::vector<double> &times, double share) const;
+    // Makes one of each tile of an item.
+    void split_into_tiles(Worklist *out) const;
     // Orders the tokens to merge by when their last items come if both queues end together, because
     // the merging warps wait for one token after another.
     void order_merges(Worklist *out) const;

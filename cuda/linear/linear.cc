@@ -68,16 +68,18 @@ Linear::Linear(Linear &&other) noexcept
       fast_accumulation_(other.fast_accumulation_), in_order_(other.in_order_),
       workspace_(std::move(other.workspace_)), scratch_(other.scratch_),
       scratch_bytes_(other.scratch_bytes_), products_(std::move(other.products_)),
-      times_(other.times_), guessed_(other.guessed_), tuned_(std::move(other.tuned_)),
-      has_(std::move(other.has_)), refusal_(std::move(other.refusal_)),
-      cache_(std::move(other.cache_)), saved_(other.saved_) {
+      times_(other.times_), guessed_(other.guessed_), of_heads_(std::move(other.of_heads_)),
+      tuned_(std::move(other.tuned_)), has_(std::move(other.has_)),
+      refusal_(std::move(other.refusal_)), cache_(std::move(other.cache_)), saved_(other.saved_) {
     other.products_.clear();
+    other.of_heads_.clear();
     other.cache_ = TuningCache();
 }
 
 Linear::~Linear() {
     cache_.save();
     for (auto &[key, product] : products_) destroy(&product);
+    for (OfHeads &of : of_heads_) destroy(&of.product);
     if (handle_ != nullptr) cublasLtDestroy(handle_);
 }
 
@@ -380,6 +382,50 @@ Status Linear::run(const Matrix &w, const Input &x, int64_t rows, void *y, DType
     RETURN_IF_ERROR(describe_scales(*product, w, x));
     return check(multiply(*product, product->algorithm, w, x, y, accumulate, stream, alpha),
                  "cublasLtMatmul");
+}
+
+// As describe(), with a matrix of each for every head.
+Status Linear::describe_heads(const HeadProductArguments &a, DType element, Product *product) {
+    RETURN_IF_CUBLAS(cublasLtMatmulDescCreate(&product->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(product->operation, CUBLASLT_MATMUL_DESC_TRANSA,
+                                                    &transposed, sizeof transposed));
+    const auto layout = [&](cublasLtMatrixLayout_t *of, int32_t rows, int32_t columns,
+                            int64_t stride, int64_t head) -> Status {
+        RETURN_IF_CUBLAS(cublasLtMatrixLayoutCreate(of, data_type(element),
+                                                    static_cast<uint64_t>(rows),
+                                                    static_cast<uint64_t>(columns), stride));
+        RETURN_IF_CUBLAS(cublasLtMatrixLayoutSetAttribute(*of, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                                          &a.heads, sizeof a.heads));
+        return check(cublasLtMatrixLayoutSetAttribute(
+                         *of, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &head, sizeof head),
+                     "a product of heads");
+    };
+    RETURN_IF_ERROR(
+        layout(&product->w, a.columns, a.rows, a.columns, int64_t{a.rows} * a.columns));
+    RETURN_IF_ERROR(layout(&product->x, a.columns, a.tokens, a.x_stride, a.x_head));
+    return layout(&product->y, a.rows, a.tokens, a.y_stride, a.y_head);
+}
+
+Status Linear::run_heads(const HeadProductArguments &a, cudaStream_t stream) {
+    if (a.tokens == 0) return {};
+    HeadProductArguments shape = a;
+    shape.x = shape.w = shape.y = nullptr;
+    auto found = std::find_if(of_heads_.begin(), of_heads_.end(),
+                              [&](const OfHeads &of) { return of.shape == shape; });
+    if (found == of_heads_.end()) {
+        Described made;
+        RETURN_IF_ERROR(describe_heads(a, element_, &made));
+        const Key key{a.tokens, a.rows, a.columns, element_, false, Scaling::none};
+        std::vector<cublasLtMatmulHeuristicResult_t> candidates;
+        RETURN_IF_ERROR(find_candidates(key, made, &candidates));
+        made.algorithm = candidates[0].algo;
+        of_heads_.push_back({shape, std::exchange(static_cast<Product &>(made), Product())});
+        found = of_heads_.end() - 1;
+    }
+    const Matrix w{a.w, int64_t{a.heads} * a.rows, a.columns};
+    return check(multiply(found->product, found->product.algorithm, w, a.x, a.y, false, stream),
+                 "a product of heads");
 }
 
 } // namespace batchllm::cuda

@@ -184,6 +184,7 @@ bool Forward::timing_is_due() {
 
 Graph *Forward::captured(cudaStream_t stream) {
     const StagedStep &step = parts_.staged;
+    if (parts_.attention.plain()) return nullptr; // its launches depend on which tokens are so
     bool due = false;
     Graph *graph = graphs_.find({step.tokens, step.wanted, step.gather, parts_.states.form(),
                                  parts_.attention.form(), parts_.adapters.form()},

@@ -46,6 +46,8 @@ class Products {
     const std::string &refusal() const { return linear_.refusal(); }
 
     Status run(const StepProduct &product, int64_t rows, cudaStream_t stream);
+    // Of latents' heads.
+    Status run_heads(const HeadProductArguments &arguments, cudaStream_t stream);
     // Chooses the algorithms for so many rows, which is otherwise done as they come.
     Status prepare(const StepProduct &product, int64_t rows, cudaStream_t stream);
 
