@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include <cuda_runtime_api.h>
-
 namespace batchllm {
 
 AttentionFloor::AttentionFloor(const Model &model, int32_t key_bytes, double rate)
@@ -61,14 +59,6 @@ void AttentionFloor::add(const TokenBatch &batch, const Layers &layers) {
         bytes += read;
         decode_excess += std::max(0.0, arithmetic / kFlops - read / bandwidth);
     }
-}
-
-double floor_bandwidth() {
-    int device = 0, kilohertz = 0, bits = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, device);
-    cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device);
-    return 4.5 / 4.8 * 2e3 * kilohertz * bits / 8;
 }
 
 } // namespace batchllm

@@ -58,7 +58,4 @@ struct AttentionFloor {
     std::vector<Seen> seen_; // [nodes]
 };
 
-// Of the current device.
-double floor_bandwidth();
-
 } // namespace batchllm
