@@ -14,6 +14,11 @@
 
 namespace batchllm::cuda {
 
+// Tokens of one node that also see each other's later positions, up to the last one's.
+struct SeenTogether {
+    int32_t token_begin, token_count;
+};
+
 struct WorklistOptions {
     int32_t heads = 0, kv_heads = 0, head_dim = 0;
     int32_t window = 0;
@@ -44,6 +49,7 @@ struct WorklistOptions {
     int32_t widened_room = 0;   // pages that AttentionArguments::wide has room for
     double widen_us = 1;        // SM time to widen 64 keys and values of a head (predicted)
     double widen_launch_us = 3; // least saving for widened pages in a launch (predicted)
+    std::span<const SeenTogether> together = {};
 };
 
 struct Worklist {

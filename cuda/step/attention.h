@@ -101,6 +101,8 @@ class StepAttention {
     }
     Status allocate_wide();
     Status stage_pages(const TokenBatch &batch, StepInput *input, Staging *staging);
+    void find_together(const TokenBatch &batch);
+    Status stage_last_seen(const TokenBatch &batch, StepInput *input, Staging *staging) const;
     Status stage_plain(const TokenBatch &batch, StepInput *input, Staging *staging);
     void set_shape(const Shape &shape, WorklistOptions *options) const;
     Status stage_worklist(Shape *shape, StepInput *input, Staging *staging);
@@ -134,6 +136,7 @@ class StepAttention {
     std::vector<AttentionNode> nodes_;
     std::vector<int64_t> pages_begin_; // [KV groups] in kPages
     std::vector<int32_t> node_of_;     // [tokens]
+    std::vector<SeenTogether> together_; // pictures whose tokens see each other
 };
 
 } // namespace batchllm::cuda

@@ -23,6 +23,7 @@
 #include "step/parts.h"
 #include "step/products.h"
 #include "step/residual.h"
+#include "step/tower.h"
 
 namespace batchllm::cuda {
 
@@ -38,6 +39,8 @@ class Forward {
     }
     // Device: enqueues everything up to the last layer's result. The staged batch has been sent.
     Status run(const Staging &staging, cudaStream_t stream);
+    // Null: no pictures are computed.
+    StepTower *tower() { return tower_.get(); }
     // What is made of that.
     OutputHead &head() { return head_; }
 
@@ -56,6 +59,7 @@ class Forward {
   private:
     Forward(const Model &model, const ForwardOptions &options, Products products);
     Status load();
+    Status make_tower(const Model &model);
     Status launch(cudaStream_t stream);
     Status layer(size_t index, cudaStream_t stream);
     // The graph of the staged step's launches; null: it has none yet, or cannot have one.
@@ -68,6 +72,7 @@ class Forward {
     Mixers mixers_;
     Feeds feeds_;
     OutputHead head_;
+    std::unique_ptr<StepTower> tower_;
     std::string warning_;
 };
 
