@@ -28,10 +28,9 @@ template <int Elements> struct Part {
 };
 
 // Adds every fourth key of a node, from `first` on, that the token sees.
-template <int Elements> __device__ void read_node(const PlainAttentionArguments &a,
-                                                  const AttentionNode &node, int first,
-                                                  int position, int last, int kv_head,
-                                                  Part<Elements> *part) {
+template <int Elements>
+__device__ void read_node(const PlainAttentionArguments &a, const AttentionNode &node, int first,
+                          int position, int last, int kv_head, Part<Elements> *part) {
     const int lane = threadIdx.x % 32;
     const int low = a.window > 0 ? position - a.window + 1 : 0;
     for (int key = first; key < node.keys; key += kWarps) {

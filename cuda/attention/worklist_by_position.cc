@@ -99,7 +99,9 @@ class Builder {
         }
     }
 
-    int32_t position(int32_t token) const { return positions_[static_cast<size_t>(token)] + shift_; }
+    int32_t position(int32_t token) const {
+        return positions_[static_cast<size_t>(token)] + shift_;
+    }
 
     void read(const AttentionNode &node, std::span<const int32_t> tokens) {
         for (int32_t begin = 0; begin < node.keys; begin = segment_end(begin)) {

@@ -302,27 +302,26 @@ Status StepAttention::launch_merging(size_t layer, const AttentionTensors &tenso
 Status StepAttention::launch_plain(size_t layer, const AttentionTensors &tensors,
                                    const StepInput &input, cudaStream_t stream) const {
     const Shape &shape = shape_of(layer);
-    const PlainAttentionArguments arguments{tokens_,
-                                            shape.heads,
-                                            shape.kv_heads,
-                                            shape.head_dim,
-                                            static_cast<float>(attention_of(layer).scale),
-                                            shape.window,
-                                            static_cast<const float *>(tensors.q),
-                                            q_stride(layer),
-                                            static_cast<float *>(tensors.out),
-                                            static_cast<const float *>(tensors.kv),
-                                            pages_of(layer, input),
-                                            input.at<AttentionNode>(kNodes) +
-                                                shape_of_[layer] * node_count_,
-                                            input.at<int32_t>(kNodeOf),
-                                            input.at<int32_t>(kPositions),
-                                            attention_of(layer).softcap,
-                                            tensors.sinks,
-                                            shape.latent() ? shape.value_dim : 0,
-                                            together_.empty() ? nullptr
-                                                              : input.at<int32_t>(kLastSeen),
-                                            options_.reproducible};
+    const PlainAttentionArguments arguments{
+        tokens_,
+        shape.heads,
+        shape.kv_heads,
+        shape.head_dim,
+        static_cast<float>(attention_of(layer).scale),
+        shape.window,
+        static_cast<const float *>(tensors.q),
+        q_stride(layer),
+        static_cast<float *>(tensors.out),
+        static_cast<const float *>(tensors.kv),
+        pages_of(layer, input),
+        input.at<AttentionNode>(kNodes) + shape_of_[layer] * node_count_,
+        input.at<int32_t>(kNodeOf),
+        input.at<int32_t>(kPositions),
+        attention_of(layer).softcap,
+        tensors.sinks,
+        shape.latent() ? shape.value_dim : 0,
+        together_.empty() ? nullptr : input.at<int32_t>(kLastSeen),
+        options_.reproducible};
     return check_cuda(launch_plain_attention(arguments, stream), "attention");
 }
 

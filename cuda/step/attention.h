@@ -134,8 +134,8 @@ class StepAttention {
     size_t node_count_ = 0;
     std::vector<uint8_t> form_; // [shapes] widens()
     std::vector<AttentionNode> nodes_;
-    std::vector<int64_t> pages_begin_; // [KV groups] in kPages
-    std::vector<int32_t> node_of_;     // [tokens]
+    std::vector<int64_t> pages_begin_;   // [KV groups] in kPages
+    std::vector<int32_t> node_of_;       // [tokens]
     std::vector<SeenTogether> together_; // pictures whose tokens see each other
 };
 

@@ -46,10 +46,10 @@ Status RopeTables::launch(const Model &model, const StepInput &input, int32_t to
     for (size_t i = 0; i < tables_.size(); ++i) {
         const Table &table = tables_[i];
         const StepSection positions = table.axes ? kRopePositions : kPositions;
-        RETURN_IF_CUDA(launch_rope_table(
-            input.at<int32_t>(positions), table.frequencies.as<float>(), tokens,
-            model.ropes[i].dims() / 2, model.ropes[i].scale, table.angles.as<float2>(), stream,
-            table.axes.as<uint8_t>()));
+        RETURN_IF_CUDA(
+            launch_rope_table(input.at<int32_t>(positions), table.frequencies.as<float>(), tokens,
+                              model.ropes[i].dims() / 2, model.ropes[i].scale,
+                              table.angles.as<float2>(), stream, table.axes.as<uint8_t>()));
     }
     return {};
 }

@@ -51,9 +51,8 @@ StepTower::StepTower(const Model &model, const ForwardOptions &options, Linear l
     : model_(model), tower_(*model.tower), element_(options.element), alone_(options.reproducible),
       pictures_(pictures), linear_(std::move(linear)) {}
 
-Result<std::unique_ptr<StepTower>> StepTower::create(const Model &model,
-                                                     const ForwardOptions &options,
-                                                     StepPictures *pictures) {
+Result<std::unique_ptr<StepTower>>
+StepTower::create(const Model &model, const ForwardOptions &options, StepPictures *pictures) {
     ASSIGN_OR_RETURN(Linear linear, Linear::create(options.element, nullptr, 0, TuningCache()));
     std::unique_ptr<StepTower> tower(new StepTower(model, options, std::move(linear), pictures));
     LoadOptions load;
@@ -76,12 +75,10 @@ Status StepTower::allocate() {
         const size_t half = rope.frequencies.size();
         ASSIGN_OR_RETURN(frequencies_, DeviceMemory::create(static_cast<int64_t>(half) * 4,
                                                             "a tower's frequencies"));
-        ASSIGN_OR_RETURN(axes_,
-                         DeviceMemory::create(static_cast<int64_t>(half), "a tower's axes"));
+        ASSIGN_OR_RETURN(axes_, DeviceMemory::create(static_cast<int64_t>(half), "a tower's axes"));
         RETURN_IF_CUDA(cudaMemcpy(frequencies_.data(), rope.frequencies.data(), half * 4,
                                   cudaMemcpyHostToDevice));
-        RETURN_IF_CUDA(
-            cudaMemcpy(axes_.data(), rope.axes.data(), half, cudaMemcpyHostToDevice));
+        RETURN_IF_CUDA(cudaMemcpy(axes_.data(), rope.axes.data(), half, cudaMemcpyHostToDevice));
     }
     return reserve(kPackPatches, nullptr);
 }
@@ -177,8 +174,7 @@ Status StepTower::send(std::span<const PictureLoad> loads, Sent *to, cudaStream_
 
 Result<int64_t> StepTower::stage_blocks(const std::vector<TowerPack::Range> &ranges,
                                         Staging *staging, int32_t *count) {
-    const int32_t rows =
-        tower_block_rows(element_, tower_.layers[0].attention()->head_dim);
+    const int32_t rows = tower_block_rows(element_, tower_.layers[0].attention()->head_dim);
     std::vector<TowerBlock> blocks;
     for (const TowerPack::Range &range : ranges) {
         for (int64_t row = range.begin; row < range.end; row += rows) {
@@ -234,23 +230,22 @@ Status StepTower::run(const Sent &sent, cudaStream_t stream) {
 Status StepTower::embed(const Sent &sent, cudaStream_t stream) {
     const auto *of_patches = sent.staging.on_device<TowerPatch>(sent.patches);
     const auto count = static_cast<int32_t>(patches());
-    RETURN_IF_CUDA(launch_tower_values({element_, sent.staging.on_device<float>(sent.values),
-                                        of_patches, normed_.data(), count,
-                                        static_cast<int32_t>(tower_.values()),
-                                        static_cast<int32_t>(weights_.patch.columns)},
-                                       stream));
-    RETURN_IF_ERROR(product(weights_.patch, normed_.data(), count, residual_.data(), DType::f32,
-                            stream));
+    RETURN_IF_CUDA(launch_tower_values(
+        {element_, sent.staging.on_device<float>(sent.values), of_patches, normed_.data(), count,
+         static_cast<int32_t>(tower_.values()), static_cast<int32_t>(weights_.patch.columns)},
+        stream));
+    RETURN_IF_ERROR(
+        product(weights_.patch, normed_.data(), count, residual_.data(), DType::f32, stream));
     RETURN_IF_CUDA(launch_tower_positions({residual_.as<float>(), of_patches, weights_.patch_bias,
                                            weights_.positions, count, tower_.hidden, tower_.side,
                                            tower_.interpolated},
                                           stream));
     if (!tower_.ropes.empty()) {
         const Rope &rope = tower_.ropes[0];
-        RETURN_IF_CUDA(launch_tower_angles({of_patches, frequencies_.as<float>(),
-                                            axes_.as<uint8_t>(), rope.scale, angles_.as<float2>(),
-                                            count, rope.dims() / 2},
-                                           stream));
+        RETURN_IF_CUDA(
+            launch_tower_angles({of_patches, frequencies_.as<float>(), axes_.as<uint8_t>(),
+                                 rope.scale, angles_.as<float2>(), count, rope.dims() / 2},
+                                stream));
     }
     if (weights_.before) {
         RETURN_IF_ERROR(norm(weights_.before, residual_.data(), count, tower_.hidden, DType::f32,
@@ -282,9 +277,8 @@ Status StepTower::layer(size_t index, const Sent &sent, cudaStream_t stream) {
     RETURN_IF_ERROR(activate(w.feed, normed_.data(), count, stream));
     RETURN_IF_ERROR(
         product(w.feed.down, activated_.data(), count, delta_.data(), DType::f32, stream));
-    const DeviceNorm *next = index + 1 < weights_.layers.size()
-                                 ? &weights_.layers[index + 1].before_attention
-                                 : nullptr;
+    const DeviceNorm *next =
+        index + 1 < weights_.layers.size() ? &weights_.layers[index + 1].before_attention : nullptr;
     const auto deepstack = std::find_if(
         tower_.deepstack.begin(), tower_.deepstack.end(),
         [&](const DeepstackMerger &d) { return d.layer == static_cast<int32_t>(index); });
@@ -329,8 +323,8 @@ Status StepTower::merge(size_t part, const Sent &sent, cudaStream_t stream) {
     }
     if (from.averaged) {
         auto *to = qkv_.as<float>();
-        RETURN_IF_CUDA(launch_tower_means(x, to, count, tower_.merge * tower_.merge, tower_.hidden,
-                                          stream));
+        RETURN_IF_CUDA(
+            launch_tower_means(x, to, count, tower_.merge * tower_.merge, tower_.hidden, stream));
         x = to;
     }
     if (!joins) {
@@ -354,13 +348,12 @@ Status StepTower::merge(size_t part, const Sent &sent, cudaStream_t stream) {
             product(w.feed.down, activated_.data(), count, delta_.data(), DType::f32, stream));
         bias = w.feed.down_bias;
     }
-    return check_cuda(
-        launch_tower_outputs({pictures_->outputs(), delta_.as<float>(), bias,
-                              part == 0 ? tower_.output_scale : 1,
-                              sent.staging.on_device<int32_t>(sent.places),
-                              static_cast<int64_t>(part), count},
-                             stream),
-        "pictures");
+    return check_cuda(launch_tower_outputs({pictures_->outputs(), delta_.as<float>(), bias,
+                                            part == 0 ? tower_.output_scale : 1,
+                                            sent.staging.on_device<int32_t>(sent.places),
+                                            static_cast<int64_t>(part), count},
+                                           stream),
+                      "pictures");
 }
 
 } // namespace batchllm::cuda

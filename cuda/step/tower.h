@@ -27,9 +27,8 @@ class StepTower {
     // What of the model's tower is not computed; null: nothing.
     static const char *missing(const Model &model, DType element);
     // model: kept. Weights, and memory for most packs; pictures: kept.
-    static Result<std::unique_ptr<StepTower>> create(const Model &model,
-                                                     const ForwardOptions &options,
-                                                     StepPictures *pictures);
+    static Result<std::unique_ptr<StepTower>>
+    create(const Model &model, const ForwardOptions &options, StepPictures *pictures);
 
     // Enqueues all of it. The pictures, which are checked, have been copied when this returns; it may wait for earlier ones.
     Status load(std::span<const PictureLoad> loads, cudaStream_t copies, cudaStream_t stream);
@@ -82,10 +81,11 @@ class StepTower {
     size_t turn_ = 0;
     TowerPack pack_; // the one that is being enqueued
 
-    int64_t rows_ = 0;       // patches that there is memory for, padded
-    DeviceMemory residual_;  // [rows, hidden] f32
-    DeviceMemory delta_;     // [rows, hidden] f32; results of mergers
-    DeviceMemory normed_;    // [rows, hidden] elements; inputs of all products but those after an activation
+    int64_t rows_ = 0;      // patches that there is memory for, padded
+    DeviceMemory residual_; // [rows, hidden] f32
+    DeviceMemory delta_;    // [rows, hidden] f32; results of mergers
+    DeviceMemory
+        normed_; // [rows, hidden] elements; inputs of all products but those after an activation
     DeviceMemory qkv_;       // [rows, 3 hidden] elements; of a merger's projection
     DeviceMemory attended_;  // [rows, hidden] elements
     DeviceMemory up_;        // [rows, 2 width or width] elements

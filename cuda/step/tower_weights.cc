@@ -66,11 +66,10 @@ class TowerLoader {
         const int64_t q = a.q_size();
         RETURN_IF_ERROR(norm(from.before_attention, hidden, &to->before_attention));
         RETURN_IF_ERROR(norm(from.before_feed_forward, hidden, &to->before_feed_forward));
-        RETURN_IF_ERROR(matrix(3 * q, hidden,
-                               {{&a.q.values, 0}, {&a.k.values, q}, {&a.v.values, 2 * q}},
-                               &to->qkv));
-        RETURN_IF_ERROR(vector(3 * q, {{&a.q.bias, 0}, {&a.k.bias, q}, {&a.v.bias, 2 * q}}, 0,
-                               &to->qkv_bias));
+        RETURN_IF_ERROR(matrix(
+            3 * q, hidden, {{&a.q.values, 0}, {&a.k.values, q}, {&a.v.values, 2 * q}}, &to->qkv));
+        RETURN_IF_ERROR(
+            vector(3 * q, {{&a.q.bias, 0}, {&a.k.bias, q}, {&a.v.bias, 2 * q}}, 0, &to->qkv_bias));
         RETURN_IF_ERROR(matrix(hidden, q, {{&a.o.values, 0}}, &to->o));
         RETURN_IF_ERROR(vector(hidden, {{&a.o.bias, 0}}, 0, &to->o_bias));
         return feed(*from.feed_forward(), &to->feed);
@@ -104,8 +103,7 @@ class TowerLoader {
         const int64_t up = rows - to->width; // where it begins
         RETURN_IF_ERROR(matrix(rows, from.up.columns(),
                                {{&from.gate.values, 0}, {&from.up.values, up}}, &to->up));
-        RETURN_IF_ERROR(
-            vector(rows, {{&from.gate.bias, 0}, {&from.up.bias, up}}, 0, &to->up_bias));
+        RETURN_IF_ERROR(vector(rows, {{&from.gate.bias, 0}, {&from.up.bias, up}}, 0, &to->up_bias));
         RETURN_IF_ERROR(matrix(from.down.rows(), to->width, {{&from.down.values, 0}}, &to->down));
         return vector(from.down.rows(), {{&from.down.bias, 0}}, 0, &to->down_bias);
     }

@@ -14,8 +14,8 @@
 namespace batchllm::cuda {
 
 struct TowerFeed {
-    Matrix up;                     // [width, columns], or gate, then up: [2 width, columns]
-    Matrix down;                   // [rows, width]
+    Matrix up;   // [width, columns], or gate, then up: [2 width, columns]
+    Matrix down; // [rows, width]
     const float *up_bias = nullptr, *down_bias = nullptr;
     bool gated = false;
     Activation activation = Activation::silu;

@@ -18,8 +18,8 @@ constexpr int kPlainRows = 16;
 constexpr int kMostPlainDim = 256;
 
 template <int Dims> struct Shape {
-    static constexpr int kSteps = (Dims + 15) / 16; // of Q K^T
-    static constexpr int kColumns = Dims / 8;       // of O, in tiles of mma
+    static constexpr int kSteps = (Dims + 15) / 16;      // of Q K^T
+    static constexpr int kColumns = Dims / 8;            // of O, in tiles of mma
     static constexpr int kRowTiles = Dims <= 80 ? 2 : 1; // of 16 rows, of a warp
     static constexpr int kRows = kWarps * kRowTiles * 16;
     static constexpr int kStride = kSteps * 16 + 8; // of rows in shared memory
@@ -40,8 +40,8 @@ fetch(const T *from, int64_t stride, int head_dim, int rows, int valid, uint32_t
     }
 }
 
-template <typename T, int Dims>
-__global__ void __launch_bounds__(kThreads, 2) attend(const TowerAttentionArguments a) {
+template <typename T, int Dims> __global__ void __launch_bounds__(kThreads, 2)
+    attend(const TowerAttentionArguments a) {
     using S = Shape<Dims>;
     extern __shared__ __align__(128) unsigned char shared[];
     const uint32_t queries = shared_address(shared);
@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(kThreads, 2) attend(const TowerAttentionArgume
                 for (int m = 0; m < S::kRowTiles; ++m) {
 #pragma unroll
                     for (int step = 0; step < S::kSteps; ++step) {
-                        load_matrix(q[m][step], queries + down +
-                                                    ((own + m * 16) * S::kStride + step * 16) * 2);
+                        load_matrix(q[m][step],
+                                    queries + down + ((own + m * 16) * S::kStride + step * 16) * 2);
                     }
                 }
             }

@@ -143,9 +143,8 @@ template <typename R> __global__ void write_outputs(const TowerOutputArguments a
     }
 }
 
-template <typename R>
-__global__ void place_tokens(PictureOutputs from, int64_t part, const PictureToken *tokens,
-                             bool add, R *residual) {
+template <typename R> __global__ void
+place_tokens(PictureOutputs from, int64_t part, const PictureToken *tokens, bool add, R *residual) {
     const PictureToken token = tokens[blockIdx.x];
     const R *row =
         static_cast<const R *>(from.data) + (token.place * from.parts + part) * from.hidden;

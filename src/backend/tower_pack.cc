@@ -35,8 +35,8 @@ void TowerPack::place(const Tower &tower, std::span<const PictureLoad> loads) {
                 const int32_t column = x * merge + i % merge;
                 const int32_t at = tower.in_blocks ? (y * columns + x) * merge * merge + i
                                                    : row * grid.columns + column;
-                patches.push_back({static_cast<int32_t>(pictures.size()), at, row, column, grid.rows,
-                                   grid.columns});
+                patches.push_back({static_cast<int32_t>(pictures.size()), at, row, column,
+                                   grid.rows, grid.columns});
             }
         };
         const auto count = [&]() { return static_cast<int64_t>(patches.size()); };

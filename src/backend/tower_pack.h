@@ -31,7 +31,7 @@ struct TowerPack {
     std::vector<Patch> patches;
     std::vector<Output> outputs; // [patches / (merge * merge)]
     std::vector<Range> pictures; // in the order of the loads
-    std::vector<Range> windows; // the pictures again if layers have no windows
+    std::vector<Range> windows;  // the pictures again if layers have no windows
 
     void place(const Tower &tower, std::span<const PictureLoad> loads);
 };

@@ -212,8 +212,8 @@ Status CpuTower::embed(std::span<const PictureLoad> pictures) {
         for (int64_t p = task * kTokensOfTask; p < last; ++p) {
             const TowerPack::Patch &patch = pack_.patches[static_cast<size_t>(p)];
             const PreparedPicture &picture = *pictures[static_cast<size_t>(patch.picture)].picture;
-            kernels_.store_elements(picture.patches.data() + patch.at * values, 1, static_cast<int32_t>(values),
-                                    static_cast<int32_t>(values),
+            kernels_.store_elements(picture.patches.data() + patch.at * values, 1,
+                                    static_cast<int32_t>(values), static_cast<int32_t>(values),
                                     input_.data() + p * values * element);
             if (rope == nullptr) continue;
             const size_t pairs = rope->frequencies.size();
