@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "elementwise/elementwise.h"
+#include "step/products.h"
 #include "tower/rows.h"
 
 namespace batchllm::cuda {
@@ -49,11 +50,15 @@ const char *StepTower::missing(const Model &model, DType element) {
 StepTower::StepTower(const Model &model, const ForwardOptions &options, Linear linear,
                      StepPictures *pictures)
     : model_(model), tower_(*model.tower), element_(options.element), alone_(options.reproducible),
-      pictures_(pictures), linear_(std::move(linear)) {}
+      tunes_(options.tune && !options.reproducible), pictures_(pictures),
+      linear_(std::move(linear)) {}
 
 Result<std::unique_ptr<StepTower>>
 StepTower::create(const Model &model, const ForwardOptions &options, StepPictures *pictures) {
-    ASSIGN_OR_RETURN(Linear linear, Linear::create(options.element, nullptr, 0, TuningCache()));
+    // Of a file that cannot be used, Products has warned.
+    std::string warning;
+    ASSIGN_OR_RETURN(Linear linear, Linear::create(options.element, nullptr, 0,
+                                                   tuning_cache_of(options, &warning)));
     std::unique_ptr<StepTower> tower(new StepTower(model, options, std::move(linear), pictures));
     LoadOptions load;
     load.element = options.element;
@@ -119,6 +124,8 @@ Status StepTower::reserve(int64_t patches, cudaStream_t stream) {
     if (!tower_.ropes.empty()) {
         RETURN_IF_ERROR(make(&angles_, rows * (tower_.ropes[0].dims() / 2) * 8));
     }
+    // Nothing is in it when a product begins, but what that is to write.
+    if (tunes_) linear_.set_scratch(up_.data(), up_.bytes());
     rows_ = rows;
     return {};
 }

@@ -72,7 +72,7 @@ class StepTower {
     const Model &model_;
     const Tower &tower_;
     DType element_;
-    bool alone_;
+    bool alone_, tunes_;
     StepPictures *pictures_;
     Linear linear_;
     TowerWeights weights_;
