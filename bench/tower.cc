@@ -94,6 +94,17 @@ class Bench {
                                       nullptr));
         });
         require(launch_random(qkv_.data(), DType::bf16, p * 3 * h, 0, 1, 96, nullptr));
+        if (tower_head_fits_sm90(DType::bf16, head_dim)) {
+            const double before = total_;
+            time("attention, sm90", 4 * static_cast<double>(p * p * h), [&](int) {
+                require(launch_tower_attention_sm90(
+                    {DType::bf16, qkv_.data(), attended_.data(), of_blocks.as<TowerBlock>(),
+                     static_cast<int32_t>(blocks.size()), s_.heads, head_dim,
+                     1 / std::sqrt(static_cast<float>(head_dim))},
+                    patches, nullptr));
+            });
+            total_ = before;
+        }
         time("attention", 4 * static_cast<double>(p * p * h), [&](int) {
             require(launch_tower_attention({DType::bf16, qkv_.data(), attended_.data(),
                                             of_blocks.as<TowerBlock>(),

@@ -50,8 +50,8 @@ const char *StepTower::missing(const Model &model, DType element) {
 StepTower::StepTower(const Model &model, const ForwardOptions &options, Linear linear,
                      StepPictures *pictures)
     : model_(model), tower_(*model.tower), element_(options.element), alone_(options.reproducible),
-      tunes_(options.tune && !options.reproducible), pictures_(pictures),
-      linear_(std::move(linear)) {}
+      tunes_(options.tune && !options.reproducible), sm90_(options.experts == GroupedKernel::sm90),
+      pictures_(pictures), linear_(std::move(linear)) {}
 
 Result<std::unique_ptr<StepTower>>
 StepTower::create(const Model &model, const ForwardOptions &options, StepPictures *pictures) {
@@ -272,13 +272,7 @@ Status StepTower::layer(size_t index, const Sent &sent, cudaStream_t stream) {
                                       a.rope >= 0 ? angles_.as<float2>() : nullptr,
                                       static_cast<int32_t>(count), a.heads, a.head_dim},
                                      stream));
-    const bool windows = a.window > 0;
-    RETURN_IF_CUDA(launch_tower_attention(
-        {element_, qkv_.data(), attended_.data(),
-         sent.staging.on_device<TowerBlock>(windows ? sent.windows : sent.pictures),
-         windows ? sent.window_blocks : sent.picture_blocks, a.heads, a.head_dim,
-         static_cast<float>(a.scale)},
-        stream));
+    RETURN_IF_ERROR(attend(a, sent, stream));
     RETURN_IF_ERROR(product(w.o, attended_.data(), count, delta_.data(), DType::f32, stream));
     RETURN_IF_ERROR(end_sublayer(w.o_bias, &w.before_feed_forward, stream));
     RETURN_IF_ERROR(activate(w.feed, normed_.data(), count, stream));
@@ -296,6 +290,24 @@ Status StepTower::layer(size_t index, const Sent &sent, cudaStream_t stream) {
     RETURN_IF_ERROR(merge(part, sent, stream));
     if (next == nullptr) return {};
     return norm(*next, residual_.data(), count, tower_.hidden, element_, normed_.data(), stream);
+}
+
+Status StepTower::attend(const Attention &a, const Sent &sent, cudaStream_t stream) {
+    const bool windows = a.window > 0;
+    const TowerAttentionArguments arguments{
+        element_,
+        qkv_.data(),
+        attended_.data(),
+        sent.staging.on_device<TowerBlock>(windows ? sent.windows : sent.pictures),
+        windows ? sent.window_blocks : sent.picture_blocks,
+        a.heads,
+        a.head_dim,
+        static_cast<float>(a.scale)};
+    // Windows are half a block, and have half a tile of keys.
+    const bool sm90 = sm90_ && !windows && tower_head_fits_sm90(element_, a.head_dim);
+    return check_cuda(sm90 ? launch_tower_attention_sm90(arguments, patches(), stream)
+                           : launch_tower_attention(arguments, stream),
+                      "a tower's attention");
 }
 
 Status StepTower::activate(const TowerFeed &feed, const void *x, int64_t rows,

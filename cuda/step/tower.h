@@ -55,6 +55,7 @@ class StepTower {
     Status run(const Sent &sent, cudaStream_t stream);
     Status embed(const Sent &sent, cudaStream_t stream);
     Status layer(size_t index, const Sent &sent, cudaStream_t stream);
+    Status attend(const Attention &attention, const Sent &sent, cudaStream_t stream);
     // delta += bias is added to the residual stream; then the norm for what follows, where there is one.
     Status end_sublayer(const float *bias, const DeviceNorm *next, cudaStream_t stream);
     Status merge(size_t part, const Sent &sent, cudaStream_t stream);
@@ -72,7 +73,7 @@ class StepTower {
     const Model &model_;
     const Tower &tower_;
     DType element_;
-    bool alone_, tunes_;
+    bool alone_, tunes_, sm90_;
     StepPictures *pictures_;
     Linear linear_;
     TowerWeights weights_;

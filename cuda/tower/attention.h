@@ -31,4 +31,9 @@ int32_t tower_block_rows(DType element, int32_t head_dim);
 
 cudaError_t launch_tower_attention(const TowerAttentionArguments &arguments, cudaStream_t stream);
 
+// The same on wgmma, sm_90a only: heads of 64, 72 or 80 elements in 16 bits, for long ranges. patches: in qkv.
+bool tower_head_fits_sm90(DType element, int32_t head_dim);
+cudaError_t launch_tower_attention_sm90(const TowerAttentionArguments &arguments, int64_t patches,
+                                        cudaStream_t stream);
+
 } // namespace batchllm::cuda

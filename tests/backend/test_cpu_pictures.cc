@@ -43,7 +43,7 @@ void run_rows(GoldenPictures *golden, const Run &run) {
 
 void check_rows(const Run &run, double margin, double share) {
     int64_t equal = 0, all = 0;
-    for (const std::string &name : golden_models("pictures.json")) {
+    for (const std::string &name : models_with_pictures()) {
         GoldenPictures golden = load_golden(name);
         run_rows(&golden, run);
         // Rounding changes a logit of a small model with delta nets by more than its margins, transformers' as well.
@@ -111,7 +111,7 @@ Difference difference(const GoldenPictures &golden, const CpuTower &tower, size_
 
 void outputs_of_towers_equal_transformers(void **) {
     ThreadPool pool(2);
-    for (const std::string &name : golden_models("pictures.json")) {
+    for (const std::string &name : models_with_pictures()) {
         const GoldenPictures golden = load_golden(name);
         for (const Isa isa : kAllIsas) {
             const Kernels *kernels = kernels_for(isa, DType::f32);
@@ -130,7 +130,7 @@ void outputs_of_towers_in_bf16_are_close(void **) {
     const Kernels *kernels = kernels_for(best_isa(DType::bf16), DType::bf16);
     if (best_isa(DType::bf16) == Isa::portable) skip();
     ThreadPool pool(2);
-    for (const std::string &name : golden_models("pictures.json")) {
+    for (const std::string &name : models_with_pictures()) {
         const GoldenPictures golden = load_golden(name);
         CpuTower tower(*golden.model, *kernels, &pool, slot_of(4), false);
         assert_true(tower.load(all_pictures(golden)).ok());
@@ -152,7 +152,7 @@ std::vector<float> values_of(const GoldenPictures &golden, const CpuTower &tower
 // Alone, last of several, in another slot's place: the same bits.
 void outputs_are_the_same_whatever_is_loaded_with_them(void **) {
     ThreadPool pool(2);
-    for (const std::string &name : golden_models("pictures.json")) {
+    for (const std::string &name : models_with_pictures()) {
         const GoldenPictures golden = load_golden(name);
         const Kernels &kernels = *kernels_for(best_isa(DType::f32), DType::f32);
         CpuTower together(*golden.model, kernels, &pool, slot_of(4), true);
@@ -173,7 +173,7 @@ void outputs_are_the_same_whatever_is_loaded_with_them(void **) {
 
 void positions_of_ropes_equal_transformers(void **) {
     size_t compared = 0;
-    for (const std::string &name : golden_models("pictures.json")) {
+    for (const std::string &name : models_with_pictures()) {
         const GoldenPictures golden = load_golden(name);
         for (size_t r = 0; r < golden.rows.size(); ++r) {
             const PictureRow &row = golden.expected[r];

@@ -49,7 +49,7 @@ std::unique_ptr<CudaBackend> make_backend(const GoldenPictures &golden, const Ru
 
 void check_rows(const Run &run, double margin, double share) {
     int64_t equal = 0, all = 0;
-    for (const std::string &name : golden_models("pictures.json")) {
+    for (const std::string &name : models_with_pictures()) {
         GoldenPictures golden = load_golden(name);
         const std::unique_ptr<CudaBackend> backend = make_backend(golden, run);
         run_rows(&golden, backend.get(), run.sharing, run.step_tokens);
@@ -152,7 +152,7 @@ Difference difference(const GoldenPictures &golden, CudaBackend *backend, size_t
 }
 
 void outputs_of_towers_equal_transformers(void **) {
-    for (const std::string &name : golden_models("pictures.json")) {
+    for (const std::string &name : models_with_pictures()) {
         const GoldenPictures golden = load_golden(name);
         for (const char *type : {"f32", "f16", "bf16"}) {
             Run run;
@@ -175,7 +175,7 @@ void outputs_of_towers_equal_transformers(void **) {
 
 // Alone, last of several, in another slot's place: the same bits.
 void outputs_are_the_same_whatever_is_loaded_with_them(void **) {
-    for (const std::string &name : golden_models("pictures.json")) {
+    for (const std::string &name : models_with_pictures()) {
         const GoldenPictures golden = load_golden(name);
         for (const char *type : {"f32", "bf16"}) {
             Run run;
@@ -251,7 +251,7 @@ struct Case {
 };
 
 // The most that the kernel's outputs differ from sums in float64 of the same elements.
-double attention_error(const Case &c, DType type, Random &random) {
+double attention_error(const Case &c, DType type, bool sm90, Random &random) {
     int32_t patches = 0;
     std::vector<TowerBlock> blocks;
     const int32_t rows = tower_block_rows(type, c.head_dim);
@@ -266,9 +266,16 @@ double attention_error(const Case &c, DType type, Random &random) {
     const Array device(qkv, type), out(patches * width, type);
     const DeviceMemory of_blocks = upload(blocks);
     const float scale = 1 / std::sqrt(static_cast<float>(c.head_dim));
-    check(launch_tower_attention({type, device.data(), out.data(), of_blocks.as<TowerBlock>(),
-                                  static_cast<int32_t>(blocks.size()), c.heads, c.head_dim, scale},
-                                 nullptr));
+    const TowerAttentionArguments arguments{type,
+                                            device.data(),
+                                            out.data(),
+                                            of_blocks.as<TowerBlock>(),
+                                            static_cast<int32_t>(blocks.size()),
+                                            c.heads,
+                                            c.head_dim,
+                                            scale};
+    check(sm90 ? launch_tower_attention_sm90(arguments, patches, nullptr)
+               : launch_tower_attention(arguments, nullptr));
     const std::vector<float> made = out.read();
     double most = 0;
     for (const TowerBlock &block : blocks) {
@@ -300,6 +307,12 @@ double attention_error(const Case &c, DType type, Random &random) {
     return most;
 }
 
+bool is_hopper() {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, 0));
+    return properties.major == 9 && properties.minor == 0;
+}
+
 void attention_of_towers_equals_float64(void **) {
     Random random(kSeed);
     const Case cases[] = {{2, 16, {1, 64, 65, 7}},   {3, 24, {130, 3}},      {2, 32, {200}},
@@ -308,11 +321,14 @@ void attention_of_towers_equals_float64(void **) {
                           {1, 8, {128, 127}},        {2, 104, {200, 64, 1}}, {1, 40, {77}}};
     for (const Case &c : cases) {
         for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
-            const double most = attention_error(c, type, random);
-            const double bound = type == DType::f32 ? 2e-5 : type == DType::bf16 ? 2e-2 : 3e-3;
-            if (!(most <= bound)) {
-                fail_msg("%d heads of %d, %s: %g apart", c.heads, c.head_dim, dtype_name(type),
-                         most);
+            for (const bool sm90 : {false, true}) {
+                if (sm90 && (!is_hopper() || !tower_head_fits_sm90(type, c.head_dim))) continue;
+                const double most = attention_error(c, type, sm90, random);
+                const double bound = type == DType::f32 ? 2e-5 : type == DType::bf16 ? 2e-2 : 3e-3;
+                if (!(most <= bound)) {
+                    fail_msg("%d heads of %d, %s%s: %g apart", c.heads, c.head_dim,
+                             dtype_name(type), sm90 ? ", sm90" : "", most);
+                }
             }
         }
     }

@@ -61,6 +61,12 @@ inline std::map<std::string, std::vector<float>> read_floats(const std::string &
     return floats;
 }
 
+inline std::vector<std::string> models_with_pictures() {
+    std::vector<std::string> names = golden_models("pictures.json");
+    assert_true(!names.empty());
+    return names;
+}
+
 inline GoldenPictures load_golden(const std::string &name) {
     GoldenPictures golden;
     golden.name = name;
