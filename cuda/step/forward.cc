@@ -87,7 +87,7 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
 
 // Without one, rows of text run as ever.
 Status Forward::make_tower(const Model &model) {
-    if (model.tower == nullptr) return {};
+    if (model.tower == nullptr || !parts_.options.pictures) return {};
     const ForwardOptions &options = parts_.options;
     if (const char *what = StepTower::missing(model, options.element)) {
         if (!warning_.empty()) warning_ += "; ";
