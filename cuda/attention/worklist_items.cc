@@ -163,7 +163,8 @@ void WorklistBuilder::cut(const Draft &draft, int32_t part_keys, Worklist *out,
         item.row_count = static_cast<int32_t>(draft.tokens.size());
         for (const int32_t token : draft.tokens) {
             ++counts_[static_cast<size_t>(token)];
-            out->rows.push_back({token, -1, positions_[static_cast<size_t>(token)], 0});
+            out->rows.push_back(
+                {token, -1, positions_[static_cast<size_t>(token)] + draft.shift, 0});
         }
         queue->push_back({item, time_of(draft.matrix, draft.tokens.size(), filled) /
                                     tiles_of(draft.tokens.size())});

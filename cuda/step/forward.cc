@@ -88,7 +88,30 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
         }
     }
     if (options.reproducible) RETURN_IF_ERROR(prepare_in_order(parts, &forward->products_));
+    RETURN_IF_ERROR(forward->make_tower(model));
     return forward;
+}
+
+// Without one, rows of text run as ever.
+Status Forward::make_tower(const Model &model) {
+    if (model.tower == nullptr || !parts_.options.pictures) return {};
+    const ForwardOptions &options = parts_.options;
+    if (const char *what = StepTower::missing(model, options.element)) {
+        if (!warning_.empty()) warning_ += "; ";
+        warning_ += std::string("cuda backend: no pictures: ") + what;
+        return {};
+    }
+    // What a few steps of pictures alone need, and more than any picture has; a share of the memory.
+    constexpr int64_t steps = 3, least = 32768, share = 32, most = int64_t{2} << 30;
+    size_t available = 0, total = 0;
+    RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
+    const int64_t token_bytes = model.tower->parts() * model.hidden * dtype_bytes(options.residual);
+    const int64_t bytes = std::min(most, static_cast<int64_t>(total) / share);
+    const int64_t tokens =
+        std::min(std::max(steps * options.step_tokens, least), bytes / token_bytes);
+    RETURN_IF_ERROR(parts_.pictures.allocate(model, options.residual, tokens));
+    ASSIGN_OR_RETURN(tower_, StepTower::create(model, options, &parts_.pictures));
+    return {};
 }
 
 Status Forward::load() {
@@ -170,7 +193,8 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
     RETURN_IF_ERROR(parts_.adapters.wait(stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::begin, stream));
     RETURN_IF_ERROR(parts_.input.fill(staging, stream));
-    Graph *graph = captured(stream);
+    // Where pictures' tokens stand, and how many there are, is another thing in every step.
+    Graph *graph = parts_.pictures.staged() > 0 ? nullptr : captured(stream);
     if (graph == nullptr) return launch(stream);
     RETURN_IF_ERROR(mixers_.set_arguments(graph));
     return graph->replay(stream);
@@ -213,13 +237,20 @@ Status Forward::launch(cudaStream_t stream) {
                                 parts_.input.at<int32_t>(kTokens), parts_.samples(), tokens,
                                 model.hidden, model.embedding_scale, rows.residual, stream));
     RETURN_IF_ERROR(adapt_embedding(rows, stream));
-    RETURN_IF_ERROR(
-        parts_.ropes.launch(model, parts_.input.at<int32_t>(kPositions), tokens, stream));
+    RETURN_IF_ERROR(parts_.pictures.embed(parts_.input, rows.residual, stream));
+    RETURN_IF_ERROR(parts_.ropes.launch(model, parts_.input, tokens, stream));
     RETURN_IF_ERROR(feeds_.make_layer_inputs(stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::input, stream));
     const ResidualStream::First first = residual_.first_of(0);
     RETURN_IF_ERROR(residual_.norm(first.norm, first.scaling, rows, stream));
-    for (size_t i = 0; i < model.layers.size(); ++i) RETURN_IF_ERROR(layer(i, stream));
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+        RETURN_IF_ERROR(layer(i, stream));
+        if (!parts_.pictures.adds_behind(i)) continue;
+        // Never behind the last layer. The next one's norm has been launched before this is added.
+        RETURN_IF_ERROR(parts_.pictures.add_behind(i, parts_.input, rows.residual, stream));
+        const ResidualStream::First next = residual_.after(i);
+        RETURN_IF_ERROR(residual_.norm(next.norm, next.scaling, rows, stream));
+    }
     return {};
 }
 

@@ -87,6 +87,8 @@ Status StepParts::stage(const TokenBatch &batch, std::span<const int32_t> wanted
     RETURN_IF_ERROR(input.stage<int32_t>(kTokens, batch.tokens, staged.tokens, 0, staging));
     RETURN_IF_ERROR(input.stage<int32_t>(kPositions, batch.positions, staged.tokens, 0, staging));
     RETURN_IF_ERROR(input.stage<int32_t>(kWanted, wanted, staged.wanted, 0, staging));
+    RETURN_IF_ERROR(ropes.stage(batch, staged.tokens, &input, staging));
+    RETURN_IF_ERROR(pictures.stage(batch, &input, staging));
     RETURN_IF_ERROR(kv.stage_slots(batch, staged.tokens, &input, staging));
     RETURN_IF_ERROR(states.stage(batch, &input, staging));
     RETURN_IF_ERROR(adapters.stage(batch, wanted, staged.tokens, staged.wanted, staged.gather,

@@ -32,6 +32,9 @@ struct StepProduct {
     Activation activation = Activation::silu;
 };
 
+// warning: of a file that cannot be used.
+TuningCache tuning_cache_of(const ForwardOptions &options, std::string *warning);
+
 class Products {
   public:
     // rows: of the largest step. warning: of a tuning cache that cannot be used.
