@@ -33,10 +33,10 @@ void WorklistBuilder::emit(Worklist *out) {
     for (size_t i = 0; i < drafts_.size(); ++i) {
         const Draft &draft = drafts_[i];
         const double queue_share =
-            tile_limit > 0
-                ? tile_limit
-                : share / (draft.matrix ? options_.matrix_split : options_.stream_split);
-        const double limit = std::max(queue_share * tiles_of(draft.tokens.size()), least_time(draft));
+            tile_limit > 0 ? tile_limit
+                           : share / (draft.matrix ? options_.matrix_split : options_.stream_split);
+        const double limit =
+            std::max(queue_share * tiles_of(draft.tokens.size()), least_time(draft));
         const int64_t keys = lengths[i];
         const int32_t parts = std::max(1, static_cast<int32_t>(std::ceil(times[i] / limit)));
         const int64_t per_part = (keys + parts - 1) / parts;
@@ -65,6 +65,7 @@ void WorklistBuilder::emit(Worklist *out) {
 }
 
 double WorklistBuilder::longest_tile(const std::vector<double> &times, double share) const {
+    if (options_.matrix_split < 1e-6) return HUGE_VAL; // nothing is to be split
     double best = 0, least = 0;
     for (const double factor : {1.05, 0.75, 0.55, 0.37, 0.27}) {
         std::vector<double> jobs;

@@ -24,10 +24,16 @@ namespace {
 
 constexpr int kRows = kLatentTileRows, kKeyDim = 576, kValueDim = 512;
 constexpr int kConsumers = 256, kThreads = 384, kFetchers = 96;
-constexpr int kFewRows = 32; // up to so many, memory is what takes time
+constexpr int kFewRows = 32;                    // up to so many, memory is what takes time
 constexpr uint32_t kBlock = kPageKeys * 64 * 2; // [64 rows or keys][64 elements]
 constexpr uint32_t kPage = kKeyDim / 64 * kBlock, kHalf = 4 * kBlock, kTurned = 2 * kHalf;
-enum Barrier { kAll = 1, kGroup = 2, kFirstReady = 4, kSecondReady = 5, kFetching = 6 }; // kGroup: one a warpgroup
+enum Barrier {
+    kAll = 1,
+    kGroup = 2,
+    kFirstReady = 4,
+    kSecondReady = 5,
+    kFetching = 6
+}; // kGroup: one a warpgroup
 
 struct Row {
     int index;    // token * heads + head; negative: none
@@ -74,7 +80,8 @@ WGMMA_VALUES("f16", __half)
 
 // ---- Jobs, queries, pages ----
 
-template <typename T> __device__ void fetch_jobs(const AttentionArguments &a, uint32_t shared, Rest *rest) {
+template <typename T>
+__device__ void fetch_jobs(const AttentionArguments &a, uint32_t shared, Rest *rest) {
     const int thread = threadIdx.x - (kThreads - kFetchers);
     for (int n = 0;; ++n) {
         Job &job = rest->jobs[n % 2];
@@ -91,8 +98,8 @@ template <typename T> __device__ void fetch_jobs(const AttentionArguments &a, ui
             job.count = min(kRows, item.row_count * a.heads - item.once);
             for (int s = 0; s < 2; ++s) {
                 job.stretch[s] = item.stretch[s];
-                job.stretch[s].keys =
-                    max(0, min(item.stretch[s].keys, item.max_position - item.stretch[s].start + 1));
+                job.stretch[s].keys = max(
+                    0, min(item.stretch[s].keys, item.max_position - item.stretch[s].start + 1));
                 job.pages[s] = over ? -1 : tiles(job.stretch[s].keys, kPageKeys);
             }
         }
@@ -524,7 +531,8 @@ cudaError_t launch_latent_attention_sm90(const AttentionArguments &a, int sms,
     }
     const auto kernel = a.type == AttentionType::bf16 ? latent_attention_sm90<__nv_bfloat16>
                                                       : latent_attention_sm90<__half>;
-    return launch_with_shared(kernel, static_cast<unsigned>(sms), kThreads, kSharedBytes, stream, a);
+    return launch_with_shared(kernel, static_cast<unsigned>(sms), kThreads, kSharedBytes, stream,
+                              a);
 }
 
 } // namespace batchllm::cuda

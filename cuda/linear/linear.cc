@@ -61,9 +61,9 @@ Linear::Linear(Linear &&other) noexcept
       fast_accumulation_(other.fast_accumulation_), in_order_(other.in_order_),
       workspace_(std::move(other.workspace_)), scratch_(other.scratch_),
       scratch_bytes_(other.scratch_bytes_), products_(std::move(other.products_)),
-      of_heads_(std::move(other.of_heads_)),
-      tuned_(std::move(other.tuned_)), has_(std::move(other.has_)),
-      refusal_(std::move(other.refusal_)), cache_(std::move(other.cache_)), saved_(other.saved_) {
+      of_heads_(std::move(other.of_heads_)), tuned_(std::move(other.tuned_)),
+      has_(std::move(other.has_)), refusal_(std::move(other.refusal_)),
+      cache_(std::move(other.cache_)), saved_(other.saved_) {
     other.products_.clear();
     other.of_heads_.clear();
     other.cache_ = TuningCache();
@@ -361,8 +361,7 @@ Status Linear::describe_heads(const HeadProductArguments &a, DType element, Prod
                          *of, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &head, sizeof head),
                      "a product of heads");
     };
-    RETURN_IF_ERROR(
-        layout(&product->w, a.columns, a.rows, a.columns, int64_t{a.rows} * a.columns));
+    RETURN_IF_ERROR(layout(&product->w, a.columns, a.rows, a.columns, int64_t{a.rows} * a.columns));
     RETURN_IF_ERROR(layout(&product->x, a.columns, a.tokens, a.x_stride, a.x_head));
     return layout(&product->y, a.rows, a.tokens, a.y_stride, a.y_head);
 }

@@ -58,8 +58,7 @@ Status StepAttention::allocate(int64_t rows, const StepBuffers &buffers, StepInp
         kv_heads_ = std::max<int64_t>(kv_heads_, latents_->heads);
         ASSIGN_OR_RETURN(expanded_, zeroed_memory(buffers[StepBuffer::latent_expanded],
                                                   "keys and values of latents"));
-        expanded_room_ =
-            expanded_.bytes() / kv_page_bytes(latents_->heads, latent_head_dim, 2);
+        expanded_room_ = expanded_.bytes() / kv_page_bytes(latents_->heads, latent_head_dim, 2);
     }
     const char *what = "attention's partials";
     ASSIGN_OR_RETURN(partial_out_, zeroed_memory(buffers[StepBuffer::partial_out], what));

@@ -130,13 +130,14 @@ Status Mixers::latents(size_t index, const Attention &a, cudaStream_t stream) {
                                          int64_t{a.heads} * key_dim, key_dim, rows.absorbed,
                                          a.heads, latent.rank, latent.plain},
                                         stream));
-    RETURN_IF_CUDA(launch_latent_queries({element, q, q_stride, queries, rows.absorbed, a.heads,
-                                          latent.query_dim(), latent.turned, key_dim, angles, pairs},
-                                         stream));
+    RETURN_IF_CUDA(
+        launch_latent_queries({element, q, q_stride, queries, rows.absorbed, a.heads,
+                               latent.query_dim(), latent.turned, key_dim, angles, pairs},
+                              stream));
     if (rows.plain > 0) {
         const PlainQueries to = plain_queries(index, a);
-        const auto *from = static_cast<const std::byte *>(q) +
-                           rows.first * q_stride * dtype_bytes(element);
+        const auto *from =
+            static_cast<const std::byte *>(q) + rows.first * q_stride * dtype_bytes(element);
         RETURN_IF_CUDA(launch_latent_plain_queries(
             {element, from, q_stride, to.q, to.stride, rows.plain, a.heads, latent.query_dim(),
              latent.turned,
@@ -153,8 +154,7 @@ Mixers::LatentRows Mixers::latent_rows() const {
     const int64_t all = parts_.staged.tokens;
     if (!step.plain()) return {static_cast<int32_t>(all), static_cast<int32_t>(all), 0};
     const int32_t first = step.first_plain();
-    return {static_cast<int32_t>(std::min(all, padded_rows(first))), first,
-            step.tokens() - first};
+    return {static_cast<int32_t>(std::min(all, padded_rows(first))), first, step.tokens() - first};
 }
 
 // Where they stay if they are as wide as the kernel needs them, or behind the absorbed ones.
@@ -202,8 +202,8 @@ Status Mixers::attend_latents(size_t index, const Attention &a, cudaStream_t str
                                      int64_t{rows.absorbed} * a.heads * padded_value_dim(a) * bytes
                                : results;
     const PlainQueries q = plain_queries(index, a);
-    RETURN_IF_ERROR(step.launch_plain_latents(index, {q.q, made, of_layer.kv}, own.keys,
-                                              own.values, q.stride, parts_.input, stream));
+    RETURN_IF_ERROR(step.launch_plain_latents(index, {q.q, made, of_layer.kv}, own.keys, own.values,
+                                              q.stride, parts_.input, stream));
     if (!narrower) return {};
     return check_cuda(launch_latent_narrow(made, results, int64_t{rows.plain} * a.heads,
                                            latent.value_dim, stream),

@@ -5,8 +5,9 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr int32_t kFewTokens = 16;   // of a node, that decodes
-constexpr int32_t kLeastTokens = 128; // of all, so that queries fit between those of the absorbed form
+constexpr int32_t kFewTokens = 16; // of a node, that decodes
+constexpr int32_t kLeastTokens =
+    128; // of all, so that queries fit between those of the absorbed form
 
 int32_t pages_of(const AttentionNode &node) { return (node.keys + kPageKeys - 1) / kPageKeys; }
 
@@ -22,21 +23,22 @@ void PlainLatents::choose(const Latent &latent, int32_t tokens, int64_t room,
     for (size_t n = 0; n < all->size(); ++n) {
         if ((*all)[n].token_count > 0) order.push_back(n);
     }
-    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-        return (*all)[a].token_begin > (*all)[b].token_begin;
-    });
+    std::sort(order.begin(), order.end(),
+              [&](size_t a, size_t b) { return (*all)[a].token_begin > (*all)[b].token_begin; });
     std::vector<bool> read(all->size()), chosen;
     int64_t pages = 0;
     double pairs = 0, chosen_pairs = 0; // of queries and keys
     for (const size_t n : order) {
         const AttentionNode &node = (*all)[n];
-        for (auto up = static_cast<int32_t>(n); up >= 0; up = (*all)[static_cast<size_t>(up)].parent) {
+        for (auto up = static_cast<int32_t>(n); up >= 0;
+             up = (*all)[static_cast<size_t>(up)].parent) {
             if (read[static_cast<size_t>(up)]) break;
             read[static_cast<size_t>(up)] = true;
             pages += pages_of((*all)[static_cast<size_t>(up)]);
         }
         if (pages > room) break;
-        pairs += static_cast<double>(node.token_count) * (node.start + node.keys - node.token_count * 0.5);
+        pairs += static_cast<double>(node.token_count) *
+                 (node.start + node.keys - node.token_count * 0.5);
         if (node.token_count <= kFewTokens) continue;
         first = node.token_begin;
         chosen = read;
