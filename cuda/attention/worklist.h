@@ -14,6 +14,11 @@
 
 namespace batchllm::cuda {
 
+// Tokens of one node that also see each other's later positions, up to the last one's.
+struct SeenTogether {
+    int32_t token_begin, token_count;
+};
+
 struct WorklistOptions {
     int32_t heads = 0, kv_heads = 0, head_dim = 0;
     int32_t window = 0;
@@ -48,6 +53,7 @@ struct WorklistOptions {
     // to so many tokens stand beside each other, of matrix items and of stream ones.
     int32_t tile_rows = 0, matrix_tokens = 0, stream_tokens = 0;
     double tile_us = 0;
+    std::span<const SeenTogether> together = {};
 };
 
 struct Worklist {

@@ -164,7 +164,8 @@ void WorklistBuilder::cut(const Draft &draft, int32_t part_keys, Worklist *out,
         item.row_count = static_cast<int32_t>(draft.tokens.size());
         for (const int32_t token : draft.tokens) {
             ++counts_[static_cast<size_t>(token)];
-            out->rows.push_back({token, -1, positions_[static_cast<size_t>(token)], 0});
+            out->rows.push_back(
+                {token, -1, positions_[static_cast<size_t>(token)] + draft.shift, 0});
         }
         queue->push_back({item, time_of(draft.matrix, draft.tokens.size(), filled) /
                                     tiles_of(draft.tokens.size())});
@@ -197,7 +198,7 @@ void WorklistBuilder::divide_sms(Worklist *out) const {
     bool prompts = false;
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (reads_[i] > 0) keys += nodes_[i].keys;
-        prompts |= nodes_[i].token_count > 0 && !decodes(nodes_[i]);
+        prompts |= nodes_[i].token_count > 0 && !stacks(nodes_[i]);
     }
     if (!prompts) stream *= options_.decode_share;
     const double heads = options_.kv_heads, sms = options_.sms;

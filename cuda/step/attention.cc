@@ -102,6 +102,7 @@ Status StepAttention::stage(const TokenBatch &batch, StepInput *input, Staging *
         }
     }
     plain_.first = tokens_ = static_cast<int32_t>(batch.tokens.size());
+    find_together(batch);
     RETURN_IF_ERROR(stage_pages(batch, input, staging));
     if (element_ == DType::f32) return stage_plain(batch, input, staging);
     form_.clear();
@@ -161,12 +162,33 @@ void StepAttention::read_nodes(const TokenBatch &batch, size_t kv_group) {
     }
 }
 
+void StepAttention::find_together(const TokenBatch &batch) {
+    together_.clear();
+    if (!model_.pictures_see_themselves) return;
+    for (const PictureTokens &picture : batch.pictures) {
+        together_.push_back({picture.token_begin, picture.token_count});
+    }
+}
+
+// [tokens] their own positions, or those of their pictures' last tokens
+Status StepAttention::stage_last_seen(const TokenBatch &batch, StepInput *input,
+                                      Staging *staging) const {
+    if (!model_.pictures_see_themselves) return {};
+    std::vector<int32_t> last = batch.positions;
+    for (const SeenTogether &tokens : together_) {
+        const auto first = last.begin() + tokens.token_begin;
+        std::fill_n(first, tokens.token_count, first[tokens.token_count - 1]);
+    }
+    return input->stage<int32_t>(kLastSeen, last, staging);
+}
+
 // [shapes][nodes]
 Status StepAttention::stage_plain(const TokenBatch &batch, StepInput *input, Staging *staging) {
     nodes_.clear();
     node_count_ = batch.nodes.size();
     for (const Shape &shape : shapes_) read_nodes(batch, shape.kv_group);
     RETURN_IF_ERROR(input->stage<AttentionNode>(kNodes, nodes_, staging));
+    RETURN_IF_ERROR(stage_last_seen(batch, input, staging));
     return input->stage<int32_t>(kNodeOf, node_of_, staging);
 }
 
@@ -181,6 +203,7 @@ void StepAttention::set_shape(const Shape &shape, WorklistOptions *options) cons
     options_.family->set_costs(options);
     options->share = options_.share;
     if (tiles(shape)) set_latent_costs(options);
+    options->together = together_;
 }
 
 Status StepAttention::stage_worklist(Shape *shape, int32_t tokens, StepInput *input,
@@ -357,25 +380,26 @@ Status StepAttention::launch_merging(size_t layer, const AttentionTensors &tenso
 Status StepAttention::launch_plain(size_t layer, const AttentionTensors &tensors,
                                    const StepInput &input, cudaStream_t stream) const {
     const Shape &shape = shape_of(layer);
-    const PlainAttentionArguments arguments{tokens_,
-                                            shape.heads,
-                                            shape.kv_heads,
-                                            shape.head_dim,
-                                            static_cast<float>(attention_of(layer).scale),
-                                            shape.window,
-                                            static_cast<const float *>(tensors.q),
-                                            q_stride(layer),
-                                            static_cast<float *>(tensors.out),
-                                            static_cast<const float *>(tensors.kv),
-                                            pages_of(layer, input),
-                                            input.at<AttentionNode>(kNodes) +
-                                                shape_of_[layer] * node_count_,
-                                            input.at<int32_t>(kNodeOf),
-                                            input.at<int32_t>(kPositions),
-                                            attention_of(layer).softcap,
-                                            tensors.sinks,
-                                            shape.latent() ? shape.value_dim : 0,
-                                            options_.reproducible};
+    const PlainAttentionArguments arguments{
+        tokens_,
+        shape.heads,
+        shape.kv_heads,
+        shape.head_dim,
+        static_cast<float>(attention_of(layer).scale),
+        shape.window,
+        static_cast<const float *>(tensors.q),
+        q_stride(layer),
+        static_cast<float *>(tensors.out),
+        static_cast<const float *>(tensors.kv),
+        pages_of(layer, input),
+        input.at<AttentionNode>(kNodes) + shape_of_[layer] * node_count_,
+        input.at<int32_t>(kNodeOf),
+        input.at<int32_t>(kPositions),
+        attention_of(layer).softcap,
+        tensors.sinks,
+        shape.latent() ? shape.value_dim : 0,
+        together_.empty() ? nullptr : input.at<int32_t>(kLastSeen),
+        options_.reproducible};
     return check_cuda(launch_plain_attention(arguments, stream), "attention");
 }
 

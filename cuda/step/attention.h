@@ -119,6 +119,8 @@ class StepAttention {
     void find_plain_latents();
     Status allocate_wide();
     Status stage_pages(const TokenBatch &batch, StepInput *input, Staging *staging);
+    void find_together(const TokenBatch &batch);
+    Status stage_last_seen(const TokenBatch &batch, StepInput *input, Staging *staging) const;
     Status stage_plain(const TokenBatch &batch, StepInput *input, Staging *staging);
     void set_shape(const Shape &shape, WorklistOptions *options) const;
     // Of nodes_, with so many tokens.
@@ -160,8 +162,9 @@ class StepAttention {
     PlainLatents plain_;
     std::vector<uint8_t> form_; // [shapes] widens()
     std::vector<AttentionNode> nodes_;
-    std::vector<int64_t> pages_begin_; // [KV groups] in kPages
-    std::vector<int32_t> node_of_;     // [tokens]
+    std::vector<int64_t> pages_begin_;   // [KV groups] in kPages
+    std::vector<int32_t> node_of_;       // [tokens]
+    std::vector<SeenTogether> together_; // pictures whose tokens see each other
 };
 
 } // namespace batchllm::cuda

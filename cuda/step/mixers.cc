@@ -121,8 +121,9 @@ Status Mixers::latents(size_t index, const Attention &a, cudaStream_t stream) {
         q = buffers.latent_of_down.data();
         q_stride = own.q.rows;
         const Input normed(buffers.latent_normed.data());
-        RETURN_IF_ERROR(products_.run(
-            {own.q, normed, buffers.latent_of_down.data(), element, false}, tokens, stream));
+        RETURN_IF_ERROR(run_adapted(parts_, &products_,
+                                    {own.q, normed, buffers.latent_of_down.data(), element, false},
+                                    {index, LayerProduct::queries}, tokens, false, stream));
     }
     const LatentRows rows = latent_rows();
     void *queries = buffers.latent_queries.data();

@@ -87,6 +87,8 @@ Status StepParts::stage(const TokenBatch &batch, std::span<const int32_t> wanted
     RETURN_IF_ERROR(input.stage<int32_t>(kTokens, batch.tokens, staged.tokens, 0, staging));
     RETURN_IF_ERROR(input.stage<int32_t>(kPositions, batch.positions, staged.tokens, 0, staging));
     RETURN_IF_ERROR(input.stage<int32_t>(kWanted, wanted, staged.wanted, 0, staging));
+    RETURN_IF_ERROR(ropes.stage(batch, staged.tokens, &input, staging));
+    RETURN_IF_ERROR(pictures.stage(batch, &input, staging));
     RETURN_IF_ERROR(kv.stage_slots(batch, staged.tokens, &input, staging));
     RETURN_IF_ERROR(states.stage(batch, &input, staging));
     RETURN_IF_ERROR(adapters.stage(batch, wanted, staged.tokens, staged.wanted, staged.gather,
@@ -99,6 +101,9 @@ Result<bool> StepParts::reserve(cudaStream_t stream) {
     ASSIGN_OR_RETURN(const bool samples_moved,
                      activations.reserve_samples(staged.sample_rows, stream));
     ASSIGN_OR_RETURN(const bool adapters_grown, adapters.reserve(rows, stream));
+    if (adapters_grown && adapters.changes_experts()) {
+        RETURN_IF_ERROR(experts.make_room_for_adapters(rows));
+    }
     return input_moved || samples_moved || adapters_grown;
 }
 

@@ -170,7 +170,8 @@ void add_experts(const Model &model, const StepForm &form, int64_t rows, StepBuf
     of[turn_counts] = rounded_up(rows, routed_tokens) / routed_tokens * experts * number;
     of[expert_tiles] = (all / expert_tile_rows + experts) * expert_tile_bytes + number;
     of[expert_activated] = all * width * element;
-    of[expert_scales] = form.experts_in_e4m3 ? all * (width / scaled_elements) * number : 0;
+    const int64_t groups = rounded_up(width, scaled_elements) / scaled_elements;
+    of[expert_scales] = form.experts_in_e4m3 ? all * groups * number : 0;
     of[expert_made] = all * model.hidden * element;
 }
 

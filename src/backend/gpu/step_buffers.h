@@ -133,7 +133,7 @@ enum class StepBuffer : uint8_t {
     turn_counts,      // [blocks, experts]
     expert_tiles,     // of turns, then their number
     expert_activated, // [turns, width]
-    expert_scales,    // [turns, width / 128]
+    expert_scales,    // [turns, width / 128, rounded up]
     expert_made,      // [turns, hidden]
     // Data that is sent to the device. Sizes are those of a first step; they grow.
     sections,     // kTokens, kPositions, kPages and kWanted of a StepInput
