@@ -97,10 +97,9 @@ void add_latents(const Model &model, const StepForm &form, int64_t rows, StepBuf
         raise(latent_made, int64_t{a->heads} * padded_value_dim(*a));
         if (!form.plain_latents || form.element == DType::f32 || !expands_latents(*a)) continue;
         // Prompts of a step and three times as many tokens before them.
-        const int64_t page = int64_t{2} * a->heads * gpu_page_tokens * latent_head_dim *
-                             dtype_bytes(form.element);
-        const int64_t pages =
-            std::min(4 * rows / gpu_page_tokens, most_latent_expanded / page);
+        const int64_t page =
+            int64_t{2} * a->heads * gpu_page_tokens * latent_head_dim * dtype_bytes(form.element);
+        const int64_t pages = std::min(4 * rows / gpu_page_tokens, most_latent_expanded / page);
         of[latent_expanded] = std::max(of[latent_expanded], pages * page);
     }
 }

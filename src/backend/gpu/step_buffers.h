@@ -75,7 +75,7 @@ struct StepForm {
     // rebuilt in that way, separately for each shape of attention. The layers use the room one
     // after another.
     int64_t partials = 6;
-    bool state_chunks = true; // layers with a state process prompts in chunks
+    bool state_chunks = true;  // layers with a state process prompts in chunks
     bool plain_latents = true; // expands_latents() counts
     // For layers with matrices in e4m3: the scales of a row before them, and whether a result is
     // not added to the residual stream by its product.
@@ -113,10 +113,10 @@ enum class StepBuffer : uint8_t {
     logits,   // [logits_rows, head_rows()] f32
     samples,  // [rows]
     // Latents.
-    latent_normed,  // [rows, q_rank]
-    latent_of_down, // [rows, heads * query_dim]
-    latent_queries, // [rows, heads * padded keys]
-    latent_made,    // [rows, heads * padded values]
+    latent_normed,   // [rows, q_rank]
+    latent_of_down,  // [rows, heads * query_dim]
+    latent_queries,  // [rows, heads * padded keys]
+    latent_made,     // [rows, heads * padded values]
     latent_expanded, // [pages][heads][keys, values][tokens of a page][latent_head_dim]
     // Attention.
     partial_out, // [partials * rows, heads, padded] f32
