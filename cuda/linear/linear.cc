@@ -248,7 +248,7 @@ void Linear::remember(const TuningKey &key, int32_t candidate) {
     saved_ = now;
 }
 
-// The algorithm of a range of rows, of which key has the least.
+// The algorithm of a number of rows, or of a range, of which key has the least.
 Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStream_t stream,
                       Choice *chosen) {
     Described product;
@@ -259,8 +259,15 @@ Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStrea
     const TuningKey cached = tuning_key(key);
     int32_t candidate = cache_.find(cached);
     const bool unknown = candidate < 0 || candidate >= static_cast<int32_t>(found.size());
-    if (unknown && !times_) {
-        *chosen = {found[0].algo, true};
+    if (unknown && !times_) { // what is known of the range of rows, if anything
+        Key range = key;
+        range.m = coarse_rows(key.m);
+        if (range.m == key.m) {
+            chosen->algorithm = found[0].algo;
+        } else {
+            RETURN_IF_ERROR(choose(range, w, x, stream, chosen));
+        }
+        chosen->guessed = true;
         return {};
     }
     if (unknown) {
@@ -276,7 +283,7 @@ bool Linear::set_timing(bool on) {
     if (!on || guessed_ == 0) return false;
     for (auto at = products_.begin(); at != products_.end();) {
         Key coarse = at->first;
-        coarse.m = coarse_rows(coarse.m);
+        coarse.m = tuned_rows(coarse.m);
         const auto choice = tuned_.find(coarse);
         if (choice == tuned_.end() || !choice->second.guessed) {
             ++at;
@@ -401,8 +408,7 @@ Status Linear::describe_heads(const HeadProductArguments &a, DType element, Prod
                          *of, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &head, sizeof head),
                      "a product of heads");
     };
-    RETURN_IF_ERROR(
-        layout(&product->w, a.columns, a.rows, a.columns, int64_t{a.rows} * a.columns));
+    RETURN_IF_ERROR(layout(&product->w, a.columns, a.rows, a.columns, int64_t{a.rows} * a.columns));
     RETURN_IF_ERROR(layout(&product->x, a.columns, a.tokens, a.x_stride, a.x_head));
     return layout(&product->y, a.rows, a.tokens, a.y_stride, a.y_head);
 }
