@@ -203,7 +203,7 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
 bool Forward::timing_is_due() {
     const int64_t untimed = parts_.options.untimed_steps;
     if (untimed == 0 || !parts_.options.tune) return true;
-    return ++steps_[coarse_rows(padded_rows(parts_.staged.tokens))] == untimed + 1;
+    return ++steps_[tuned_rows(parts_.staged.tokens)] == untimed + 1;
 }
 
 Graph *Forward::captured(cudaStream_t stream) {
