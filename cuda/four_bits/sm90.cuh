@@ -318,7 +318,8 @@ __device__ __forceinline__ void widen_e4m3(uint32_t word, const uint4 &table, in
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const uint32_t at = i == 0 ? places : places >> 16;
-        const uint32_t upper = __byte_perm(i == 0 ? word : word << 4, 0, 0xba98); // a byte of ones
+        uint32_t upper; // a byte of ones; __byte_perm would not repeat signs
+        asm("prmt.b32 %0, %1, 0, 0xba98;" : "=r"(upper) : "r"(i == 0 ? word : word << 4));
         a[first + 2 * i] = (__byte_perm(table.x, table.y, at) & ~upper) |
                            (__byte_perm(table.z, table.w, at) & upper);
     }
