@@ -168,13 +168,6 @@ class Bench {
             }
         }
         if (has_e4m3()) pack_for_e4m3(source);
-        if (s_.experts == 0 && s_.form == PackedForm::int4_128 && !o_.alone) {
-            const PackedShape shape{PackedForm::int4_e4m3, s_.rows, s_.columns};
-            for (int i = 0; i < copies_; ++i) {
-                d8_.push_back(require(zeroed_memory(shape.bytes(), "W")));
-                require(launch_pack({shape, DType::bf16, d8_.back().data()}, source, nullptr));
-            }
-        }
         require(cudaDeviceSynchronize());
         const float ms = time_launches(2, [&] {
             require(launch_pack({packed_, DType::bf16, four_.back().data()}, source, nullptr));
@@ -333,18 +326,6 @@ class Bench {
                 calls.emplace_back([&](int copy) { product_fp8(copy, rows); });
             }
         }
-        if (!d8_.empty()) {
-            calls.emplace_back([&](int copy) {
-                FourBitArguments a = arguments(copy, rows);
-                a.element = DType::e4m3;
-                a.w_shape.form = PackedForm::int4_e4m3;
-                a.gated = false;
-                a.x = x8_.data();
-                a.x_scales = scales_.as<float>();
-                a.w = d8_[static_cast<size_t>(copy)].data();
-                require(launch(a, o_.sms, nullptr));
-            });
-        }
         const std::vector<double> us = time_calls(calls, copies_, o_.seconds);
         const int matrices = s_.experts > 0 ? touched_ : 1;
         const double bytes = static_cast<double>(packed_.bytes()) * matrices;
@@ -363,8 +344,6 @@ class Bench {
             std::printf(" | %8.1f %5.2f %6.1f | %.2f", us[2], moved / us[2] * 1e-6,
                         flops / (us[1] + us[2]) * 1e-6, us[1] / us[0]);
         }
-        if (!d8_.empty())
-            std::printf(" | packed, x in e4m3 %9.1f %6.1f", us.back(), flops / us.back() * 1e-6);
         std::printf("\n");
         std::fflush(stdout);
     }
@@ -379,7 +358,7 @@ class Bench {
     Linear linear_;
     DeviceMemory x_, y_, bias_, expanded_, scales_, row_of_, tiles_, tile_count_;
     DeviceMemory x8_, factors_, y_scales_;
-    std::vector<DeviceMemory> four_, w_, w8_, d8_;
+    std::vector<DeviceMemory> four_, w_, w8_;
 };
 
 bool read(int count, char **values, Options *o) {

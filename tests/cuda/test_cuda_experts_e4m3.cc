@@ -332,54 +332,6 @@ void products_in_mxfp4_are_the_references(void **) {
     check_in_mxfp4(p, ++seed);
 }
 
-// Not of experts: W in int4 by 128 columns, and a scale for each row of x.
-void dense_products_in_int4_are_the_references(void **) {
-    Random random(kSeed + 120);
-    for (const auto &[rows, columns] : std::vector<std::pair<int32_t, int32_t>>{
-             {16, 32}, {256, 128}, {272, 320}, {528, 1056}, {1152, 640}}) {
-        const FourBitWeights w(random, PackedForm::int4_128, rows, columns,
-                               group_of(PackedForm::int4_128, columns), DType::f16, false);
-        const PackedShape shape{PackedForm::int4_e4m3, rows, columns};
-        std::vector<std::byte> packed(static_cast<size_t>(shape.bytes()));
-        pack_on_host({shape, DType::bf16, packed.data()}, w.source());
-        const DeviceMemory w_there = upload(packed);
-        for (const int32_t tokens : {1, 16, 17, 40, 64, 100, 128, 129, 300}) {
-            const std::vector<uint8_t> x = elements(random, int64_t{tokens} * columns);
-            const std::vector<float> of_x = scales(random, tokens, 0.01F);
-            const DeviceMemory x_there = upload(x), of_x_there = upload(of_x);
-            std::vector<double> wanted;
-            for (int32_t t = 0; t < tokens; ++t) {
-                for (int32_t r = 0; r < rows; ++r) {
-                    double sum = 0;
-                    for (int32_t c = 0; c < columns; ++c) {
-                        sum +=
-                            double(kE4m3Floats[x[size_t(t * columns + c)]]) * double(w.value(r, c));
-                    }
-                    wanted.push_back(sum * double(of_x[size_t(t)]));
-                }
-            }
-            for (const DType type : {DType::bf16, DType::f16, DType::f32}) {
-                const Array y(int64_t{tokens} * rows, type);
-                FourBitArguments a{};
-                a.element = DType::e4m3;
-                a.w_shape = shape;
-                a.w = w_there.as<std::byte>();
-                a.x = x_there.data();
-                a.x_scales = of_x_there.as<float>();
-                a.y = y.data();
-                a.y_type = type;
-                a.tokens = tokens;
-                a.splits = static_cast<int32_t>(draw(random, 1, 8));
-                check(launch_four_bits_sm90(a, sms, nullptr));
-                assert_near(y.read(), wanted, size_t(rows), type == DType::bf16 ? 6e-3 : 3e-3,
-                            std::to_string(rows) + " x " + std::to_string(columns) + ", " +
-                                std::to_string(tokens) + " tokens, " + std::to_string(a.splits) +
-                                " splits");
-            }
-        }
-    }
-}
-
 // A turn's result is the same bits whatever other turns there are.
 void a_turns_result_in_e4m3_depends_on_itself_alone(void **) {
     for (const Scaling scaling : {Scaling::rows, Scaling::blocks, Scaling::none}) {
@@ -481,7 +433,6 @@ int main() {
         return 77;
     }
     const CMUnitTest tests[] = {
-        cmocka_unit_test(dense_products_in_int4_are_the_references),
         cmocka_unit_test(products_in_e4m3_are_the_references),
         cmocka_unit_test(products_in_e4m3_of_many_experts_are_the_references),
         cmocka_unit_test(products_in_mxfp4_are_the_references),
