@@ -139,7 +139,7 @@ Status run_products(StepParts *parts, Products *products, const ResidualStream &
         RETURN_IF_ERROR(
             parts->experts.run(parts->model.layers[i], w.experts,
                                Input(buffers.normed.data(), buffers.normed_scales.as<float>()),
-                               residual.addition(ending, rows), &parts->profile, stream));
+                               residual.addition(ending, rows), nullptr, &parts->profile, stream));
     }
     if (parts->weights.head.rows == 0) return {};
     const int64_t chunk = buffers.logits_rows;

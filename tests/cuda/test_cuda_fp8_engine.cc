@@ -53,7 +53,7 @@ void scores_of_models_in_fp8_are_the_dequantised_references(void **) {
         good &= error < kStored && widened < 0.08 && error > widened;
         for (const Way &way : {Way{"residual in f32", "stored", "tuning=0,residual=f32"},
                                Way{"fast accumulation", "stored", "tuning=0,fast_accumulation=1"},
-                               Way{"tuned", "stored", "tuning=1"}}) {
+                               Way{"tuned", "stored", "tuning=at_once"}}) {
             good &= error_of_scores(golden, way) < kStored;
         }
     }
