@@ -57,7 +57,6 @@ struct AdapterWork {
     const int32_t *rows; // of x, y and t, by the adapters; null: as they come, [0, ..)
     const AdapterEntry *const *entries; // of each row's adapter: [products]; null: it has none
     bool tall;                          // tiles have up to kTallTile rows, else kShortTile
-    bool many;                          // more tiles than a device has multiprocessors
 };
 
 struct AdapterArguments {
@@ -90,6 +89,21 @@ struct AdapterArguments {
 constexpr int32_t adapter_ranges(int64_t columns) {
     return static_cast<int32_t>((columns + kAdapterRange - 1) / kAdapterRange);
 }
+
+// What of a step's t a product's epilogue reads.
+struct AdaptedSums {
+    const AdapterEntry *const *entries; // of each row's adapter; null: no row has one
+    int32_t product;
+    const float *t; // [ranges, t_rows, t_stride]
+    int32_t t_rows, t_stride, ranges;
+
+    AdaptedSums() = default;
+    explicit AdaptedSums(const AdapterArguments *a)
+        : entries(a == nullptr ? nullptr : a->work.entries), product(a == nullptr ? 0 : a->product),
+          t(a == nullptr ? nullptr : a->t), t_rows(a == nullptr ? 0 : a->t_rows),
+          t_stride(a == nullptr ? 0 : a->t_stride),
+          ranges(a == nullptr ? 0 : adapter_ranges(a->columns)) {}
+};
 
 // sms: of the device. Whatever the list has, the launches have the same size.
 cudaError_t launch_adapter_shrink(const AdapterArguments &arguments, int sms, cudaStream_t stream);
@@ -136,6 +150,10 @@ struct alignas(16) AdapterPiece {
     int64_t places;      // A: columns; B: rows, a multiple of kPackedRows; with padding
     int64_t from_places; // that from has
     int32_t size, padded, stride, begin;
+    // B: where it is one of several that are packed as one: its first row and rank there, all ranks (0: its own), and what its
+    // elements are multiplied by.
+    int32_t to_row = 0, to_rank = 0, to_ranks = 0;
+    float factor = 1;
 };
 // pieces: on the device, [count].
 cudaError_t launch_adapter_pack(DType element, const AdapterPiece *pieces, int32_t count, int sms,

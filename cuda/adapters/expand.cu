@@ -1,7 +1,7 @@
 // y += alpha * scale * B t of the rows of each adapter, for sm_80 and later. An item of work is a tile of rows and a slice of the
-// columns of y, all of one part; a warp has 32 columns at a time. B comes from memory as mma.sync takes it (packed_b()), 512
+// columns of y, all of one part; a warp has 32 columns at a time, or some. B comes from memory as mma.sync takes it (packed_b()), 512
 // bytes a load; t's ranges are added up, scaled and rounded to the element's type in shared memory; a lane has 8
-// neighbouring columns of a row of y, which are read while the products are made, added to in f32 and rounded once.
+// neighbouring columns of a row of y, with which its sums in f32 begin, and which are rounded once.
 #include <algorithm>
 
 #include "adapters/registers.cuh"
@@ -21,18 +21,11 @@ constexpr int32_t stride_of(int32_t rank) {
     return whole % 32 == 0 ? whole + 16 : whole;
 }
 
-// Columns of an item: as few as keep all multiprocessors busy, or where there are enough short tiles many, since before the
-// first of B a CTA waits for its tile, rows and t.
-__host__ __device__ constexpr int32_t slice_columns(const AdapterWork &work) {
-    return work.many && !work.tall ? 4096 : 512;
-}
-
 // Where an item's slice of y is. The parts' slices are numbered one after another.
 struct Slice {
     int32_t part, begin, end; // columns of y
 
-    __device__ Slice(const AdapterArguments &a, int32_t number) : part(0) {
-        const int32_t wide = slice_columns(a.work);
+    __device__ Slice(const AdapterArguments &a, int32_t wide, int32_t number) : part(0) {
         for (; part + 1 < a.parts; ++part) {
             const int32_t of_part = (a.first[part + 1] - a.first[part] + wide - 1) / wide;
             if (number < of_part) break;
@@ -42,42 +35,63 @@ struct Slice {
         end = min(begin + wide, a.first[part + 1]);
     }
 };
-int32_t slices_of(const AdapterArguments &a) {
-    int32_t slices = 0;
-    const int32_t wide = slice_columns(a.work);
-    for (int32_t p = 0; p < a.parts; ++p) {
-        slices += (a.first[p + 1] - a.first[p] + wide - 1) / wide;
-    }
-    return slices;
-}
 
-// Eight columns of y: of two bytes each, or of four.
+// Before the first of B a CTA waits for its tile, rows and t: so slices are wide, as far as there are then enough items to
+// keep all CTAs busy.
+struct Slices {
+    int32_t wide, count;
+
+    __device__ Slices(const AdapterArguments &a, int32_t tiles) : wide(4096) {
+        while ((count = count_of(a)) * tiles < 2 * static_cast<int32_t>(gridDim.x) && wide > 512) {
+            wide /= 2;
+        }
+    }
+
+  private:
+    __device__ int32_t count_of(const AdapterArguments &a) const {
+        int32_t slices = 0;
+        for (int32_t p = 0; p < a.parts; ++p) {
+            slices += (a.first[p + 1] - a.first[p] + wide - 1) / wide;
+        }
+        return slices;
+    }
+};
+
+// Eight columns of y -> or from sums [4][4]: those of a row are in every second pair.
 template <typename Y> struct Eight {
-    static constexpr int kWords = sizeof(Y) / 2;
-    uint4 words[kWords];
+    uint4 words[sizeof(Y) / 2];
 
     __device__ __forceinline__ void load(const Y *from) {
 #pragma unroll
-        for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const uint4 *>(from)[i];
+        for (int i = 0; i < static_cast<int>(sizeof(Y)) / 2; ++i) {
+            words[i] = reinterpret_cast<const uint4 *>(from)[i];
+        }
     }
-    // sums[j]: of columns 2 j and 2 j + 1; scaled before they are added.
-    __device__ __forceinline__ void add(const float *const (&sums)[4], float alpha) {
-        uint32_t *at = &words[0].x;
+    // half: 0 or 2.
+    __device__ __forceinline__ void widen_to(float (&sums)[4][4], int half) const {
+        const uint32_t *at = &words[0].x;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             if constexpr (sizeof(Y) == 4) {
-                at[2 * j] = __float_as_uint(fmaf(alpha, sums[j][0], __uint_as_float(at[2 * j])));
-                at[2 * j + 1] =
-                    __float_as_uint(fmaf(alpha, sums[j][1], __uint_as_float(at[2 * j + 1])));
+                sums[j][half] = __uint_as_float(at[2 * j]);
+                sums[j][half + 1] = __uint_as_float(at[2 * j + 1]);
             } else {
                 const float2 v = widen(at[j], Y());
-                at[j] = pack(fmaf(alpha, sums[j][0], v.x), fmaf(alpha, sums[j][1], v.y), Y());
+                sums[j][half] = v.x, sums[j][half + 1] = v.y;
             }
         }
     }
-    __device__ __forceinline__ void store(Y *to) const {
-#pragma unroll
-        for (int i = 0; i < kWords; ++i) reinterpret_cast<uint4 *>(to)[i] = words[i];
+    static __device__ __forceinline__ void store(const float (&sums)[4][4], int half, Y *to) {
+        if constexpr (sizeof(Y) == 4) {
+            auto *at = reinterpret_cast<float4 *>(to);
+            at[0] = {sums[0][half], sums[0][half + 1], sums[1][half], sums[1][half + 1]};
+            at[1] = {sums[2][half], sums[2][half + 1], sums[3][half], sums[3][half + 1]};
+        } else {
+            *reinterpret_cast<uint4 *>(to) = {pack(sums[0][half], sums[0][half + 1], Y()),
+                                              pack(sums[1][half], sums[1][half + 1], Y()),
+                                              pack(sums[2][half], sums[2][half + 1], Y()),
+                                              pack(sums[3][half], sums[3][half + 1], Y())};
+        }
     }
 };
 
@@ -98,8 +112,9 @@ template <typename T> __device__ void take_t(const AdapterArguments &a, const Ad
                 sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
             }
         }
-        const uint2 narrow{pack(part.scale * sum.x, part.scale * sum.y, T()),
-                           pack(part.scale * sum.z, part.scale * sum.w, T())};
+        const float scale = part.scale * a.alpha;
+        const uint2 narrow{pack(scale * sum.x, scale * sum.y, T()),
+                           pack(scale * sum.z, scale * sum.w, T())};
         *reinterpret_cast<uint2 *>(to + row * stride + column) = narrow;
     }
 }
@@ -126,18 +141,25 @@ __device__ __forceinline__ void add_groups(const AdapterArguments &a, const Adap
     const int32_t apart = part.rank * (kApart / 8); // units
     Y *const of_y = static_cast<Y *>(a.y) + place_of(a, number, own);
     const int32_t y_apart = further(a, kApart);
-    Eight<Y> y[Groups][2 * Rows];
+    float sums[Groups][Rows][4][4]; // y first
+    {
+        Eight<Y> y[Groups][2 * Rows] = {};
 #pragma unroll
-    for (int i = 0; i < 2 * Rows; ++i) {
-        const int row = first + 8 * i + lane / 4;
+        for (int i = 0; i < 2 * Rows; ++i) {
+            const int row = first + 8 * i + lane / 4;
 #pragma unroll
-        for (int g = 0; g < Groups; ++g) {
-            if (row < tile.count && rows[row] >= 0 && own + g * kApart < end) {
-                y[g][i].load(of_y + int64_t{rows[row] - a.first_row} * a.width + g * y_apart);
+            for (int g = 0; g < Groups; ++g) {
+                if (row < tile.count && rows[row] >= 0 && own + g * kApart < end) {
+                    y[g][i].load(of_y + int64_t{rows[row] - a.first_row} * a.width + g * y_apart);
+                }
             }
         }
+#pragma unroll
+        for (int i = 0; i < 2 * Rows; ++i) {
+#pragma unroll
+            for (int g = 0; g < Groups; ++g) y[g][i].widen_to(sums[g][i / 2], i % 2 * 2);
+        }
     }
-    float sums[Groups][Rows][4][4] = {};
     t += first * stride + lane / 4 * stride;
     b += lane;
     int32_t k = 0;
@@ -191,25 +213,28 @@ __device__ __forceinline__ void add_groups(const AdapterArguments &a, const Adap
 #pragma unroll
         for (int g = 0; g < Groups; ++g) {
             if (row >= tile.count || rows[row] < 0 || own + g * kApart >= end) continue;
-            float(&s)[4][4] = sums[g][i / 2];
-            y[g][i].add({s[0] + half, s[1] + half, s[2] + half, s[3] + half}, a.alpha);
-            y[g][i].store(of_y + int64_t{rows[row] - a.first_row} * a.width + g * y_apart);
+            Eight<Y>::store(sums[g][i / 2], half,
+                            of_y + int64_t{rows[row] - a.first_row} * a.width + g * y_apart);
         }
     }
 }
 
 template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kThreads, 2)
-    expand(const __grid_constant__ AdapterArguments a, int32_t slices) {
-    // Of short tiles a warp has two groups at once, of tall ones two sixteens of rows: as many loads are in flight.
-    constexpr int kRows = Tall == 1 ? 1 : 2, kGroups = Tall == 1 ? 2 : 1;
+    expand(const __grid_constant__ AdapterArguments a) {
+    // Of short tiles a warp has several groups at once, of tall ones sixteens of rows: as many loads are in flight.
+    constexpr int kMost = sizeof(Y) == 4 ? 2 : 4;
+    constexpr int kRows = Tall == 1 ? 1 : kMost, kGroups = Tall == 1 ? kMost : 1;
     extern __shared__ __align__(16) unsigned char shared[];
     int32_t *rows = reinterpret_cast<int32_t *>(shared); // [16 Tall]
     T *t = reinterpret_cast<T *>(shared + 16 * Tall * sizeof(int32_t));
-    const int32_t total = __ldg(a.work.tile_count) * slices;
+    const int32_t tiles = __ldg(a.work.tile_count);
+    const Slices slices(a, tiles);
+    const int32_t total = tiles * slices.count;
     const int warp = threadIdx.x / 32;
-    for (int32_t number = blockIdx.x; number < total; number += gridDim.x) {
-        const AdapterTile tile = load_tile(a.work.tiles + number / slices);
-        const Slice slice(a, number % slices);
+    for (int32_t number = total - 1 - static_cast<int32_t>(blockIdx.x); number >= 0;
+         number -= static_cast<int32_t>(gridDim.x)) { // what was written last may still be in L2
+        const AdapterTile tile = load_tile(a.work.tiles + number / slices.count);
+        const Slice slice(a, slices.wide, number % slices.count);
         const AdapterEntry &entry = tile.entries[a.product];
         const AdapterPart part = load_part(&entry, slice.part);
         if (part.rank == 0) continue;
@@ -234,11 +259,13 @@ template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kT
 }
 
 // f32: a thread has a column of y.
-__global__ void expand_plain(const __grid_constant__ AdapterArguments a, int32_t slices) {
-    const int32_t total = __ldg(a.work.tile_count) * slices, ranges = adapter_ranges(a.columns);
+__global__ void expand_plain(const __grid_constant__ AdapterArguments a) {
+    const int32_t tiles = __ldg(a.work.tile_count), ranges = adapter_ranges(a.columns);
+    const Slices slices(a, tiles);
+    const int32_t total = tiles * slices.count;
     for (int32_t number = blockIdx.x; number < total; number += gridDim.x) {
-        const AdapterTile tile = load_tile(a.work.tiles + number / slices);
-        const Slice slice(a, number % slices);
+        const AdapterTile tile = load_tile(a.work.tiles + number / slices.count);
+        const Slice slice(a, slices.wide, number % slices.count);
         const AdapterEntry &entry = tile.entries[a.product];
         const AdapterPart part = entry.parts[slice.part];
         if (part.rank == 0) continue;
@@ -271,7 +298,7 @@ cudaError_t launch(const AdapterArguments &a, int sms, cudaStream_t stream) {
     const int ranks = std::min(a.most_ranks, kMostRanks);
     const int shared = 16 * Tall * static_cast<int>(sizeof(int32_t) + sizeof(T) * stride_of(ranks));
     const auto ctas = static_cast<unsigned>(2 * sms);
-    return launch_with_shared(expand<T, Y, Tall>, ctas, kThreads, shared, stream, a, slices_of(a));
+    return launch_with_shared(expand<T, Y, Tall>, ctas, kThreads, shared, stream, a);
 }
 template <typename T, typename Y>
 cudaError_t launch_of(const AdapterArguments &a, int sms, cudaStream_t stream) {
@@ -297,7 +324,7 @@ cudaError_t launch_adapter_expand(const AdapterArguments &a, int sms, cudaStream
         break;
     case DType::f32:
         if (a.y_type != DType::f32) break;
-        expand_plain<<<static_cast<unsigned>(4 * sms), kThreads, 0, stream>>>(a, slices_of(a));
+        expand_plain<<<static_cast<unsigned>(4 * sms), kThreads, 0, stream>>>(a);
         return cudaGetLastError();
     default:
         break;

@@ -16,6 +16,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "adapters/adapters.h"
 #include "base/dtype.h"
 #include "experts/tile.h"
 #include "linear/scaling.h"
@@ -55,6 +56,8 @@ struct GroupedArguments {
     const ExpertTile *tiles;
     const int32_t *tile_count;
     GroupedScales scales; // of e4m3
+    // What adapters add before the activation; entries of each turn. takes_adapters().
+    AdaptedSums adapted;
 };
 
 inline bool squares(const GroupedArguments &a) { return !a.gated && a.squared; }
@@ -66,6 +69,12 @@ constexpr bool experts_take_e4m3(int64_t hidden, int64_t width, Activation activ
 
 // What can be launched on a device of a compute capability; f32 has one of its own.
 enum class GroupedKernel : uint8_t { sm80, sm90 };
+
+// Whether a launch adds what adapters change.
+inline bool takes_adapters(GroupedKernel kernel, const GroupedArguments &a) {
+    return kernel == GroupedKernel::sm90 && (a.element == DType::bf16 || a.element == DType::f16) &&
+           (a.gated ? a.activation == Activation::silu : !a.squared);
+}
 
 cudaError_t launch_grouped(GroupedKernel kernel, const GroupedArguments &arguments, int sms,
                            cudaStream_t stream);

@@ -158,11 +158,7 @@ template <typename T> __device__ __forceinline__ void adapt(const AdaptedSums &a
                                                             int group, float (&sums)[kColumns]) {
     const int32_t row = tile.row + group * 64 + static_cast<int32_t>(threadIdx.x % 128 / 32) * 16;
     for_each_adapter(adapted, row, s.rows, [&](const AdapterEntry *entry, uint32_t members) {
-#pragma unroll
-        for (int part = 0; part < 2; ++part) {
-            add_adapted<T, kColumns / 8>(adapted, entry, load_part(entry, part), row, members,
-                                         tile.column, sums + part * (kColumns / 2));
-        }
+        add_adapted<T, kColumns / 8>(adapted, entry, row, members, tile.column, sums);
     });
 }
 
@@ -172,6 +168,7 @@ template <typename T> __device__ __forceinline__ void adapt(const AdaptedSums &a
 __device__ void warm(const AdaptedSums &adapted, const Shape &s, int group,
                      const volatile int32_t *done) {
     int32_t number = 0;
+    uint32_t seen = 0;
     for_each_tile(s, [&](const Tile &tile) {
         if (tile.half && group == 1) return;
         while (*done < number) __nanosleep(500); // no further ahead
@@ -187,13 +184,13 @@ __device__ void warm(const AdaptedSums &adapted, const Shape &s, int group,
                                     int64_t{tile.column} * of.rank * 2;
                     for (int at = static_cast<int>(threadIdx.x % 32) * 128;
                          at < kColumns * of.rank * 2; at += 32 * 128) {
-                        uint32_t unused;
-                        asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(unused) : "l"(b + at));
+                        seen += __ldg(reinterpret_cast<const uint32_t *>(b + at));
                     }
                 }
             });
         }
     });
+    if (seen == 1) __nanosleep(0); // what nobody needs is not loaded
 }
 
 template <typename T, Activation F, bool Adapted>
@@ -226,7 +223,8 @@ template <typename T, Activation F, bool Adapted> __global__ void __cluster_dims
     const Ring place(shared_address(shared));
     auto *const done = reinterpret_cast<volatile int32_t *>(shared + kDone);
     if (threadIdx.x == 0) {
-        done[0] = done[1] = 0;
+        done[0] = 0;
+        done[1] = 0;
         Ring each = place;
         for (int i = 0; i < kStages; ++i) {
             barrier_init(each.full(), 1);

@@ -77,6 +77,7 @@ class StepExperts {
     DeviceMemory made_;             // [rows * chosen, hidden]
     // Of steps whose adapters change experts.
     DeviceMemory adapted_tiles_;      // [rows * chosen] AdapterTile
+    DeviceMemory adapted_turns_;      // [rows * chosen] the entries of a turn's expert and adapter
     DeviceMemory adapted_tile_count_; // [1] int32
     DeviceMemory gate_up_;            // [rows * chosen, width or twice that]
     DeviceMemory whole_;              // activated_ in the compute type, where that is in e4m3
