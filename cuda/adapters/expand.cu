@@ -1,7 +1,7 @@
 // y += alpha * scale * B t of the rows of each adapter, for sm_80 and later. An item of work is a tile of rows and a slice of the
-// columns of y, all of one part; a warp has 32 columns at a time, or some. B comes from memory as mma.sync takes it (packed_b()), 512
+// columns of y, all of one part; a warp has 32 columns at a time. B comes from memory as mma.sync takes it (packed_b()), 512
 // bytes a load; t's ranges are added up, scaled and rounded to the element's type in shared memory; a lane has 8
-// neighbouring columns of a row of y, with which its sums in f32 begin, and which are rounded once.
+// neighbouring columns of a row of y, which are read while the products are made, added to in f32 and rounded once.
 #include <algorithm>
 
 #include "adapters/registers.cuh"
@@ -36,14 +36,16 @@ struct Slice {
     }
 };
 
-// Before the first of B a CTA waits for its tile, rows and t: so slices are wide, as far as there are then enough items to
-// keep all CTAs busy.
+// Of short tiles a CTA waits for tile, rows and t as long as it computes: so slices are wide, as far as there are items enough
+// for all CTAs.
 struct Slices {
     int32_t wide, count;
 
-    __device__ Slices(const AdapterArguments &a, int32_t tiles) : wide(4096) {
-        while ((count = count_of(a)) * tiles < 2 * static_cast<int32_t>(gridDim.x) && wide > 512) {
+    __device__ Slices(const AdapterArguments &a, int32_t tiles)
+        : wide(a.work.tall ? 512 : 4096), count(count_of(a)) {
+        while (wide > 512 && count * tiles < 2 * static_cast<int32_t>(gridDim.x)) {
             wide /= 2;
+            count = count_of(a);
         }
     }
 
@@ -57,41 +59,33 @@ struct Slices {
     }
 };
 
-// Eight columns of y -> or from sums [4][4]: those of a row are in every second pair.
+// Eight columns of y: of two bytes each, or of four.
 template <typename Y> struct Eight {
-    uint4 words[sizeof(Y) / 2];
+    static constexpr int kWords = sizeof(Y) / 2;
+    uint4 words[kWords];
 
     __device__ __forceinline__ void load(const Y *from) {
 #pragma unroll
-        for (int i = 0; i < static_cast<int>(sizeof(Y)) / 2; ++i) {
-            words[i] = reinterpret_cast<const uint4 *>(from)[i];
-        }
+        for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const uint4 *>(from)[i];
     }
-    // half: 0 or 2.
-    __device__ __forceinline__ void widen_to(float (&sums)[4][4], int half) const {
-        const uint32_t *at = &words[0].x;
+    // sums[j]: of columns 2 j and 2 j + 1; scaled before they are added.
+    __device__ __forceinline__ void add(const float *const (&sums)[4], float alpha) {
+        uint32_t *at = &words[0].x;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             if constexpr (sizeof(Y) == 4) {
-                sums[j][half] = __uint_as_float(at[2 * j]);
-                sums[j][half + 1] = __uint_as_float(at[2 * j + 1]);
+                at[2 * j] = __float_as_uint(fmaf(alpha, sums[j][0], __uint_as_float(at[2 * j])));
+                at[2 * j + 1] =
+                    __float_as_uint(fmaf(alpha, sums[j][1], __uint_as_float(at[2 * j + 1])));
             } else {
                 const float2 v = widen(at[j], Y());
-                sums[j][half] = v.x, sums[j][half + 1] = v.y;
+                at[j] = pack(fmaf(alpha, sums[j][0], v.x), fmaf(alpha, sums[j][1], v.y), Y());
             }
         }
     }
-    static __device__ __forceinline__ void store(const float (&sums)[4][4], int half, Y *to) {
-        if constexpr (sizeof(Y) == 4) {
-            auto *at = reinterpret_cast<float4 *>(to);
-            at[0] = {sums[0][half], sums[0][half + 1], sums[1][half], sums[1][half + 1]};
-            at[1] = {sums[2][half], sums[2][half + 1], sums[3][half], sums[3][half + 1]};
-        } else {
-            *reinterpret_cast<uint4 *>(to) = {pack(sums[0][half], sums[0][half + 1], Y()),
-                                              pack(sums[1][half], sums[1][half + 1], Y()),
-                                              pack(sums[2][half], sums[2][half + 1], Y()),
-                                              pack(sums[3][half], sums[3][half + 1], Y())};
-        }
+    __device__ __forceinline__ void store(Y *to) const {
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) reinterpret_cast<uint4 *>(to)[i] = words[i];
     }
 };
 
@@ -112,9 +106,8 @@ template <typename T> __device__ void take_t(const AdapterArguments &a, const Ad
                 sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
             }
         }
-        const float scale = part.scale * a.alpha;
-        const uint2 narrow{pack(scale * sum.x, scale * sum.y, T()),
-                           pack(scale * sum.z, scale * sum.w, T())};
+        const uint2 narrow{pack(part.scale * sum.x, part.scale * sum.y, T()),
+                           pack(part.scale * sum.z, part.scale * sum.w, T())};
         *reinterpret_cast<uint2 *>(to + row * stride + column) = narrow;
     }
 }
@@ -141,25 +134,18 @@ __device__ __forceinline__ void add_groups(const AdapterArguments &a, const Adap
     const int32_t apart = part.rank * (kApart / 8); // units
     Y *const of_y = static_cast<Y *>(a.y) + place_of(a, number, own);
     const int32_t y_apart = further(a, kApart);
-    float sums[Groups][Rows][4][4]; // y first
-    {
-        Eight<Y> y[Groups][2 * Rows] = {};
+    Eight<Y> y[Groups][2 * Rows];
 #pragma unroll
-        for (int i = 0; i < 2 * Rows; ++i) {
-            const int row = first + 8 * i + lane / 4;
+    for (int i = 0; i < 2 * Rows; ++i) {
+        const int row = first + 8 * i + lane / 4;
 #pragma unroll
-            for (int g = 0; g < Groups; ++g) {
-                if (row < tile.count && rows[row] >= 0 && own + g * kApart < end) {
-                    y[g][i].load(of_y + int64_t{rows[row] - a.first_row} * a.width + g * y_apart);
-                }
+        for (int g = 0; g < Groups; ++g) {
+            if (row < tile.count && rows[row] >= 0 && own + g * kApart < end) {
+                y[g][i].load(of_y + int64_t{rows[row] - a.first_row} * a.width + g * y_apart);
             }
         }
-#pragma unroll
-        for (int i = 0; i < 2 * Rows; ++i) {
-#pragma unroll
-            for (int g = 0; g < Groups; ++g) y[g][i].widen_to(sums[g][i / 2], i % 2 * 2);
-        }
     }
+    float sums[Groups][Rows][4][4] = {};
     t += first * stride + lane / 4 * stride;
     b += lane;
     int32_t k = 0;
@@ -213,17 +199,17 @@ __device__ __forceinline__ void add_groups(const AdapterArguments &a, const Adap
 #pragma unroll
         for (int g = 0; g < Groups; ++g) {
             if (row >= tile.count || rows[row] < 0 || own + g * kApart >= end) continue;
-            Eight<Y>::store(sums[g][i / 2], half,
-                            of_y + int64_t{rows[row] - a.first_row} * a.width + g * y_apart);
+            float(&s)[4][4] = sums[g][i / 2];
+            y[g][i].add({s[0] + half, s[1] + half, s[2] + half, s[3] + half}, a.alpha);
+            y[g][i].store(of_y + int64_t{rows[row] - a.first_row} * a.width + g * y_apart);
         }
     }
 }
 
 template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kThreads, 2)
     expand(const __grid_constant__ AdapterArguments a) {
-    // Of short tiles a warp has several groups at once, of tall ones sixteens of rows: as many loads are in flight.
-    constexpr int kMost = sizeof(Y) == 4 ? 2 : 4;
-    constexpr int kRows = Tall == 1 ? 1 : kMost, kGroups = Tall == 1 ? kMost : 1;
+    // Of short tiles a warp has two groups at once, of tall ones two sixteens of rows: as many loads are in flight.
+    constexpr int kRows = Tall == 1 ? 1 : 2, kGroups = Tall == 1 ? 2 : 1;
     extern __shared__ __align__(16) unsigned char shared[];
     int32_t *rows = reinterpret_cast<int32_t *>(shared); // [16 Tall]
     T *t = reinterpret_cast<T *>(shared + 16 * Tall * sizeof(int32_t));
@@ -231,8 +217,7 @@ template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kT
     const Slices slices(a, tiles);
     const int32_t total = tiles * slices.count;
     const int warp = threadIdx.x / 32;
-    for (int32_t number = total - 1 - static_cast<int32_t>(blockIdx.x); number >= 0;
-         number -= static_cast<int32_t>(gridDim.x)) { // what was written last may still be in L2
+    for (int32_t number = blockIdx.x; number < total; number += gridDim.x) {
         const AdapterTile tile = load_tile(a.work.tiles + number / slices.count);
         const Slice slice(a, slices.wide, number % slices.count);
         const AdapterEntry &entry = tile.entries[a.product];

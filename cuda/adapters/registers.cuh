@@ -53,43 +53,46 @@ __device__ __forceinline__ int32_t unit_of(int32_t eight, int lane) {
     return (lane / 4 / 2 / 2) * 32 + (eight % 4 * 2 + lane / 4 % 2) * 4 + lane % 4;
 }
 
-// A warp's rows of t, of 16 ranks: mma.sync's left operand, but for its order.
-struct SixteenOfT {
-    uint2 low, high;
-};
-template <typename T>
-__device__ __forceinline__ SixteenOfT sixteen_of_t(const AdaptedSums &s, const AdapterPart &part,
-                                                   int32_t row, uint32_t members, int32_t column) {
+// sums: 4 of each of Eights eights of columns, from `column` of the part on, a multiple of 8 Eights; B's rows begin there.
+// The warp's rows are `row` on; members: which of the 16 have this adapter.
+template <typename T, int Eights>
+__device__ __forceinline__ void add_adapted(const AdaptedSums &s, const AdapterEntry *entry,
+                                            const AdapterPart &part, int32_t row, uint32_t members,
+                                            int32_t column, float *sums) {
+    static_assert(Eights % 8 == 0);
     const int lane = threadIdx.x % 32;
     const bool low = members >> (lane / 4) & 1, high = members >> (lane / 4 + 8) & 1;
     const int32_t own = row + lane / 4;
-    return {four_of_t<T>(s, own, part.first + column, part.scale, low),
-            four_of_t<T>(s, own + 8, part.first + column, part.scale, high)};
-}
-
-// Of one part, sums: 4 of each of Eights eights of columns; group: where B's rows begin.
-template <typename T, int Eights> __device__ __forceinline__ void
-add_sixteen(const SixteenOfT &t, const uint2 *b, int32_t group, int32_t k, float *sums) {
-    const int lane = threadIdx.x % 32, half = lane / 4 / 2 % 2; // of a unit
-    const uint32_t x[4] = {t.low.x, t.high.x, t.low.y, t.high.y};
+    const uint2 *b =
+        reinterpret_cast<const uint2 *>(static_cast<const uint4 *>(entry->b) + part.b_units) +
+        int64_t{column / kPackedRows} * part.rank * (kPackedRows / 4);
+    const int32_t group = part.rank * (kPackedRows / 4); // halves of units
+    const int32_t half = lane / 4 / 2 % 2;               // of a unit
+    int32_t k = 0;
+    for (; k + 16 <= part.rank; k += 16) {
+        const uint2 of_low = four_of_t<T>(s, own, part.first + k + lane % 4 * 4, part.scale, low);
+        const uint2 of_high =
+            four_of_t<T>(s, own + 8, part.first + k + lane % 4 * 4, part.scale, high);
+        const uint32_t x[4] = {of_low.x, of_high.x, of_low.y, of_high.y};
 #pragma unroll
-    for (int i = 0; i < Eights; i += 8) {
-        uint2 w[8];
+        for (int i = 0; i < Eights; i += 8) {
+            uint2 w[8];
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-            w[j] = __ldg(b + (i + j) / 4 * group + k * (kPackedRows / 4) +
-                         2 * unit_of(i + j, lane) + half);
+            for (int j = 0; j < 8; ++j) {
+                w[j] = __ldg(b + (i + j) / 4 * group + k * (kPackedRows / 4) +
+                             2 * unit_of(i + j, lane) + half);
+            }
+#pragma unroll
+            for (int j = 0; j < 8; ++j) mma_sync(sums + 4 * (i + j), x, w[j].x, w[j].y, T());
         }
-#pragma unroll
-        for (int j = 0; j < 8; ++j) mma_sync(sums + 4 * (i + j), x, w[j].x, w[j].y, T());
     }
-}
-// Of the eight ranks that are left: a lane's two are a quarter of its unit.
-template <typename T, int Eights> __device__ __forceinline__ void
-add_eight(const SixteenOfT &t, const uint2 *b, int32_t group, int32_t k, float *sums) {
-    const int lane = threadIdx.x % 32;
-    const uint32_t x0 = lane % 2 == 0 ? t.low.x : t.low.y;
-    const uint32_t x1 = lane % 2 == 0 ? t.high.x : t.high.y;
+    if (k == part.rank) return;
+    // Eight ranks: a lane's two are a quarter of its unit.
+    const int32_t fours = k + lane % 4 / 2 * 4;
+    const uint2 of_low = four_of_t<T>(s, own, part.first + fours, part.scale, low);
+    const uint2 of_high = four_of_t<T>(s, own + 8, part.first + fours, part.scale, high);
+    const uint32_t x0 = lane % 2 == 0 ? of_low.x : of_low.y;
+    const uint32_t x1 = lane % 2 == 0 ? of_high.x : of_high.y;
     const auto *words = reinterpret_cast<const uint32_t *>(b);
 #pragma unroll
     for (int i = 0; i < Eights; ++i) {
@@ -97,44 +100,6 @@ add_eight(const SixteenOfT &t, const uint2 *b, int32_t group, int32_t k, float *
         const uint32_t w =
             __ldg(words + 2 * (i / 4 * group + k * (kPackedRows / 4)) + 4 * unit + lane / 4 / 2);
         mma_sync_8(sums + 4 * i, x0, x1, w, T());
-    }
-}
-
-// Of gate and up, the entry's two parts. sums: 4 of each of Eights eights of gate's columns, from `column` on, a multiple of
-// 8 Eights, then of up's. The warp's rows are `row` on; members: which of the 16 have this adapter. What is read of t is read
-// of both parts at once.
-template <typename T, int Eights>
-__device__ __forceinline__ void add_adapted(const AdaptedSums &s, const AdapterEntry *entry,
-                                            int32_t row, uint32_t members, int32_t column,
-                                            float *sums) {
-    static_assert(Eights % 8 == 0);
-    const int lane = threadIdx.x % 32;
-    const AdapterPart parts[2] = {load_part(entry, 0), load_part(entry, 1)};
-    const auto *of_entry = static_cast<const uint4 *>(entry->b);
-    const uint2 *b[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        b[i] = reinterpret_cast<const uint2 *>(of_entry + parts[i].b_units) +
-               int64_t{column / kPackedRows} * parts[i].rank * (kPackedRows / 4);
-    }
-    for (int32_t k = 0; k < max(parts[0].rank, parts[1].rank); k += 16) {
-        SixteenOfT t[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) { // of the last eight ranks, what a lane has two of
-            const bool all = k + 16 <= parts[i].rank;
-            const int32_t of_lane = all ? lane % 4 * 4 : lane % 4 / 2 * 4;
-            t[i] = sixteen_of_t<T>(s, parts[i], row, k < parts[i].rank ? members : 0, k + of_lane);
-        }
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const int32_t group = parts[i].rank * (kPackedRows / 4); // halves of units
-            float *own = sums + i * 4 * Eights;
-            if (k + 16 <= parts[i].rank) {
-                add_sixteen<T, Eights>(t[i], b[i], group, k, own);
-            } else if (k < parts[i].rank) {
-                add_eight<T, Eights>(t[i], b[i], group, k, own);
-            }
-        }
     }
 }
 

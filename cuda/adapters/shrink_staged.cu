@@ -97,8 +97,7 @@ template <typename T, int Tall> __global__ void __launch_bounds__(kThreads)
     const int32_t chunks = (a.most_ranks + kRanks - 1) / kRanks;
     const int32_t total = __ldg(a.work.tile_count) * ranges * chunks;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int32_t number = total - 1 - static_cast<int32_t>(blockIdx.x); number >= 0;
-         number -= static_cast<int32_t>(gridDim.x)) { // what was written last may still be in L2
+    for (int32_t number = blockIdx.x; number < total; number += gridDim.x) {
         const AdapterTile tile = load_tile(a.work.tiles + number / (ranges * chunks));
         const int32_t range = number / chunks % ranges, first = number % chunks * kRanks;
         const AdapterEntry &entry = tile.entries[a.product];

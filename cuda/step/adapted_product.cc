@@ -9,11 +9,9 @@ Status run_adapted(const StepParts &parts, Products *products, const StepProduct
                                           p.w.scaling,    rows,
                                           wanted,         p.y,
                                           p.y_type,       p.alpha};
-    RETURN_IF_ERROR(parts.adapters.fork(stream));
-    RETURN_IF_ERROR(products->run(p, rows, stream));
     ASSIGN_OR_RETURN(const AdapterArguments adapters,
-                     parts.adapters.shrink(addition, parts.input, parts.adapters.beside()));
-    RETURN_IF_ERROR(parts.adapters.join(stream));
+                     parts.adapters.shrink(addition, parts.input, stream));
+    RETURN_IF_ERROR(products->run(p, rows, stream));
     return parts.adapters.expand(adapters, stream);
 }
 

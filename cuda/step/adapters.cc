@@ -61,9 +61,6 @@ Status StepAdapters::start() {
     int device = 0;
     RETURN_IF_CUDA(cudaGetDevice(&device));
     ASSIGN_OR_RETURN(uploads_, Stream::create());
-    ASSIGN_OR_RETURN(beside_, Stream::create());
-    ASSIGN_OR_RETURN(forked_, Event::create(false));
-    ASSIGN_OR_RETURN(joined_, Event::create(false));
     cudaMemPoolProps properties{};
     properties.allocType = cudaMemAllocationTypePinned;
     properties.location.type = cudaMemLocationTypeDevice;
@@ -266,16 +263,6 @@ Status StepAdapters::wait(cudaStream_t stream) {
         own.awaited = true;
     }
     return {};
-}
-
-Status StepAdapters::fork(cudaStream_t stream) const {
-    RETURN_IF_CUDA(cudaEventRecord(forked_, stream));
-    return check_cuda(cudaStreamWaitEvent(beside_, forked_, 0), "adapters");
-}
-
-Status StepAdapters::join(cudaStream_t stream) const {
-    RETURN_IF_CUDA(cudaEventRecord(joined_, beside_));
-    return check_cuda(cudaStreamWaitEvent(stream, joined_, 0), "adapters");
 }
 
 bool StepAdapters::changes_experts() const {

@@ -106,11 +106,6 @@ class StepAdapters {
         int32_t first_row = 0, some_rows = 0;
     };
     AdapterArguments arguments(const Addition &addition, const StepInput &input) const;
-    // Shrink needs nothing of the base's product: on beside() it runs while that leaves multiprocessors idle. Between fork()
-    // and join(): after what the stream had before, and before what it has next.
-    Status fork(cudaStream_t stream) const;
-    cudaStream_t beside() const { return beside_; }
-    Status join(cudaStream_t stream) const;
     // In two launches; others may make the second their own.
     Result<AdapterArguments> shrink(const Addition &addition, const StepInput &input,
                                     cudaStream_t stream) const;
@@ -138,8 +133,7 @@ class StepAdapters {
     int sms_;
     bool reproducible_;
     cudaMemPool_t pool_ = nullptr;
-    Stream uploads_, beside_;
-    Event forked_, joined_;
+    Stream uploads_;
     std::shared_ptr<PinnedMemories> pinned_ = std::make_shared<PinnedMemories>();
     std::vector<Slot> slots_;
     std::vector<const AdapterEntry *> entries_; // [slots]
