@@ -5,7 +5,8 @@
 
 namespace batchllm {
 
-AttentionFloor::AttentionFloor(const Model &model, int32_t key_bytes) {
+AttentionFloor::AttentionFloor(const Model &model, int32_t key_bytes, double rate)
+    : bandwidth(rate) {
     for (const Layer &layer : model.layers) {
         const LinearAttention *linear = layer.linear_attention();
         of_state_ += 4.0 * static_cast<double>(linear != nullptr ? linear->matrices_size()
@@ -56,7 +57,7 @@ void AttentionFloor::add(const TokenBatch &batch, const Layers &layers) {
         const double read = layers.key * seen.keys;
         const double arithmetic = layers.pair * static_cast<double>(seen.pairs);
         bytes += read;
-        decode_excess += std::max(0.0, arithmetic / kFlops - read / kBandwidth);
+        decode_excess += std::max(0.0, arithmetic / kFlops - read / bandwidth);
     }
 }
 

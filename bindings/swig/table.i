@@ -9,6 +9,7 @@
 %ignore batchllm_table_info;
 %ignore batchllm_table_get_info;
 %ignore batchllm_add_table;
+%ignore batchllm_add_table_pictures;
 %ignore batchllm_template_split;
 %ignore batchllm_template_order;
 

@@ -90,21 +90,6 @@ constexpr int32_t adapter_ranges(int64_t columns) {
     return static_cast<int32_t>((columns + kAdapterRange - 1) / kAdapterRange);
 }
 
-// What of a step's t a product's epilogue reads.
-struct AdaptedSums {
-    const AdapterEntry *const *entries; // of each row's adapter; null: no row has one
-    int32_t product;
-    const float *t; // [ranges, t_rows, t_stride]
-    int32_t t_rows, t_stride, ranges;
-
-    AdaptedSums() = default;
-    explicit AdaptedSums(const AdapterArguments *a)
-        : entries(a == nullptr ? nullptr : a->work.entries), product(a == nullptr ? 0 : a->product),
-          t(a == nullptr ? nullptr : a->t), t_rows(a == nullptr ? 0 : a->t_rows),
-          t_stride(a == nullptr ? 0 : a->t_stride),
-          ranges(a == nullptr ? 0 : adapter_ranges(a->columns)) {}
-};
-
 // sms: of the device. Whatever the list has, the launches have the same size.
 cudaError_t launch_adapter_shrink(const AdapterArguments &arguments, int sms, cudaStream_t stream);
 cudaError_t launch_adapter_expand(const AdapterArguments &arguments, int sms, cudaStream_t stream);

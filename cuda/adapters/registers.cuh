@@ -33,6 +33,21 @@ __device__ __forceinline__ AdapterPart load_part(const AdapterEntry *entry, int 
     return {words.x, words.y, words.z, __int_as_float(words.w)};
 }
 
+// What of a step's t a product's epilogue reads.
+struct AdaptedSums {
+    const AdapterEntry *const *entries; // AdapterWork's; null: no row has an adapter
+    int32_t product;
+    const float *t; // [ranges, t_rows, t_stride]
+    int32_t t_rows, t_stride, ranges;
+
+    AdaptedSums() = default;
+    explicit AdaptedSums(const AdapterArguments *a)
+        : entries(a == nullptr ? nullptr : a->work.entries), product(a == nullptr ? 0 : a->product),
+          t(a == nullptr ? nullptr : a->t), t_rows(a == nullptr ? 0 : a->t_rows),
+          t_stride(a == nullptr ? 0 : a->t_stride),
+          ranges(a == nullptr ? 0 : adapter_ranges(a->columns)) {}
+};
+
 // Four columns of t, scaled and rounded to T; zeros if the row is not `there`.
 template <typename T> __device__ __forceinline__ uint2 four_of_t(const AdaptedSums &s, int32_t row,
                                                                  int32_t column, float scale,

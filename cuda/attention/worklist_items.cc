@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <queue>
 
 #include "attention/worklist_builder.h"
 
@@ -20,17 +22,21 @@ void WorklistBuilder::emit(Worklist *out) {
     for (size_t i = 0; i < drafts_.size(); ++i) {
         const Draft &draft = drafts_[i];
         for (const Draft::Read &read : draft.stretches) lengths[i] += read.stretch.keys;
-        times[i] = time_of(draft.matrix, draft.tokens.size(), lengths[i]) + options_.item_us;
+        times[i] = time_of(draft.matrix, draft.tokens.size(), lengths[i]) +
+                   options_.item_us * tiles_of(draft.tokens.size());
         total += times[i];
     }
     const double share = total * options_.kv_heads / options_.sms;
+    const double tile_limit = options_.tile_rows > 0 ? longest_tile(times, share) : 0;
     std::vector<Timed> queues[2];
     out->rows.clear();
     for (size_t i = 0; i < drafts_.size(); ++i) {
         const Draft &draft = drafts_[i];
         const double queue_share =
-            share / (draft.matrix ? options_.matrix_split : options_.stream_split);
-        const double limit = std::max(queue_share, least_time(draft));
+            tile_limit > 0
+                ? tile_limit
+                : share / (draft.matrix ? options_.matrix_split : options_.stream_split);
+        const double limit = std::max(queue_share * tiles_of(draft.tokens.size()), least_time(draft));
         const int64_t keys = lengths[i];
         const int32_t parts = std::max(1, static_cast<int32_t>(std::ceil(times[i] / limit)));
         const int64_t per_part = (keys + parts - 1) / parts;
@@ -55,6 +61,54 @@ void WorklistBuilder::emit(Worklist *out) {
     out->stream_items = static_cast<int32_t>(queues[1].size());
     order_merges(out);
     divide_sms(out);
+    if (options_.tile_rows > 0) split_into_tiles(out);
+}
+
+double WorklistBuilder::longest_tile(const std::vector<double> &times, double share) const {
+    double best = 0, least = 0;
+    for (const double factor : {1.05, 0.75, 0.55, 0.37, 0.27}) {
+        std::vector<double> jobs;
+        double merged = 0; // time of all SMs
+        for (size_t i = 0; i < drafts_.size(); ++i) {
+            const int32_t tiles = tiles_of(drafts_[i].tokens.size());
+            const double limit = std::max(factor * share * tiles, least_time(drafts_[i]));
+            const double parts = std::max(1.0, std::ceil(times[i] / limit));
+            jobs.insert(jobs.end(), static_cast<size_t>(tiles * static_cast<int32_t>(parts)),
+                        times[i] / (tiles * parts));
+            merged += (parts - 1) * static_cast<double>(drafts_[i].tokens.size()) * ratio_ *
+                      options_.merge_us;
+        }
+        std::sort(jobs.begin(), jobs.end(), std::greater<>());
+        std::priority_queue<double, std::vector<double>, std::greater<>> sms;
+        for (int32_t i = 0; i < options_.sms; ++i) sms.push(0);
+        double end = 0;
+        for (const double job : jobs) {
+            const double until = sms.top() + job;
+            sms.pop();
+            sms.push(until);
+            end = std::max(end, until);
+        }
+        end += merged / options_.sms;
+        if (best == 0 || end < least) {
+            best = factor * share;
+            least = end;
+        }
+    }
+    return best;
+}
+
+void WorklistBuilder::split_into_tiles(Worklist *out) const {
+    std::vector<AttentionItem> tiles;
+    const auto matrix_items = static_cast<size_t>(out->matrix_items);
+    for (size_t i = 0; i < out->items.size(); ++i) {
+        AttentionItem item = out->items[i];
+        for (item.once = 0; item.once < item.row_count * ratio_; item.once += options_.tile_rows) {
+            tiles.push_back(item);
+        }
+        if (i + 1 == matrix_items) out->matrix_items = static_cast<int32_t>(tiles.size());
+    }
+    out->stream_items = static_cast<int32_t>(tiles.size()) - out->matrix_items;
+    out->items = std::move(tiles);
 }
 
 void WorklistBuilder::order_merges(Worklist *out) const {
@@ -109,9 +163,11 @@ void WorklistBuilder::cut(const Draft &draft, int32_t part_keys, Worklist *out,
         item.row_count = static_cast<int32_t>(draft.tokens.size());
         for (const int32_t token : draft.tokens) {
             ++counts_[static_cast<size_t>(token)];
-            out->rows.push_back({token, -1, positions_[static_cast<size_t>(token)], 0});
+            out->rows.push_back(
+                {token, -1, positions_[static_cast<size_t>(token)] + draft.shift, 0});
         }
-        queue->push_back({item, time_of(draft.matrix, draft.tokens.size(), filled)});
+        queue->push_back({item, time_of(draft.matrix, draft.tokens.size(), filled) /
+                                    tiles_of(draft.tokens.size())});
     }
 }
 
@@ -141,7 +197,7 @@ void WorklistBuilder::divide_sms(Worklist *out) const {
     bool prompts = false;
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (reads_[i] > 0) keys += nodes_[i].keys;
-        prompts |= nodes_[i].token_count > 0 && !decodes(nodes_[i]);
+        prompts |= nodes_[i].token_count > 0 && !stacks(nodes_[i]);
     }
     if (!prompts) stream *= options_.decode_share;
     const double heads = options_.kv_heads, sms = options_.sms;

@@ -29,9 +29,6 @@ template <int Height> __global__ void __launch_bounds__(kThreads)
             if (own != nullptr && own->entries <= a.first) own = nullptr; // it changes no experts
             __syncthreads(); // what was there has been read
             of_turn[threadIdx.x] = own;
-            const AdapterEntry *of_expert =
-                own == nullptr ? nullptr : own + a.first + expert.expert * a.each;
-            if (turn < expert.end) a.of_turns[turn] = of_expert;
             __syncthreads();
             const int place = static_cast<int>(threadIdx.x) % Height;
             if (own == nullptr || (place > 0 && of_turn[threadIdx.x - 1] == own)) continue;

@@ -16,9 +16,7 @@ struct AdaptedTurns {
     const AdapterEntry *const *entries; // of each token's adapter, or null
     // Of the adapter's entries: the first expert's first, and how many each expert has. An adapter may end before them.
     int32_t first, each;
-    bool tall; // AdapterWork's
-    const AdapterEntry *
-        *of_turns;       // [turns] the entries of the turn's expert and adapter on, or null
+    bool tall;           // AdapterWork's
     AdapterTile *tiles;  // [turns]
     int32_t *tile_count; // [1]
 };

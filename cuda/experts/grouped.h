@@ -16,7 +16,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include "adapters/adapters.h"
 #include "base/dtype.h"
 #include "experts/tile.h"
 #include "linear/scaling.h"
@@ -34,11 +33,11 @@ inline int64_t padded_columns(int64_t columns, DType element) {
 // Of a product in e4m3.
 struct GroupedScales {
     Scaling scaling; // of W: rows or blocks
-    const float *x;  // [., columns / kScaleBlock]
+    const float *x;  // [., scale_groups(columns)]
     // Rows: [experts, rows]. Blocks: [experts, columns / kScaleBlock, rows / kScaleBlock][2], for each kScaleBlock
     // rows of W the scale of gate's and that of up's; where not gated, the same twice.
     const float *w;
-    float *y;     // gated: [turns, rows / 2 / kScaleBlock]
+    float *y;     // gated: [turns, scale_groups(rows / 2)]
     DType y_type; // of what is not gated: bf16 or f16
 };
 
@@ -56,8 +55,6 @@ struct GroupedArguments {
     const ExpertTile *tiles;
     const int32_t *tile_count;
     GroupedScales scales; // of e4m3
-    // What adapters add before the activation; entries of each turn. takes_adapters().
-    AdaptedSums adapted;
 };
 
 inline bool squares(const GroupedArguments &a) { return !a.gated && a.squared; }
@@ -69,12 +66,6 @@ constexpr bool experts_take_e4m3(int64_t hidden, int64_t width, Activation activ
 
 // What can be launched on a device of a compute capability; f32 has one of its own.
 enum class GroupedKernel : uint8_t { sm80, sm90 };
-
-// Whether a launch adds what adapters change.
-inline bool takes_adapters(GroupedKernel kernel, const GroupedArguments &a) {
-    return kernel == GroupedKernel::sm90 && (a.element == DType::bf16 || a.element == DType::f16) &&
-           (a.gated ? a.activation == Activation::silu : !a.squared);
-}
 
 cudaError_t launch_grouped(GroupedKernel kernel, const GroupedArguments &arguments, int sms,
                            cudaStream_t stream);

@@ -42,8 +42,6 @@ Status StepExperts::make_room_for_adapters(int64_t rows) {
     }
     ASSIGN_OR_RETURN(adapted_tiles_,
                      DeviceMemory::create(turns * static_cast<int64_t>(sizeof(AdapterTile)), what));
-    ASSIGN_OR_RETURN(adapted_turns_,
-                     DeviceMemory::create(turns * static_cast<int64_t>(sizeof(void *)), what));
     ASSIGN_OR_RETURN(adapted_tile_count_, DeviceMemory::create(sizeof(int32_t), what));
     const int64_t bytes = turns * width * dtype_bytes(element_);
     ASSIGN_OR_RETURN(gate_up_, DeviceMemory::create(bytes, what));
@@ -86,6 +84,7 @@ RoutingArguments StepExperts::routing(const Experts &experts, const DeviceExpert
 cudaError_t StepExperts::launch(const GroupedArguments &a, const std::optional<Packing> &packing,
                                 cudaStream_t stream) const {
     if (!packing) return launch_grouped(kernel_, a, sms_, stream);
+    if (packing->form == PackedForm::mxfp4_e4m3) return launch_mxfp4_e4m3_sm90(a, sms_, stream);
     FourBitArguments packed{};
     packed.element = packed.y_type = a.element;
     packed.w_shape = {packing->form, a.rows, a.columns};
@@ -122,13 +121,6 @@ Status StepExperts::run_adapted(const GroupedArguments &product,
                      adapters.shrink({number, whole, Scaling::none, turns, false, product.y,
                                       element_, 1, &work, x_rows},
                                      adapted.input, stream));
-    if (!packing && takes_adapters(kernel_, product)) {
-        GroupedArguments adapting = product;
-        adapting.adapted = AdaptedSums(&change);
-        adapting.adapted.entries = adapted_turns_.as<const AdapterEntry *>();
-        adapting.adapted.product = static_cast<int32_t>(place);
-        return check_cuda(launch(adapting, packing, stream), "adapters of experts");
-    }
     RETURN_IF_CUDA(launch(product, packing, stream));
     return adapters.expand(change, stream);
 }
@@ -171,7 +163,6 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
             static_cast<int32_t>(model.of_experts(adapted->layer, ExpertProduct::gate_up)),
             static_cast<int32_t>(kExpertProducts),
             all.tall,
-            adapted_turns_.as<const AdapterEntry *>(),
             adapted_tiles_.as<AdapterTile>(),
             adapted_tile_count_.as<int32_t>()};
         RETURN_IF_CUDA(launch_adapted_turns(turns, sms_, stream));
@@ -192,13 +183,8 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
     a.y = activated_.data();
     a.scales = {weights.gate_up_scaling, x.scales, weights.gate_up_scales,
                 activated_scales_.as<float>(), element_};
-    // Adapters are added before the activation. Where the product cannot, that is a launch of its own; so it is if adapters
-    // want what is in e4m3 before it is.
-    if (adapts_first && !weights.gate_up_packing && takes_adapters(kernel_, a)) {
-        RETURN_IF_ERROR(run_adapted(a, weights.gate_up_packing, *adapted, ExpertProduct::gate_up,
-                                    adapted->whole.data, a.row_of, rows, stream));
-        RETURN_IF_ERROR(profile->mark(Part::gate_up, stream));
-    } else if (adapts_first || (adapts_last && weights.in_e4m3())) {
+    // Before the activation, which is a launch of its own then; so it is if adapters want what is in e4m3 before it is.
+    if (adapts_first || (adapts_last && weights.in_e4m3())) {
         a.gated = a.squared = false;
         a.y = gate_up_.data();
         if (adapts_first) {

@@ -73,11 +73,10 @@ class StepExperts {
     DeviceMemory tiles_;            // [most_tiles] ExpertTile
     DeviceMemory tile_count_;       // [1] int32
     DeviceMemory activated_;        // [rows * chosen, width]
-    DeviceMemory activated_scales_; // [rows * chosen, width / kScaleBlock], where it is in e4m3
+    DeviceMemory activated_scales_; // [rows * chosen, scale_groups(width)], where it is in e4m3
     DeviceMemory made_;             // [rows * chosen, hidden]
     // Of steps whose adapters change experts.
     DeviceMemory adapted_tiles_;      // [rows * chosen] AdapterTile
-    DeviceMemory adapted_turns_;      // [rows * chosen] the entries of a turn's expert and adapter
     DeviceMemory adapted_tile_count_; // [1] int32
     DeviceMemory gate_up_;            // [rows * chosen, width or twice that]
     DeviceMemory whole_;              // activated_ in the compute type, where that is in e4m3

@@ -78,7 +78,7 @@ StepForm loaded_form(const StepParts &parts, Products *products) {
                       (!layer.after_feed_forward && !products->adds(layer.down));
         if (!layer.experts.in_e4m3()) continue;
         form.experts_in_e4m3 = true;
-        form.normed_scales = std::max(form.normed_scales, parts.model.hidden / kScaleBlock);
+        form.normed_scales = std::max(form.normed_scales, scale_groups(parts.model.hidden));
     }
     return form;
 }
