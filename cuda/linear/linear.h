@@ -19,6 +19,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "device/device.h"
+#include "linear/head_products.h"
 #include "linear/scaling.h"
 #include "linear/tuning_cache.h"
 
@@ -63,6 +64,9 @@ class Linear {
     // x: [rows, w.columns]; y: [rows, w.rows] of y_type; accumulate: added to y.
     Status run(const Matrix &w, const Input &x, int64_t rows, void *y, DType y_type,
                bool accumulate, cudaStream_t stream, float alpha = 1);
+
+    // In elements of 16 bits, by the heuristic's first algorithm.
+    Status run_heads(const HeadProductArguments &arguments, cudaStream_t stream);
 
     // Chooses the algorithm that run() would.
     Status prepare(const Matrix &w, const Input &x, int64_t rows, DType y_type, bool accumulate,
@@ -128,6 +132,13 @@ class Linear {
         float alpha = 1; // in order: the one that it was tested with
     };
 
+    struct OfHeads { // a product of this shape, whatever its addresses
+        HeadProductArguments shape;
+        Product product;
+    };
+    static Status describe_heads(const HeadProductArguments &shape, DType element,
+                                 Product *product);
+
     Result<const Product *> product_of(const Matrix &w, const Input &x, int64_t rows, DType y_type,
                                        bool accumulate, cudaStream_t stream);
     Status describe(const Key &key, Product *product) const;
@@ -172,7 +183,8 @@ class Linear {
     int64_t scratch_bytes_ = 0;
     std::unordered_map<Key, Product, Hash> products_;
     bool times_ = true;
-    int64_t guessed_ = 0;                         // of tuned_
+    int64_t guessed_ = 0; // of tuned_
+    std::vector<OfHeads> of_heads_;
     std::unordered_map<Key, Choice, Hash> tuned_; // by coarser numbers of rows
     std::unordered_map<Key, bool, Hash> has_;     // m: 0
     std::string refusal_;

@@ -24,6 +24,7 @@
 #include "step/parts.h"
 #include "step/products.h"
 #include "step/residual.h"
+#include "step/tower.h"
 
 namespace batchllm::cuda {
 
@@ -39,6 +40,8 @@ class Forward {
     }
     // Device: enqueues everything up to the last layer's result. The staged batch has been sent.
     Status run(const Staging &staging, cudaStream_t stream);
+    // Null: no pictures are computed.
+    StepTower *tower() { return tower_.get(); }
     // What is made of that.
     OutputHead &head() { return head_; }
 
@@ -57,7 +60,9 @@ class Forward {
   private:
     Forward(const Model &model, const ForwardOptions &options, Products products);
     Status load();
+    Status make_tower(const Model &model);
     Status launch(cudaStream_t stream);
+    Status adapt_embedding(const StepRows &rows, cudaStream_t stream);
     Status layer(size_t index, cudaStream_t stream);
     // Whether products are timed in the staged step, because the steps of its range of rows are many.
     bool timing_is_due();
@@ -71,6 +76,7 @@ class Forward {
     Mixers mixers_;
     Feeds feeds_;
     OutputHead head_;
+    std::unique_ptr<StepTower> tower_;
     std::string warning_;
     std::unordered_map<int64_t, int64_t> steps_; // by the least number of rows of their range
 };

@@ -35,6 +35,7 @@ struct ForwardOptions {
     bool fast_accumulation = false; // of products in e4m3
     // Without tuning, from so many rows on, products with matrices in four bits expand them (docs/lab/four-bits.md).
     int64_t expanded_rows = 2048;
+    bool pictures = true; // where the model has a tower
     bool gated_product = true; // gate and up in one launch with the activation, where there is one
     uint64_t seed = 0;
     int32_t threads = 0;
