@@ -9,7 +9,9 @@ namespace batchllm::cuda {
 WorklistBuilder::WorklistBuilder(std::span<const AttentionNode> nodes, int32_t tokens,
                                  const WorklistOptions &options)
     : nodes_(nodes), options_(options), ratio_(options.heads / options.kv_heads),
-      matrix_tokens_(std::max(1, kMatrixRows / ratio_)), stream_tokens_(kStreamRows / ratio_),
+      matrix_tokens_(options.tile_rows > 0 ? options.matrix_tokens
+                                           : std::max(1, kMatrixRows / ratio_)),
+      stream_tokens_(options.tile_rows > 0 ? options.stream_tokens : kStreamRows / ratio_),
       counts_(static_cast<size_t>(tokens)), positions_(static_cast<size_t>(tokens)),
       readers_(nodes.size()), reads_(nodes.size()) {
     for (const AttentionNode &node : nodes) {
@@ -21,9 +23,13 @@ WorklistBuilder::WorklistBuilder(std::span<const AttentionNode> nodes, int32_t t
 }
 
 void WorklistBuilder::build(Worklist *out) {
+    place_together();
     share_prefixes();
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (nodes_[i].token_count > 0) own_items(static_cast<int32_t>(i));
+    }
+    if (options_.window > 0) {
+        for (const SeenTogether &tokens : options_.together) later_items(tokens);
     }
     for (Draft &draft : drafts_) clip(&draft);
     out->widened.clear();
@@ -40,6 +46,10 @@ void WorklistBuilder::read(Draft *draft, int32_t node, int32_t keys) {
 }
 
 double WorklistBuilder::time_of(bool matrix, size_t tokens, int64_t keys) const {
+    if (options_.tile_rows > 0) {
+        return ceil_div(static_cast<int32_t>(keys), kPageKeys) * options_.tile_us *
+               tiles_of(tokens);
+    }
     const double pages = static_cast<double>(keys) / kPageKeys * options_.head_dim / 128;
     if (!matrix) return pages * options_.stream_us;
     return static_cast<int32_t>(tokens) * ratio_ > kNarrowRows ? pages * options_.wide_us / 2
@@ -113,7 +123,7 @@ void WorklistBuilder::stack(int32_t index, const std::vector<int32_t> &tokens) {
         draft.tokens.assign(tokens.begin() + static_cast<ptrdiff_t>(first),
                             tokens.begin() + static_cast<ptrdiff_t>(first + count));
         draft.matrix = matrix;
-        std::tie(draft.min_position, draft.max_position) = range_of(draft.tokens);
+        set_range(&draft);
         read(&draft, index, nodes_[static_cast<size_t>(index)].keys);
         drafts_.push_back(std::move(draft));
     }
@@ -127,18 +137,62 @@ void WorklistBuilder::own_items(int32_t index) {
         if (!stacked || !shared_[static_cast<size_t>(up)]) context.insert(context.begin(), up);
     }
     const int32_t each = decode ? stream_tokens_ : matrix_tokens_;
-    const int32_t before = node.keys - node.token_count;
     for (int32_t first = 0; first < node.token_count; first += each) {
         const int32_t last = std::min(node.token_count, first + each);
         Draft draft;
         draft.matrix = !decode;
         for (int32_t t = first; t < last; ++t) draft.tokens.push_back(node.token_begin + t);
-        draft.min_position = node.start + before + first;
-        draft.max_position = node.start + before + last - 1;
+        set_range(&draft);
         for (const int32_t n : context) read(&draft, n, nodes_[static_cast<size_t>(n)].keys);
-        read(&draft, index, before + last);
+        read(&draft, index, draft.max_position + 1 - node.start);
         drafts_.push_back(std::move(draft));
     }
+}
+
+void WorklistBuilder::place_together() {
+    if (options_.window > 0) return;
+    for (const SeenTogether &tokens : options_.together) {
+        const auto first = positions_.begin() + tokens.token_begin;
+        std::fill_n(first, tokens.token_count, first[tokens.token_count - 1]);
+    }
+}
+
+void WorklistBuilder::later_items(const SeenTogether &together) {
+    const auto index = static_cast<int32_t>(
+        std::find_if(nodes_.begin(), nodes_.end(),
+                     [&](const AttentionNode &node) {
+                         return node.token_begin <= together.token_begin &&
+                                together.token_begin < node.token_begin + node.token_count;
+                     }) -
+        nodes_.begin());
+    const AttentionNode &node = nodes_[static_cast<size_t>(index)];
+    const int32_t end = together.token_begin + together.token_count;
+    const int32_t last = positions_[static_cast<size_t>(end - 1)];
+    for (int32_t first = together.token_begin; first + 1 < end; first += matrix_tokens_) {
+        // The last token sees nothing later.
+        const int32_t count = std::min(matrix_tokens_, end - 1 - first);
+        for (int32_t shift = options_.window;; shift += options_.window) {
+            Draft draft;
+            draft.matrix = true;
+            draft.shift = shift;
+            // Of those that this shift shows any keys.
+            for (int32_t t = first; t < first + count; ++t) {
+                if (positions_[static_cast<size_t>(t)] + shift - options_.window < last) {
+                    draft.tokens.push_back(t);
+                }
+            }
+            if (draft.tokens.empty()) break;
+            set_range(&draft);
+            read(&draft, index, last + 1 - node.start);
+            drafts_.push_back(std::move(draft));
+        }
+    }
+}
+
+void WorklistBuilder::set_range(Draft *draft) const {
+    std::tie(draft->min_position, draft->max_position) = range_of(draft->tokens);
+    draft->min_position += draft->shift;
+    draft->max_position += draft->shift;
 }
 
 void WorklistBuilder::clip(Draft *draft) const {

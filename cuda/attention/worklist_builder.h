@@ -24,6 +24,7 @@ struct Draft {
     int32_t min_position;
     int32_t max_position;
     bool matrix;
+    int32_t shift = 0; // its tokens' positions are this much later
 };
 
 // Lives for one call of build_worklist.
@@ -48,14 +49,20 @@ class WorklistBuilder {
     void read(Draft *draft, int32_t node, int32_t keys);
     // SM time of an item with `tokens` query tokens.
     double time_of(bool matrix, size_t tokens, int64_t keys) const;
+    // Jobs that share it.
+    int32_t tiles_of(size_t tokens) const {
+        const auto rows = static_cast<int32_t>(tokens) * ratio_;
+        return options_.tile_rows > 0 ? (rows + options_.tile_rows - 1) / options_.tile_rows : 1;
+    }
     bool is_wide(const Draft &draft) const {
         return draft.matrix && static_cast<int32_t>(draft.tokens.size()) * ratio_ > kNarrowRows;
     }
     int32_t first_page_of(const Draft::Read &read) const { // index in its node
         return read.stretch.page_begin - nodes_[static_cast<size_t>(read.node)].page_begin;
     }
-    // The positions of the first and the last of some tokens.
+    // The positions of the first and the last of some tokens; of a draft's, as it has them.
     std::pair<int32_t, int32_t> range_of(std::span<const int32_t> tokens) const;
+    void set_range(Draft *draft) const;
     // Keys of a stretch that are before the windows of all queries, if the first query is at
     // `position`: whole pages, or the whole stretch.
     int32_t unseen_keys(const KeyStretch &stretch, int32_t position) const;
@@ -66,6 +73,11 @@ class WorklistBuilder {
     // prefix, so only windows can hide parts of it.
     void stack(int32_t index, const std::vector<int32_t> &tokens);
     void own_items(int32_t index);
+    // Of tokens that see later ones. Kernels let a token see so many keys up to its position. Without a window, its position
+    // is the last one's. With one, items of their own show it the later keys, a window's length at a time, as if its position
+    // were so much later.
+    void place_together();
+    void later_items(const SeenTogether &tokens);
     // Leaves out what is before every query's window.
     void clip(Draft *draft) const;
 
@@ -97,6 +109,8 @@ class WorklistBuilder {
         double time;
     };
     void emit(Worklist *out);
+    // Makes one of each tile of an item.
+    void split_into_tiles(Worklist *out) const;
     // Orders the tokens to merge by when their last items come if both queues end together, because
     // the merging warps wait for one token after another.
     void order_merges(Worklist *out) const;

@@ -235,7 +235,7 @@ void bf16_tokens_are_the_references_but_for_close_calls(void **) {
     way.backend_options = "tuning=0,share_attention=0";
     compare_all(way);
     way.name = "bf16, tuned";
-    way.backend_options = "tuning=1,tuning_cache=none";
+    way.backend_options = "tuning=at_once,tuning_cache=none";
     compare_all(way);
     way.name = "bf16, no overlap, no graphs";
     way.backend_options = "tuning=0,overlap=0,graphs=0";
@@ -291,7 +291,7 @@ void few_state_slots_give_the_same_tokens(void **) {
             way.step_tokens = step_tokens;
             way.levels = 2;
             const bool before = std::exchange(only_states, true);
-            compare_all(way);
+            if (!models().empty()) compare_all(way); // none of the named ones may have states
             only_states = before;
         }
     }
@@ -409,7 +409,7 @@ void two_devices_give_the_references_tokens(void **) {
 // The first run finds and keeps the products' algorithms, the second reads them.
 void kept_algorithms_give_the_same_tokens(void **) {
     const TemporaryDirectory directory;
-    const std::string extra = "tuning=1,tuning_cache=" + directory.file("choices");
+    const std::string extra = "tuning=at_once,tuning_cache=" + directory.file("choices");
     Way way = half("kept", "bf16");
     way.backend_options = extra.c_str();
     const Golden golden = models()[0];
