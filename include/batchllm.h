@@ -852,6 +852,9 @@ typedef struct batchllm_stats {
     int64_t picture_loads;          /* computed on devices, repeated ones included */
     double picture_prepare_seconds; /* read, decoded and resized: on all threads */
     double picture_wait_seconds;    /* that steps waited for it */
+    /* Drafts. */
+    int64_t draft_tokens;          /* proposed and computed (docs/drafts.md) */
+    int64_t draft_tokens_accepted; /* of these, right: tokens that needed no step of their own */
 } batchllm_stats;
 
 /* The caller sets stats->struct_size. */

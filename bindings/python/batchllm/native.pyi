@@ -194,6 +194,8 @@ class batchllm_stats(_Handle):
     picture_loads: int
     picture_prepare_seconds: float
     picture_wait_seconds: float
+    draft_tokens: int
+    draft_tokens_accepted: int
 
 class batchllm_plan_options(_Handle):
     def __init__(self) -> None: ...
