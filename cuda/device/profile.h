@@ -27,6 +27,7 @@ enum class Part : uint8_t {
     activation,
     down,
     combine,
+    exchange, // between ranks
     logits,
     sample,
     count
@@ -34,7 +35,7 @@ enum class Part : uint8_t {
 inline constexpr const char *kPartNames[] = {
     "",           "input",       "norm",     "qkv",    "rope",    "attention",
     "delta",      "convolution", "quantize", "output", "routing", "gate/up",
-    "activation", "down",        "combine",  "logits", "sample"};
+    "activation", "down",        "combine",  "exchange", "logits", "sample"};
 static_assert(std::size(kPartNames) == static_cast<size_t>(Part::count));
 
 class Profile {

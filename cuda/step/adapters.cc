@@ -74,7 +74,14 @@ Result<std::shared_ptr<PackedOnHost>> StepAdapters::pack(const Adapter &adapter)
     ASSIGN_OR_RETURN(PinnedMemory memory, pinned_->take(bytes));
     int64_t at = begin;
     for (const AdapterLayout::Piece &piece : layout.pieces) {
-        std::memcpy(memory.data() + at, piece.from->data, static_cast<size_t>(piece.bytes));
+        // Of all columns, or of a part's.
+        const Tensor &from = *piece.from;
+        const int64_t stride = from.row_length() * dtype_bytes(from.dtype);
+        const int64_t rows = stride * from.rows == piece.bytes ? 1 : from.rows;
+        for (int64_t r = 0, bytes_of_row = piece.bytes / rows; r < rows; ++r) {
+            std::memcpy(memory.data() + at + r * bytes_of_row, from.data + r * stride,
+                        static_cast<size_t>(bytes_of_row));
+        }
         at += align(piece.bytes);
     }
     auto packed = std::make_shared<PackedOnHost>(std::move(layout), std::move(memory), pinned_);

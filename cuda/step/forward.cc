@@ -162,6 +162,7 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
     RETURN_IF_ERROR(parts_.profile.mark(Part::begin, stream));
     RETURN_IF_ERROR(parts_.input.fill(staging, stream));
     Graph *graph = captured(stream);
+    RETURN_IF_ERROR(parts_.options.rank.meet()); // nothing is allocated from here on
     if (graph == nullptr) return launch(stream);
     RETURN_IF_ERROR(mixers_.set_arguments(graph));
     return graph->replay(stream);

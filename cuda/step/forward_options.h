@@ -3,14 +3,21 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "backend/gpu/step_buffers.h"
 #include "experts/grouped.h"
 #include "model/model.h"
+#include "ranks/rank_group.h"
 #include "step/attention.h"
 #include "step/weights.h"
 
 namespace batchllm::cuda {
+
+// A rank's rows of the head.
+struct HeadPart {
+    int64_t begin, rows, padded; // padded: head_rows()
+};
 
 struct ForwardOptions {
     DType element = DType::bf16;
@@ -27,6 +34,8 @@ struct ForwardOptions {
     bool random_weights = false;
     bool skewed_routing = false; // of random weights
     bool profile = false;
+    DeviceRank rank = {};      // of a part of a model
+    std::vector<HeadPart> head_parts; // [ranks]
     bool reproducible = false; // a token's results are the same bits in any step
     Quantize quantize = Quantize::stored;
     bool fast_accumulation = false; // of products in e4m3

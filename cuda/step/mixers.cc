@@ -267,7 +267,8 @@ Status Mixers::end(size_t index, const StepRows &rows, cudaStream_t stream) {
                                         ends ? after.scaling : scaling_of_feed(w),
                                         Part::output,
                                         nullptr,
-                                        ProductPlace{index, LayerProduct::last}};
+                                        ProductPlace{index, LayerProduct::last},
+                                        true};
     return residual_.finish(ending, rows, stream);
 }
 

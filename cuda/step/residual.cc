@@ -71,7 +71,8 @@ Status ResidualStream::norm(const DeviceNorm &norm, Scaling scaling, const StepR
 
 Status ResidualStream::finish(const Ending &e, const StepRows &rows, cudaStream_t stream) {
     const DType type = parts_.options.residual;
-    if (!e.after && e.keep == nullptr && products_.adds(e.w)) {
+    const bool sums = e.divided && parts_.options.rank;
+    if (!sums && !e.after && e.keep == nullptr && products_.adds(e.w)) {
         RETURN_IF_ERROR(run(e, {e.w, e.x, rows.residual, type, true, e.scale}, rows, stream));
         RETURN_IF_CUDA(launch_add_bias(type, rows.residual, e.bias,
                                        static_cast<int32_t>(rows.count), parts_.model.hidden,
@@ -82,8 +83,20 @@ Status ResidualStream::finish(const Ending &e, const StepRows &rows, cudaStream_
     void *delta = parts_.activations.delta.data();
     RETURN_IF_ERROR(run(e, {e.w, e.x, delta, type, false}, rows, stream));
     RETURN_IF_ERROR(parts_.profile.mark(e.part, stream));
+    if (sums) RETURN_IF_ERROR(sum(delta, e.bias, rows, stream));
     RETURN_IF_CUDA(launch_add_norm(addition(e, rows), stream));
     return parts_.profile.mark(Part::norm, stream);
+}
+
+Status ResidualStream::sum(void *made, const float *bias, const StepRows &rows,
+                           cudaStream_t stream) {
+    const DeviceRank &rank = parts_.options.rank;
+    if (!rank) return {};
+    const DType type = parts_.options.residual;
+    RETURN_IF_CUDA(launch_add_bias(type, made, bias, static_cast<int32_t>(rows.count),
+                                   parts_.model.hidden, stream));
+    RETURN_IF_ERROR(rank.sum(made, rows.count * parts_.model.hidden, type, stream));
+    return parts_.profile.mark(Part::exchange, stream);
 }
 
 Status ResidualStream::run(const Ending &e, const StepProduct &product, const StepRows &rows,
@@ -100,7 +113,7 @@ AddNormArguments ResidualStream::addition(const Ending &e, const StepRows &rows)
             parts_.options.residual,
             rows.residual,
             a.delta.data(),
-            e.bias,
+            e.divided && parts_.options.rank ? nullptr : e.bias, // else the sum has it
             e.after,
             e.scale,
             writes ? *e.next : DeviceNorm{},

@@ -51,10 +51,13 @@ class ResidualStream {
         Part part;
         const float *keep = nullptr;            // [1] multiplies the sum; null: 1
         std::optional<ProductPlace> place = {}; // that adapters may change
+        bool divided = false;                   // among ranks, whose results are added
     };
     Status finish(const Ending &ending, const StepRows &rows, cudaStream_t stream);
     // Its second half, where Activations::delta has the sublayer's result.
     AddNormArguments addition(const Ending &ending, const StepRows &rows) const;
+    // What a rank has made of these rows becomes the sum of all, with a bias that one of them has.
+    Status sum(void *made, const float *bias, const StepRows &rows, cudaStream_t stream);
 
     // For a launch that writes so many rows; turns: of hidden elements.
     RowScales scales_of(const DeviceMemory &memory, Scaling scaling, int64_t rows) const;
