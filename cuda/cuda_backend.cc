@@ -222,7 +222,7 @@ Status CudaBackend::sample_checked(std::span<const TokenMask> masks) {
     RETURN_IF_ERROR(last_->samples.send_masks(masks, copies_, &sent));
     RETURN_IF_ERROR(last_->samples.reserve_spare(forward_->head()));
     RETURN_IF_ERROR(forward_->parts().options.rank.meet()); // nothing is allocated from here on
-    if (sent) { // overlaps with this batch
+    if (sent) {                                             // overlaps with this batch
         RETURN_IF_CUDA(cudaEventRecord(last_->sent, copies_));
         RETURN_IF_CUDA(cudaStreamWaitEvent(stream_, last_->sent, 0));
     }

@@ -10,6 +10,7 @@
 #include "backend/gpu/step_buffers.h"
 #include "backend_options.h"
 #include "model/parts.h"
+#include "step/supported.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -23,27 +24,30 @@ struct PackedForRanks final : PackedAdapter {
 
 Result<std::unique_ptr<TensorParallelBackend>>
 TensorParallelBackend::create(const Model &model, const BackendOptions &options, int32_t ranks) {
-    ASSIGN_OR_RETURN(const std::vector<int> devices, read_devices(options.devices, ranks));
-    BackendOptions own = options;
     std::unique_ptr<TensorParallelBackend> backend(new TensorParallelBackend(model));
-    std::string name;
     for (int32_t r = 0; r < ranks; ++r) {
-        const int device = devices[static_cast<size_t>(r)];
-        ASSIGN_OR_RETURN(const cudaDeviceProp properties, open_device(device));
         OfRank &of = backend->ranks_.emplace_back();
         ASSIGN_OR_RETURN(of.part, part_of(model, r, ranks));
-        ASSIGN_OR_RETURN(const CudaOptions read, read_options(*of.part, options, properties));
+        RETURN_IF_ERROR(check_supported(*of.part));
+    }
+    if (options.reproducible && ranks > 2) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "cuda backend: reproducible: with tensor_parallel of at most 2; sums over "
+                     "more devices have an order that depends on the batch");
+    }
+    ASSIGN_OR_RETURN(const std::vector<int> devices, read_devices(options.devices, ranks));
+    BackendOptions own = options;
+    std::string name;
+    for (size_t r = 0; r < devices.size(); ++r) {
+        ASSIGN_OR_RETURN(const cudaDeviceProp properties, open_device(devices[r]));
+        ASSIGN_OR_RETURN(const CudaOptions read,
+                         read_options(*backend->ranks_[r].part, options, properties));
         if (r == 0) name = properties.name;
         if (name != properties.name) { // they would choose other products
             return error(BATCHLLM_ERROR_UNSUPPORTED,
                          "cuda backend: tensor_parallel=%d: devices %d and %d are of different "
                          "kinds, %s and %s",
-                         ranks, devices[0], device, name.c_str(), properties.name);
-        }
-        if (options.reproducible && ranks > 2) {
-            return error(BATCHLLM_ERROR_UNSUPPORTED,
-                         "cuda backend: reproducible: with tensor_parallel of at most 2; sums "
-                         "over more devices have an order that depends on the batch");
+                         ranks, devices[0], devices[r], name.c_str(), properties.name);
         }
         // The parts may be of different sizes, steps may not.
         const int64_t step_tokens = read.forward.step_tokens;
@@ -93,8 +97,7 @@ void TensorParallelBackend::join_infos() {
     }
 }
 
-Status
-TensorParallelBackend::run_on_all(const std::function<Status(CudaBackend &)> &task) const {
+Status TensorParallelBackend::run_on_all(const std::function<Status(CudaBackend &)> &task) const {
     const std::lock_guard lock(launching_);
     return run_ranks(group_.get(), [&](int32_t rank) { return task(backend_of(rank)); });
 }

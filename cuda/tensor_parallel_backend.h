@@ -36,7 +36,9 @@ class TensorParallelBackend final : public Backend {
     double last_wait_seconds() const override { return first().last_wait_seconds(); }
 
     int32_t ranks() const { return group_->ranks(); }
-    CudaBackend &backend_of(int32_t rank) const { return *ranks_[static_cast<size_t>(rank)].backend; }
+    CudaBackend &backend_of(int32_t rank) const {
+        return *ranks_[static_cast<size_t>(rank)].backend;
+    }
     Status run_on_all(const std::function<Status(CudaBackend &)> &task) const;
 
   private:

@@ -195,7 +195,8 @@ Status Linear::make_product(const Key &key, const Matrix &w, const Input &x, cud
     RETURN_IF_ERROR(describe_scales(*product, w, x));
     Key coarse = key;
     coarse.m = coarse_rows(key.m);
-    if (!key.alike && scratch_ != nullptr && coarse.m * key.n * dtype_bytes(key.y_type) <= scratch_bytes_) {
+    if (!key.alike && scratch_ != nullptr &&
+        coarse.m * key.n * dtype_bytes(key.y_type) <= scratch_bytes_) {
         auto known = tuned_.find(coarse);
         if (known == tuned_.end()) {
             cublasLtMatmulAlgo_t chosen{};

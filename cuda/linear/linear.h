@@ -33,7 +33,8 @@ struct Matrix {
     const float *scales = nullptr; // [rows], or [blocks of rows, block_scale_stride]
     Scaling scaling = Scaling::none;
     std::optional<Packing> packing = {};
-    bool alike = false; // its products are chosen without timing: the same on devices that are the same
+    bool alike =
+        false; // its products are chosen without timing: the same on devices that are the same
 };
 
 // What W is multiplied with, in the type that W has.
@@ -116,8 +117,8 @@ class Linear {
             size_t h = static_cast<size_t>(key.m) * 0x9e3779b97f4a7c15u;
             h = (h ^ static_cast<size_t>(key.n)) * 0xbf58476d1ce4e5b9u;
             h = (h ^ static_cast<size_t>(key.k)) * 0x94d049bb133111ebu;
-            return h ^ static_cast<size_t>(key.y_type) ^ (key.accumulate ? 64u : 0u) ^ (key.alike ? 32u : 0u) ^
-                   static_cast<size_t>(key.scaling) << 7;
+            return h ^ static_cast<size_t>(key.y_type) ^ (key.accumulate ? 64u : 0u) ^
+                   (key.alike ? 32u : 0u) ^ static_cast<size_t>(key.scaling) << 7;
         }
     };
     struct Product {

@@ -9,7 +9,8 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr const char *kName = "libnccl.so.2";
-constexpr int kLeastVersion = 21900; // lets a communicator be aborted while another thread waits for it
+constexpr int kLeastVersion =
+    21900; // lets a communicator be aborted while another thread waits for it
 
 // The folder of the library that contains this code, "" if unknown.
 std::string own_folder() {
@@ -45,11 +46,11 @@ Result<Nccl> open_library() {
     if (find(&found.get_version, "ncclGetVersion") &&
         find(&found.get_error_string, "ncclGetErrorString") &&
         find(&found.comm_init_all, "ncclCommInitAll") &&
-        find(&found.comm_destroy, "ncclCommDestroy") &&
-        find(&found.comm_abort, "ncclCommAbort") && find(&found.all_reduce, "ncclAllReduce") &&
-        find(&found.send, "ncclSend") && find(&found.recv, "ncclRecv") &&
-        find(&found.group_start, "ncclGroupStart") && find(&found.group_end, "ncclGroupEnd") &&
-        found.get_version(&version) == Nccl::success && version >= kLeastVersion) {
+        find(&found.comm_destroy, "ncclCommDestroy") && find(&found.comm_abort, "ncclCommAbort") &&
+        find(&found.all_reduce, "ncclAllReduce") && find(&found.send, "ncclSend") &&
+        find(&found.recv, "ncclRecv") && find(&found.group_start, "ncclGroupStart") &&
+        find(&found.group_end, "ncclGroupEnd") && found.get_version(&version) == Nccl::success &&
+        version >= kLeastVersion) {
         return found;
     }
     return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE,

@@ -170,8 +170,17 @@ Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts 
         return parts_.experts.run(described, w.experts, of_experts, to, profile, stream);
     };
     void *delta = parts_.activations.delta.data();
-    AddNormArguments sum{element, type, delta,   nullptr,   nullptr,           w.experts.after, 1,
-                         {},      nullptr, end.count, parts_.model.hidden};
+    AddNormArguments sum{element,
+                         type,
+                         delta,
+                         nullptr,
+                         nullptr,
+                         w.experts.after,
+                         1,
+                         {},
+                         nullptr,
+                         end.count,
+                         parts_.model.hidden};
     if (ranks) {
         AddNormArguments own = sum;
         own.residual = summed_apart ? parts_.activations.second_delta() : delta;

@@ -34,9 +34,9 @@ struct ForwardOptions {
     bool random_weights = false;
     bool skewed_routing = false; // of random weights
     bool profile = false;
-    DeviceRank rank = {};      // of a part of a model
+    DeviceRank rank = {};             // of a part of a model
     std::vector<HeadPart> head_parts; // [ranks]
-    bool reproducible = false; // a token's results are the same bits in any step
+    bool reproducible = false;        // a token's results are the same bits in any step
     Quantize quantize = Quantize::stored;
     bool fast_accumulation = false; // of products in e4m3
     // Without tuning, from so many rows on, products with matrices in four bits expand them (docs/lab/four-bits.md).

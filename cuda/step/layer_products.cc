@@ -13,8 +13,7 @@ std::vector<StepProduct> layer_products(const StepParts &parts, Products *produc
     // What ends a sublayer: added to the residual stream, or a delta.
     const auto end = [&](const Matrix &matrix, const Input &x, const DeviceNorm &after, float alpha,
                          bool divided = true) {
-        const bool delta =
-            after || (divided && parts.options.rank) || !products->adds(matrix);
+        const bool delta = after || (divided && parts.options.rank) || !products->adds(matrix);
         return StepProduct{matrix,   x,      delta ? buffers.delta.data() : buffers.residual.data(),
                            residual, !delta, alpha};
     };

@@ -51,7 +51,7 @@ StepParts::StepParts(const Model &described, const ForwardOptions &chosen)
       kv(described, chosen.kv_type()),
       attention(described, chosen.element, chosen.kv_type(), chosen.attention),
       states(described, {chosen.element, chosen.state, chosen.attention.sms, chosen.reproducible,
-                         chosen.experts == GroupedKernel::sm90}),
+                         chosen.experts == GroupedKernel::sm90, chosen.rank}),
       experts(described, chosen.element, chosen.experts, chosen.attention.sms),
       adapters(described, chosen.element, chosen.attention.sms, chosen.reproducible) {
     profile.on = options.profile;

@@ -54,7 +54,6 @@ const char *missing(const Mamba2 &space) {
     if (space.norm.kind != NormKind::rms || space.norm.bias || !space.norm.weight) {
         return "a state-space layer's norm other than RMSNorm with a weight";
     }
-    if (space.norm_ranks > 1) return "norms over more heads than a device of tensor_parallel has";
     if (space.norm_first) return "a state-space layer's norm before its gate";
     return missing_in_state_space(space.key_dim, space.value_dim, space.value_heads,
                                   space.norm_parts);
@@ -122,8 +121,8 @@ const char *missing(const Model &model, const Attention &a) {
                          bool(a.q_norm) != bool(a.k_norm))) {
         return "norms of all queries or all keys together other than RMSNorm of both";
     }
-    if (a.norm_whole && model.ranks > 1) {
-        return "norms of all queries or all keys together, with tensor_parallel";
+    if (a.norm_whole && model.ranks > 1 && (a.q.bias || a.k.bias)) {
+        return "norms of all queries or all keys together with biases, divided among devices";
     }
     if (a.chunked && a.window < model.max_positions) return "attention in chunks";
     if (a.long_scale != 0 && a.long_shift != 0) return "queries scaled from a shifted position";

@@ -253,8 +253,7 @@ int64_t StepBuffers::total() const {
 
 int64_t StepBuffers::growing() const {
     return total() - (*this)[logits] - (*this)[all_logits] - (*this)[others_logits] -
-           (*this)[state_levels] - (*this)[workspace] -
-           (*this)[StepBuffer::expanded];
+           (*this)[state_levels] - (*this)[workspace] - (*this)[StepBuffer::expanded];
 }
 
 int64_t staging_bytes(int64_t step_tokens) {

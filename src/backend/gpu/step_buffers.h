@@ -97,7 +97,7 @@ enum class StepBuffer : uint8_t {
     normed_whole, // the same, for routers of layers with experts in e4m3
     first,        // [rows, first_rows()]
     attended,     // [rows, last_columns()]
-    delta,        // [rows, hidden] of the residual's type; of ranks twice, where experts have a norm of their own
+    delta, // [rows, hidden] of the residual's type; of ranks twice, where experts have a norm of their own
     gate_up,      // [rows, 2 width], or without a gate [rows, width]
     activated,    // [rows, width]
     layer_inputs, // [rows, layers * LayerInputs::width]
