@@ -199,6 +199,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
         {"overlap", &read.overlap},
         {"fast_accumulation", &forward.fast_accumulation},
         {"gated_product", &forward.gated_product},
+        {"peer_sums", &forward.peer_sums},
     };
     for (const auto &[key, value] : options.extra) {
         const auto *found = std::find_if(std::begin(switches), std::end(switches),
@@ -231,7 +232,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
                          "backend option %s: the cuda backend has residual, tuning, tuning_cache, "
                          "overlap, graphs, attention, share_attention, fused_attention, quantize, "
                          "kv_type, fast_accumulation, gated_product, state_slots, state_type, "
-                         "tensor_parallel, profile and random_weights",
+                         "tensor_parallel, peer_sums, profile and random_weights",
                          key.c_str());
         }
     }

@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "model/kinds.h"
+#include "ranks/peers.h"
 
 namespace batchllm::cuda {
 
@@ -77,6 +78,7 @@ struct AddNormArguments {
     RowScales scales = {};       // of e4m3
     Whole whole = {};
     bool fresh = false;
+    PeerSum peers = {}; // instead of delta: what all ranks have made, waited for and added up
 };
 cudaError_t launch_add_norm(const AddNormArguments &arguments, cudaStream_t stream);
 

@@ -11,13 +11,16 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <cuda_runtime_api.h>
 
 #include "backend/ranks.h"
 #include "base/dtype.h"
+#include "device/device.h"
 #include "ranks/nccl.h"
+#include "ranks/peers.h"
 
 namespace batchllm::cuda {
 
@@ -42,14 +45,30 @@ class RankGroup final : public Meeting {
     Status swap(int32_t rank, std::span<const Bytes> to, std::span<const Bytes> from,
                 cudaStream_t stream);
 
+    // Two buffers of so many bytes for each rank, which the others can read. Empty where devices cannot read each
+    // other's memory. All ranks ask for as many, once.
+    Result<PeerBuffers> share_buffers(int32_t rank, int64_t bytes);
+
   private:
-    RankGroup(const Nccl &nccl, int32_t ranks) : Meeting(ranks), nccl_(nccl) {}
-    Status warm_up(int32_t rank, int device);
+    // What the others read of a rank: its buffers, its counts of signals, its own count.
+    struct Shared {
+        cudaMemPool_t pool = nullptr;
+        std::byte *data = nullptr;
+    };
+    Status allocate(int32_t rank, int64_t bytes, Shared *shared) const;
+
+    RankGroup(const Nccl &nccl, std::vector<int> devices)
+        : Meeting(static_cast<int32_t>(devices.size())), nccl_(nccl), devices_(std::move(devices)),
+          shared_(devices_.size()) {}
+    Status warm_up(int32_t rank);
     Status add(int32_t rank, void *x, int64_t count, int type, cudaStream_t stream);
     Status check(int result, const char *what) const;
 
     const Nccl &nccl_;
     std::vector<NcclCommunicator *> communicators_;
+    std::vector<int> devices_;
+    std::vector<Shared> shared_;
+    PinnedMemory ended_; // PeerSignals'
     std::mutex mutex_;
     bool aborted_ = false;
 };

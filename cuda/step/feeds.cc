@@ -107,7 +107,7 @@ Status Feeds::shared_expert(size_t index, const FeedForward &f, const Input &x,
     RETURN_IF_CUDA(launch_add_bias(type, delta, w.down_bias, count, hidden, stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::down, stream));
     // Else ranks add it up with what the experts make.
-    if (w.experts.after) RETURN_IF_ERROR(residual_.sum(delta, nullptr, rows, stream));
+    if (w.experts.after) RETURN_IF_ERROR(residual_.sum(delta, rows, stream));
     if (!w.after_shared) return {};
     const AddNormArguments in_place{type, type,           delta, nullptr, nullptr, {},
                                     1,    w.after_shared, delta, count,   hidden};
@@ -163,7 +163,7 @@ Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts 
                                         normed_apart ? Scaling::none : next_scaling,
                                         Part::combine,
                                         ends ? w.scalar : nullptr};
-    const AddNormArguments end = residual_.addition(ending, rows);
+    AddNormArguments end = residual_.addition(ending, rows);
     const DType element = parts_.element(), type = parts_.options.residual;
     Profile *profile = &parts_.profile;
     const auto run = [&](const AddNormArguments &to) {
@@ -181,24 +181,30 @@ Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts 
                          nullptr,
                          end.count,
                          parts_.model.hidden};
-    if (ranks) {
+    if (!ranks && !summed_apart) {
+        RETURN_IF_ERROR(run(end));
+        return normed_apart ? residual_.norm(*next, next_scaling, rows, stream) : Status();
+    }
+    if (!ranks) {
+        RETURN_IF_ERROR(run(sum));
+    } else {
         AddNormArguments own = sum;
-        own.residual = summed_apart ? parts_.activations.second_delta() : delta;
+        own.residual = summed_apart ? parts_.activations.second_delta() : residual_.part_room(rows);
         own.delta = summed_apart ? nullptr : delta;
         own.after = {};
         own.fresh = true;
         RETURN_IF_ERROR(run(own));
-        RETURN_IF_ERROR(residual_.sum(own.residual, nullptr, rows, stream));
-        sum.delta = own.residual;
-    } else if (!summed_apart) {
-        RETURN_IF_ERROR(run(end));
-        return normed_apart ? residual_.norm(*next, next_scaling, rows, stream) : Status();
-    } else {
-        RETURN_IF_ERROR(run(sum));
+        if (summed_apart) {
+            RETURN_IF_ERROR(residual_.sum(own.residual, rows, stream));
+            sum.delta = own.residual;
+            RETURN_IF_CUDA(launch_add_norm(sum, stream));
+        } else {
+            RETURN_IF_ERROR(residual_.add_up(nullptr, rows, &end, stream));
+        }
     }
-    if (ranks && summed_apart) RETURN_IF_CUDA(launch_add_norm(sum, stream));
+    const bool waits = end.peers.ranks > 0;
     RETURN_IF_CUDA(launch_add_norm(end, stream));
-    return profile->mark(Part::norm, stream);
+    return profile->mark(waits ? Part::exchange : Part::norm, stream);
 }
 
 Status Feeds::dense(size_t index, const FeedForward &f, const StepRows &rows, cudaStream_t stream) {

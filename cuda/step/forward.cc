@@ -201,6 +201,7 @@ Status Forward::launch(cudaStream_t stream) {
         parts_.ropes.launch(model, parts_.input.at<int32_t>(kPositions), tokens, stream));
     RETURN_IF_ERROR(feeds_.make_layer_inputs(stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::input, stream));
+    RETURN_IF_ERROR(residual_.begin(stream));
     const ResidualStream::First first = residual_.first_of(0);
     RETURN_IF_ERROR(residual_.norm(first.norm, first.scaling, rows, stream));
     for (size_t i = 0; i < model.layers.size(); ++i) RETURN_IF_ERROR(layer(i, stream));

@@ -7,10 +7,12 @@ namespace batchllm::cuda {
 Status OutputHead::compute_logits(int64_t first, int64_t count, cudaStream_t stream) {
     const Model &model = parts_.model;
     const int64_t row_bytes = model.hidden * dtype_bytes(parts_.element());
-    RETURN_IF_ERROR(products_.run({parts_.weights.head, hidden() + first * row_bytes, logits(),
-                                   DType::f32, false, model.logits_scale},
-                                  count, stream));
-    RETURN_IF_CUDA(launch_finish_logits(logits(), count, logits_stride(), parts_.weights.head_bias,
+    const Matrix &head = parts_.weights.head;
+    auto *made = parts_.activations.logits.as<float>();
+    RETURN_IF_ERROR(products_.run(
+        {head, hidden() + first * row_bytes, made, DType::f32, false, model.logits_scale}, count,
+        stream));
+    RETURN_IF_CUDA(launch_finish_logits(made, count, head.rows, parts_.weights.head_bias,
                                         model.logits_softcap, stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::logits, stream));
     return rank() ? share_logits(count, stream) : Status();

@@ -62,6 +62,11 @@ Status StepParts::allocate(const StepForm &form) {
     RETURN_IF_ERROR(check_widths(model, weights));
     const StepBuffers buffers = step_buffers(model, form, rows);
     RETURN_IF_ERROR(activations.allocate(buffers));
+    const DeviceRank &rank = options.rank;
+    if (rank && options.peer_sums) {
+        ASSIGN_OR_RETURN(peers,
+                         rank.group->share_buffers(rank.number, buffers[StepBuffer::residual]));
+    }
     RETURN_IF_ERROR(ropes.allocate(model, rows));
     // Random weights are of such a size that keys and values need no scale.
     if (options.kv_e4m3 && !options.random_weights) {

@@ -70,6 +70,8 @@ struct StepParts {
     StepInput input;
     Profile profile;
     StagedStep staged;
+    PeerBuffers
+        peers; // of ranks that read each other's memory, [rows, hidden] of the residual's type
 };
 
 } // namespace batchllm::cuda

@@ -21,8 +21,10 @@ namespace {
 std::string attention = "auto"; // main's argument: the family of kernels
 bool experts_alone = false;     // the second, "experts": models with experts alone
 bool only_states = false;       // models with a state alone; "states" as the second argument
-// On two devices that work as one: models that can be divided; "tensor_parallel" as the second argument.
+// On two devices that work as one: models that can be divided; "tensor_parallel" as the second argument, or
+// "tensor_parallel_nccl": without reading each other's memory.
 bool on_two_as_one = false;
+const char *two_as_one = "";
 std::string named; // any other second argument: models with it in their directories' names
 
 // The backend divides the model before it looks for devices.
@@ -90,7 +92,7 @@ EngineHandle create(const Golden &golden, batchllm_engine_options options) {
     std::string extra = "quantize=none,attention=" + attention;
     if (options.backend_options != nullptr) extra = extra + "," + options.backend_options;
     if (on_two_as_one) {
-        extra += ",tensor_parallel=2";
+        extra += two_as_one;
         options.devices = "0,1";
     }
     if (options.backend == std::string("cuda")) options.backend_options = extra.c_str();
@@ -550,7 +552,9 @@ int main(int argc, char **argv) {
     const std::string which = argc > 2 ? argv[2] : "";
     experts_alone = which == "experts";
     only_states = which == "states";
-    on_two_as_one = which == "tensor_parallel";
+    on_two_as_one = which.rfind("tensor_parallel", 0) == 0;
+    two_as_one =
+        which == "tensor_parallel" ? ",tensor_parallel=2" : ",tensor_parallel=2,peer_sums=0";
     if (!experts_alone && !only_states && !on_two_as_one) named = which;
     if (argc > 3) cmocka_set_test_filter(argv[3]);
     const CMUnitTest tests[] = {
