@@ -129,16 +129,15 @@ Status ResidualStream::add_up(const float *bias, const StepRows &rows, AddNormAr
 }
 
 bool ResidualStream::sends_early(const Ending &e, const StepRows &rows) const {
-    constexpr int64_t least_rows = 2048;
     const bool rows_apart = e.w.scaling == Scaling::none || e.w.scaling == Scaling::rows;
-    return parts_.sending.on && rows.count >= least_rows && rows_apart &&
+    return parts_.sending.on && rows.count >= parts_.options.early_rows && rows_apart &&
            !(e.place && parts_.adapters.changes(*e.place));
 }
 
 // Its own part is in Activations::delta, the other's comes into the buffer that is shared.
 Status ResidualStream::send_early(const Ending &e, const StepRows &rows, AddNormArguments *addition,
                                   cudaStream_t stream) {
-    constexpr int64_t pieces = 4, unit = 256;
+    constexpr int64_t pieces = 4, unit = 64;
     const DType type = parts_.options.residual;
     const int32_t hidden = parts_.model.hidden;
     const int64_t row_bytes = hidden * dtype_bytes(type);

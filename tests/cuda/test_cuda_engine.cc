@@ -22,7 +22,7 @@ std::string attention = "auto"; // main's argument: the family of kernels
 bool experts_alone = false;     // the second, "experts": models with experts alone
 bool only_states = false;       // models with a state alone; "states" as the second argument
 // On two devices that work as one: models that can be divided; "tensor_parallel" as the second argument, or
-// "tensor_parallel_nccl": without reading each other's memory.
+// "tensor_parallel_nccl": without reading each other's memory; or "tensor_parallel_early": as in wide steps.
 bool on_two_as_one = false;
 const char *two_as_one = "";
 std::string named; // any other second argument: models with it in their directories' names
@@ -553,8 +553,9 @@ int main(int argc, char **argv) {
     experts_alone = which == "experts";
     only_states = which == "states";
     on_two_as_one = which.rfind("tensor_parallel", 0) == 0;
-    two_as_one =
-        which == "tensor_parallel" ? ",tensor_parallel=2" : ",tensor_parallel=2,peer_sums=0";
+    two_as_one = which == "tensor_parallel"         ? ",tensor_parallel=2"
+                 : which == "tensor_parallel_early" ? ",tensor_parallel=2,early_rows=1"
+                                                    : ",tensor_parallel=2,peer_sums=0";
     if (!experts_alone && !only_states && !on_two_as_one) named = which;
     if (argc > 3) cmocka_set_test_filter(argv[3]);
     const CMUnitTest tests[] = {

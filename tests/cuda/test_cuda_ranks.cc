@@ -3,11 +3,13 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "device/device.h"
+#include "elementwise/norm.h"
 #include "ranks/rank_group.h"
 
 // Last: they define macros with the names of members of the standard library.
@@ -115,6 +117,68 @@ void bytes_are_swapped(void **) {
     }
 }
 
+// The residual stream of each rank: zero, then added to by sums of both, a buffer after the other. `launch` gets what
+// enqueues one of them.
+using Launch = std::function<Status(const std::function<Status()> &add, cudaStream_t stream)>;
+Result<std::vector<float>> add_by_peers(RankGroup *group, int32_t rank, int64_t rows,
+                                        int32_t hidden, const Launch &launch) {
+    const int64_t count = rows * hidden;
+    Numbers stream_of_rank;
+    RETURN_IF_ERROR(stream_of_rank.make(rank, std::vector<float>(static_cast<size_t>(count), 0)));
+    ASSIGN_OR_RETURN(const PeerBuffers peers, group->share_buffers(rank, count * 4));
+    if (!peers) return error(BATCHLLM_ERROR_UNSUPPORTED, "no access to each other's memory");
+    for (size_t turn = 0; turn < 2; ++turn) {
+        std::vector<float> own(static_cast<size_t>(count));
+        for (size_t i = 0; i < own.size(); ++i) {
+            own[i] = static_cast<float>((i + 5 * static_cast<size_t>(rank) + 11 * turn) % 100);
+        }
+        RETURN_IF_CUDA(
+            cudaMemcpy(peers.own[turn], own.data(), own.size() * 4, cudaMemcpyHostToDevice));
+    }
+    RETURN_IF_ERROR(group->meet());
+    size_t turn = 0;
+    const cudaStream_t stream = stream_of_rank.stream;
+    const auto add = [&]() -> Status {
+        AddNormArguments a{};
+        a.element = a.stream_type = DType::f32;
+        a.residual = stream_of_rank.memory.data();
+        a.scale = 1;
+        a.count = static_cast<int32_t>(rows);
+        a.hidden = hidden;
+        a.delta = peers.own[turn];
+        a.peers = peers.sums[turn];
+        turn ^= 1;
+        RETURN_IF_CUDA(launch_signal(peers.signals, stream));
+        return check_cuda(launch_add_norm(a, stream), "a sum");
+    };
+    RETURN_IF_ERROR(launch(add, stream));
+    ASSIGN_OR_RETURN(std::vector<float> got, stream_of_rank.read());
+    RETURN_IF_ERROR(group->meet());
+    return got;
+}
+
+void peers_add_up_what_all_have_made(void **) {
+    constexpr int32_t hidden = 1024, sums = 200;
+    for (const int64_t rows : {1, 33, 3000}) {
+        const auto group = make_group();
+        std::vector<std::vector<float>> got(2);
+        assert_ok(run_ranks(group.get(), [&](int32_t rank) -> Status {
+            const Launch many = [&](const std::function<Status()> &add, cudaStream_t) -> Status {
+                for (int32_t i = 0; i < sums; ++i) RETURN_IF_ERROR(add());
+                return {};
+            };
+            ASSIGN_OR_RETURN(got[static_cast<size_t>(rank)],
+                             add_by_peers(group.get(), rank, rows, hidden, many));
+            return {};
+        }));
+        for (size_t i = 0; i < got[0].size(); ++i) {
+            const auto of = [&](size_t first) { return static_cast<float>((i + first) % 100); };
+            const float both = of(0) + of(5) + of(11) + of(16);
+            assert_true(got[0][i] == sums / 2 * both && got[1][i] == got[0][i]);
+        }
+    }
+}
+
 // One that fails on the host, and one that never comes.
 void exchanges_that_wait_in_vain_end(void **) {
     const auto group = make_group();
@@ -128,6 +192,19 @@ void exchanges_that_wait_in_vain_end(void **) {
             group->sum(rank, numbers.memory.data(), 1 << 20, DType::f32, numbers.stream));
         return numbers.read().status();
     });
+    // Nor do kernels that wait for it wait for ever.
+    const auto peers = make_group();
+    const Status second = run_ranks(peers.get(), [&](int32_t rank) -> Status {
+        RETURN_IF_CUDA(cudaSetDevice(rank));
+        ASSIGN_OR_RETURN(const PeerBuffers buffers, peers->share_buffers(rank, 1024));
+        ASSIGN_OR_RETURN(const Stream stream, Stream::create());
+        RETURN_IF_ERROR(peers->meet());
+        if (rank == 1) return error(BATCHLLM_ERROR_DEVICE, "lost");
+        RETURN_IF_CUDA(launch_signal(buffers.signals, stream));
+        RETURN_IF_CUDA(launch_wait(buffers.signals, stream));
+        return check_cuda(cudaStreamSynchronize(stream), "waiting");
+    });
+    assert_string_equal(second.message().c_str(), "lost");
     assert_string_equal(status.message().c_str(), "lost");
     assert_true(Clock::now() - start < std::chrono::seconds(10));
     float one = 1;
@@ -179,6 +256,45 @@ void print_times() {
     }
 }
 
+// The same by kernels that read the other's memory and add to the residual stream, in f32.
+void print_times_of_peers() {
+    constexpr int32_t hidden = 8192;
+    std::printf("sums by peers in f32, with the addition\n      bytes        us      GB/s\n");
+    for (int64_t rows = 1; rows <= 8192; rows *= 4) {
+        const auto group = make_group();
+        float milliseconds = 0;
+        constexpr int repeats = 50;
+        assert_ok(run_ranks(group.get(), [&](int32_t rank) -> Status {
+            const Launch timed = [&](const std::function<Status()> &add,
+                                     cudaStream_t stream) -> Status {
+                cudaGraph_t graph = nullptr;
+                cudaGraphExec_t made = nullptr;
+                RETURN_IF_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+                for (int i = 0; i < repeats; ++i) RETURN_IF_ERROR(add());
+                RETURN_IF_CUDA(cudaStreamEndCapture(stream, &graph));
+                RETURN_IF_CUDA(cudaGraphInstantiate(&made, graph, 0));
+                ASSIGN_OR_RETURN(const Event begin, Event::create(true));
+                ASSIGN_OR_RETURN(const Event end, Event::create(true));
+                for (int i = 0; i < 2; ++i) {
+                    RETURN_IF_CUDA(cudaEventRecord(begin, stream));
+                    RETURN_IF_CUDA(cudaGraphLaunch(made, stream));
+                    RETURN_IF_CUDA(cudaEventRecord(end, stream));
+                }
+                RETURN_IF_CUDA(cudaStreamSynchronize(stream));
+                if (rank == 0) RETURN_IF_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
+                cudaGraphExecDestroy(made);
+                cudaGraphDestroy(graph);
+                return {};
+            };
+            return add_by_peers(group.get(), rank, rows, hidden, timed).status();
+        }));
+        const double seconds = static_cast<double>(milliseconds) * 1e-3 / repeats;
+        const auto bytes = static_cast<double>(rows * hidden * 4);
+        std::printf("%11.0f %9.2f %9.1f\n", bytes, seconds * 1e6, bytes / seconds * 1e-9);
+        std::fflush(stdout);
+    }
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -193,11 +309,13 @@ int main(int argc, char **argv) {
     }
     if (argc > 1 && std::strcmp(argv[1], "time") == 0) {
         print_times();
+        print_times_of_peers();
         return 0;
     }
     const CMUnitTest tests[] = {
         cmocka_unit_test(sums_are_those_of_all_ranks),
         cmocka_unit_test(bytes_are_swapped),
+        cmocka_unit_test(peers_add_up_what_all_have_made),
         cmocka_unit_test(exchanges_that_wait_in_vain_end),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
