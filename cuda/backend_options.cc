@@ -21,15 +21,6 @@ Result<bool> read_switch(const std::string &key, const std::string &value) {
                  value.c_str());
 }
 
-Result<int64_t> read_count(const std::string &key, const std::string &value) {
-    int64_t count = 0;
-    const char *end = value.data() + value.size();
-    const auto [stop, failure] = std::from_chars(value.data(), end, count);
-    if (failure == std::errc() && stop == end && count > 0) return count;
-    return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "backend option %s=%s: not a number above 0",
-                 key.c_str(), value.c_str());
-}
-
 Result<Quantize> read_quantize(const std::string &value) {
     if (value == "none") return Quantize::none;
     if (value == "stored") return Quantize::stored;
@@ -232,8 +223,6 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
             RETURN_IF_ERROR(read_tensor_parallel(value).status());
         } else if (key == "attention") {
             attention = value;
-        } else if (key == "early_rows") {
-            ASSIGN_OR_RETURN(forward.early_rows, read_count(key, value));
         } else if (key == "tuning_cache") {
             forward.tuning_cache = value;
         } else {
@@ -243,7 +232,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
                          "backend option %s: the cuda backend has residual, tuning, tuning_cache, "
                          "overlap, graphs, attention, share_attention, fused_attention, quantize, "
                          "kv_type, fast_accumulation, gated_product, state_slots, state_type, "
-                         "tensor_parallel, peer_sums, early_rows, profile and random_weights",
+                         "tensor_parallel, peer_sums, profile and random_weights",
                          key.c_str());
         }
     }

@@ -53,7 +53,6 @@ TensorParallelBackend::create(const Model &model, const BackendOptions &options,
         const int64_t step_tokens = read.forward.step_tokens;
         own.step_tokens = r == 0 ? step_tokens : std::min(own.step_tokens, step_tokens);
     }
-    own.kv_memory_bytes /= ranks;
     RETURN_IF_ERROR(backend->make(own, devices));
     backend->join_infos();
     return backend;
@@ -77,7 +76,7 @@ Status TensorParallelBackend::make(const BackendOptions &options, const std::vec
     return {};
 }
 
-// Memory is that of all devices, room what the fullest of them has.
+// Of pages, states and adapters one device's, as the options are: of the one that has most of each, and room for fewest.
 void TensorParallelBackend::join_infos() {
     info_ = first().info();
     info_.device = std::to_string(ranks()) + " x " + info_.device;
@@ -86,8 +85,8 @@ void TensorParallelBackend::join_infos() {
     for (size_t r = 1; r < ranks_.size(); ++r) {
         const BackendInfo &other = ranks_[r].backend->info();
         info_.device.append(" and ").append(std::to_string(ranks_[r].backend->device()));
-        info_.page_bytes += other.page_bytes;
-        info_.state_bytes += other.state_bytes;
+        info_.page_bytes = std::max(info_.page_bytes, other.page_bytes);
+        info_.state_bytes = std::max(info_.state_bytes, other.state_bytes);
         info_.weight_bytes += other.weight_bytes;
         info_.pages = std::min(info_.pages, other.pages);
         info_.state_slots = std::min(info_.state_slots, other.state_slots);

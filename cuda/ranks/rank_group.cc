@@ -1,6 +1,5 @@
 #include "ranks/rank_group.h"
 
-#include <algorithm>
 #include <atomic>
 
 namespace batchllm::cuda {
@@ -71,15 +70,6 @@ Status RankGroup::allocate(int32_t rank, int64_t bytes, Shared *shared) const {
     shared->data = static_cast<std::byte *>(data);
     RETURN_IF_CUDA(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream));
     return check_cuda(cudaStreamSynchronize(stream), "buffers for other ranks");
-}
-
-Result<bool> RankGroup::all_equal(int32_t rank, uint64_t said) {
-    said_[static_cast<size_t>(rank)] = said;
-    RETURN_IF_ERROR(meet());
-    const bool equal =
-        std::all_of(said_.begin(), said_.end(), [&](uint64_t other) { return other == said; });
-    RETURN_IF_ERROR(meet()); // all have read it
-    return equal;
 }
 
 Result<PeerBuffers> RankGroup::share_buffers(int32_t rank, int64_t bytes) {

@@ -45,9 +45,6 @@ class RankGroup final : public Meeting {
     Status swap(int32_t rank, std::span<const Bytes> to, std::span<const Bytes> from,
                 cudaStream_t stream);
 
-    // Whether all ranks say the same. All ask.
-    Result<bool> all_equal(int32_t rank, uint64_t said);
-
     // Two buffers of so many bytes for each rank, which the others can read. Empty where devices cannot read each
     // other's memory. All ranks ask for as many, once.
     Result<PeerBuffers> share_buffers(int32_t rank, int64_t bytes);
@@ -62,7 +59,7 @@ class RankGroup final : public Meeting {
 
     RankGroup(const Nccl &nccl, std::vector<int> devices)
         : Meeting(static_cast<int32_t>(devices.size())), nccl_(nccl), devices_(std::move(devices)),
-          shared_(devices_.size()), said_(devices_.size()) {}
+          shared_(devices_.size()) {}
     Status warm_up(int32_t rank);
     Status add(int32_t rank, void *x, int64_t count, int type, cudaStream_t stream);
     Status check(int result, const char *what) const;
@@ -71,8 +68,7 @@ class RankGroup final : public Meeting {
     std::vector<NcclCommunicator *> communicators_;
     std::vector<int> devices_;
     std::vector<Shared> shared_;
-    std::vector<uint64_t> said_; // all_equal()
-    PinnedMemory ended_;         // PeerSignals'
+    PinnedMemory ended_; // PeerSignals'
     std::mutex mutex_;
     bool aborted_ = false;
 };

@@ -37,7 +37,6 @@ struct ForwardOptions {
     DeviceRank rank = {};             // of a part of a model
     std::vector<HeadPart> head_parts; // [ranks]
     bool peer_sums = true;            // where devices can read each other's memory (ranks/peers.h)
-    int64_t early_rows = 2048;        // from so many on, some are sent while others are computed
     bool reproducible = false;        // a token's results are the same bits in any step
     Quantize quantize = Quantize::stored;
     bool fast_accumulation = false; // of products in e4m3

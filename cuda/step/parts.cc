@@ -35,18 +35,6 @@ Status check_widths(const Model &model, const DeviceWeights &weights) {
     return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: the head is not as wide as its logits");
 }
 
-// A number that is another one where matrices are in other forms.
-uint64_t kinds_of(const DeviceWeights &weights) {
-    uint64_t all = 0xcbf29ce484222325U;
-    for (const DeviceLayer &layer : weights.layers) {
-        for (const Matrix *w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
-            all = (all ^ static_cast<uint64_t>(w->scaling) ^ (w->packing ? 16U : 0U)) *
-                  0x100000001b3U;
-        }
-    }
-    return all;
-}
-
 } // namespace
 
 StepForm step_form(const Model &model, const ForwardOptions &options) {
@@ -78,11 +66,6 @@ Status StepParts::allocate(const StepForm &form) {
     if (rank && options.peer_sums) {
         ASSIGN_OR_RETURN(peers,
                          rank.group->share_buffers(rank.number, buffers[StepBuffer::residual]));
-        ASSIGN_OR_RETURN(const bool alike, rank.group->all_equal(rank.number, kinds_of(weights)));
-        sending.on = peers && rank.ranks() == 2 && alike;
-        ASSIGN_OR_RETURN(sending.stream, Stream::create());
-        ASSIGN_OR_RETURN(sending.made, Event::create(false));
-        ASSIGN_OR_RETURN(sending.sent, Event::create(false));
     }
     RETURN_IF_ERROR(ropes.allocate(model, rows));
     // Random weights are of such a size that keys and values need no scale.

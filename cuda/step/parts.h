@@ -72,12 +72,6 @@ struct StepParts {
     StagedStep staged;
     // Of ranks that read each other's memory: [rows, hidden] of the residual's type.
     PeerBuffers peers;
-    // Of two ranks whose matrices are of the same kinds: what goes to the other one while more is computed.
-    struct {
-        bool on = false;
-        Stream stream;
-        Event made, sent;
-    } sending;
 };
 
 } // namespace batchllm::cuda

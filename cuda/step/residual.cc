@@ -1,7 +1,5 @@
 #include "step/residual.h"
 
-#include <algorithm>
-
 #include "elementwise/elementwise.h"
 #include "step/adapted_product.h"
 
@@ -82,15 +80,11 @@ Status ResidualStream::finish(const Ending &e, const StepRows &rows, cudaStream_
         RETURN_IF_ERROR(parts_.profile.mark(e.part, stream));
         return e.next != nullptr ? norm(*e.next, e.next_scaling, rows, stream) : Status();
     }
+    void *delta = sums ? part_room(rows) : parts_.activations.delta.data();
+    RETURN_IF_ERROR(run(e, {e.w, e.x, delta, type, false}, rows, stream));
+    RETURN_IF_ERROR(parts_.profile.mark(e.part, stream));
     AddNormArguments add = addition(e, rows);
-    if (sums && sends_early(e, rows)) {
-        RETURN_IF_ERROR(send_early(e, rows, &add, stream));
-    } else {
-        void *delta = sums ? part_room(rows) : parts_.activations.delta.data();
-        RETURN_IF_ERROR(run(e, {e.w, e.x, delta, type, false}, rows, stream));
-        RETURN_IF_ERROR(parts_.profile.mark(e.part, stream));
-        if (sums) RETURN_IF_ERROR(add_up(e.bias, rows, &add, stream));
-    }
+    if (sums) RETURN_IF_ERROR(add_up(e.bias, rows, &add, stream));
     const bool waits = add.peers.ranks > 0;
     RETURN_IF_CUDA(launch_add_norm(add, stream));
     return parts_.profile.mark(waits ? Part::exchange : Part::norm, stream);
@@ -124,53 +118,6 @@ Status ResidualStream::add_up(const float *bias, const StepRows &rows, AddNormAr
     if (!sums_by_peers(rows)) return sum(made, rows, stream);
     RETURN_IF_CUDA(launch_signal(parts_.peers.signals, stream));
     addition->peers = parts_.peers.sums[turn_];
-    turn_ ^= 1;
-    return {};
-}
-
-bool ResidualStream::sends_early(const Ending &e, const StepRows &rows) const {
-    const bool rows_apart = e.w.scaling == Scaling::none || e.w.scaling == Scaling::rows;
-    return parts_.sending.on && rows.count >= parts_.options.early_rows && rows_apart &&
-           !(e.place && parts_.adapters.changes(*e.place));
-}
-
-// Its own part is in Activations::delta, the other's comes into the buffer that is shared.
-Status ResidualStream::send_early(const Ending &e, const StepRows &rows, AddNormArguments *addition,
-                                  cudaStream_t stream) {
-    constexpr int64_t pieces = 4, unit = 64;
-    const DType type = parts_.options.residual;
-    const int32_t hidden = parts_.model.hidden;
-    const int64_t row_bytes = hidden * dtype_bytes(type);
-    const int64_t x_bytes = e.w.columns * dtype_bytes(parts_.options.input_type(e.w.scaling));
-    const int64_t at_once = (rows.count + pieces * unit - 1) / (pieces * unit) * unit;
-    PeerSum sum = parts_.peers.sums[turn_];
-    const auto own = static_cast<size_t>(parts_.peers.signals.own), other = 1 - own;
-    auto *to = static_cast<std::byte *>(const_cast<void *>(sum.parts[other]));
-    std::byte *made = parts_.activations.delta.data();
-    auto &sending = parts_.sending;
-    for (int64_t first = 0; first < rows.count; first += at_once) {
-        const int64_t count = std::min(at_once, rows.count - first);
-        const Input x(static_cast<const std::byte *>(e.x.data) + first * x_bytes,
-                      e.w.scaling == Scaling::rows ? e.x.scales + first : nullptr);
-        std::byte *some = made + first * row_bytes;
-        RETURN_IF_ERROR(products_.run({e.w, x, some, type, false}, count, stream));
-        RETURN_IF_CUDA(
-            launch_add_bias(type, some, e.bias, static_cast<int32_t>(count), hidden, stream));
-        RETURN_IF_CUDA(cudaEventRecord(sending.made, stream));
-        RETURN_IF_CUDA(cudaStreamWaitEvent(sending.stream, sending.made, 0));
-        RETURN_IF_CUDA(cudaMemcpyAsync(to + first * row_bytes, some,
-                                       static_cast<size_t>(count * row_bytes),
-                                       cudaMemcpyDeviceToDevice, sending.stream));
-    }
-    RETURN_IF_ERROR(parts_.profile.mark(e.part, stream));
-    RETURN_IF_CUDA(launch_signal(parts_.peers.signals, sending.stream));
-    RETURN_IF_CUDA(cudaEventRecord(sending.sent, sending.stream));
-    RETURN_IF_CUDA(cudaStreamWaitEvent(stream, sending.sent, 0));
-    sum.parts[other] = parts_.peers.own[turn_];
-    sum.parts[own] = made;
-    addition->peers = sum;
-    addition->delta = made;
-    addition->bias = nullptr;
     turn_ ^= 1;
     return {};
 }

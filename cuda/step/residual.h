@@ -83,10 +83,6 @@ class ResidualStream {
     }
 
     bool sums_by_peers(const StepRows &rows) const;
-    // In wide steps: sends some rows while the product makes the next.
-    bool sends_early(const Ending &ending, const StepRows &rows) const;
-    Status send_early(const Ending &ending, const StepRows &rows, AddNormArguments *addition,
-                      cudaStream_t stream);
 
     StepParts &parts_;
     Products &products_;

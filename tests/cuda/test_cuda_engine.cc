@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,10 +23,11 @@ std::string attention = "auto"; // main's argument: the family of kernels
 bool experts_alone = false;     // the second, "experts": models with experts alone
 bool only_states = false;       // models with a state alone; "states" as the second argument
 // On two devices that work as one: models that can be divided; "tensor_parallel" as the second argument, or
-// "tensor_parallel_nccl": without reading each other's memory; or "tensor_parallel_early": as in wide steps.
+// "tensor_parallel_nccl": without reading each other's memory. ":PATTERN" behind either: names as below.
 bool on_two_as_one = false;
 const char *two_as_one = "";
-std::string named; // any other second argument: models with it in their directories' names
+std::string
+    named; // any other second argument: a regular expression that their directories' names have
 
 // The backend divides the model before it looks for devices.
 bool can_be_divided(const Golden &golden) {
@@ -47,8 +49,9 @@ std::vector<Golden> models() {
     std::vector<Golden> all = golden_on_cuda();
     if (experts_alone) std::erase_if(all, [](const Golden &g) { return !has_experts(g); });
     if (only_states) std::erase_if(all, [](const Golden &g) { return !has_states(g); });
-    std::erase_if(all,
-                  [](const Golden &g) { return g.directory.find(named) == std::string::npos; });
+    std::erase_if(all, [pattern = std::regex(named)](const Golden &g) {
+        return !std::regex_search(g.directory, pattern);
+    });
     if (!on_two_as_one) return all;
     static const std::vector<Golden> divided = [&] {
         std::erase_if(all, [](const Golden &g) { return !can_be_divided(g); });
@@ -553,10 +556,14 @@ int main(int argc, char **argv) {
     experts_alone = which == "experts";
     only_states = which == "states";
     on_two_as_one = which.rfind("tensor_parallel", 0) == 0;
-    two_as_one = which == "tensor_parallel"         ? ",tensor_parallel=2"
-                 : which == "tensor_parallel_early" ? ",tensor_parallel=2,early_rows=1"
-                                                    : ",tensor_parallel=2,peer_sums=0";
-    if (!experts_alone && !only_states && !on_two_as_one) named = which;
+    if (on_two_as_one) {
+        const size_t colon = which.find(':');
+        if (colon != std::string::npos) named = which.substr(colon + 1);
+        const bool nccl = which.rfind("tensor_parallel_nccl", 0) == 0;
+        two_as_one = nccl ? ",tensor_parallel=2,peer_sums=0" : ",tensor_parallel=2";
+    } else if (!experts_alone && !only_states) {
+        named = which;
+    }
     if (argc > 3) cmocka_set_test_filter(argv[3]);
     const CMUnitTest tests[] = {
         cmocka_unit_test(f32_tokens_are_the_references_with_sharing),
