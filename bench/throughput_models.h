@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "jobs.h"
 #include "model/model.h"
+#include "model/tower.h"
 #include "schedule/scheduler.h"
 
 namespace batchllm {
@@ -147,6 +148,20 @@ inline constexpr struct {
             "intermediate_size": 9728, "vocab_size": 151936, "max_position_embeddings": 40960,
             "rms_norm_eps": 1e-6, "rope_theta": 1e6, "torch_dtype": "bfloat16",
             "tie_word_embeddings": true, "use_sliding_window": false, "eos_token_id": null})"},
+    {"Qwen3-VL-8B", // the picture's token as tests/image/processors/qwen3_vl has it
+     R"({"model_type": "qwen3_vl", "image_token_id": 7, "tie_word_embeddings": false,
+            "eos_token_id": null, "torch_dtype": "bfloat16",
+            "text_config": {"model_type": "qwen3_vl_text", "hidden_size": 4096,
+            "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8,
+            "head_dim": 128, "intermediate_size": 12288, "vocab_size": 151936,
+            "max_position_embeddings": 262144, "rms_norm_eps": 1e-6, "eos_token_id": null,
+            "rope_parameters": {"mrope_interleaved": true, "mrope_section": [24, 20, 20],
+            "rope_theta": 5000000, "rope_type": "default"}},
+            "vision_config": {"model_type": "qwen3_vl", "hidden_size": 1152, "depth": 27,
+            "num_heads": 16, "intermediate_size": 4304, "out_hidden_size": 4096,
+            "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2,
+            "num_position_embeddings": 2304, "deepstack_visual_indexes": [8, 16, 24],
+            "hidden_act": "gelu_pytorch_tanh"}})"},
     {"gpt-oss-20b", // with experts in 16 bits; as published: gpt-oss-20b-mxfp4
      R"({"model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 24,
             "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
@@ -294,7 +309,7 @@ inline Status write_model_directory(const BenchModel &from, const std::string &d
     std::vector<std::pair<std::string, std::string>> shapes; // shapes of the tensors in the file,
                                                              // in order
     int64_t offset = 0;
-    for_each_tensor(from.model, [&](const Tensor &tensor) {
+    const auto add = [&](const Tensor &tensor) {
         const bool seen = std::any_of(shapes.begin(), shapes.end(),
                                       [&](const auto &s) { return s.first == tensor.name; });
         if (seen) return; // other rows of the same tensor
@@ -311,7 +326,9 @@ inline Status write_model_directory(const BenchModel &from, const std::string &d
         shapes.emplace_back(tensor.name, shape + "], \"data_offsets\": [" + std::to_string(offset) +
                                              ", " + std::to_string(end));
         offset = end;
-    });
+    };
+    for_each_tensor(from.model, add);
+    if (from.model.tower != nullptr) for_each_tensor(*from.model.tower, add);
     std::string header = "{";
     for (const auto &[name, shape] : shapes) {
         header.append(header.size() > 1 ? ", \"" : "\"").append(name);

@@ -200,12 +200,16 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
         {"fast_accumulation", &forward.fast_accumulation},
         {"gated_product", &forward.gated_product},
         {"peer_sums", &forward.peer_sums},
+        {"pictures", &forward.pictures},
     };
     for (const auto &[key, value] : options.extra) {
         const auto *found = std::find_if(std::begin(switches), std::end(switches),
                                          [&name = key](const auto &s) { return name == s.first; });
         if (key == "random_weights" && value == "skewed") {
             forward.random_weights = forward.skewed_routing = true;
+        } else if (key == "tuning" && value == "at_once") {
+            forward.tune = true;
+            forward.untimed_steps = 0;
         } else if (found != std::end(switches)) {
             ASSIGN_OR_RETURN(*found->second, read_switch(key, value));
         } else if (key == "residual") {
@@ -231,8 +235,8 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "backend option %s: the cuda backend has residual, tuning, tuning_cache, "
                          "overlap, graphs, attention, share_attention, fused_attention, quantize, "
-                         "kv_type, fast_accumulation, gated_product, state_slots, state_type, "
-                         "tensor_parallel, peer_sums, profile and random_weights",
+                         "kv_type, fast_accumulation, gated_product, pictures, state_slots, "
+                         "state_type, tensor_parallel, peer_sums, profile and random_weights",
                          key.c_str());
         }
     }

@@ -9,6 +9,7 @@
 #include "backend/kv_type.h"
 #include "backend/smaller_pool.h"
 #include "backend/state_memory.h"
+#include "backend/tower_pack.h"
 #include "backend_options.h"
 
 namespace batchllm::cuda {
@@ -90,6 +91,11 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
     info.batches_in_flight = read.overlap ? kSlots : 1;
     info.gated_tokens = read.forward.has_gated_products() ? least_gated_tokens : 0;
     info.warning = backend->forward_->warning();
+    if (const StepTower *tower = backend->forward_->tower()) {
+        info.picture_slots = StepPictures::kSlots;
+        info.picture_tokens = backend->forward_->parts().pictures.most_tokens();
+        info.weight_bytes += tower->weight_bytes();
+    }
     info.kv_windows = model.kv_windows();
     RETURN_IF_ERROR(backend->take_memory(options, read.states.slots));
     RETURN_IF_ERROR(backend->take_adapter_room(options.adapter_memory_bytes));
@@ -158,6 +164,18 @@ Status CudaBackend::load_adapter(int32_t slot, std::shared_ptr<const PackedAdapt
 
 void CudaBackend::unload_adapter(int32_t slot) {
     if (cudaSetDevice(device_) == cudaSuccess) forward_->parts().adapters.unload(slot);
+}
+
+Status CudaBackend::load_pictures(std::span<const PictureLoad> pictures) {
+    RETURN_IF_ERROR(failed_);
+    StepTower *tower = forward_->tower();
+    if (tower == nullptr) return Backend::load_pictures(pictures);
+    for (const PictureLoad &load : pictures) {
+        RETURN_IF_ERROR(check_picture(tower->described(), load, info_));
+    }
+    RETURN_IF_CUDA(cudaSetDevice(device_));
+    failed_ = tower->load(pictures, copies_, stream_);
+    return failed_;
 }
 
 CudaBackend::~CudaBackend() {

@@ -15,6 +15,23 @@
 namespace batchllm::cuda {
 namespace {
 
+// Of what an adapter of the whole model changes, what ranks do not compute; null: nothing.
+const char *missing(const Adapter &adapter, const Model &model) {
+    if (adapter.embedding.a || adapter.of(model.embedding) != nullptr) return "the embedding";
+    if (adapter.of(model.head.values) != nullptr) return "the head";
+    for (const Layer &layer : model.layers) {
+        const Experts *experts = layer.experts();
+        if (experts == nullptr) continue;
+        if (adapter.of(experts->router.weight.values) != nullptr) return "a router";
+        for (const FeedForward &expert : experts->each) {
+            for (const Weight *w : {&expert.gate, &expert.up, &expert.down}) {
+                if (adapter.of(w->values) != nullptr) return "experts";
+            }
+        }
+    }
+    return nullptr;
+}
+
 // An adapter for each rank.
 struct PackedForRanks final : PackedAdapter {
     std::vector<std::shared_ptr<const PackedAdapter>> of;
@@ -37,6 +54,9 @@ TensorParallelBackend::create(const Model &model, const BackendOptions &options,
     }
     ASSIGN_OR_RETURN(const std::vector<int> devices, read_devices(options.devices, ranks));
     BackendOptions own = options;
+    // Towers are not divided, and the products of one that each rank has would have to be chosen alike.
+    std::erase_if(own.extra, [](const auto &pair) { return pair.first == "pictures"; });
+    own.extra.emplace_back("pictures", "0");
     std::string name;
     for (size_t r = 0; r < devices.size(); ++r) {
         ASSIGN_OR_RETURN(const cudaDeviceProp properties, open_device(devices[r]));
@@ -138,6 +158,10 @@ Status TensorParallelBackend::collect(BatchOutput *output) {
 }
 
 Result<int64_t> TensorParallelBackend::adapter_bytes(const Adapter &adapter) const {
+    if (const char *what = missing(adapter, model_)) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "cuda backend: an adapter changes %s: not with tensor_parallel", what);
+    }
     int64_t most = 0;
     for (const OfRank &of : ranks_) {
         ASSIGN_OR_RETURN(const int64_t bytes,

@@ -91,7 +91,7 @@ template <typename T> __device__ void take_t(const AdapterArguments &a, const Ad
     for (int n = threadIdx.x; n < 16 * tall * wide; n += kThreads) {
         const int32_t row = n / wide, column = n % wide * 4;
         float4 sum{};
-        if (row < tile.count && column < part.rank) {
+        if (row < tile.count && rows[row] >= 0 && column < part.rank) {
             const float *from = a.t + int64_t{rows[row]} * a.t_stride + part.first + column;
             for (int32_t r = 0; r < ranges; ++r, from += int64_t{a.t_rows} * a.t_stride) {
                 const float4 v = *reinterpret_cast<const float4 *>(from);
@@ -104,25 +104,36 @@ template <typename T> __device__ void take_t(const AdapterArguments &a, const Ad
     }
 }
 
+// Where the 8 columns of y from `column` on are in a row, and those so many further; columns count as if parts followed one
+// another.
+__device__ __forceinline__ int32_t place_of(const AdapterArguments &a, int32_t part,
+                                            int32_t column) {
+    return a.turns ? 2 * (column - a.first[part]) + part * kPartTurn : column;
+}
+__device__ __forceinline__ int32_t further(const AdapterArguments &a, int32_t columns) {
+    return a.turns ? 2 * columns : columns;
+}
+
 // Groups of 32 columns, kApart columns apart, and sixteens of the tile's rows from `first` on: their sums, added to y.
 constexpr int32_t kApart = kPackedRows * kWarps;
 template <typename T, typename Y, int Rows, int Groups>
 __device__ __forceinline__ void add_groups(const AdapterArguments &a, const AdapterTile &tile,
-                                           const AdapterPart &part, int32_t first, int32_t column,
-                                           int32_t end, const uint4 *b, const T *t,
+                                           const AdapterPart &part, int32_t number, int32_t first,
+                                           int32_t column, int32_t end, const uint4 *b, const T *t,
                                            const int32_t *rows) {
     const int lane = threadIdx.x % 32;
     const int32_t stride = stride_of(part.rank), own = column + lane % 4 * 8;
     const int32_t apart = part.rank * (kApart / 8); // units
-    Y *const of_y = static_cast<Y *>(a.y) + own;
+    Y *const of_y = static_cast<Y *>(a.y) + place_of(a, number, own);
+    const int32_t y_apart = further(a, kApart);
     Eight<Y> y[Groups][2 * Rows];
 #pragma unroll
     for (int i = 0; i < 2 * Rows; ++i) {
         const int row = first + 8 * i + lane / 4;
 #pragma unroll
         for (int g = 0; g < Groups; ++g) {
-            if (row < tile.count && own + g * kApart < end) {
-                y[g][i].load(of_y + int64_t{rows[row]} * a.width + g * kApart);
+            if (row < tile.count && rows[row] >= 0 && own + g * kApart < end) {
+                y[g][i].load(of_y + int64_t{rows[row] - a.first_row} * a.width + g * y_apart);
             }
         }
     }
@@ -179,10 +190,10 @@ __device__ __forceinline__ void add_groups(const AdapterArguments &a, const Adap
         const int row = first + 8 * i + lane / 4, half = i % 2 * 2;
 #pragma unroll
         for (int g = 0; g < Groups; ++g) {
-            if (row >= tile.count || own + g * kApart >= end) continue;
+            if (row >= tile.count || rows[row] < 0 || own + g * kApart >= end) continue;
             float(&s)[4][4] = sums[g][i / 2];
             y[g][i].add({s[0] + half, s[1] + half, s[2] + half, s[3] + half}, a.alpha);
-            y[g][i].store(of_y + int64_t{rows[row]} * a.width + g * kApart);
+            y[g][i].store(of_y + int64_t{rows[row] - a.first_row} * a.width + g * y_apart);
         }
     }
 }
@@ -204,7 +215,7 @@ template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kT
         if (part.rank == 0) continue;
         __syncthreads(); // what was there has been read
         if (threadIdx.x < tile.count) {
-            rows[threadIdx.x] = __ldg(a.work.rows + tile.begin + threadIdx.x);
+            rows[threadIdx.x] = row_at(a, tile.begin + static_cast<int32_t>(threadIdx.x));
         }
         __syncthreads();
         take_t<T>(a, tile, part, rows, Tall, t);
@@ -215,8 +226,8 @@ template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kT
             const int64_t group = (column - a.first[slice.part]) / kPackedRows;
             const uint4 *of_group = b + group * part.rank * (kPackedRows / 8);
             for (int32_t row = 0; row < tile.count; row += 16 * kRows) {
-                add_groups<T, Y, kRows, kGroups>(a, tile, part, row, column, slice.end, of_group, t,
-                                                 rows);
+                add_groups<T, Y, kRows, kGroups>(a, tile, part, slice.part, row, column, slice.end,
+                                                 of_group, t, rows);
             }
         }
     }
@@ -235,10 +246,11 @@ __global__ void expand_plain(const __grid_constant__ AdapterArguments a, int32_t
             reinterpret_cast<const float *>(static_cast<const uint4 *>(entry.b) + part.b_units);
         const int32_t wide = slice.end - slice.begin;
         for (int32_t n = threadIdx.x; n < tile.count * wide; n += kThreads) {
-            const int32_t place = tile.begin + n / wide, column = slice.begin + n % wide;
+            const int32_t row = row_at(a, tile.begin + n / wide), column = slice.begin + n % wide;
+            if (row < 0) continue;
             float sum = 0;
             for (int32_t k = 0; k < part.rank; ++k) {
-                const float *t = a.t + int64_t{a.work.rows[place]} * a.t_stride + part.first + k;
+                const float *t = a.t + int64_t{row} * a.t_stride + part.first + k;
                 float of_rank = 0;
                 for (int32_t r = 0; r < ranges; ++r) {
                     of_rank += t[int64_t{r} * a.t_rows * a.t_stride];
@@ -246,7 +258,9 @@ __global__ void expand_plain(const __grid_constant__ AdapterArguments a, int32_t
                 sum = fmaf(part.scale * of_rank,
                            b[packed_b(column - a.first[slice.part], k, part.rank)], sum);
             }
-            float *y = static_cast<float *>(a.y) + int64_t{a.work.rows[place]} * a.width + column;
+            const int32_t of_eight = a.turns ? column % kPartTurn : 0;
+            float *y = static_cast<float *>(a.y) + int64_t{row - a.first_row} * a.width +
+                       place_of(a, slice.part, column - of_eight) + of_eight;
             *y = fmaf(a.alpha, sum, *y);
         }
     }
@@ -270,7 +284,7 @@ cudaError_t launch_of(const AdapterArguments &a, int sms, cudaStream_t stream) {
 cudaError_t launch_adapter_expand(const AdapterArguments &a, int sms, cudaStream_t stream) {
     if (a.parts < 1 || a.parts > kAdapterParts || a.width % 8 != 0) return cudaErrorInvalidValue;
     for (int32_t p = 0; p <= a.parts; ++p) {
-        if (a.first[p] % 8 != 0) return cudaErrorInvalidValue;
+        if (a.first[p] % 8 != 0 && a.element != DType::f32) return cudaErrorInvalidValue;
     }
     switch (a.element) {
     case DType::bf16:

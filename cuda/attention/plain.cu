@@ -28,14 +28,14 @@ template <int Elements> struct Part {
 };
 
 // Adds every fourth key of a node, from `first` on, that the token sees.
-template <int Elements> __device__ void read_node(const PlainAttentionArguments &a,
-                                                  const AttentionNode &node, int first,
-                                                  int position, int kv_head, Part<Elements> *part) {
+template <int Elements>
+__device__ void read_node(const PlainAttentionArguments &a, const AttentionNode &node, int first,
+                          int position, int last, int kv_head, Part<Elements> *part) {
     const int lane = threadIdx.x % 32;
     const int low = a.window > 0 ? position - a.window + 1 : 0;
     for (int key = first; key < node.keys; key += kWarps) {
         const int at = node.start + key;
-        if (at > position || at < low) continue;
+        if (at > last || at < low) continue;
         const int64_t page = a.pages[node.page_begin + key / kPageKeys];
         const bool latent = a.latent_dim > 0;
         const int64_t blocks = (page * a.kv_heads + kv_head) * (latent ? 1 : 2);
@@ -56,9 +56,10 @@ template <int Elements> __device__ void read_keys(const PlainAttentionArguments 
                                                   int kv_head, Part<Elements> *part) {
     const int warp = threadIdx.x / 32;
     const int position = a.positions[token], own = a.node_of[token];
+    const int last = a.last_seen != nullptr ? a.last_seen[token] : position;
     if (!a.by_position) {
         for (int n = own; n >= 0; n = a.nodes[n].parent) {
-            read_node(a, a.nodes[n], warp, position, kv_head, part);
+            read_node(a, a.nodes[n], warp, position, last, kv_head, part);
         }
         return;
     }
@@ -68,7 +69,8 @@ template <int Elements> __device__ void read_keys(const PlainAttentionArguments 
         int n = own;
         for (int i = 0; i < above; ++i) n = a.nodes[n].parent;
         const AttentionNode node = a.nodes[n];
-        read_node(a, node, (warp - node.start % kWarps + kWarps) % kWarps, position, kv_head, part);
+        read_node(a, node, (warp - node.start % kWarps + kWarps) % kWarps, position, last, kv_head,
+                  part);
     }
 }
 

@@ -29,6 +29,7 @@ struct PlainAttentionArguments {
     // Latents: the values are the first so many elements of the keys, pages are [page][64][head_dim], out [tokens, heads *
     // latent_dim]. 0: not so.
     int32_t latent_dim = 0;
+    const int32_t *last_seen = nullptr; // [tokens] the last position that each sees; null: its own
     bool by_position = false; // keys are added in the order of positions, independent of nodes
 };
 

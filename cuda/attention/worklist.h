@@ -14,6 +14,11 @@
 
 namespace batchllm::cuda {
 
+// Tokens of one node that also see each other's later positions, up to the last one's.
+struct SeenTogether {
+    int32_t token_begin, token_count;
+};
+
 struct WorklistOptions {
     int32_t heads = 0, kv_heads = 0, head_dim = 0;
     int32_t window = 0;
@@ -44,6 +49,11 @@ struct WorklistOptions {
     int32_t widened_room = 0;   // pages that AttentionArguments::wide has room for
     double widen_us = 1;        // SM time to widen 64 keys and values of a head (predicted)
     double widen_launch_us = 3; // least saving for widened pages in a launch (predicted)
+    // Where not 0 (latents on sm90): items are tiles of this many query rows, 64 keys of which take tile_us. The tiles of up
+    // to so many tokens stand beside each other, of matrix items and of stream ones.
+    int32_t tile_rows = 0, matrix_tokens = 0, stream_tokens = 0;
+    double tile_us = 0;
+    std::span<const SeenTogether> together = {};
 };
 
 struct Worklist {

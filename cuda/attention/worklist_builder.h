@@ -3,6 +3,7 @@
 // queues (worklist_items.cc).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -23,6 +24,7 @@ struct Draft {
     int32_t min_position;
     int32_t max_position;
     bool matrix;
+    int32_t shift = 0; // its tokens' positions are this much later
 };
 
 // Lives for one call of build_worklist.
@@ -34,6 +36,11 @@ class WorklistBuilder {
 
   private:
     bool decodes(const AttentionNode &node) const { return node.token_count <= stream_tokens_; }
+    // Whether its queries may be stacked on a prefix beside others': decoding rows, those that check
+    // proposed tokens, and the ends of prompts.
+    bool stacks(const AttentionNode &node) const {
+        return decodes(node) || node.token_count * ratio_ <= kNarrowRows;
+    }
 
     KeyStretch stretch_of(int32_t index) const {
         const AttentionNode &node = nodes_[static_cast<size_t>(index)];
@@ -42,24 +49,35 @@ class WorklistBuilder {
     void read(Draft *draft, int32_t node, int32_t keys);
     // SM time of an item with `tokens` query tokens.
     double time_of(bool matrix, size_t tokens, int64_t keys) const;
+    // Jobs that share it.
+    int32_t tiles_of(size_t tokens) const {
+        const auto rows = static_cast<int32_t>(tokens) * ratio_;
+        return options_.tile_rows > 0 ? (rows + options_.tile_rows - 1) / options_.tile_rows : 1;
+    }
     bool is_wide(const Draft &draft) const {
         return draft.matrix && static_cast<int32_t>(draft.tokens.size()) * ratio_ > kNarrowRows;
     }
     int32_t first_page_of(const Draft::Read &read) const { // index in its node
         return read.stretch.page_begin - nodes_[static_cast<size_t>(read.node)].page_begin;
     }
-    // The positions of the first and the last of some tokens.
+    // The positions of the first and the last of some tokens; of a draft's, as it has them.
     std::pair<int32_t, int32_t> range_of(std::span<const int32_t> tokens) const;
+    void set_range(Draft *draft) const;
     // Keys of a stretch that are before the windows of all queries, if the first query is at
     // `position`: whole pages, or the whole stretch.
     int32_t unseen_keys(const KeyStretch &stretch, int32_t position) const;
 
-    // Decides for each node with several decoding descendants whether they read it together.
+    // Decides for each node with several descendants that may be stacked whether they read it together.
     void share_prefixes();
     // Adds the items of a prefix that `tokens` read together. All tokens come after the whole
     // prefix, so only windows can hide parts of it.
     void stack(int32_t index, const std::vector<int32_t> &tokens);
     void own_items(int32_t index);
+    // Of tokens that see later ones. Kernels let a token see so many keys up to its position. Without a window, its position
+    // is the last one's. With one, items of their own show it the later keys, a window's length at a time, as if its position
+    // were so much later.
+    void place_together();
+    void later_items(const SeenTogether &tokens);
     // Leaves out what is before every query's window.
     void clip(Draft *draft) const;
 
@@ -91,6 +109,8 @@ class WorklistBuilder {
         double time;
     };
     void emit(Worklist *out);
+    // Makes one of each tile of an item.
+    void split_into_tiles(Worklist *out) const;
     // Orders the tokens to merge by when their last items come if both queues end together, because
     // the merging warps wait for one token after another.
     void order_merges(Worklist *out) const;
@@ -110,8 +130,9 @@ class WorklistBuilder {
     int32_t stream_tokens_;
     std::vector<int32_t> counts_; // [tokens] items that cover each
     std::vector<int32_t> positions_;
-    std::vector<int32_t> readers_; // [nodes] decoding nodes below each
-    std::vector<int32_t> reads_;   // [nodes] drafts that read its keys
+    // [nodes] below each: nodes that may be stacked and decode, and those with more tokens.
+    std::vector<std::array<int32_t, 2>> readers_;
+    std::vector<int32_t> reads_; // [nodes] drafts that read its keys
     std::vector<bool> shared_;
     std::vector<Draft> drafts_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <numeric>
 
 namespace batchllm::cuda {
 namespace {
@@ -26,6 +27,7 @@ class Builder {
                 read(nodes_[n], std::span(readers_[n]).subspan(begin, end - begin));
                 begin = end;
             }
+            read_later(nodes_[n]);
         }
         give_slots(counts_, out_);
         for (AttentionItem &item : out_->items) {
@@ -69,9 +71,37 @@ class Builder {
                 ends.push_back(readers.size());
             }
         }
+        if (options_.window > 0) return;
+        for (const SeenTogether &tokens : options_.together) {
+            const auto first = positions_.begin() + tokens.token_begin;
+            std::fill_n(first, tokens.token_count, first[tokens.token_count - 1]);
+        }
     }
 
-    int32_t position(int32_t token) const { return positions_[static_cast<size_t>(token)]; }
+    // As WorklistBuilder::later_items().
+    void read_later(const AttentionNode &node) {
+        if (options_.window <= 0) return;
+        for (const SeenTogether &together : options_.together) {
+            if (together.token_begin < node.token_begin ||
+                together.token_begin >= node.token_begin + node.token_count) {
+                continue;
+            }
+            later_.resize(static_cast<size_t>(together.token_count));
+            std::iota(later_.begin(), later_.end(), together.token_begin);
+            AttentionNode seen = node;
+            seen.keys = position(later_.back()) + 1 - node.start;
+            const int32_t most = together.token_count - 1; // later tokens that the first one sees
+            for (shift_ = options_.window; shift_ - options_.window < most;
+                 shift_ += options_.window) {
+                read(seen, later_);
+            }
+            shift_ = 0;
+        }
+    }
+
+    int32_t position(int32_t token) const {
+        return positions_[static_cast<size_t>(token)] + shift_;
+    }
 
     void read(const AttentionNode &node, std::span<const int32_t> tokens) {
         for (int32_t begin = 0; begin < node.keys; begin = segment_end(begin)) {
@@ -125,7 +155,8 @@ class Builder {
     std::vector<int32_t> positions_;
     std::vector<std::vector<int32_t>> readers_; // [nodes]
     std::vector<std::vector<size_t>> ends_;     // [nodes]
-    std::vector<int32_t> seeing_;
+    std::vector<int32_t> seeing_, later_;
+    int32_t shift_ = 0; // of all positions
 };
 
 } // namespace

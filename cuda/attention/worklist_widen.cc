@@ -87,7 +87,8 @@ void WorklistBuilder::halve(const Draft &draft) {
         Draft part;
         part.matrix = true;
         part.tokens.assign(begin, begin + static_cast<ptrdiff_t>(count));
-        std::tie(part.min_position, part.max_position) = range_of(part.tokens);
+        part.shift = draft.shift;
+        set_range(&part);
         for (Draft::Read read : draft.stretches) {
             read.stretch.keys =
                 std::min(read.stretch.keys, part.max_position + 1 - read.stretch.start);

@@ -23,15 +23,9 @@ cudaError_t find_encode(Encode *encode) {
     return cudaSuccess;
 }
 
-} // namespace
-
-cudaError_t make_tensor_map(const void *data, DType type, int64_t rows, int64_t columns,
-                            int32_t box_rows, CUtensorMap *map) {
-    return make_tensor_map(data, type, rows, columns, 0, 0, box_rows, map);
-}
-
-cudaError_t make_tensor_map(const void *data, DType type, int64_t rows, int64_t columns,
-                            int64_t matrices, int64_t step, int32_t box_rows, CUtensorMap *map) {
+// box_bytes: of a box's row, 128 or 32.
+cudaError_t make_map(const void *data, DType type, int64_t rows, int64_t columns, int64_t matrices,
+                     int64_t step, uint32_t box_bytes, int32_t box_rows, CUtensorMap *map) {
     Encode encode = nullptr;
     const cudaError_t status = find_encode(&encode);
     if (status != cudaSuccess) return status;
@@ -43,13 +37,31 @@ cudaError_t make_tensor_map(const void *data, DType type, int64_t rows, int64_t 
     const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows),
                                 static_cast<cuuint64_t>(matrices)};
     const cuuint64_t strides[] = {sizes[0] * bytes, static_cast<cuuint64_t>(step)};
-    const cuuint32_t box[] = {128 / bytes, static_cast<cuuint32_t>(box_rows), 1};
+    const cuuint32_t box[] = {box_bytes / bytes, static_cast<cuuint32_t>(box_rows), 1};
     const cuuint32_t steps[] = {1, 1, 1};
     const CUresult result =
         encode(map, element, matrices > 0 ? 3 : 2, const_cast<void *>(data), sizes, strides, box,
-               steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               box_bytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B : CU_TENSOR_MAP_SWIZZLE_128B,
                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+} // namespace
+
+cudaError_t make_tensor_map(const void *data, DType type, int64_t rows, int64_t columns,
+                            int32_t box_rows, CUtensorMap *map) {
+    return make_map(data, type, rows, columns, 0, 0, 128, box_rows, map);
+}
+
+cudaError_t make_narrow_tensor_map(const void *data, DType type, int64_t rows, int64_t columns,
+                                   int32_t box_rows, CUtensorMap *map) {
+    return make_map(data, type, rows, columns, 0, 0, 32, box_rows, map);
+}
+
+cudaError_t make_tensor_map(const void *data, DType type, int64_t rows, int64_t columns,
+                            int64_t matrices, int64_t step, int32_t box_rows, CUtensorMap *map) {
+    return make_map(data, type, rows, columns, matrices, step, 128, box_rows, map);
 }
 
 } // namespace batchllm::cuda

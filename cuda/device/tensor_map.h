@@ -16,6 +16,9 @@ namespace batchllm::cuda {
 // memory. cudaErrorNotSupported: the driver does not support such maps.
 cudaError_t make_tensor_map(const void *data, DType type, int64_t rows, int64_t columns,
                             int32_t box_rows, CUtensorMap *map);
+// The same with boxes whose rows are 32 bytes, and their swizzle.
+cudaError_t make_narrow_tensor_map(const void *data, DType type, int64_t rows, int64_t columns,
+                                   int32_t box_rows, CUtensorMap *map);
 
 // `matrices` such matrices, also of f32, each `step` bytes after the previous one, a multiple of
 // 16.

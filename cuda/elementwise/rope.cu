@@ -4,11 +4,12 @@
 namespace batchllm::cuda {
 namespace {
 
-__global__ void rope_table(const int32_t *positions, const float *frequencies, int32_t tokens,
-                           int32_t half, float scale, float2 *table) {
+__global__ void rope_table(const int32_t *positions, const uint8_t *axes, const float *frequencies,
+                           int32_t tokens, int32_t half, float scale, float2 *table) {
     const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
     if (i >= int64_t{tokens} * half) return;
-    const float angle = static_cast<float>(positions[i / half]) * frequencies[i % half];
+    const int64_t at = axes == nullptr ? i / half : 3 * (i / half) + axes[i % half];
+    const float angle = static_cast<float>(positions[at]) * frequencies[i % half];
     float2 out;
     sincosf(angle, &out.y, &out.x);
     table[i] = make_float2(out.x * scale, out.y * scale);
@@ -17,10 +18,11 @@ __global__ void rope_table(const int32_t *positions, const float *frequencies, i
 } // namespace
 
 cudaError_t launch_rope_table(const int32_t *positions, const float *frequencies, int32_t tokens,
-                              int32_t half, float scale, float2 *table, cudaStream_t stream) {
+                              int32_t half, float scale, float2 *table, cudaStream_t stream,
+                              const uint8_t *axes) {
     if (tokens == 0 || half == 0) return cudaSuccess;
     rope_table<<<grid_for(int64_t{tokens} * half, 256), 256, 0, stream>>>(
-        positions, frequencies, tokens, half, scale, table);
+        positions, axes, frequencies, tokens, half, scale, table);
     return cudaGetLastError();
 }
 

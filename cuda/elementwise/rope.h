@@ -11,9 +11,11 @@
 
 namespace batchllm::cuda {
 
-// table[t, i] = scale times cos and sin of positions[t] * frequencies[i]
+// table[t, i] = scale times cos and sin of positions[t] * frequencies[i], or, with axes, of positions[t, axes[i]], which are
+// three each
 cudaError_t launch_rope_table(const int32_t *positions, const float *frequencies, int32_t tokens,
-                              int32_t half, float scale, float2 *table, cudaStream_t stream);
+                              int32_t half, float scale, float2 *table, cudaStream_t stream,
+                              const uint8_t *axes = nullptr);
 
 // Queries, in place: bias, norm, rotation. Keys and values: the same (values not turned), into their
 // pages in the layout of attention/attention.h; for f32, [page][kv_head][K, V][64 keys][padded_dim].

@@ -34,6 +34,7 @@ struct PackTarget {
     PackedShape shape;
     DType element; // of int4's scales: bf16, or f16 for products in f16
     std::byte *data;
+    float *factors = nullptr; // [rows] of mxfp4_e4m3: written
 };
 
 void pack_on_host(const PackTarget &target, const PackSource &source);
@@ -78,6 +79,17 @@ constexpr uint32_t packed_word(PackedForm form, const PackSource &s, int32_t fir
                                int32_t first_column, int32_t thread, int32_t j, uint32_t before) {
     uint32_t word = before;
     const int32_t lane = thread % 32;
+    if (is_for_e4m3(form)) {
+        const int32_t r = source_row(s, first_row + thread / 32 * 16 + lane / 4 + j % 2 * 8);
+        if (r < 0) return before;
+        word = 0;
+        for (int32_t i = 0; i < 8; ++i) {
+            const int32_t column = first_column + j / 2 * 32 + i / 4 * 16 + lane % 4 * 4 + i % 4;
+            const uint32_t code = code_of(form, s, r, column);
+            word |= (code & 7u) << 4 * i | code >> 3 << (i < 4 ? 8 * i + 7 : 8 * i - 29);
+        }
+        return word;
+    }
     for (int32_t second = 0; second < 2; ++second) {
         const int32_t r = source_row(s, first_row + thread / 32 * 16 + lane / 4 + second * 8);
         if (r < 0) continue;
@@ -109,7 +121,7 @@ constexpr uint32_t packed_scale(DType element, float scale, uint32_t zero) {
 // The first column and the bytes, from the cell's first, of scale number i of an entry; of so many:
 constexpr int32_t scales_of_cell(PackedForm form) { return kCellColumns / scale_columns(form); }
 constexpr int32_t scale_place(PackedForm form, int32_t entry, int32_t i) {
-    if (form == PackedForm::int4_128) return entry * 4;
+    if (is_int4_128(form)) return entry * 4;
     const int32_t each = scales_of_cell(form) / 2; // of a half
     const int32_t half = i / each * half_bytes(form) + kHalfCodes;
     if (form == PackedForm::int4_32) return half + i % each * 256 + entry * 4;
@@ -126,12 +138,28 @@ constexpr void pack_scale(const PackTarget &t, const PackSource &s, int32_t cell
     std::byte *to = t.data + t.shape.cell(cell_column, row_block) + scale_place(form, entry, i);
     const int64_t index = scale_index(s, r, column);
     if (is_int4(form)) {
-        const uint32_t word = packed_scale(t.element, s.scales[index], zero_of(s, index));
+        const uint32_t zero = zero_of(s, index);
+        const uint32_t word = form == PackedForm::int4_e4m3
+                                  ? (__builtin_bit_cast(uint32_t, s.scales[index]) & ~15u) | zero
+                                  : packed_scale(t.element, s.scales[index], zero);
         for (int32_t b = 0; b < 4; ++b) to[b] = static_cast<std::byte>(word >> 8 * b & 255u);
         return;
     }
     if (form == PackedForm::nvfp4) {
         *to = static_cast<std::byte>(nvfp4_scale(s.scale_bytes[index]));
+        return;
+    }
+    if (form == PackedForm::mxfp4_e4m3) {
+        int32_t largest = 0; // of the row: few bytes, which are near
+        for (int32_t g = 0; g < s.groups; ++g) {
+            const int32_t own = s.scale_bytes[int64_t{r} * s.step * s.groups + g];
+            largest = own > largest ? own : largest;
+        }
+        *to = static_cast<std::byte>(8 * mxfp4_table(s.scale_bytes[index], largest));
+        if (column == 0) {
+            t.factors[row_block * kCellRows + row_of_entry(entry)] =
+                packed_factor(mxfp4_row_power(largest));
+        }
         return;
     }
     const int32_t exponent = s.scale_bytes[index] + mxfp4_bias(s.power);

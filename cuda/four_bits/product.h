@@ -4,6 +4,8 @@
 //
 //     y = ending(scale * factors * sum + bias);  endings: y; y added to what is there; max(y, 0)^2; activation(gate) * up
 //
+// With x in e4m3 (int4_e4m3) y is the same times the row's scale of x; dense, and added or not is all that an ending is.
+//
 // A result does not depend on the other rows, nor on their number; it does depend on `splits`.
 #pragma once
 
@@ -14,20 +16,21 @@
 #include <cuda_runtime_api.h>
 
 #include "base/dtype.h"
-#include "experts/tile.h"
+#include "experts/grouped.h"
 #include "four_bits/layout.h"
 #include "model/kinds.h"
 
 namespace batchllm::cuda {
 
 struct FourBitArguments {
-    DType element;        // of x: bf16, or f16 for int4
-    PackedShape w_shape;  // of one expert; rows multiples of 8, of 16 where gated; columns of 8
-    bool split;           // int4: some scale has a lower part
-    const std::byte *w;   // [experts, w_shape.bytes()]; gate and up in turns, 8 rows each
-    const void *x;        // [., columns]
-    const float *factors; // [experts, rows]; null: 1
-    const float *bias;    // [experts, rows]; null: none
+    DType element;         // of x: bf16, or f16 for int4; e4m3 for int4_e4m3
+    PackedShape w_shape;   // of one expert; rows multiples of 8, of 16 where gated; columns of 8
+    bool split;            // int4: some scale has a lower part
+    const std::byte *w;    // [experts, w_shape.bytes()]; gate and up in turns, 8 rows each
+    const void *x;         // [., columns]
+    const float *x_scales; // of e4m3: [tokens]
+    const float *factors;  // [experts, rows]; null: 1
+    const float *bias;     // [experts, rows]; null: none
 
     float scale = 1; // of all sums, beside the factors
     bool gated;
@@ -35,7 +38,7 @@ struct FourBitArguments {
     bool squared;          // not gated: y is max(., 0)^2
     bool add;              // not gated, not squared: to y
     void *y;               // [tokens or turns, rows], or gated [., rows / 2]
-    DType y_type;          // element's; or f32, where neither gated nor squared
+    DType y_type; // element's (of e4m3: bf16 or f16); or f32, where neither gated nor squared
 
     // Dense:
     int32_t tokens;
@@ -80,10 +83,21 @@ inline int32_t four_bit_splits(const PackedShape &w, int32_t tokens, int32_t sms
 cudaError_t launch_four_bits_sm90(const FourBitArguments &arguments, int sms, cudaStream_t stream);
 cudaError_t launch_four_bits_sm80(const FourBitArguments &arguments, int sms, cudaStream_t stream);
 
+// Experts' products of x in e4m3 and W in mxfp4_e4m3, on devices of 9.0: arguments as those of experts/grouped.h in e4m3,
+// but w: [experts, PackedShape::bytes()], and scales.w: [experts, rows] factors (Scaling::rows). Columns a multiple of
+// 16, the last scale of a row of x may have fewer than kScaleBlock; rows of 8, where gated of 32; bias may be set; y is
+// bf16, or gated by silu or clamped_swiglu.
+cudaError_t launch_mxfp4_e4m3_sm90(const GroupedArguments &arguments, int sms, cudaStream_t stream);
+constexpr bool experts_take_mxfp4_e4m3(int64_t hidden, int64_t width, Activation activation) {
+    return hidden % 16 == 0 && width % 16 == 0 &&
+           (activation == Activation::silu || activation == Activation::clamped_swiglu);
+}
+
 // Of one form each; parts of launch_four_bits_sm90.
 cudaError_t launch_int4_128_sm90(const FourBitArguments &, int sms, cudaStream_t);
 cudaError_t launch_int4_32_sm90(const FourBitArguments &, int sms, cudaStream_t);
 cudaError_t launch_mxfp4_sm90(const FourBitArguments &, int sms, cudaStream_t);
 cudaError_t launch_nvfp4_sm90(const FourBitArguments &, int sms, cudaStream_t);
+cudaError_t launch_int4_e4m3_sm90(const FourBitArguments &, int sms, cudaStream_t);
 
 } // namespace batchllm::cuda

@@ -16,6 +16,17 @@ int64_t piece_bytes(const AdapterLayout &layout) {
     return align(static_cast<int64_t>(layout.pieces.size() * sizeof(AdapterPiece)));
 }
 
+// Row-major, of any alignment.
+void transpose(const Tensor &from, std::byte *to) {
+    const int64_t element = dtype_bytes(from.dtype);
+    for (int64_t column = 0; column < from.columns; ++column) {
+        for (int64_t row = 0; row < from.rows; ++row, to += element) {
+            std::memcpy(to, from.data + (row * from.row_length() + column) * element,
+                        static_cast<size_t>(element));
+        }
+    }
+}
+
 } // namespace
 
 Result<PinnedMemory> PinnedMemories::take(int64_t bytes) {
@@ -74,13 +85,16 @@ Result<std::shared_ptr<PackedOnHost>> StepAdapters::pack(const Adapter &adapter)
     ASSIGN_OR_RETURN(PinnedMemory memory, pinned_->take(bytes));
     int64_t at = begin;
     for (const AdapterLayout::Piece &piece : layout.pieces) {
-        // Of all columns, or of a part's.
         const Tensor &from = *piece.from;
-        const int64_t stride = from.row_length() * dtype_bytes(from.dtype);
-        const int64_t rows = stride * from.rows == piece.bytes ? 1 : from.rows;
-        for (int64_t r = 0, bytes_of_row = piece.bytes / rows; r < rows; ++r) {
-            std::memcpy(memory.data() + at + r * bytes_of_row, from.data + r * stride,
-                        static_cast<size_t>(bytes_of_row));
+        if (piece.transposed) {
+            transpose(from, memory.data() + at);
+        } else { // all columns, or a part's
+            const int64_t stride = from.row_length() * dtype_bytes(from.dtype);
+            const int64_t rows = stride * from.rows == piece.bytes ? 1 : from.rows;
+            for (int64_t r = 0, bytes_of_row = piece.bytes / rows; r < rows; ++r) {
+                std::memcpy(memory.data() + at + r * bytes_of_row, from.data + r * stride,
+                            static_cast<size_t>(bytes_of_row));
+            }
         }
         at += align(piece.bytes);
     }
@@ -118,9 +132,10 @@ Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> pack
     entries_[place] = reinterpret_cast<const AdapterEntry *>(to.data);
     RETURN_IF_ERROR(send(*packed, to.data));
     RETURN_IF_CUDA(cudaEventRecord(to.loaded, uploads_));
-    for (size_t i = 0; i < ranks_.size(); ++i) {
-        if (layout.entries[i].ranks <= ranks_[i]) continue;
-        ranks_[i] = layout.entries[i].ranks;
+    for (size_t i = 0; i < layout.entries.size(); ++i) {
+        int32_t &most = ranks_[model_.product(i).launch];
+        if (layout.entries[i].ranks <= most) continue;
+        most = layout.entries[i].ranks;
         grown_ = true;
     }
     to.packed = std::move(packed);
@@ -255,30 +270,39 @@ Status StepAdapters::wait(cudaStream_t stream) {
     return {};
 }
 
-Result<AdapterArguments> StepAdapters::shrink(const Addition &addition, const StepInput &input,
-                                              cudaStream_t stream) const {
-    const AdaptedProduct &product = model_.product(addition.place);
+bool StepAdapters::changes_experts() const {
+    return std::any_of(ranks_.begin() + static_cast<std::ptrdiff_t>(model_.head()) + 1,
+                       ranks_.end(), [](int32_t ranks) { return ranks > 0; });
+}
+
+AdapterWork StepAdapters::work(bool wanted, const StepInput &input) const {
     const auto *section = input.at<std::byte>(kAdapters);
-    const bool wanted = addition.wanted;
     const Places &places = wanted ? of_wanted_ : of_all_;
     const int form = wanted ? form_ >> 2 : form_;
+    return {reinterpret_cast<const int32_t *>(section) + (wanted ? 1 : 0),
+            reinterpret_cast<const AdapterTile *>(section + places.tiles),
+            reinterpret_cast<const int32_t *>(section + places.rows),
+            reinterpret_cast<const AdapterEntry *const *>(section + places.entries),
+            (form & kTall) != 0,
+            (form & kMany) != 0};
+}
+
+AdapterArguments StepAdapters::arguments(const Addition &addition, const StepInput &input) const {
+    const AdaptedProduct &product = model_.product(addition.product);
     AdapterArguments a{};
     a.element = element_;
-    a.work = {reinterpret_cast<const int32_t *>(section) + (wanted ? 1 : 0),
-              reinterpret_cast<const AdapterTile *>(section + places.tiles),
-              reinterpret_cast<const int32_t *>(section + places.rows),
-              reinterpret_cast<const AdapterEntry *const *>(section + places.entries),
-              (form & kTall) != 0,
-              (form & kMany) != 0};
-    a.product = static_cast<int32_t>(addition.place.number());
-    a.most_ranks = ranks_[addition.place.number()];
+    a.work = addition.turns != nullptr ? *addition.turns : work(addition.wanted, input);
+    // A tile of turns has the entries of its expert on.
+    a.product = static_cast<int32_t>(addition.product);
+    a.most_ranks = ranks_[addition.product];
     a.x = addition.x.data;
     a.columns = product.columns;
+    a.x_rows = addition.x_rows;
     a.x_scales = addition.x.scales;
     a.x_scaling = addition.scaling;
     a.x_scale_stride = padded_rows(addition.rows);
     a.t = sums_.as<float>();
-    a.t_rows = static_cast<int32_t>(sum_rows_);
+    a.t_rows = static_cast<int32_t>(sum_rows_ * product.rows);
     a.t_stride = a.most_ranks;
     a.y = addition.y;
     a.y_type = addition.y_type;
@@ -287,9 +311,19 @@ Result<AdapterArguments> StepAdapters::shrink(const Addition &addition, const St
     for (int32_t p = 0; p < a.parts; ++p) {
         const AdaptedPart &part = product.parts[static_cast<size_t>(p)];
         a.first[p] = part.first;
-        a.first[p + 1] = (part.first + part.rows + 7) / 8 * 8;
+        a.first[p + 1] = part.first + part.rows;
+        if (p + 1 == a.parts) a.first[p + 1] = (a.first[p + 1] + 7) / 8 * 8;
     }
+    a.turns = product.turns;
     a.alpha = addition.alpha;
+    a.first_row = addition.first_row;
+    a.some_rows = addition.some_rows;
+    return a;
+}
+
+Result<AdapterArguments> StepAdapters::shrink(const Addition &addition, const StepInput &input,
+                                              cudaStream_t stream) const {
+    const AdapterArguments a = arguments(addition, input);
     RETURN_IF_CUDA(launch_adapter_shrink(a, sms_, stream));
     return a;
 }

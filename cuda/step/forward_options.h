@@ -26,6 +26,9 @@ struct ForwardOptions {
     bool kv_e4m3 = false;         // keys and values in their pages
     int64_t step_tokens = 0;
     bool tune = true;
+    // So many steps of a range of rows take cuBLASLt's first choices before others are timed. Timing takes about
+    // half as long as one of the range's steps and saves at most some 2 % of those that follow. 0: timed as they come.
+    int64_t untimed_steps = 64;
     std::string tuning_cache; // a path; none; "": the default
     std::string device;       // its name
     AttentionOptions attention;
@@ -42,6 +45,7 @@ struct ForwardOptions {
     bool fast_accumulation = false; // of products in e4m3
     // Without tuning, from so many rows on, products with matrices in four bits expand them (docs/lab/four-bits.md).
     int64_t expanded_rows = 2048;
+    bool pictures = true;      // where the model has a tower
     bool gated_product = true; // gate and up in one launch with the activation, where there is one
     uint64_t seed = 0;
     int32_t threads = 0;

@@ -27,6 +27,9 @@ enum StepSection : size_t {
     kStateLevels,
     kStateChunks,
     kAdapters,
+    kPictureTokens,
+    kRopePositions,
+    kLastSeen,
     kLists
 };
 

@@ -9,9 +9,22 @@ Status OutputHead::compute_logits(int64_t first, int64_t count, cudaStream_t str
     const int64_t row_bytes = model.hidden * dtype_bytes(parts_.element());
     const Matrix &head = parts_.weights.head;
     auto *made = parts_.activations.logits.as<float>();
+    const StepAdapters &adapters = parts_.adapters;
+    const bool adapted = adapters.changes(adapters.model().head());
+    AdapterArguments change;
+    if (adapted) {
+        const StepRows rows = parts_.wanted_rows();
+        ASSIGN_OR_RETURN(
+            change,
+            adapters.shrink({adapters.model().head(), hidden(), Scaling::none, rows.count,
+                             rows.wanted != nullptr, made, DType::f32, model.logits_scale, nullptr,
+                             nullptr, static_cast<int32_t>(first), static_cast<int32_t>(count)},
+                            parts_.input, stream));
+    }
     RETURN_IF_ERROR(products_.run(
         {head, hidden() + first * row_bytes, made, DType::f32, false, model.logits_scale}, count,
         stream));
+    if (adapted) RETURN_IF_ERROR(adapters.expand(change, stream));
     RETURN_IF_CUDA(launch_finish_logits(made, count, head.rows, parts_.weights.head_bias,
                                         model.logits_softcap, stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::logits, stream));

@@ -13,6 +13,7 @@
 #include "step/forward_options.h"
 #include "step/input.h"
 #include "step/kv_pool.h"
+#include "step/pictures.h"
 #include "step/rope_tables.h"
 #include "step/states.h"
 #include "step/weights.h"
@@ -67,6 +68,7 @@ struct StepParts {
     StepStates states;
     StepExperts experts;
     StepAdapters adapters;
+    StepPictures pictures;
     StepInput input;
     Profile profile;
     StagedStep staged;

@@ -7,6 +7,7 @@
 #include "elementwise/norm.h"
 #include "four_bits/convert.h"
 #include "four_bits/product.h"
+#include "latent/latent.h"
 #include "linear/order_probe.h"
 
 namespace batchllm::cuda {
@@ -35,16 +36,18 @@ TuningKey key_of(const StepProduct &p, int64_t rows, DType element) {
 
 } // namespace
 
+TuningCache tuning_cache_of(const ForwardOptions &options, std::string *warning) {
+    if (!options.tune || options.tuning_cache == "none") return {};
+    const std::string stamp = Linear::stamp(options.device);
+    const std::string path =
+        options.tuning_cache.empty() ? cache_path(stamp + ".txt") : options.tuning_cache;
+    return {path, stamp, warning, shipped_choices()};
+}
+
 Result<Products> Products::create(const ForwardOptions &options, int64_t rows,
                                   std::string *warning) {
-    TuningCache cache;
-    if (options.tune && options.tuning_cache != "none") {
-        const std::string stamp = Linear::stamp(options.device);
-        const std::string path =
-            options.tuning_cache.empty() ? cache_path(stamp + ".txt") : options.tuning_cache;
-        cache = TuningCache(path, stamp, warning, shipped_choices());
-    }
-    ASSIGN_OR_RETURN(Linear linear, Linear::create(options.element, nullptr, 0, std::move(cache)));
+    ASSIGN_OR_RETURN(Linear linear, Linear::create(options.element, nullptr, 0,
+                                                   tuning_cache_of(options, warning)));
     linear.set_fast_accumulation(options.fast_accumulation);
     if (options.reproducible) linear.set_in_order();
     return Products(options, rows, std::move(linear));
@@ -210,6 +213,11 @@ Status Products::prepare_in_order(const std::vector<InOrder> &wanted) {
                                                  &probe, stream));
     }
     return check_cuda(cudaStreamSynchronize(stream), "products");
+}
+
+Status Products::run_heads(const HeadProductArguments &arguments, cudaStream_t stream) {
+    if (element_ != DType::f32) return linear_.run_heads(arguments, stream);
+    return check_cuda(launch_head_products(arguments, stream), "a product of heads");
 }
 
 } // namespace batchllm::cuda

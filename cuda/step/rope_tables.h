@@ -7,8 +7,10 @@
 #include <cuda_runtime_api.h>
 #include <vector_types.h>
 
+#include "backend/backend.h"
 #include "device/device.h"
 #include "model/model.h"
+#include "step/input.h"
 
 namespace batchllm::cuda {
 
@@ -17,8 +19,10 @@ class RopeTables {
     // rows: of the largest step.
     Status allocate(const Model &model, int64_t rows);
 
-    // Device: the angles of these positions, [tokens].
-    Status launch(const Model &model, const int32_t *positions, int32_t tokens,
+    // Host: adds the positions on all axes, where some rope of the model has more than one. tokens: rounded up.
+    Status stage(const TokenBatch &batch, int64_t tokens, StepInput *input, Staging *staging) const;
+    // Device: the angles of the staged positions, kPositions or those.
+    Status launch(const Model &model, const StepInput &input, int32_t tokens,
                   cudaStream_t stream) const;
 
     // [rows, dims / 2] cos, sin
@@ -29,9 +33,11 @@ class RopeTables {
   private:
     struct Table {
         DeviceMemory frequencies; // [dims / 2] f32
+        DeviceMemory axes;        // [dims / 2] uint8_t, or none
         DeviceMemory angles;      // [rows, dims / 2] cos, sin
     };
     std::vector<Table> tables_; // as Model::ropes
+    bool has_axes_ = false;
 };
 
 } // namespace batchllm::cuda

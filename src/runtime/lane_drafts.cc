@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "draft/row_draft.h"
+#include "runtime/forced_tokens.h"
 #include "schedule/batch_builder.h"
 
 namespace batchllm {
@@ -17,21 +18,25 @@ constexpr float least_always = 0.25F; // the same for Drafts::always
 constexpr double least_gain = 1.05;   // of predicted tokens per second
 
 bool may_draft(const Sequence &sequence) {
-    return sequence.constrained == nullptr && !needs_output(sequence.params);
+    const Constrained *constrained = sequence.constrained.get();
+    return !needs_output(sequence.params) && (constrained == nullptr || constrained->failed.ok());
 }
 
 } // namespace
 
-const char *why_no_drafts(const BackendInfo &info) {
-    return info.state_slots > 0 ? "the model's layers have states, which cannot take tokens back"
-                                : nullptr;
+const char *why_no_drafts(const DraftOptions &options, const BackendInfo &info) {
+    if (info.state_slots > 0)
+        return "the model's layers have states, which cannot take tokens back";
+    if (options.when == Drafts::where_they_pay && options.cost == nullptr)
+        return "what a step takes is not known here (for sim, the backend option device says it)";
+    return nullptr;
 }
 
 LaneDrafts::LaneDrafts(const DraftOptions &options, const BackendInfo &info)
-    : when_(options.when), cost_(options.cost), overlaps_(info.batches_in_flight > 1),
-      answers_(answer_tokens) {
-    const bool unknown = when_ == Drafts::where_they_pay && cost_ == nullptr;
-    if (unknown || why_no_drafts(info) != nullptr) when_ = Drafts::off;
+    : when_(options.when), cost_(options.cost), tokenizer_(options.tokenizer),
+      overlaps_(info.batches_in_flight > 1), answers_(answer_tokens) {
+    if (when_ == Drafts::on_gpu && cost_ != nullptr) when_ = Drafts::where_they_pay;
+    if (when_ == Drafts::on_gpu || why_no_drafts(options, info) != nullptr) when_ = Drafts::off;
 }
 
 void LaneDrafts::ended(const RowRun &run) {
@@ -63,9 +68,16 @@ bool LaneDrafts::propose(std::span<Request *const> decoding) {
         sequence->draft->follow(sequence->output, answers_, &rates_);
         Row row{sequence, {}};
         double chance = 1;
-        for (size_t i = 0; i < most_ahead; ++i) {
-            chance *= sequence->draft->rate(static_cast<int32_t>(i), rates_);
-            row.right[i] = static_cast<float>(chance);
+        int32_t ahead = 0;
+        const auto go_on = [&] { chance *= sequence->draft->rate(ahead++, rates_); };
+        // Some tokens are not known yet. Then tokens can be proposed in the next step, behind these and
+        // the one that this step samples.
+        if (sequence->unknown > 0) {
+            for (int32_t i = 0; i <= sequence->unknown; ++i) go_on();
+        }
+        for (float &right : row.right) {
+            go_on();
+            right = static_cast<float>(chance);
         }
         rows_.push_back(row);
     }
@@ -75,10 +87,38 @@ bool LaneDrafts::propose(std::span<Request *const> decoding) {
         const int32_t count = row.count(least);
         if (count == 0) continue;
         any = true;
-        if (row.sequence->unknown == 0)
-            row.sequence->draft->propose(count, answers_, &row.sequence->proposed);
+        if (row.sequence->unknown > 0) continue;
+        row.sequence->draft->propose(count, answers_, &row.sequence->proposed);
+        if (row.sequence->constrained != nullptr) keep_allowed(row.sequence);
     }
     return any;
+}
+
+// As many proposed tokens as the constraint allows, and none behind which it forces tokens: these
+// are taken instead of a sample (RowMasks).
+void LaneDrafts::keep_allowed(Sequence *sequence) const {
+    Constrained &constrained = *sequence->constrained;
+    std::vector<int32_t> &proposed = sequence->proposed;
+    std::vector<int32_t> output(
+        sequence->output.end() -
+            static_cast<ptrdiff_t>(std::min(sequence->output.size(), forced_context_tokens)),
+        sequence->output.end());
+    int64_t left = sequence->max_tokens - static_cast<int64_t>(sequence->output.size()) - 1;
+    const auto forces = [&](const ConstraintState &state) {
+        return constrained.takes_forced && !forced_tokens(state, *tokenizer_, output, left).empty();
+    };
+    constrained.ahead.clear();
+    ConstraintState at = constrained.state;
+    if (!forces(at)) {
+        for (const int32_t token : proposed) {
+            if (!at.advance(token).ok()) break;
+            output.push_back(token);
+            --left;
+            if (forces(at)) break;
+            constrained.ahead.push_back(at);
+        }
+    }
+    proposed.resize(constrained.ahead.size());
 }
 
 // The chance below which tokens are not computed; above 1 if none should be.

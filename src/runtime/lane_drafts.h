@@ -21,12 +21,13 @@
 namespace batchllm {
 
 struct DraftOptions {
-    Drafts when = Drafts::off;
+    Drafts when = Drafts::off;            // on_gpu: where they pay, if the cost is known
     std::shared_ptr<const StepCost> cost; // null: not known, so nothing is known to pay
+    const Tokenizer *tokenizer = nullptr; // null: no row has a constraint
 };
 
 // Why rows on this backend have no drafts; null: they may have some.
-const char *why_no_drafts(const BackendInfo &info);
+const char *why_no_drafts(const DraftOptions &options, const BackendInfo &info);
 
 class LaneDrafts {
   public:
@@ -39,18 +40,22 @@ class LaneDrafts {
     void ended(const RowRun &run);
 
   private:
-    static constexpr size_t most_ahead = 16; // proposed tokens of a row in a step
+    // Proposed tokens of a row in a step. With one more there would be 16, which is what CUDA's kernels
+    // for few queries take of a row whose key heads serve four (kNarrowRows).
+    static constexpr size_t most_ahead = 15;
     struct Row {
         Sequence *sequence;
         // How likely the proposed tokens are all right up to each of them. It falls.
         std::array<float, most_ahead> right;
         int32_t count(float least) const;
     };
+    void keep_allowed(Sequence *sequence) const;
     float least_right(std::span<Request *const> decoding);
     double seconds(std::span<Request *const> decoding, float least);
 
     Drafts when_;
     std::shared_ptr<const StepCost> cost_;
+    const Tokenizer *tokenizer_;
     bool overlaps_;
     DraftText answers_;
     DraftRates rates_;

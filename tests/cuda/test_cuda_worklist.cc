@@ -18,7 +18,13 @@ struct Step {
     std::vector<AttentionNode> nodes;
     std::vector<int32_t> node_of, positions; // [tokens]
     int32_t pages = 0;
+    std::vector<SeenTogether> together;
+    std::vector<int32_t> last; // [tokens] or empty: of those that see later ones
 
+    // The last position that a token sees.
+    int32_t last_seen(int32_t token) const {
+        return last.empty() ? positions[token] : std::max(last[token], positions[token]);
+    }
     int32_t add(int32_t parent, int32_t keys, int32_t tokens) {
         const int32_t start = parent < 0 ? 0 : nodes[parent].start + nodes[parent].keys;
         nodes.push_back(
@@ -56,11 +62,28 @@ Step random_step(std::mt19937_64 &random) {
             parent = step.add(parent, pick(random, 1, longest), pick(random, 0, 4) == 0 ? 1 : 0);
         }
         for (int32_t requests = pick(random, 1, 60); requests > 0; --requests) {
-            const int32_t tokens = pick(random, 0, 3) > 0 ? 1 : pick(random, 1, 400);
+            const int32_t kind =
+                pick(random, 0, 7); // decodes, checks proposed tokens, or is a prompt
+            const int32_t tokens = kind < 4 ? 1 : pick(random, 1, kind < 6 ? 17 : 400);
             step.add(parent, tokens + pick(random, 0, 1) * pick(random, 0, longest), tokens);
         }
     }
     return step;
+}
+
+// Some tokens of some nodes see each other.
+void add_pictures(std::mt19937_64 &random, Step *step) {
+    step->last.resize(step->positions.size());
+    for (const AttentionNode &node : step->nodes) {
+        for (int32_t t = 0; t + 2 < node.token_count && pick(random, 0, 3) > 0;) {
+            const int32_t first = pick(random, t, node.token_count - 2);
+            const int32_t count = pick(random, 2, std::min(300, node.token_count - first));
+            step->together.push_back({node.token_begin + first, count});
+            t = first + count;
+            std::fill_n(step->last.begin() + node.token_begin + first, count,
+                        step->positions[node.token_begin + t - 1]);
+        }
+    }
 }
 
 WorklistOptions random_options(std::mt19937_64 &random) {
@@ -126,7 +149,7 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
     const int32_t ratio = options.heads / options.kv_heads;
     assert_int_equal(list.items.size(), list.matrix_items + list.stream_items);
     std::vector<std::vector<int32_t>> pages(static_cast<size_t>(step.tokens())); // by position
-    for (int32_t t = 0; t < step.tokens(); ++t) pages[t].resize(step.positions[t] + 1, -1);
+    for (int32_t t = 0; t < step.tokens(); ++t) pages[t].resize(step.last_seen(t) + 1, -1);
     std::vector<int32_t> covered(static_cast<size_t>(step.tokens()));
     std::vector<bool> used(static_cast<size_t>(list.slots));
     std::vector<bool> widened(static_cast<size_t>(step.pages)), read(list.widened.size());
@@ -141,13 +164,22 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
         const bool from_scratch =
             options.wide_from_scratch && matrix && item.row_count * ratio > kNarrowRows;
         assert_true(item.row_count > 0);
-        assert_true(item.row_count * ratio <= (matrix ? kMatrixRows : kStreamRows));
+        const int32_t most = options.tile_rows == 0 ? (matrix ? kMatrixRows : kStreamRows) / ratio
+                             : matrix               ? options.matrix_tokens
+                                                    : options.stream_tokens;
+        assert_true(item.row_count <= std::max(1, most));
         assert_true(item.stretch[0].keys > 0); // sm90's consumers wait for the first stretch
         bool partial = false;
         int32_t first = INT32_MAX, last = 0; // positions of its queries
         for (int32_t r = item.row_begin; r < item.row_begin + item.row_count; ++r) {
             const AttentionRow &row = list.rows[r];
-            assert_int_equal(row.position, step.positions[row.token]);
+            // Those that see later ones are told to see so much more, or again.
+            const int32_t own = step.positions[row.token];
+            const bool later = row.position != own;
+            if (later && options.window > 0) {
+                assert_int_equal((row.position - own) % options.window, 0);
+            }
+            if (options.window <= 0) assert_int_equal(row.position, step.last_seen(row.token));
             first = std::min(first, row.position);
             last = std::max(last, row.position);
             assert_true(item.min_position <= row.position);
@@ -163,6 +195,10 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
                 for (int32_t k = 0; k < stretch.keys; ++k) {
                     const int32_t position = stretch.start + k;
                     if (position > row.position) break;
+                    if (later && options.window > 0 && position <= row.position - options.window) {
+                        continue;
+                    }
+                    assert_true(position <= step.last_seen(row.token));
                     assert_int_equal(pages[row.token][position], -1);
                     const int32_t page = stretch.page_begin + k / kPageKeys;
                     if (from_scratch) {
@@ -190,7 +226,7 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
         assert_int_equal(list.partials[t].count, covered[t] > 1 ? covered[t] : 0);
         for (int32_t n = step.node_of[t]; n >= 0; n = step.nodes[n].parent) {
             const AttentionNode &node = step.nodes[n];
-            for (int32_t k = 0; k < node.keys && node.start + k <= step.positions[t]; ++k) {
+            for (int32_t k = 0; k < node.keys && node.start + k <= step.last_seen(t); ++k) {
                 const int32_t position = node.start + k;
                 const int32_t page = pages[t][position];
                 const bool seen =
@@ -212,6 +248,66 @@ void every_key_is_read_once(void **) {
         step.build(options, &list);
         check_list(step, options, list);
     }
+}
+
+// As latents have it on sm90. The tiles of an item follow each other and cover its rows.
+void tiles_cover_every_row(void **) {
+    std::mt19937_64 random(seed_of_run());
+    for (int round = 0; round < 30; ++round) {
+        const Step step = random_step(random);
+        WorklistOptions options = random_options(random);
+        const int32_t heads[] = {20, 16, 128, 7};
+        options.heads = heads[pick(random, 0, 3)];
+        options.kv_heads = 1;
+        options.window = 0;
+        options.tile_rows = 64;
+        options.matrix_tokens = 16;
+        options.stream_tokens = std::max(1, 64 / options.heads);
+        options.tile_us = 2;
+        Worklist list;
+        step.build(options, &list);
+        std::vector<AttentionItem> whole;
+        int32_t matrix_items = 0;
+        for (size_t i = 0; i < list.items.size();) {
+            const AttentionItem item = list.items[i];
+            for (int32_t row = 0; row < item.row_count * options.heads; row += 64, ++i) {
+                assert_true(i < list.items.size());
+                assert_int_equal(list.items[i].row_begin, item.row_begin);
+                assert_int_equal(list.items[i].once, row);
+            }
+            whole.push_back(item);
+            if (static_cast<int32_t>(i) <= list.matrix_items) ++matrix_items;
+        }
+        list.stream_items = static_cast<int32_t>(whole.size()) - matrix_items;
+        list.matrix_items = matrix_items;
+        list.items = whole;
+        check_list(step, options, list);
+    }
+}
+
+void tokens_that_see_each_other_read_later_keys_once(void **) {
+    std::mt19937_64 random(seed_of_run());
+    int64_t later = 0;
+    for (int round = 0; round < 90; ++round) {
+        Step step = random_step(random);
+        const bool e4m3 = round % 3 == 0, by_position = round % 3 == 1;
+        WorklistOptions options = e4m3 ? e4m3_options(random) : random_options(random);
+        if (options.heads == 96) options.item_rows = kMatrixRows;
+        if (options.window > 0) options.window = std::max(100, options.window);
+        add_pictures(random, &step);
+        options.together = step.together;
+        step.give_back(options.window);
+        Worklist list;
+        if (by_position) {
+            build_worklist_by_position(step.nodes, step.tokens(), options, &list);
+        } else {
+            step.build(options, &list);
+            check_merges(step, list);
+        }
+        check_list(step, options, list);
+        for (const AttentionRow &row : list.rows) later += row.position > step.positions[row.token];
+    }
+    assert_true(later > 0);
 }
 
 void tokens_are_merged_in_the_order_of_their_last_items(void **) {
@@ -381,6 +477,8 @@ void a_worklist_keeps_nothing_of_the_last_step(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(every_key_is_read_once),
+        cmocka_unit_test(tiles_cover_every_row),
+        cmocka_unit_test(tokens_that_see_each_other_read_later_keys_once),
         cmocka_unit_test(tokens_are_merged_in_the_order_of_their_last_items),
         cmocka_unit_test(with_widened_pages_every_key_is_read_once),
         cmocka_unit_test(pages_of_prefill_are_widened),

@@ -1,4 +1,4 @@
-// Rows with pictures against transformers, on the CPU: tests/golden/*_pictures, made by
+// Rows with pictures against transformers, on the CPU or, with the argument cuda, there: tests/golden/*_pictures, made by
 // scripts/golden_pictures.py. However rows share and are divided, and whatever other rows a job has, a row
 // says what it says alone.
 #include <algorithm>
@@ -27,6 +27,17 @@ namespace {
 
 constexpr double margin_limit = 1e-3;
 constexpr double logprob_tolerance = 2e-3;
+
+bool on_cuda = false; // the argument
+
+batchllm_engine_options device_options() {
+    batchllm_engine_options options = float32_options();
+    if (on_cuda) {
+        options.backend = "cuda";
+        options.backend_options = "tuning=0,quantize=none";
+    }
+    return options;
+}
 
 struct PicturesDeleter {
     void operator()(batchllm_pictures *pictures) const { batchllm_pictures_destroy(pictures); }
@@ -223,7 +234,7 @@ batchllm_stats compare_ways(const PictureGolden &golden, const batchllm_engine_o
 
 void rows_say_what_transformers_says(void **) {
     for (const PictureGolden &golden : goldens()) {
-        const batchllm_stats stats = compare_ways(golden, float32_options());
+        const batchllm_stats stats = compare_ways(golden, device_options());
         assert_true(stats.row_pictures >= stats.picture_loads && stats.picture_loads > 0);
     }
 }
@@ -231,7 +242,7 @@ void rows_say_what_transformers_says(void **) {
 void conversations_name_files(void **) {
     for (const PictureGolden &golden : goldens()) {
         const PicturesHandle pictures = make_pictures(golden.directory, {golden.directory});
-        batchllm_engine_options options = float32_options();
+        batchllm_engine_options options = device_options();
         options.pictures = pictures.get();
         const EngineHandle engine = make_engine(golden.directory, options);
         std::string text;
@@ -251,15 +262,15 @@ void conversations_name_files(void **) {
 
 void however_rows_are_shared_and_divided(void **) {
     for (const PictureGolden &golden : goldens()) {
-        batchllm_engine_options options = float32_options();
+        batchllm_engine_options options = device_options();
         options.enlarge = BATCHLLM_ENLARGE_NONE;
         compare_ways(golden, options);
-        options = float32_options();
+        options = device_options();
         options.min_prefix_tokens = 1;
         options.levels = 2;
         compare_ways(golden, options, 2);
         // Pictures that see themselves need a step of their own length.
-        const batchllm_engine_options chosen = float32_options();
+        const batchllm_engine_options chosen = device_options();
         for (const int64_t step : {5, 17, 33}) {
             options = chosen;
             options.min_prefix_tokens = 1;
@@ -281,7 +292,7 @@ void preempted_rows_have_their_pictures_again(void **) {
     for (const PictureGolden &golden : goldens()) {
         int64_t preemptions = 0;
         for (const int64_t kib : {64, 128, 256}) {
-            batchllm_engine_options options = float32_options();
+            batchllm_engine_options options = device_options();
             options.kv_memory_bytes = kib << 10;
             options.min_prefix_tokens = 1;
             const EngineHandle engine = make_engine(golden.directory, options);
@@ -301,7 +312,7 @@ void preempted_rows_have_their_pictures_again(void **) {
 void an_equal_picture_is_computed_once(void **) {
     for (const PictureGolden &golden : goldens()) {
         const PictureRow &row = golden.rows[0];
-        const EngineHandle engine = make_engine(golden.directory, float32_options());
+        const EngineHandle engine = make_engine(golden.directory, device_options());
         Columns columns;
         for (int i = 0; i < 8; ++i) {
             std::string text = row.text;
@@ -340,7 +351,7 @@ void encoded_rows_are_planned_and_added(void **) {
     batchllm_plan *plan = nullptr;
     CHECK(batchllm_plan_create(column->count, column->tokens, column->offsets, nullptr, nullptr,
                                nullptr, &plan));
-    batchllm_engine_options options = float32_options();
+    batchllm_engine_options options = device_options();
     options.pictures = pictures.get();
     const EngineHandle engine = make_engine(golden.directory, options);
     const batchllm_params params = params_of(golden);
@@ -350,7 +361,7 @@ void encoded_rows_are_planned_and_added(void **) {
     batchllm_plan_destroy(plan);
     const ResultsHandle results = run(engine.get());
     compare(golden, *results);
-    const EngineHandle other = make_engine(golden.directory, float32_options());
+    const EngineHandle other = make_engine(golden.directory, device_options());
     CHECK(
         batchllm_add_tokens(other.get(), 1, column->tokens, column->offsets, nullptr, &params, 1));
     const ResultsHandle unknown = run(other.get());
@@ -361,7 +372,7 @@ void encoded_rows_are_planned_and_added(void **) {
 // vocabulary.
 void what_looks_at_tokens_copes_with_pictures(void **) {
     const PictureGolden golden = goldens().front();
-    const EngineHandle engine = make_engine(golden.directory, float32_options());
+    const EngineHandle engine = make_engine(golden.directory, device_options());
     batchllm_params params = params_of(golden);
     params.prompt_logprobs = 1;
     params.repetition_penalty = 1.5f;
@@ -422,7 +433,7 @@ void bad_pictures_are_errors_of_their_rows(void **) {
         {"good bytes", good, BATCHLLM_PICTURE_BYTES, nullptr},
     };
     const PicturesHandle pictures = make_pictures(golden.directory, {directory.file("in")});
-    batchllm_engine_options options = float32_options();
+    batchllm_engine_options options = device_options();
     options.pictures = pictures.get();
     const EngineHandle engine = make_engine(golden.directory, options);
     const std::string &text = golden.rows[0].text;
@@ -454,7 +465,7 @@ void a_file_that_has_changed_fails_its_rows(void **) {
     directory.write("a.png", golden.pictures[0]);
     directory.write("b.png", golden.pictures[1]);
     const PicturesHandle pictures = make_pictures(golden.directory, {directory.path()});
-    batchllm_engine_options options = float32_options();
+    batchllm_engine_options options = device_options();
     options.pictures = pictures.get();
     const EngineHandle engine = make_engine(golden.directory, options);
     Columns columns;
@@ -463,11 +474,92 @@ void a_file_that_has_changed_fails_its_rows(void **) {
     }
     add(engine.get(), columns, false, params_of(golden));
     directory.write("a.png", golden.pictures[2]);
+    // But a row that is added now has the new picture.
+    Columns later;
+    later.add(golden.rows[0].text, {"a.png"}, BATCHLLM_PICTURE_NAME);
+    add(engine.get(), later, false, params_of(golden));
     const ResultsHandle results = run(engine.get());
-    assert_int_equal(results->count, 3);
-    for (int64_t i = 0; i < 3; ++i) {
-        assert_int_equal(results->statuses[i],
-                         results->tags[i] == 1 ? BATCHLLM_OK : BATCHLLM_ERROR_ROW_PICTURE);
+    assert_int_equal(results->count, 4);
+    for (int64_t i = 0; i < 4; ++i) {
+        const bool good = results->tags[i] == 1 || results->tags[i] == 3;
+        assert_int_equal(results->statuses[i], good ? BATCHLLM_OK : BATCHLLM_ERROR_ROW_PICTURE);
+    }
+}
+
+// Equal files are one picture, but each row asks only that its own file is still there.
+void an_equal_file_elsewhere_may_change_or_vanish(void **) {
+    const PictureGolden golden = goldens().front();
+    const TemporaryDirectory directory;
+    const std::string &picture = golden.pictures[static_cast<size_t>(golden.rows[0].pictures[0])];
+    assert_int_equal(golden.rows[0].pictures.size(), 1);
+    for (const char *name : {"a.png", "b.png", "c.png", "d.png"}) directory.write(name, picture);
+    const PicturesHandle pictures = make_pictures(golden.directory, {directory.path()});
+    batchllm_engine_options options = float32_options();
+    options.pictures = pictures.get();
+    for (const bool of_memory : {false, true}) {
+        const EngineHandle engine = make_engine(golden.directory, options);
+        Columns columns;
+        columns.add(golden.rows[0].text, {"a.png"}, BATCHLLM_PICTURE_NAME);
+        columns.add(golden.rows[0].text, {of_memory ? picture : "c.png"},
+                    of_memory ? BATCHLLM_PICTURE_BYTES : BATCHLLM_PICTURE_NAME);
+        columns.add(golden.rows[0].text, {"d.png"}, BATCHLLM_PICTURE_NAME);
+        add(engine.get(), columns, false, params_of(golden));
+        directory.write("a.png", "another");
+        std::filesystem::remove(directory.file("d.png"));
+        const ResultsHandle results = run(engine.get());
+        assert_int_equal(results->count, 3);
+        for (int64_t i = 0; i < 3; ++i) assert_int_equal(results->statuses[i], BATCHLLM_OK);
+        assert_int_equal(stats_of(engine).picture_loads, 1);
+        directory.write("a.png", picture);
+        directory.write("d.png", picture);
+    }
+}
+
+// Files of two models in one folder are found out before any row is.
+void a_processor_that_does_not_fit_the_tower_is_an_error_at_load(void **) {
+    struct Change {
+        const char *model, *file, *from, *to;
+        std::vector<std::string> says;
+    };
+    const Change changes[] = {
+        {"qwen3_vl_pictures",
+         "preprocessor_config.json",
+         "\"patch_size\": 8",
+         "\"patch_size\": 16",
+         {"preprocessor_config.json: patch_size", "16", "config.json: vision_config.patch_size"}},
+        {"qwen2_5_vl_pictures",
+         "preprocessor_config.json",
+         "\"merge_size\": 2",
+         "\"merge_size\": 1",
+         {"preprocessor_config.json: merge_size", "config.json: spatial_merge_size"}},
+        {"gemma3_pictures",
+         "processor_config.json",
+         "64",
+         "32",
+         {"processor_config.json: size", "config.json: vision_config.image_size"}},
+        {"mistral3_pictures",
+         "processor_config.json",
+         "\"spatial_merge_size\": 2",
+         "\"spatial_merge_size\": 1",
+         {"processor_config.json: spatial_merge_size", "config.json: spatial_merge_size"}},
+    };
+    for (const Change &change : changes) {
+        const TemporaryDirectory directory;
+        std::filesystem::copy(std::string("golden/") + change.model, directory.path());
+        std::string settings = read_bytes(directory.file(change.file));
+        const std::string_view from = change.from;
+        for (size_t at = settings.find(from); at != std::string::npos; at = settings.find(from)) {
+            settings.replace(at, from.size(), change.to);
+        }
+        directory.write(change.file, settings);
+        batchllm_engine_options options = float32_options();
+        options.model_dir = directory.path().c_str();
+        batchllm_engine *engine = nullptr;
+        assert_int_equal(batchllm_engine_create(&options, &engine), BATCHLLM_ERROR_MODEL_FORMAT);
+        const std::string error = batchllm_last_error();
+        for (const std::string &part : change.says) {
+            if (error.find(part) == std::string::npos) fail_msg("%s", error.c_str());
+        }
     }
 }
 
@@ -574,7 +666,28 @@ void rows_wait_for_room_for_their_pictures(void **) {
 
 } // namespace
 
-int main() {
+int run_on_cuda() {
+    on_cuda = true;
+    batchllm_engine_options options = device_options();
+    options.model_dir = "golden/qwen3_vl_pictures";
+    batchllm_engine *engine = nullptr;
+    if (batchllm_engine_create(&options, &engine) != BATCHLLM_OK) {
+        std::printf("skipped: %s\n", batchllm_last_error());
+        return 77;
+    }
+    batchllm_engine_destroy(engine);
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(rows_say_what_transformers_says),
+        cmocka_unit_test(conversations_name_files),
+        cmocka_unit_test(however_rows_are_shared_and_divided),
+        cmocka_unit_test(an_equal_picture_is_computed_once),
+        cmocka_unit_test(what_looks_at_tokens_copes_with_pictures),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
+
+int main(int count, char **values) {
+    if (count > 1 && std::string(values[1]) == "cuda") return run_on_cuda();
     const CMUnitTest tests[] = {
         cmocka_unit_test(rows_say_what_transformers_says),
         cmocka_unit_test(conversations_name_files),
@@ -585,6 +698,8 @@ int main() {
         cmocka_unit_test(what_looks_at_tokens_copes_with_pictures),
         cmocka_unit_test(bad_pictures_are_errors_of_their_rows),
         cmocka_unit_test(a_file_that_has_changed_fails_its_rows),
+        cmocka_unit_test(an_equal_file_elsewhere_may_change_or_vanish),
+        cmocka_unit_test(a_processor_that_does_not_fit_the_tower_is_an_error_at_load),
         cmocka_unit_test(rows_wait_for_room_for_their_pictures),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

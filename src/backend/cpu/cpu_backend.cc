@@ -281,6 +281,9 @@ Status CpuBackend::collect(BatchOutput *output) {
 
 Status CpuBackend::load_pictures(std::span<const PictureLoad> pictures) {
     if (tower_ == nullptr) return Backend::load_pictures(pictures);
+    for (const PictureLoad &load : pictures) {
+        RETURN_IF_ERROR(check_picture(*model_.tower, load, info_));
+    }
     return tower_->load(pictures);
 }
 

@@ -33,23 +33,10 @@ Result<PackedMatrix> pack_floats(const Vector &numbers, const Tensor &of, Linear
     return packed;
 }
 
-int64_t merged_width(const Merger &merger, const Tower &tower) {
-    return merger.averaged ? tower.hidden : int64_t{tower.hidden} * tower.merge * tower.merge;
-}
-
 Result<PackedMatrix> pack_projection(const Merger &from, const Tower &tower, Linear *linear) {
     const Tensor &stored = from.projection.values;
     if (!from.by_channel) return linear->pack(stored);
-    // Its columns in the order in which patches are joined.
-    const Vector by_channel = read_vector(stored);
-    const auto patches = static_cast<size_t>(tower.merge * tower.merge);
-    const auto hidden = static_cast<size_t>(tower.hidden);
-    Vector joined(by_channel.size());
-    for (size_t i = 0; i < joined.size(); ++i) {
-        const size_t column = i % (patches * hidden);
-        joined[i] = by_channel[i - column + column % hidden * patches + column / hidden];
-    }
-    return pack_floats(joined, stored, linear);
+    return pack_floats(joined_projection(from, tower), stored, linear);
 }
 
 Status pack_merger(const Merger &from, const Tower &tower, Linear *linear, PackedMerger *to) {
@@ -61,20 +48,6 @@ Status pack_merger(const Merger &from, const Tower &tower, Linear *linear, Packe
     }
     if (!from.has_feed_forward()) return {};
     return pack_feed_forward(from.feed_forward, linear, &to->feed_forward);
-}
-
-// All frames of a picture are equal, so their weights can be added. [hidden, values of a patch]
-Vector fold_frames(const Tower &tower) {
-    const Vector stored = read_vector(tower.patch.values);
-    const auto size = static_cast<size_t>(tower.patch_values);
-    const auto frames = static_cast<size_t>(tower.frames);
-    Vector folded(stored.size() / frames);
-    for (size_t i = 0; i < folded.size(); ++i) {
-        for (size_t frame = 0; frame < frames; ++frame) {
-            folded[i] += stored[(i / size * frames + frame) * size + i % size];
-        }
-    }
-    return folded;
 }
 
 } // namespace
@@ -108,7 +81,7 @@ Status CpuTower::pack_weights() {
     ASSIGN_OR_RETURN(linear_, Linear::create(kernels_.element, pool_, reproducible_, &kernels_));
     auto packed = std::make_shared<Packed>();
     ASSIGN_OR_RETURN(packed->patch,
-                     pack_floats(fold_frames(tower_), tower_.patch.values, linear_.get()));
+                     pack_floats(folded_patch(tower_), tower_.patch.values, linear_.get()));
     packed->patch_bias = read_vector(tower_.patch.bias);
     packed->positions = read_vector(tower_.positions);
     packed->before = pack_norm(tower_.before, tower_.hidden);
@@ -128,49 +101,19 @@ Status CpuTower::pack_weights() {
     return {};
 }
 
-// The caller has prepared the picture for this model; what is checked would otherwise be read or written out of bounds.
-Status CpuTower::check(const PictureLoad &load) const {
-    const PreparedPicture &picture = *load.picture;
-    const PictureGrid &grid = picture.grid;
-    const bool fits = grid.rows > 0 && grid.columns > 0 && grid.rows % tower_.merge == 0 &&
-                      grid.columns % tower_.merge == 0;
-    const int64_t patches = int64_t{grid.rows} * grid.columns;
-    if (load.slot < 0 || load.slot >= static_cast<int32_t>(slots_.size()) || !fits ||
-        static_cast<int64_t>(picture.patches.size()) != patches * tower_.values() ||
-        grid.tokens != patches / (tower_.merge * tower_.merge)) {
-        return error(BATCHLLM_ERROR_INTERNAL,
-                     "cpu backend: slot %d, a picture of %d x %d patches, %zu numbers and %d "
-                     "tokens",
-                     load.slot, grid.rows, grid.columns, picture.patches.size(), grid.tokens);
-    }
-    const bool placed = !tower_.positions || tower_.interpolated ||
-                        (grid.rows <= tower_.side && grid.columns <= tower_.side);
-    if (placed) return {};
-    return error(BATCHLLM_ERROR_INTERNAL, "cpu backend: a picture of %d x %d patches, at most %d",
-                 grid.rows, grid.columns, tower_.side);
-}
-
 Status CpuTower::load(std::span<const PictureLoad> pictures) {
     RETURN_IF_ERROR(pack_weights());
     for (const PictureLoad &load : pictures) {
-        RETURN_IF_ERROR(check(load));
         Slot slot;
         slot.tokens = load.picture->grid.tokens;
         ASSIGN_OR_RETURN(slot.values,
                          Buffer::create(slot.tokens * token_bytes(model_), "a picture's outputs"));
         slots_[static_cast<size_t>(load.slot)] = std::move(slot);
     }
-    for (size_t first = 0; first < pictures.size();) {
-        size_t last = first;
-        int64_t patches = 0;
-        while (last < pictures.size()) {
-            const PictureGrid &grid = pictures[last].picture->grid;
-            patches += int64_t{grid.rows} * grid.columns;
-            if (last > first && patches > kPackPatches) break;
-            ++last;
-        }
-        RETURN_IF_ERROR(run(pictures.subspan(first, last - first)));
-        first = last;
+    while (!pictures.empty()) {
+        const auto pack = first_pack(pictures, kPackPatches);
+        RETURN_IF_ERROR(run(pack));
+        pictures = pictures.subspan(pack.size());
     }
     return {};
 }
@@ -185,42 +128,11 @@ void CpuTower::Segments::add(int64_t begin, int64_t end) {
     groups += (end - begin + kGroupTokens - 1) / kGroupTokens;
 }
 
-// Patches are packed window by window, in each by the tokens that they become.
 void CpuTower::place(std::span<const PictureLoad> pictures) {
-    patches_.clear();
-    outputs_.clear();
+    pack_.place(tower_, pictures);
     pictures_ = windows_ = {};
-    const int32_t merge = tower_.merge;
-    for (const PictureLoad &load : pictures) {
-        const PictureGrid &grid = load.picture->grid;
-        const int32_t rows = grid.rows / merge;
-        const int32_t columns = grid.columns / merge; // of tokens
-        const int32_t window = tower_.window > 0 ? tower_.window / merge : std::max(rows, columns);
-        const auto add_token = [&](int32_t y, int32_t x) {
-            outputs_.push_back({load.slot, y * columns + x});
-            for (int32_t i = 0; i < merge * merge; ++i) {
-                const int32_t row = y * merge + i / merge;
-                const int32_t column = x * merge + i % merge;
-                const int64_t at = tower_.in_blocks ? (int64_t{y} * columns + x) * merge * merge + i
-                                                    : int64_t{row} * grid.columns + column;
-                patches_.push_back({load.picture->patches.data() + at * tower_.values(), row,
-                                    column, grid.rows, grid.columns});
-            }
-        };
-        const int64_t first = patches();
-        for (int32_t top = 0; top < rows; top += window) {
-            for (int32_t left = 0; left < columns; left += window) {
-                const int64_t begin = patches();
-                for (int32_t y = top; y < std::min(rows, top + window); ++y) {
-                    for (int32_t x = left; x < std::min(columns, left + window); ++x) {
-                        add_token(y, x);
-                    }
-                }
-                windows_.add(begin, patches());
-            }
-        }
-        pictures_.add(first, patches());
-    }
+    for (const TowerPack::Range &range : pack_.pictures) pictures_.add(range.begin, range.end);
+    for (const TowerPack::Range &range : pack_.windows) windows_.add(range.begin, range.end);
 }
 
 Status CpuTower::reserve() {
@@ -236,7 +148,7 @@ Status CpuTower::reserve() {
         heads = std::max(heads, attention.heads * padded);
     }
     // A merger has fewer rows, but they may be wider.
-    const int64_t tokens = Linear::rounded_rows(static_cast<int64_t>(outputs_.size()));
+    const int64_t tokens = Linear::rounded_rows(static_cast<int64_t>(pack_.outputs.size()));
     const int64_t joined = hidden * tower_.merge * tower_.merge;
     const auto of_merger = [&](const Merger &merger) {
         width = std::max(width, merger.feed_forward.width * tokens / rows + 1);
@@ -279,7 +191,7 @@ Status CpuTower::reserve() {
 Status CpuTower::run(std::span<const PictureLoad> pictures) {
     place(pictures);
     RETURN_IF_ERROR(reserve());
-    RETURN_IF_ERROR(embed());
+    RETURN_IF_ERROR(embed(pictures));
     for (size_t i = 0; i < tower_.layers.size(); ++i) {
         RETURN_IF_ERROR(run_layer(i));
         for (size_t d = 0; d < tower_.deepstack.size(); ++d) {
@@ -291,16 +203,17 @@ Status CpuTower::run(std::span<const PictureLoad> pictures) {
     return merge(tower_.merger, 0, 0);
 }
 
-Status CpuTower::embed() {
+Status CpuTower::embed(std::span<const PictureLoad> pictures) {
     const int64_t values = tower_.values();
     const int64_t element = dtype_bytes(kernels_.element);
     const Rope *rope = tower_.ropes.empty() ? nullptr : tower_.ropes.data();
     pool_->parallel_for(task_count(patches()), [&](int64_t task, int32_t) {
         const int64_t last = std::min(patches(), (task + 1) * kTokensOfTask);
         for (int64_t p = task * kTokensOfTask; p < last; ++p) {
-            const Patch &patch = patches_[static_cast<size_t>(p)];
-            kernels_.store_elements(patch.values, 1, static_cast<int32_t>(values),
-                                    static_cast<int32_t>(values),
+            const TowerPack::Patch &patch = pack_.patches[static_cast<size_t>(p)];
+            const PreparedPicture &picture = *pictures[static_cast<size_t>(patch.picture)].picture;
+            kernels_.store_elements(picture.patches.data() + patch.at * values, 1,
+                                    static_cast<int32_t>(values), static_cast<int32_t>(values),
                                     input_.data() + p * values * element);
             if (rope == nullptr) continue;
             const size_t pairs = rope->frequencies.size();
@@ -319,7 +232,7 @@ Status CpuTower::embed() {
         pool_->parallel_for(task_count(patches()), [&](int64_t task, int32_t) {
             const int64_t last = std::min(patches(), (task + 1) * kTokensOfTask);
             for (int64_t p = task * kTokensOfTask; p < last; ++p) {
-                add_position(patches_[static_cast<size_t>(p)],
+                add_position(pack_.patches[static_cast<size_t>(p)],
                              residual_.floats() + p * tower_.hidden);
             }
         });
@@ -328,7 +241,7 @@ Status CpuTower::embed() {
     return {};
 }
 
-void CpuTower::add_position(const Patch &patch, float *x) const {
+void CpuTower::add_position(const TowerPack::Patch &patch, float *x) const {
     const int32_t hidden = tower_.hidden;
     const auto add = [&](int32_t row, int32_t column, float weight) {
         const float *position =
@@ -465,7 +378,7 @@ void CpuTower::attend_block(const Attention &attention, const Segments &segments
 // Writes part `part` of all pictures' outputs.
 Status CpuTower::merge(const Merger &merger, size_t packed, int64_t part) {
     const PackedMerger &weights = packed_->mergers[packed];
-    const auto tokens = static_cast<int64_t>(outputs_.size());
+    const auto tokens = static_cast<int64_t>(pack_.outputs.size());
     const int64_t each = int64_t{tower_.merge} * tower_.merge;
     const int64_t hidden = tower_.hidden;
     const int64_t width = merged_width(merger, tower_);
@@ -499,7 +412,7 @@ Status CpuTower::merge(const Merger &merger, size_t packed, int64_t part) {
     }
     const float scale = part == 0 ? tower_.output_scale : 1;
     for (int64_t t = 0; t < tokens; ++t) {
-        const auto [slot, token] = outputs_[static_cast<size_t>(t)];
+        const auto [slot, token] = pack_.outputs[static_cast<size_t>(t)];
         const Slot &of = slots_[static_cast<size_t>(slot)];
         float *to = of.values.floats() + (part * of.tokens + token) * model_.hidden;
         const float *from = qkv_.floats() + t * model_.hidden;

@@ -15,6 +15,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/linear.h"
 #include "backend/cpu/weights.h"
+#include "backend/tower_pack.h"
 #include "base/thread_pool.h"
 #include "model/tower.h"
 
@@ -58,16 +59,6 @@ class CpuTower {
         int64_t groups = 0;
         void add(int64_t begin, int64_t end);
     };
-    // Where a patch of the pack comes from.
-    struct Patch {
-        const float *values;
-        int32_t row, column;
-        int32_t rows, columns; // of its picture
-    };
-    // Where the result of merge * merge consecutive patches of the pack goes.
-    struct Output {
-        int32_t slot, token;
-    };
     struct Slot {
         int32_t tokens = 0;
         Buffer values; // [parts, tokens, hidden]
@@ -79,13 +70,12 @@ class CpuTower {
         std::vector<const void *> keys, values;
     };
 
-    Status check(const PictureLoad &load) const;
     Status pack_weights();
     Status run(std::span<const PictureLoad> pictures);
     void place(std::span<const PictureLoad> pictures);
     Status reserve();
-    Status embed();
-    void add_position(const Patch &patch, float *x) const;
+    Status embed(std::span<const PictureLoad> pictures);
+    void add_position(const TowerPack::Patch &patch, float *x) const;
     Status run_layer(size_t index);
     Status attend(const Attention &attention, const PackedAttention &weights,
                   const Segments &segments);
@@ -97,7 +87,7 @@ class CpuTower {
     void norm_in_place(const PackedNorm &norm, int64_t rows, int64_t width, float *x);
     Status product(const PackedMatrix &matrix, const std::byte *x, int64_t rows, const Vector &bias,
                    bool add, float *to);
-    int64_t patches() const { return static_cast<int64_t>(patches_.size()); }
+    int64_t patches() const { return static_cast<int64_t>(pack_.patches.size()); }
 
     const Model &model_;
     const Tower &tower_;
@@ -109,8 +99,7 @@ class CpuTower {
     std::vector<Slot> slots_;
 
     // For the current pack.
-    std::vector<Patch> patches_;
-    std::vector<Output> outputs_; // [patches / (merge * merge)]
+    TowerPack pack_;
     Segments pictures_, windows_;
     Buffer residual_;      // [patches, hidden] float
     Buffer merging_;       // the same, for a merger

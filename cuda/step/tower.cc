@@ -1,0 +1,378 @@
+#include "step/tower.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "elementwise/elementwise.h"
+#include "step/products.h"
+#include "tower/rows.h"
+
+namespace batchllm::cuda {
+namespace {
+
+// Patches of one pack: two pictures of 1080p. A larger picture is a pack of its own.
+constexpr int64_t kPackPatches = 16384;
+
+int64_t most_columns(const TowerWeights &weights) {
+    int64_t most = weights.patch.columns;
+    for (const TowerLayer &layer : weights.layers) most = std::max(most, layer.o.columns);
+    return most;
+}
+
+} // namespace
+
+const char *StepTower::missing(const Model &model, DType element) {
+    const Tower &tower = *model.tower;
+    if (tower.deepstack.size() >= model.layers.size()) return "deepstack behind the last layer";
+    if (tower.hidden % kVector != 0 || tower.hidden > kMostNormed || model.hidden % kVector != 0) {
+        return "a tower whose size is no multiple of 8";
+    }
+    const int64_t joined = int64_t{tower.hidden} * tower.merge * tower.merge;
+    if (joined > kMostNormed) return "a tower whose tokens join more than 32768 numbers";
+    if (tower.ropes.size() > 1) return "a tower with several ropes";
+    for (const Layer &layer : tower.layers) {
+        const Attention &a = *layer.attention();
+        if (!tower_head_fits(element, a.head_dim)) {
+            return "a tower whose heads are no multiple of 8, or larger than 128";
+        }
+        if (a.rope >= 0 && tower.ropes[0].dims() != a.head_dim) {
+            return "a tower whose heads turn in part";
+        }
+        const Activation activation = layer.feed_forward()->activation;
+        if (activation == Activation::clamped_swiglu || activation == Activation::xielu) {
+            return "a tower with such an activation";
+        }
+    }
+    return nullptr;
+}
+
+StepTower::StepTower(const Model &model, const ForwardOptions &options, Linear linear,
+                     StepPictures *pictures)
+    : model_(model), tower_(*model.tower), element_(options.element), alone_(options.reproducible),
+      tunes_(options.tune && !options.reproducible), sm90_(options.experts == GroupedKernel::sm90),
+      pictures_(pictures), linear_(std::move(linear)) {}
+
+Result<std::unique_ptr<StepTower>>
+StepTower::create(const Model &model, const ForwardOptions &options, StepPictures *pictures) {
+    // Of a file that cannot be used, Products has warned.
+    std::string warning;
+    ASSIGN_OR_RETURN(Linear linear, Linear::create(options.element, nullptr, 0,
+                                                   tuning_cache_of(options, &warning)));
+    std::unique_ptr<StepTower> tower(new StepTower(model, options, std::move(linear), pictures));
+    LoadOptions load;
+    load.element = options.element;
+    load.random = options.random_weights;
+    load.seed = options.seed;
+    load.threads = options.threads;
+    ASSIGN_OR_RETURN(tower->weights_, load_tower_weights(tower->tower_, load));
+    RETURN_IF_ERROR(tower->allocate());
+    return tower;
+}
+
+Status StepTower::allocate() {
+    for (Sent &sent : sent_) {
+        ASSIGN_OR_RETURN(sent.arrived, Event::create(false));
+        ASSIGN_OR_RETURN(sent.done, Event::create(false));
+    }
+    if (!tower_.ropes.empty()) {
+        const Rope &rope = tower_.ropes[0];
+        const size_t half = rope.frequencies.size();
+        ASSIGN_OR_RETURN(frequencies_, DeviceMemory::create(static_cast<int64_t>(half) * 4,
+                                                            "a tower's frequencies"));
+        ASSIGN_OR_RETURN(axes_, DeviceMemory::create(static_cast<int64_t>(half), "a tower's axes"));
+        RETURN_IF_CUDA(cudaMemcpy(frequencies_.data(), rope.frequencies.data(), half * 4,
+                                  cudaMemcpyHostToDevice));
+        RETURN_IF_CUDA(cudaMemcpy(axes_.data(), rope.axes.data(), half, cudaMemcpyHostToDevice));
+    }
+    return reserve(kPackPatches, nullptr);
+}
+
+// Memory for packs of so many patches. The stream is waited for if that is more than there is.
+Status StepTower::reserve(int64_t patches, cudaStream_t stream) {
+    if (patches <= rows_) return {};
+    if (rows_ > 0) RETURN_IF_CUDA(cudaStreamSynchronize(stream));
+    const int64_t rows = padded_rows(patches);
+    const int64_t each = int64_t{tower_.merge} * tower_.merge;
+    const int64_t tokens = padded_rows((rows + each - 1) / each);
+    const int64_t element = dtype_bytes(element_), hidden = tower_.hidden;
+    // Of mergers: a row is a token's.
+    int64_t up = 0, width = 0, projected = 0;
+    for (const TowerMerger &merger : weights_.mergers) {
+        up = std::max(up, tokens * merger.feed.up.rows);
+        width = std::max(width, tokens * merger.feed.width);
+        projected = std::max(projected, tokens * merger.projection.rows);
+    }
+    for (const TowerLayer &layer : weights_.layers) {
+        up = std::max(up, rows * layer.feed.up.rows);
+        width = std::max(width, rows * layer.feed.width);
+    }
+    const int64_t joined = std::max(rows * most_columns(weights_), tokens * each * hidden);
+    const auto make = [](DeviceMemory *memory, int64_t bytes) -> Status {
+        *memory = DeviceMemory();
+        ASSIGN_OR_RETURN(*memory, DeviceMemory::create(bytes, "a tower's buffers"));
+        return {};
+    };
+    rows_ = 0;
+    RETURN_IF_ERROR(make(&residual_, tokens * each * hidden * 4));
+    RETURN_IF_ERROR(make(&delta_, std::max(rows * hidden, tokens * int64_t{model_.hidden}) * 4));
+    RETURN_IF_ERROR(make(&normed_, joined * element));
+    RETURN_IF_ERROR(make(&qkv_, std::max(rows * 3 * hidden, projected) * element));
+    RETURN_IF_ERROR(make(&attended_, rows * hidden * element));
+    RETURN_IF_ERROR(make(&up_, up * element));
+    RETURN_IF_ERROR(make(&activated_, width * element));
+    if (!tower_.ropes.empty()) {
+        RETURN_IF_ERROR(make(&angles_, rows * (tower_.ropes[0].dims() / 2) * 8));
+    }
+    // Nothing is in it when a product begins, but what that is to write.
+    if (tunes_) linear_.set_scratch(up_.data(), up_.bytes());
+    rows_ = rows;
+    return {};
+}
+
+Status StepTower::load(std::span<const PictureLoad> loads, cudaStream_t copies,
+                       cudaStream_t stream) {
+    for (const PictureLoad &load : loads) {
+        RETURN_IF_ERROR(pictures_->take(load.slot, load.picture->grid.tokens));
+    }
+    while (!loads.empty()) {
+        const auto pack = alone_ ? loads.first(1) : first_pack(loads, kPackPatches);
+        Sent &sent = sent_[turn_];
+        turn_ = (turn_ + 1) % sent_.size();
+        RETURN_IF_CUDA(cudaEventSynchronize(sent.done));
+        RETURN_IF_ERROR(send(pack, &sent, copies));
+        RETURN_IF_CUDA(cudaStreamWaitEvent(stream, sent.arrived, 0));
+        RETURN_IF_ERROR(reserve(patches(), stream));
+        RETURN_IF_ERROR(run(sent, stream));
+        RETURN_IF_CUDA(cudaEventRecord(sent.done, stream));
+        loads = loads.subspan(pack.size());
+    }
+    return {};
+}
+
+Status StepTower::send(std::span<const PictureLoad> loads, Sent *to, cudaStream_t copies) {
+    pack_.place(tower_, loads);
+    Staging &staging = to->staging;
+    staging.clear();
+    ASSIGN_OR_RETURN(to->values, staging.add<float>(patches() * tower_.values()));
+    float *values = staging.at<float>(to->values);
+    for (const PictureLoad &load : loads) {
+        const std::vector<float> &from = load.picture->patches;
+        std::memcpy(values, from.data(), from.size() * sizeof(float));
+        values += from.size();
+    }
+    ASSIGN_OR_RETURN(to->patches, staging.add<TowerPatch>(patches()));
+    auto *patch = staging.at<TowerPatch>(to->patches);
+    for (const TowerPack::Patch &from : pack_.patches) {
+        const int64_t first = pack_.pictures[static_cast<size_t>(from.picture)].begin;
+        *patch++ = {static_cast<int32_t>(first) + from.at, from.row, from.column, from.rows,
+                    from.columns};
+    }
+    ASSIGN_OR_RETURN(to->places, staging.add<int32_t>(tokens()));
+    auto *place = staging.at<int32_t>(to->places);
+    for (const TowerPack::Output &output : pack_.outputs) {
+        *place++ = pictures_->place(output.slot, output.token);
+    }
+    ASSIGN_OR_RETURN(to->pictures, stage_blocks(pack_.pictures, &staging, &to->picture_blocks));
+    ASSIGN_OR_RETURN(to->windows, stage_blocks(pack_.windows, &staging, &to->window_blocks));
+    RETURN_IF_ERROR(staging.send(copies));
+    return check_cuda(cudaEventRecord(to->arrived, copies), "pictures");
+}
+
+Result<int64_t> StepTower::stage_blocks(const std::vector<TowerPack::Range> &ranges,
+                                        Staging *staging, int32_t *count) {
+    const int32_t rows = tower_block_rows(element_, tower_.layers[0].attention()->head_dim);
+    std::vector<TowerBlock> blocks;
+    for (const TowerPack::Range &range : ranges) {
+        for (int64_t row = range.begin; row < range.end; row += rows) {
+            blocks.push_back({static_cast<int32_t>(range.begin), static_cast<int32_t>(range.end),
+                              static_cast<int32_t>(row)});
+        }
+    }
+    *count = static_cast<int32_t>(blocks.size());
+    return staging->add<TowerBlock>(blocks);
+}
+
+Status StepTower::norm(const DeviceNorm &norm, const void *x, int64_t rows, int64_t width,
+                       DType type, void *out, cudaStream_t stream) {
+    AddNormArguments arguments{};
+    arguments.element = type;
+    arguments.stream_type = DType::f32;
+    arguments.residual = const_cast<void *>(x); // without a delta it is only read
+    arguments.scale = 1;
+    arguments.next = norm;
+    arguments.out = out;
+    arguments.count = static_cast<int32_t>(rows);
+    arguments.hidden = static_cast<int32_t>(width);
+    return check_cuda(launch_add_norm(arguments, stream), "a tower's norm");
+}
+
+Status StepTower::end_sublayer(const float *bias, const DeviceNorm *next, cudaStream_t stream) {
+    AddNormArguments arguments{};
+    arguments.element = element_;
+    arguments.stream_type = DType::f32;
+    arguments.residual = residual_.data();
+    arguments.delta = delta_.data();
+    arguments.bias = bias;
+    arguments.scale = 1;
+    if (next != nullptr) {
+        arguments.next = *next;
+        arguments.out = normed_.data();
+    }
+    arguments.count = static_cast<int32_t>(patches());
+    arguments.hidden = tower_.hidden;
+    return check_cuda(launch_add_norm(arguments, stream), "a tower's norm");
+}
+
+Status StepTower::run(const Sent &sent, cudaStream_t stream) {
+    RETURN_IF_ERROR(embed(sent, stream));
+    for (size_t i = 0; i < tower_.layers.size(); ++i) RETURN_IF_ERROR(layer(i, sent, stream));
+    if (weights_.after) {
+        RETURN_IF_ERROR(norm(weights_.after, residual_.data(), patches(), tower_.hidden, DType::f32,
+                             residual_.data(), stream));
+    }
+    return merge(0, sent, stream);
+}
+
+Status StepTower::embed(const Sent &sent, cudaStream_t stream) {
+    const auto *of_patches = sent.staging.on_device<TowerPatch>(sent.patches);
+    const auto count = static_cast<int32_t>(patches());
+    RETURN_IF_CUDA(launch_tower_values(
+        {element_, sent.staging.on_device<float>(sent.values), of_patches, normed_.data(), count,
+         static_cast<int32_t>(tower_.values()), static_cast<int32_t>(weights_.patch.columns)},
+        stream));
+    RETURN_IF_ERROR(
+        product(weights_.patch, normed_.data(), count, residual_.data(), DType::f32, stream));
+    RETURN_IF_CUDA(launch_tower_positions({residual_.as<float>(), of_patches, weights_.patch_bias,
+                                           weights_.positions, count, tower_.hidden, tower_.side,
+                                           tower_.interpolated},
+                                          stream));
+    if (!tower_.ropes.empty()) {
+        const Rope &rope = tower_.ropes[0];
+        RETURN_IF_CUDA(
+            launch_tower_angles({of_patches, frequencies_.as<float>(), axes_.as<uint8_t>(),
+                                 rope.scale, angles_.as<float2>(), count, rope.dims() / 2},
+                                stream));
+    }
+    if (weights_.before) {
+        RETURN_IF_ERROR(norm(weights_.before, residual_.data(), count, tower_.hidden, DType::f32,
+                             residual_.data(), stream));
+    }
+    return norm(weights_.layers[0].before_attention, residual_.data(), count, tower_.hidden,
+                element_, normed_.data(), stream);
+}
+
+// What it begins with has been normed; so has what the next one does.
+Status StepTower::layer(size_t index, const Sent &sent, cudaStream_t stream) {
+    const TowerLayer &w = weights_.layers[index];
+    const Attention &a = *tower_.layers[index].attention();
+    const int64_t count = patches();
+    RETURN_IF_ERROR(product(w.qkv, normed_.data(), count, qkv_.data(), element_, stream));
+    RETURN_IF_CUDA(launch_tower_turn({element_, qkv_.data(), w.qkv_bias,
+                                      a.rope >= 0 ? angles_.as<float2>() : nullptr,
+                                      static_cast<int32_t>(count), a.heads, a.head_dim},
+                                     stream));
+    RETURN_IF_ERROR(attend(a, sent, stream));
+    RETURN_IF_ERROR(product(w.o, attended_.data(), count, delta_.data(), DType::f32, stream));
+    RETURN_IF_ERROR(end_sublayer(w.o_bias, &w.before_feed_forward, stream));
+    RETURN_IF_ERROR(activate(w.feed, normed_.data(), count, stream));
+    RETURN_IF_ERROR(
+        product(w.feed.down, activated_.data(), count, delta_.data(), DType::f32, stream));
+    const DeviceNorm *next =
+        index + 1 < weights_.layers.size() ? &weights_.layers[index + 1].before_attention : nullptr;
+    const auto deepstack = std::find_if(
+        tower_.deepstack.begin(), tower_.deepstack.end(),
+        [&](const DeepstackMerger &d) { return d.layer == static_cast<int32_t>(index); });
+    if (deepstack == tower_.deepstack.end()) return end_sublayer(w.feed.down_bias, next, stream);
+    // The merger takes what the norm would write to.
+    RETURN_IF_ERROR(end_sublayer(w.feed.down_bias, nullptr, stream));
+    const auto part = static_cast<size_t>(deepstack - tower_.deepstack.begin()) + 1;
+    RETURN_IF_ERROR(merge(part, sent, stream));
+    if (next == nullptr) return {};
+    return norm(*next, residual_.data(), count, tower_.hidden, element_, normed_.data(), stream);
+}
+
+Status StepTower::attend(const Attention &a, const Sent &sent, cudaStream_t stream) {
+    const bool windows = a.window > 0;
+    const TowerAttentionArguments arguments{
+        element_,
+        qkv_.data(),
+        attended_.data(),
+        sent.staging.on_device<TowerBlock>(windows ? sent.windows : sent.pictures),
+        windows ? sent.window_blocks : sent.picture_blocks,
+        a.heads,
+        a.head_dim,
+        static_cast<float>(a.scale)};
+    // Windows are half a block, and have half a tile of keys.
+    const bool sm90 = sm90_ && !windows && tower_head_fits_sm90(element_, a.head_dim);
+    return check_cuda(sm90 ? launch_tower_attention_sm90(arguments, patches(), stream)
+                           : launch_tower_attention(arguments, stream),
+                      "a tower's attention");
+}
+
+Status StepTower::activate(const TowerFeed &feed, const void *x, int64_t rows,
+                           cudaStream_t stream) {
+    RETURN_IF_ERROR(product(feed.up, x, rows, up_.data(), element_, stream));
+    const ActivationArguments arguments{element_,
+                                        feed.activation,
+                                        feed.gated,
+                                        up_.data(),
+                                        feed.up_bias,
+                                        activated_.data(),
+                                        static_cast<int32_t>(rows),
+                                        static_cast<int32_t>(feed.width)};
+    return check_cuda(launch_activation(arguments, stream), "a tower's activation");
+}
+
+// Writes part `part` of all outputs.
+Status StepTower::merge(size_t part, const Sent &sent, cudaStream_t stream) {
+    const TowerMerger &w = weights_.mergers[part];
+    const Merger &from = part == 0 ? tower_.merger : tower_.deepstack[part - 1].merger;
+    const int64_t width = merged_width(from, tower_);
+    const auto count = static_cast<int32_t>(tokens());
+    const float *x = residual_.as<float>();
+    const bool joins = !from.averaged && !w.merged_norm; // then a patch's norm is the only one
+    if (joins) {
+        RETURN_IF_ERROR(
+            norm(w.norm, x, patches(), tower_.hidden, element_, normed_.data(), stream));
+    } else if (w.norm) {
+        RETURN_IF_ERROR(
+            norm(w.norm, x, patches(), tower_.hidden, DType::f32, delta_.data(), stream));
+        x = delta_.as<float>();
+    }
+    if (from.averaged) {
+        auto *to = qkv_.as<float>();
+        RETURN_IF_CUDA(
+            launch_tower_means(x, to, count, tower_.merge * tower_.merge, tower_.hidden, stream));
+        x = to;
+    }
+    if (!joins) {
+        RETURN_IF_ERROR(norm(w.merged_norm, x, count, width, element_, normed_.data(), stream));
+    }
+    const void *input = normed_.data();
+    const float *bias = w.projection_bias;
+    if (from.projection) {
+        const DType type = w.feed ? element_ : DType::f32;
+        void *to = w.feed ? qkv_.data() : delta_.data();
+        RETURN_IF_ERROR(product(w.projection, input, count, to, type, stream));
+        if (w.feed) {
+            RETURN_IF_CUDA(launch_add_bias(type, to, bias, count,
+                                           static_cast<int32_t>(w.projection.rows), stream));
+        }
+        input = to;
+    }
+    if (w.feed) {
+        RETURN_IF_ERROR(activate(w.feed, input, count, stream));
+        RETURN_IF_ERROR(
+            product(w.feed.down, activated_.data(), count, delta_.data(), DType::f32, stream));
+        bias = w.feed.down_bias;
+    }
+    return check_cuda(launch_tower_outputs({pictures_->outputs(), delta_.as<float>(), bias,
+                                            part == 0 ? tower_.output_scale : 1,
+                                            sent.staging.on_device<int32_t>(sent.places),
+                                            static_cast<int64_t>(part), count},
+                                           stream),
+                      "pictures");
+}
+
+} // namespace batchllm::cuda

@@ -1,0 +1,97 @@
+// Pictures -> the outputs of the model's tower, in the places that StepPictures has given them. The tower (src/model/tower.h) is
+// walked from its description, packed over the patches of several pictures.
+//
+// Its residual stream is f32: its arithmetic is the elements' alone where products and attention read. A picture's outputs have
+// the same bits whatever is loaded with it if pictures are packed alone (`alone`).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/tower_pack.h"
+#include "device/staging.h"
+#include "linear/linear.h"
+#include "step/forward_options.h"
+#include "step/pictures.h"
+#include "step/tower_weights.h"
+#include "tower/attention.h"
+
+namespace batchllm::cuda {
+
+class StepTower {
+  public:
+    // What of the model's tower is not computed; null: nothing.
+    static const char *missing(const Model &model, DType element);
+    // model: kept. Weights, and memory for most packs; pictures: kept.
+    static Result<std::unique_ptr<StepTower>>
+    create(const Model &model, const ForwardOptions &options, StepPictures *pictures);
+
+    // Enqueues all of it. The pictures, which are checked, have been copied when this returns; it may wait for earlier ones.
+    Status load(std::span<const PictureLoad> loads, cudaStream_t copies, cudaStream_t stream);
+
+    const Tower &described() const { return tower_; }
+    int64_t weight_bytes() const { return weights_.memory.bytes(); }
+
+  private:
+    // What a pack is sent with. There are two: one may be filled while the other's pack is computed.
+    struct Sent {
+        Staging staging;
+        Event arrived, done;
+        int64_t values = 0, patches = 0, places = 0, pictures = 0, windows = 0; // sections
+        int32_t picture_blocks = 0, window_blocks = 0;
+    };
+
+    StepTower(const Model &model, const ForwardOptions &options, Linear linear,
+              StepPictures *pictures);
+    Status allocate();
+    Status reserve(int64_t patches, cudaStream_t stream);
+    Status send(std::span<const PictureLoad> loads, Sent *to, cudaStream_t copies);
+    Result<int64_t> stage_blocks(const std::vector<TowerPack::Range> &ranges, Staging *staging,
+                                 int32_t *count);
+    Status run(const Sent &sent, cudaStream_t stream);
+    Status embed(const Sent &sent, cudaStream_t stream);
+    Status layer(size_t index, const Sent &sent, cudaStream_t stream);
+    Status attend(const Attention &attention, const Sent &sent, cudaStream_t stream);
+    // delta += bias is added to the residual stream; then the norm for what follows, where there is one.
+    Status end_sublayer(const float *bias, const DeviceNorm *next, cudaStream_t stream);
+    Status merge(size_t part, const Sent &sent, cudaStream_t stream);
+    Status norm(const DeviceNorm &norm, const void *x, int64_t rows, int64_t width, DType type,
+                void *out, cudaStream_t stream);
+    Status product(const Matrix &w, const void *x, int64_t rows, void *y, DType type,
+                   cudaStream_t stream) {
+        return linear_.run(w, x, rows, y, type, false, stream);
+    }
+    // normed_ -> activated_.
+    Status activate(const TowerFeed &feed, const void *x, int64_t rows, cudaStream_t stream);
+    int64_t patches() const { return static_cast<int64_t>(pack_.patches.size()); }
+    int64_t tokens() const { return static_cast<int64_t>(pack_.outputs.size()); }
+
+    const Model &model_;
+    const Tower &tower_;
+    DType element_;
+    bool alone_, tunes_, sm90_;
+    StepPictures *pictures_;
+    Linear linear_;
+    TowerWeights weights_;
+    DeviceMemory frequencies_, axes_; // of the rope
+    std::array<Sent, 2> sent_;
+    size_t turn_ = 0;
+    TowerPack pack_; // the one that is being enqueued
+
+    int64_t rows_ = 0;      // patches that there is memory for, padded
+    DeviceMemory residual_; // [rows, hidden] f32
+    DeviceMemory delta_;    // [rows, hidden] f32; results of mergers
+    DeviceMemory
+        normed_; // [rows, hidden] elements; inputs of all products but those after an activation
+    DeviceMemory qkv_;       // [rows, 3 hidden] elements; of a merger's projection
+    DeviceMemory attended_;  // [rows, hidden] elements
+    DeviceMemory up_;        // [rows, 2 width or width] elements
+    DeviceMemory activated_; // [rows, width] elements
+    DeviceMemory angles_;    // [rows, half a head] cos, sin
+};
+
+} // namespace batchllm::cuda
