@@ -1,16 +1,17 @@
 // Drafts (docs/drafts.md): a job of extraction-like answers without and with them, in one run.
 //
-// Rows have prompts of their own, and their answers are parts of these, whatever the model computes
+// Rows have prompts of their own, but for the first --shared tokens, which --sharing rows have in common, and their answers are parts of these, whatever the model computes
 // (scripted_backend.h): random weights have the time of trained ones, and a simulated device has
 // none.
 //
 //     drafts [--backend sim|cpu|cuda] [--device h100] [--model NAME] [--rows 64] [--prompt 4000]
 //            [--generated 400] [--part 40] [--threads N] [--options key=value,..]
-//            [--ways off,auto,always] [--steps FILE]
+//            [--shared 0] [--sharing 16] [--ways off,auto,always] [--steps FILE]
 //
 // sim and cuda take the models of bench/throughput, cpu a Llama of 100M parameters. With --part 1
 // nothing repeats: then drafts must cost nothing. --steps writes each batch, with its measured and its
 // predicted milliseconds.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -38,6 +39,7 @@ struct Job {
     std::string backend = "sim", device = "h100", model = "Mistral-7B", options;
     std::string ways = "off,auto,always", steps;
     int32_t rows = 64, prompt = 4000, generated = 400, part = 40, threads = 0;
+    int32_t shared = 0, sharing = 16;
 };
 
 // Writes a line for each batch.
@@ -133,9 +135,12 @@ Status add_rows(const Job &job, int32_t rows, uint64_t seed, Engine *engine) {
     std::vector<int64_t> offsets{0};
     std::mt19937_64 random(seed);
     for (int32_t row = 0; row < rows; ++row) {
+        const auto begin = static_cast<ptrdiff_t>(tokens.size());
         for (int32_t i = 0; i < job.prompt; ++i)
             tokens.push_back(
                 3 + static_cast<int32_t>(random() % static_cast<uint64_t>(info.vocabulary - 3)));
+        if (row % job.sharing > 0)
+            std::copy_n(tokens.begin() + begin - job.prompt, job.shared, tokens.begin() + begin);
         offsets.push_back(static_cast<int64_t>(tokens.size()));
     }
     batchllm_params params = default_params();
@@ -244,6 +249,10 @@ int main(int count, char **arguments) {
             job.generated = std::atoi(value);
         else if (key == "--part")
             job.part = std::atoi(value);
+        else if (key == "--shared")
+            job.shared = std::clamp(std::atoi(value), 0, job.prompt);
+        else if (key == "--sharing")
+            job.sharing = std::max(1, std::atoi(value));
         else if (key == "--ways")
             job.ways = value;
         else if (key == "--steps")

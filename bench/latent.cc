@@ -96,16 +96,16 @@ double worst_error(const AttentionCase &c, Sharing sharing, unsigned seed) {
             }
         }
     }
-    CHECK(cudaMemcpy(const_cast<void *>(a.kv), bits.data(), bits.size() * 2,
-                     cudaMemcpyHostToDevice));
+    CHECK(
+        cudaMemcpy(const_cast<void *>(a.kv), bits.data(), bits.size() * 2, cudaMemcpyHostToDevice));
     const std::vector<float> pool = to_floats(bits, c.shape.f16);
     const auto q = to_floats(download<uint16_t>(a.q, setup.q_elements()), c.shape.f16);
     setup.use(sharing);
     for (int i = 0; i < 2; ++i) setup.launch(a, setup.sms(), nullptr); // the queue begins anew
     CHECK(cudaDeviceSynchronize());
     const int heads = c.shape.heads;
-    const auto out = to_floats(download<uint16_t>(a.out, int64_t{c.tokens()} * heads * kValue),
-                               c.shape.f16);
+    const auto out =
+        to_floats(download<uint16_t>(a.out, int64_t{c.tokens()} * heads * kValue), c.shape.f16);
     std::mt19937 random(seed);
     double worst = 0;
     for (int i = 0; i < 60; ++i) {
@@ -162,21 +162,114 @@ bool check(unsigned seed, int rounds) {
     return failed == 0;
 }
 
-// Median microseconds of a launch and its merge.
-double time_us(const AttentionSetup &setup) {
+// Pages of latents and a head's matrices, and what is made of them.
+class Expansion {
+  public:
+    // pages: indices into the pool's.
+    Expansion(const void *pool, const std::vector<int32_t> &pages, int heads, int plain,
+              int value_dim, bool f16)
+        : element_(f16 ? batchllm::DType::f16 : batchllm::DType::bf16) {
+        const auto count = static_cast<int32_t>(pages.size());
+        std::vector<int32_t> all(pages.size());
+        for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int32_t>(i);
+        of_keys = int64_t{heads} * kValue * plain;
+        of_values = int64_t{heads} * kValue * value_dim;
+        made = int64_t{count} * heads * 2 * kPageKeys * batchllm::latent_head_dim;
+        auto *out = device_.make<uint16_t>(made);
+        CHECK(cudaMemset(out, 0, static_cast<size_t>(made) * 2));
+        arguments = {pool,  device_.upload(pages), device_.upload(all), count, heads,
+                     plain, noise(of_keys),        noise(of_values),    out};
+    }
+    cudaError_t launch(int sms) const {
+        return launch_latent_expand(arguments, element_, sms, nullptr);
+    }
+
+    LatentExpandArguments arguments;
+    int64_t of_keys, of_values, made; // elements
+
+  private:
+    const uint16_t *noise(int64_t count) {
+        std::mt19937 random(static_cast<unsigned>(count));
+        std::vector<uint16_t> bits(static_cast<size_t>(count));
+        // Of either sign, up to 1/8: in bf16 0x3e00 and in f16 0x3000 are the greatest.
+        for (uint16_t &b : bits) {
+            const unsigned top = element_ == batchllm::DType::f16 ? 0x3000 : 0x3e00;
+            b = static_cast<uint16_t>((random() % top) | (random() & 0x8000));
+        }
+        return device_.upload(bits);
+    }
+    batchllm::DType element_;
+    DeviceArrays device_;
+};
+
+// Keys and values of heads against float64.
+bool check_expansion(unsigned seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](int64_t n) {
+        return static_cast<int64_t>(random() % static_cast<unsigned>(n));
+    };
+    bool right = true;
+    for (int round = 0; round < 8; ++round) {
+        const int plain = round % 2 == 0 ? 192 : 128, value_dim = round % 2 == 0 ? 256 : 128;
+        AttentionCase c = make_case("", 3 + 17 * (round % 3 == 0));
+        c.shape.f16 = round >= 4;
+        c.add(-1, 64 * (1 + 3 * round) - 5, 1);
+        c.shuffle(seed);
+        AttentionSetup setup(kLatents, c, 1, seed);
+        const Expansion e(setup.arguments().kv, c.pages, c.shape.heads, plain, value_dim,
+                          c.shape.f16);
+        CHECK(e.launch(setup.sms()));
+        CHECK(cudaDeviceSynchronize());
+        const auto floats = [&](const void *from, int64_t count) {
+            return to_floats(download<uint16_t>(from, count), c.shape.f16);
+        };
+        const auto pool = floats(setup.arguments().kv, c.pool_elements());
+        const auto keys = floats(e.arguments.keys, e.of_keys);
+        const auto values = floats(e.arguments.values, e.of_values);
+        const auto out = floats(e.arguments.out, e.made);
+        double worst = 0;
+        for (int i = 0; i < 4000; ++i) {
+            const int64_t page = below(static_cast<int64_t>(c.pages.size()));
+            const int64_t head = below(c.shape.heads), which = below(2);
+            const auto key = static_cast<int>(below(kPageKeys));
+            const auto d = static_cast<int>(below(which == 0 ? 256 : value_dim));
+            const int64_t at = ((page * c.shape.heads + head) * 2 + which) * kPageKeys * 256 +
+                               place_in_block(key, d, 2);
+            const auto latent = [&](int k) {
+                return double{pool[static_cast<size_t>(
+                    place(c, c.nodes[0], static_cast<int>(page) * kPageKeys + key, k))]};
+            };
+            double sum = 0, norm = 0;
+            for (int k = 0; k < kValue; ++k) {
+                const int64_t from = which == 0 ? (head * kValue + k) * plain + d
+                                                : (head * value_dim + d) * kValue + k;
+                if (which == 0 && d >= plain) break;
+                const double w = double{(which == 0 ? keys : values)[static_cast<size_t>(from)]};
+                sum += w * latent(k);
+                norm += std::pow(w * latent(k), 2);
+            }
+            if (which == 0 && d >= plain) sum = d < plain + 64 ? latent(kValue + d - plain) : 0;
+            const double error = std::abs(double{out[static_cast<size_t>(at)]} - sum) /
+                                 (std::abs(sum) + std::sqrt(norm) + 1e-9);
+            if (!(error <= worst)) worst = std::isnan(error) ? 1e9 : error;
+        }
+        const bool ok = worst < (c.shape.f16 ? 1e-3 : 5e-3);
+        right = right && ok;
+        std::printf("%s %zu pages, %d heads, keys of %d + 64, values of %d: error %.2e\n",
+                    ok ? "ok  " : "FAIL", c.pages.size(), c.shape.heads, plain, value_dim, worst);
+    }
+    return right;
+}
+
+// Median microseconds of what act(i) enqueues.
+template <typename Act> double time_us(int launches, const Act &act) {
     cudaEvent_t begin, end;
     CHECK(cudaEventCreate(&begin));
     CHECK(cudaEventCreate(&end));
     std::vector<float> times;
-    const int launches = std::max(8, setup.copies());
     for (int run = 0; run < 7; ++run) {
         CHECK(cudaEventRecord(begin));
-        for (int i = 0; i < launches; ++i) {
-            AttentionArguments a = setup.arguments();
-            a.kv = static_cast<const uint8_t *>(a.kv) +
-                   setup.source().pool_bytes() * (i % setup.copies());
-            CHECK(launch(a, setup.sms(), nullptr));
-        }
+        for (int i = 0; i < launches; ++i) act(i);
         CHECK(cudaEventRecord(end));
         CHECK(cudaEventSynchronize(end));
         float ms = 0;
@@ -187,6 +280,36 @@ double time_us(const AttentionSetup &setup) {
     CHECK(cudaEventDestroy(begin));
     CHECK(cudaEventDestroy(end));
     return times[times.size() / 2];
+}
+
+// Of a launch and its merge.
+double time_us(const AttentionSetup &setup) {
+    return time_us(std::max(8, setup.copies()), [&](int i) {
+        AttentionArguments a = setup.arguments();
+        a.kv =
+            static_cast<const uint8_t *>(a.kv) + setup.source().pool_bytes() * (i % setup.copies());
+        CHECK(launch(a, setup.sms(), nullptr));
+    });
+}
+
+// The same in the plain form, with values as long as keys: expanding all pages, and attention to what they become.
+void time_plain(const AttentionCase &absorbed, double wide) {
+    const AttentionFamily *family = find_attention("sm90", 9, 0);
+    AttentionCase c = absorbed;
+    c.shape.kv_heads = c.shape.heads;
+    c.shape.head_dim = batchllm::latent_head_dim;
+    if (static_cast<double>(c.pool_bytes()) > 2e10) return;
+    AttentionSetup latents(kLatents, absorbed, 1, 1), setup(*family, c, 1, 1);
+    const Expansion e(latents.arguments().kv, c.pages, c.shape.heads, 192, 256, false);
+    const double expand = time_us(5, [&](int) { CHECK(e.launch(setup.sms())); });
+    setup.use(Sharing::chosen);
+    const double attend =
+        time_us(5, [&](int) { setup.launch(setup.arguments(), setup.sms(), nullptr); });
+    const double pages = static_cast<double>(c.pages.size());
+    std::printf("%46s %8.1f us: expanding %.1f (%.0f TFLOP/s), attention %.1f (%.0f TFLOP/s)\n",
+                "in the plain form", expand + attend, expand,
+                pages * c.shape.heads * 64 * 2 * 512 * 448 / expand / 1e6, attend,
+                wide * 512 / 544 / attend / 1e6);
 }
 
 void time_case(AttentionCase c) {
@@ -204,10 +327,12 @@ void time_case(AttentionCase c) {
         setup.use(sharing);
         us[static_cast<int>(sharing)] = time_us(setup);
     }
-    std::printf("%-46s %8.1f us %5.2f TB/s %4.0f TFLOP/s | together %.1f, apart %.1f | %d + %d tiles, %d slots\n",
+    std::printf("%-46s %8.1f us %5.2f TB/s %4.0f TFLOP/s | together %.1f, apart %.1f | %d + %d "
+                "tiles, %d slots\n",
                 c.name.c_str(), us[0], bytes / us[0] / 1e6, flops / us[0] / 1e6, us[1], us[2],
                 setup.worklist().matrix_items, setup.worklist().stream_items,
                 setup.worklist().slots);
+    if (c.tokens() > 600) time_plain(c, flops / 2);
     std::fflush(stdout);
 }
 
@@ -255,7 +380,8 @@ int main(int argc, char **argv) {
     if (argc > 1 && std::string(argv[1]) == "--check") {
         const unsigned seed =
             argc > 2 ? static_cast<unsigned>(std::atoi(argv[2])) : std::random_device()();
-        return check(seed, argc > 3 ? std::atoi(argv[3]) : 24) ? 0 : 1;
+        const bool right = check_expansion(seed);
+        return check(seed, argc > 3 ? std::atoi(argv[3]) : 24) && right ? 0 : 1;
     }
     time_all(argc > 1 ? argv[1] : "");
     return 0;

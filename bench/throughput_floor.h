@@ -43,8 +43,9 @@ struct AttentionFloor {
     // All layers with the same window (0: none).
     struct Layers {
         int32_t window = 0;
-        double pair = 0; // flops of a query and a key
-        double key = 0;  // bytes of a key and its value
+        double pair = 0;        // flops of a query and a key
+        double decode_pair = 0; // the same, of decode
+        double key = 0;         // bytes of a key and its value
     };
     // The part of a node that decode tokens see.
     struct Seen {

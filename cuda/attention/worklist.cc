@@ -47,7 +47,8 @@ void WorklistBuilder::read(Draft *draft, int32_t node, int32_t keys) {
 
 double WorklistBuilder::time_of(bool matrix, size_t tokens, int64_t keys) const {
     if (options_.tile_rows > 0) {
-        return ceil_div(static_cast<int32_t>(keys), kPageKeys) * options_.tile_us * tiles_of(tokens);
+        return ceil_div(static_cast<int32_t>(keys), kPageKeys) * options_.tile_us *
+               tiles_of(tokens);
     }
     const double pages = static_cast<double>(keys) / kPageKeys * options_.head_dim / 128;
     if (!matrix) return pages * options_.stream_us;

@@ -87,8 +87,8 @@ __device__ void feed(const LatentExpandArguments &a, const CUtensorMap &keys,
 }
 
 // The product of a page's latents with a head's matrix, by a warpgroup.
-template <bool Turned, typename T, int Count>
-__device__ __forceinline__ void multiply(const Operand &latents, Ring *place, float (&sums)[Count]) {
+template <bool Turned, typename T, int Count> __device__ __forceinline__ void
+multiply(const Operand &latents, Ring *place, float (&sums)[Count]) {
     const bool signals = threadIdx.x % 32 == 0;
     uint32_t before = 0;
     for (int step = 0; step < kSteps; ++step) {
@@ -136,9 +136,8 @@ __device__ __forceinline__ void write(const float (&sums)[Count], T *block) {
 }
 
 // Run by the two warpgroups.
-template <typename T, int Plain, int Value>
-__device__ __forceinline__ void consume(const LatentExpandArguments &a, int jobs, uint32_t latents,
-                                        Ring place) {
+template <typename T, int Plain, int Value> __device__ __forceinline__ void
+consume(const LatentExpandArguments &a, int jobs, uint32_t latents, Ring place) {
     const uint32_t full = place.base + kMore, empty = full + 8;
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), thread = threadIdx.x % 128;
     const Operand x(latents + group * kLatents);

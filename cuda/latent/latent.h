@@ -82,7 +82,8 @@ struct LatentExpandArguments {
     int32_t count, heads, plain;
     const void *keys;   // [heads][512, plain]
     const void *values; // [heads][value_dim, 512]
-    void *out; // [count][heads][K, V][256 / 64][64 keys][64], swizzled; zeros before the first launch
+    void *
+        out; // [count][heads][K, V][256 / 64][64 keys][64], swizzled; zeros before the first launch
 };
 cudaError_t launch_latent_expand(const LatentExpandArguments &arguments, DType element, int sms,
                                  cudaStream_t stream);
@@ -99,8 +100,7 @@ struct LatentPlainArguments {
     const float2 *table; // [tokens, turned / 2], or null
     bool pairs;
 };
-cudaError_t launch_latent_plain_queries(const LatentPlainArguments &arguments,
-                                        cudaStream_t stream);
+cudaError_t launch_latent_plain_queries(const LatentPlainArguments &arguments, cudaStream_t stream);
 // x: [rows, latent_head_dim] -> y: [rows, columns] of 2-byte elements, columns a multiple of 8.
 cudaError_t launch_latent_narrow(const void *x, void *y, int64_t rows, int32_t columns,
                                  cudaStream_t stream);

@@ -166,10 +166,11 @@ template <typename T> __global__ void __launch_bounds__(kThreads)
     for (int i = threadIdx.x; i < a.heads * rest; i += kThreads) {
         const int head = i / rest, eight = i % rest * 8;
         const bool padding = eight >= plain;
-        const uint4 bits = padding ? make_uint4(0, 0, 0, 0)
-                                   : *reinterpret_cast<const uint4 *>(q + head * a.query_dim + eight);
-        *reinterpret_cast<uint4 *>(out + head * latent_head_dim + eight + (padding ? a.turned : 0)) =
-            bits;
+        const uint4 bits = padding
+                               ? make_uint4(0, 0, 0, 0)
+                               : *reinterpret_cast<const uint4 *>(q + head * a.query_dim + eight);
+        *reinterpret_cast<uint4 *>(out + head * latent_head_dim + eight +
+                                   (padding ? a.turned : 0)) = bits;
     }
 }
 

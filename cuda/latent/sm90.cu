@@ -24,10 +24,15 @@ namespace {
 
 constexpr int kRows = kLatentTileRows, kKeyDim = 576, kValueDim = 512;
 constexpr int kConsumers = 256, kThreads = 384, kFetchers = 96;
-constexpr int kFewRows = 32; // up to so many, memory is what takes time
 constexpr uint32_t kBlock = kPageKeys * 64 * 2; // [64 rows or keys][64 elements]
 constexpr uint32_t kPage = kKeyDim / 64 * kBlock, kHalf = 4 * kBlock, kTurned = 2 * kHalf;
-enum Barrier { kAll = 1, kGroup = 2, kFirstReady = 4, kSecondReady = 5, kFetching = 6 }; // kGroup: one a warpgroup
+enum Barrier {
+    kAll = 1,
+    kGroup = 2,
+    kFirstReady = 4,
+    kSecondReady = 5,
+    kFetching = 6
+}; // kGroup: one a warpgroup
 
 struct Row {
     int index;    // token * heads + head; negative: none
@@ -38,7 +43,6 @@ struct Job {
     KeyStretch stretch[2]; // up to what its last row sees
     int pages[2];          // of each; -1: no more jobs
     int min_position;
-    int count; // of rows
     Row rows[kRows];
 };
 struct Rest {
@@ -74,7 +78,8 @@ WGMMA_VALUES("f16", __half)
 
 // ---- Jobs, queries, pages ----
 
-template <typename T> __device__ void fetch_jobs(const AttentionArguments &a, uint32_t shared, Rest *rest) {
+template <typename T>
+__device__ void fetch_jobs(const AttentionArguments &a, uint32_t shared, Rest *rest) {
     const int thread = threadIdx.x - (kThreads - kFetchers);
     for (int n = 0;; ++n) {
         Job &job = rest->jobs[n % 2];
@@ -88,11 +93,10 @@ template <typename T> __device__ void fetch_jobs(const AttentionArguments &a, ui
         const AttentionItem item = over ? AttentionItem{} : a.items[drawn];
         if (thread == 0) {
             job.min_position = item.min_position;
-            job.count = min(kRows, item.row_count * a.heads - item.once);
             for (int s = 0; s < 2; ++s) {
                 job.stretch[s] = item.stretch[s];
-                job.stretch[s].keys =
-                    max(0, min(item.stretch[s].keys, item.max_position - item.stretch[s].start + 1));
+                job.stretch[s].keys = max(
+                    0, min(item.stretch[s].keys, item.max_position - item.stretch[s].start + 1));
                 job.pages[s] = over ? -1 : tiles(job.stretch[s].keys, kPageKeys);
             }
         }
@@ -111,12 +115,11 @@ template <typename T> __device__ void fetch_jobs(const AttentionArguments &a, ui
         named_barrier(kFetching, kFetchers); // the rows are there
         barrier_wait(shared_address(&rest->queries_empty), (n + 1) % 2);
         constexpr int chunks = kKeyDim / 8;
-        // Whatever is in the other rows, it changes only their results.
-        for (int i = thread, all = job.count * chunks; i < all; i += kFetchers) {
-            const int row = i / chunks, c = i % chunks;
+        for (int i = thread; i < kRows * chunks; i += kFetchers) {
+            const int row = i / chunks, c = i % chunks, index = job.rows[row].index;
             copy_async(shared + c / 8 * kBlock + row * 128 + ((c % 8 ^ row % 8) << 4),
-                       static_cast<const T *>(a.q) + int64_t{job.rows[row].index} * kKeyDim + c * 8,
-                       true);
+                       static_cast<const T *>(a.q) + int64_t{max(index, 0)} * kKeyDim + c * 8,
+                       index >= 0);
         }
         copy_async_commit();
         copy_async_wait<0>();
@@ -194,35 +197,23 @@ template <typename T, int Group> class Consumer {
                 sum_[i] = 0;
             }
             barrier_wait(shared_address(&rest_->queries_full), n % 2);
-            const bool few = __shfl_sync(~0u, job.count, 0) <= kFewRows;
             int p = 0;
-            const auto for_pairs = [&](const auto &act) {
-                for (; p + 1 < pages; p += 2) {
-                    act(Page(job, first, p), Page(job, first, p + 1), p + 2 == pages);
-                    phase_[0] ^= 1;
-                    phase_[1] ^= 1;
-                }
-            };
-            if constexpr (Group == 0) {
-                for_pairs([&](const Page &zero, const Page &one, bool last) {
-                    weigh_first(job, zero, last, o);
+            for (; p + 1 < pages; p += 2) {
+                const Page zero(job, first, p), one(job, first, p + 1);
+                if constexpr (Group == 0) {
+                    weigh_first(job, zero, p + 2 >= pages, o);
                     take_second(one, o);
-                });
-            } else if (few) {
-                for_pairs([&](const Page &zero, const Page &one, bool last) {
-                    pages_in_turn(job, zero, one, last, o);
-                });
-            } else {
-                for_pairs([&](const Page &zero, const Page &one, bool last) {
-                    both_pages(job, zero, one, last, o);
-                });
+                } else {
+                    both_pages(job, zero, one, p + 2 == pages, o);
+                }
+                phase_[0] ^= 1;
+                phase_[1] ^= 1;
             }
             if (p < pages) {
                 const Page zero(job, first, p);
                 if constexpr (Group == 0) {
                     weigh_first(job, zero, true, o);
                 } else {
-                    queries_read();
                     take_first(zero, o);
                 }
                 phase_[0] ^= 1;
@@ -397,23 +388,8 @@ template <typename T, int Group> class Consumer {
         wgmma_wait<0>();
         release(1, 1);
     }
-    // The same for few rows, whose time is that of fetching pages: page 0 is released before page 1 need be there.
-    __device__ __forceinline__ void pages_in_turn(const Job &job, const Page &zero, const Page &one,
-                                                  bool last, float (&o)[128]) {
-        float s[32], factor[2];
-        uint32_t p[16];
-        take_first(zero, o);
-        scores(1, s);
-        wgmma_wait<0>();
-        if (last) queries_read();
-        const bool grew = weigh(job, one, 1, s, p, factor);
-        named_barrier_arrive(kSecondReady, kConsumers);
-        if (grew) rescale(o, factor);
-        add(o, p, 1);
-        wgmma_wait<0>();
-        release(1, 1);
-    }
     __device__ __forceinline__ void take_first(const Page &zero, float (&o)[128]) {
+        queries_read();
         named_barrier(kFirstReady, kConsumers);
         follow(o);
         wait(0, 1);
@@ -524,7 +500,8 @@ cudaError_t launch_latent_attention_sm90(const AttentionArguments &a, int sms,
     }
     const auto kernel = a.type == AttentionType::bf16 ? latent_attention_sm90<__nv_bfloat16>
                                                       : latent_attention_sm90<__half>;
-    return launch_with_shared(kernel, static_cast<unsigned>(sms), kThreads, kSharedBytes, stream, a);
+    return launch_with_shared(kernel, static_cast<unsigned>(sms), kThreads, kSharedBytes, stream,
+                              a);
 }
 
 } // namespace batchllm::cuda

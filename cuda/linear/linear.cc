@@ -15,9 +15,6 @@ constexpr float kHopeless = 1.3f; // one that takes so much longer than the fast
 // have tiles of 256, and take twice as long for 288 (docs/lab/engine.md).
 constexpr int64_t kMostAlone = 2048;
 
-// As padded_rows().
-int64_t tuned_rows(int64_t padded) { return padded <= kMostAlone ? padded : coarse_rows(padded); }
-
 cudaDataType data_type(DType type) {
     return type == DType::f32    ? CUDA_R_32F
            : type == DType::bf16 ? CUDA_R_16BF
@@ -38,6 +35,11 @@ int64_t coarse_rows(int64_t rows) {
     int64_t step = 32;
     while (step * 8 <= rows) step *= 2; // four to eight steps an octave
     return rows < step ? rows : rows / step * step;
+}
+
+int64_t tuned_rows(int64_t rows) {
+    const int64_t padded = padded_rows(rows);
+    return padded <= kMostAlone ? padded : coarse_rows(padded);
 }
 
 int64_t padded_rows(int64_t rows) {
@@ -205,7 +207,8 @@ Status Linear::make_product(const Key &key, const Matrix &w, const Input &x, cud
     RETURN_IF_ERROR(describe_scales(*product, w, x));
     Key coarse = key;
     coarse.m = tuned_rows(key.m);
-    if (scratch_ != nullptr && coarse.m * key.n * dtype_bytes(key.y_type) <= scratch_bytes_) {
+    if (!key.alike && scratch_ != nullptr &&
+        coarse.m * key.n * dtype_bytes(key.y_type) <= scratch_bytes_) {
         auto known = tuned_.find(coarse);
         if (known == tuned_.end()) {
             Choice chosen;
@@ -248,7 +251,7 @@ void Linear::remember(const TuningKey &key, int32_t candidate) {
     saved_ = now;
 }
 
-// The algorithm of a range of rows, of which key has the least.
+// The algorithm of a number of rows, or of a range, of which key has the least.
 Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStream_t stream,
                       Choice *chosen) {
     Described product;
@@ -276,7 +279,7 @@ bool Linear::set_timing(bool on) {
     if (!on || guessed_ == 0) return false;
     for (auto at = products_.begin(); at != products_.end();) {
         Key coarse = at->first;
-        coarse.m = coarse_rows(coarse.m);
+        coarse.m = tuned_rows(coarse.m);
         const auto choice = tuned_.find(coarse);
         if (choice == tuned_.end() || !choice->second.guessed) {
             ++at;
@@ -344,7 +347,9 @@ Result<const Linear::Product *> Linear::product_of(const Matrix &w, const Input 
                      "without scales",
                      static_cast<long long>(w.rows), static_cast<long long>(w.columns));
     }
-    const Key key{padded_rows(rows), w.rows, w.columns, y_type, accumulate, w.scaling};
+    // In order, any choice gives the same bits.
+    const bool alike = w.alike && !in_order_;
+    const Key key{padded_rows(rows), w.rows, w.columns, y_type, accumulate, w.scaling, alike};
     auto found = products_.find(key);
     if (found == products_.end() && in_order_) {
         return error(BATCHLLM_ERROR_INTERNAL,
@@ -401,8 +406,7 @@ Status Linear::describe_heads(const HeadProductArguments &a, DType element, Prod
                          *of, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &head, sizeof head),
                      "a product of heads");
     };
-    RETURN_IF_ERROR(
-        layout(&product->w, a.columns, a.rows, a.columns, int64_t{a.rows} * a.columns));
+    RETURN_IF_ERROR(layout(&product->w, a.columns, a.rows, a.columns, int64_t{a.rows} * a.columns));
     RETURN_IF_ERROR(layout(&product->x, a.columns, a.tokens, a.x_stride, a.x_head));
     return layout(&product->y, a.rows, a.tokens, a.y_stride, a.y_head);
 }

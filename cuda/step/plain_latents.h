@@ -14,9 +14,10 @@
 namespace batchllm::cuda {
 
 struct PlainLatents {
-    int32_t first = 0;                // the batch's tokens from this one on are in the plain form
-    std::vector<AttentionNode> nodes; // as in the batch, with tokens counted from `first`, and expanded pages
-    std::vector<int32_t> expanded;    // [pages] each one's index in the list of the latents' pages
+    int32_t first = 0; // the batch's tokens from this one on are in the plain form
+    std::vector<AttentionNode>
+        nodes; // as in the batch, with tokens counted from `first`, and expanded pages
+    std::vector<int32_t> expanded; // [pages] each one's index in the list of the latents' pages
 
     // Leaves the other tokens to `nodes`. room: pages that can be expanded.
     void choose(const Latent &latent, int32_t tokens, int64_t room,

@@ -95,7 +95,7 @@ std::array<uint64_t, 2> PictureLibrary::hash_of(std::span<const std::byte> bytes
 void PictureLibrary::forget_gone() {
     if (by_id_.size() < forget_at_ && by_name_.size() < forget_at_) return;
     std::erase_if(by_id_, [](const auto &entry) { return entry.second.expired(); });
-    std::erase_if(by_name_, [](const auto &entry) { return entry.second.expired(); });
+    std::erase_if(by_name_, [](const auto &entry) { return entry.second.source.expired(); });
     forget_at_ = std::max<size_t>(1024, 2 * std::max(by_id_.size(), by_name_.size()));
 }
 
@@ -148,6 +148,22 @@ Result<SharedPicture> PictureLibrary::add(PictureFolders::File file,
     return SharedPicture(std::move(source));
 }
 
+// What a path led to when a row named it before, if it still does; null: it has to be read.
+Result<SharedPicture> PictureLibrary::known(std::string_view name) const {
+    SharedPicture source;
+    ReadPicture file;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto entry = by_name_.find(std::string(name));
+        if (entry != by_name_.end()) source = entry->second.source.lock();
+        if (source == nullptr) return source;
+        file = entry->second.file;
+    }
+    ASSIGN_OR_RETURN(const auto since,
+                     PictureFolders::since_read(file.path, file.bytes, file.changed));
+    return since == PictureFolders::Since::unchanged ? source : nullptr;
+}
+
 Result<SharedPicture> PictureLibrary::add(const PictureInput &input) {
     if (!input.is_name) {
         const int64_t most = processor_->limits().bytes;
@@ -162,25 +178,24 @@ Result<SharedPicture> PictureLibrary::add(const PictureInput &input) {
                                 input.bytes.size());
     const bool is_path = !name.starts_with("data:");
     if (is_path) { // read once for all rows that name it
-        const std::lock_guard lock(mutex_);
-        const auto entry = by_name_.find(std::string(name));
-        if (entry != by_name_.end()) {
-            if (SharedPicture known = entry->second.lock()) return known;
-        }
+        ASSIGN_OR_RETURN(SharedPicture found, known(name));
+        if (found != nullptr) return found;
     }
     ASSIGN_OR_RETURN(PictureFolders::File file, folders_.read(name, processor_->limits().bytes));
     const std::span<const std::byte> bytes(file.bytes.data(), file.bytes.size());
-    const std::string path = file.path;
-    const int64_t changed = file.changed;
-    const auto size = static_cast<int64_t>(bytes.size());
+    ReadPicture read;
+    read.path = file.path;
+    read.bytes = static_cast<int64_t>(bytes.size());
+    read.changed = file.changed;
     Result<SharedPicture> added = add(std::move(file), bytes);
     if (!added.ok()) {
-        return path.empty() ? added.status() : Status(added.status()).within(printable(name));
+        return is_path ? Status(added.status()).within(printable(name)) : added.status();
     }
     if (is_path) {
         const std::lock_guard lock(mutex_);
-        by_name_[std::string(name)] = *added;
-        if (keeps_read_) read_.push_back({path, (*added)->hash, size, changed});
+        read.hash = (*added)->hash;
+        by_name_[std::string(name)] = {*added, read};
+        if (keeps_read_) read_.push_back(std::move(read));
     }
     return added;
 }

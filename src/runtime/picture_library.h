@@ -114,6 +114,7 @@ class PictureLibrary : public std::enable_shared_from_this<PictureLibrary> {
 
   private:
     Result<SharedPicture> add(const PictureInput &input);
+    Result<SharedPicture> known(std::string_view name) const;
     Result<SharedPicture> add(PictureFolders::File file, std::span<const std::byte> bytes);
     Result<PictureFolders::File> read_again(const PictureSource &source) const;
     std::array<uint64_t, 2> hash_of(std::span<const std::byte> bytes) const;
@@ -125,7 +126,11 @@ class PictureLibrary : public std::enable_shared_from_this<PictureLibrary> {
     std::atomic<bool> any_{false};
     mutable std::mutex mutex_; // of what follows
     std::unordered_map<int32_t, std::weak_ptr<const PictureSource>> by_id_;
-    std::unordered_map<std::string, std::weak_ptr<const PictureSource>> by_name_;
+    struct Named {
+        std::weak_ptr<const PictureSource> source;
+        ReadPicture file;
+    };
+    std::unordered_map<std::string, Named> by_name_;
     size_t forget_at_ = 1024; // entries of either
     bool keeps_read_ = false;
     std::vector<ReadPicture> read_;

@@ -432,7 +432,8 @@ void prompts_attend_to_latents_in_the_plain_form(void **) {
         second.pages = {{{3, 1, 4, 9, 2, 23, 5, 6, 0, 11, 7, 8, 20, 12, 10, 15, 16, 17},
                          {{0, 0}, {2, 0}, {7, 0}, {14, 0}}}};
         const int32_t one = 1 + kShared, other = one + kOne;
-        const auto got = steps.run(second, {0, 1, one - 1, one, other - 1, other, other + kOther - 1});
+        const auto got =
+            steps.run(second, {0, 1, one - 1, one, other - 1, other, other + kOther - 1});
         assert_int_equal(steps.plain(), kShared + kOne + kOther);
         reference::Rows wanted;
         const reference::Rows before = reference::logits(model, tokens[0], {});

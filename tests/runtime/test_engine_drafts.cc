@@ -191,6 +191,8 @@ void a_row_ends_in_the_middle_of_accepted_tokens(void **) {
         }
         assert_string_equal(answers.at({4, 0}).text.c_str(), "<unused-");
         assert_true(engine->draft_work().accepted > 10);
+        assert_int_equal(engine->stats().draft_tokens, engine->draft_work().proposed);
+        assert_int_equal(engine->stats().draft_tokens_accepted, engine->draft_work().accepted);
     }
 }
 
