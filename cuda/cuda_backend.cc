@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "backend/batch_rows.h"
 #include "backend/gpu/gated_product.h"
@@ -169,6 +170,11 @@ Status CudaBackend::load_pictures(std::span<const PictureLoad> pictures) {
         RETURN_IF_ERROR(check_picture(tower->described(), load, info_));
     }
     RETURN_IF_CUDA(cudaSetDevice(device_));
+    // The tower's time is the next batch's.
+    if (in_flight_ < info_.batches_in_flight && !begun_) {
+        RETURN_IF_CUDA(cudaEventRecord(slots_[static_cast<size_t>(next_)].begin, stream_));
+        begun_ = true;
+    }
     failed_ = tower->load(pictures, copies_, stream_);
     return failed_;
 }
@@ -211,7 +217,10 @@ Status CudaBackend::forward_checked(const TokenBatch &batch, Slot *slot) {
     slot->staging.clear();
     RETURN_IF_ERROR(
         slot->samples.stage(batch, info_, forward_->head().logits_rows(), &slot->staging));
-    if (batch.tokens.empty()) return check_cuda(cudaEventRecord(slot->begin, stream_), "a step");
+    const bool begun = std::exchange(begun_, false);
+    if (batch.tokens.empty()) {
+        return begun ? Status() : check_cuda(cudaEventRecord(slot->begin, stream_), "a step");
+    }
     RETURN_IF_ERROR(
         forward_->stage(batch, slot->samples.wanted(), slot->samples.rows(), &slot->staging));
     host_seconds_ += seconds_since(start);
@@ -219,7 +228,7 @@ Status CudaBackend::forward_checked(const TokenBatch &batch, Slot *slot) {
     RETURN_IF_ERROR(slot->staging.send(copies_));
     RETURN_IF_CUDA(cudaEventRecord(slot->sent, copies_));
     RETURN_IF_CUDA(cudaStreamWaitEvent(stream_, slot->sent, 0));
-    RETURN_IF_CUDA(cudaEventRecord(slot->begin, stream_));
+    if (!begun) RETURN_IF_CUDA(cudaEventRecord(slot->begin, stream_));
     return forward_->run(slot->staging, stream_);
 }
 

@@ -73,6 +73,7 @@ class CudaBackend final : public Backend {
     std::unique_ptr<Forward> forward_;
     std::array<Slot, kSlots> slots_;
     int next_ = 0, in_flight_ = 0;
+    bool begun_ = false;   // the next batch's `begin` has been recorded
     Slot *last_ = nullptr; // the slot of the last batch that was launched
     Status failed_;        // the device's first error, returned from then on
     double last_run_seconds_ = 0;

@@ -15,9 +15,6 @@ constexpr float kHopeless = 1.3f; // one that takes so much longer than the fast
 // have tiles of 256, and take twice as long for 288 (docs/lab/engine.md).
 constexpr int64_t kMostAlone = 2048;
 
-// As padded_rows().
-int64_t tuned_rows(int64_t padded) { return padded <= kMostAlone ? padded : coarse_rows(padded); }
-
 cudaDataType data_type(DType type) {
     return type == DType::f32    ? CUDA_R_32F
            : type == DType::bf16 ? CUDA_R_16BF
@@ -38,6 +35,11 @@ int64_t coarse_rows(int64_t rows) {
     int64_t step = 32;
     while (step * 8 <= rows) step *= 2; // four to eight steps an octave
     return rows < step ? rows : rows / step * step;
+}
+
+int64_t tuned_rows(int64_t rows) {
+    const int64_t padded = padded_rows(rows);
+    return padded <= kMostAlone ? padded : coarse_rows(padded);
 }
 
 int64_t padded_rows(int64_t rows) {
@@ -259,15 +261,8 @@ Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStrea
     const TuningKey cached = tuning_key(key);
     int32_t candidate = cache_.find(cached);
     const bool unknown = candidate < 0 || candidate >= static_cast<int32_t>(found.size());
-    if (unknown && !times_) { // what is known of the range of rows, if anything
-        Key range = key;
-        range.m = coarse_rows(key.m);
-        if (range.m == key.m) {
-            chosen->algorithm = found[0].algo;
-        } else {
-            RETURN_IF_ERROR(choose(range, w, x, stream, chosen));
-        }
-        chosen->guessed = true;
+    if (unknown && !times_) {
+        *chosen = {found[0].algo, true};
         return {};
     }
     if (unknown) {

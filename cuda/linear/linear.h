@@ -47,8 +47,10 @@ struct Input {
 // A batch's rows are rounded up to so many: products of nearby sizes share an algorithm. Buffers have
 // room for the rounded number; the rows beyond the batch are computed and never read.
 int64_t padded_rows(int64_t rows);
-// The least of the numbers of rows that share a tuned algorithm: no buffer is too small for it.
+// The least of a range of numbers of rows that are much alike: no buffer is too small for it.
 int64_t coarse_rows(int64_t rows);
+// The number of rows for which the algorithm of so many is timed.
+int64_t tuned_rows(int64_t rows);
 
 class OrderProbe;
 

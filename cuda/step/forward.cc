@@ -82,7 +82,10 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
             parts.adapters.exclude({i, LayerProduct::gate_up});
         }
         // Scales of blocks of gate and up in turns are read by the gated product alone.
-        if (parts.layer(i).experts.gate_up_scaling == Scaling::blocks) {
+        const DeviceExperts &experts = parts.layer(i).experts;
+        const auto &packing = experts.gate_up_packing;
+        if (experts.gate_up_scaling == Scaling::blocks ||
+            (packing && packing->form == PackedForm::mxfp4_e4m3)) {
             parts.adapters.exclude_experts(i, ExpertProduct::gate_up);
             parts.adapters.exclude_experts(i, ExpertProduct::down);
         }
@@ -203,7 +206,7 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
 bool Forward::timing_is_due() {
     const int64_t untimed = parts_.options.untimed_steps;
     if (untimed == 0 || !parts_.options.tune) return true;
-    return ++steps_[coarse_rows(padded_rows(parts_.staged.tokens))] == untimed + 1;
+    return ++steps_[tuned_rows(parts_.staged.tokens)] == untimed + 1;
 }
 
 Graph *Forward::captured(cudaStream_t stream) {
