@@ -191,7 +191,7 @@ class Bench {
         }
         const auto scales = static_cast<size_t>(most_turns_ * scale_groups(s_.columns));
         scales_ = upload(std::vector<float>(scales, 0.01F));
-        x8_ = random_bytes(most_turns_ * s_.columns, true);
+        x8_ = noise_in_e4m3(most_turns_, s_.columns, 3, 1);
         y_scales_ = room(most_turns_ * scale_groups(s_.rows) * 4);
     }
     GroupedArguments grouped_e4m3(int copy) const {
@@ -318,7 +318,7 @@ class Bench {
                     scales_ = upload(std::vector<float>(
                         static_cast<size_t>(std::max<int64_t>(padded_rows(most_), s_.rows)),
                         0.01F));
-                    x8_ = random_bytes(padded_rows(most_) * s_.columns, true);
+                    x8_ = noise_in_e4m3(padded_rows(most_), s_.columns, 3, 1);
                     for (int i = 0; i < copies_; ++i) {
                         w8_.push_back(random_bytes(int64_t{s_.rows} * s_.columns, true));
                     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "backend/batch_rows.h"
 #include "backend/gpu/gated_product.h"
@@ -47,10 +48,14 @@ ComputeDevice facts_of(const cudaDeviceProp &properties, int device) {
 } // namespace
 
 Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
-                                                         const BackendOptions &options) {
+                                                         const BackendOptions &options,
+                                                         DeviceRank rank,
+                                                         std::vector<HeadPart> head_parts) {
     ASSIGN_OR_RETURN(const int device, read_device(options.devices));
     ASSIGN_OR_RETURN(const cudaDeviceProp properties, open_device(device));
-    ASSIGN_OR_RETURN(const CudaOptions read, read_options(model, options, properties));
+    ASSIGN_OR_RETURN(CudaOptions read, read_options(model, options, properties));
+    read.forward.rank = rank;
+    read.forward.head_parts = std::move(head_parts);
 
     std::unique_ptr<CudaBackend> backend(new CudaBackend());
     backend->device_ = device;
@@ -169,6 +174,11 @@ Status CudaBackend::load_pictures(std::span<const PictureLoad> pictures) {
         RETURN_IF_ERROR(check_picture(tower->described(), load, info_));
     }
     RETURN_IF_CUDA(cudaSetDevice(device_));
+    // The tower's time is the next batch's.
+    if (in_flight_ < info_.batches_in_flight && !begun_) {
+        RETURN_IF_CUDA(cudaEventRecord(slots_[static_cast<size_t>(next_)].begin, stream_));
+        begun_ = true;
+    }
     failed_ = tower->load(pictures, copies_, stream_);
     return failed_;
 }
@@ -211,7 +221,10 @@ Status CudaBackend::forward_checked(const TokenBatch &batch, Slot *slot) {
     slot->staging.clear();
     RETURN_IF_ERROR(
         slot->samples.stage(batch, info_, forward_->head().logits_rows(), &slot->staging));
-    if (batch.tokens.empty()) return check_cuda(cudaEventRecord(slot->begin, stream_), "a step");
+    const bool begun = std::exchange(begun_, false);
+    if (batch.tokens.empty()) {
+        return begun ? Status() : check_cuda(cudaEventRecord(slot->begin, stream_), "a step");
+    }
     RETURN_IF_ERROR(
         forward_->stage(batch, slot->samples.wanted(), slot->samples.rows(), &slot->staging));
     host_seconds_ += seconds_since(start);
@@ -219,7 +232,7 @@ Status CudaBackend::forward_checked(const TokenBatch &batch, Slot *slot) {
     RETURN_IF_ERROR(slot->staging.send(copies_));
     RETURN_IF_CUDA(cudaEventRecord(slot->sent, copies_));
     RETURN_IF_CUDA(cudaStreamWaitEvent(stream_, slot->sent, 0));
-    RETURN_IF_CUDA(cudaEventRecord(slot->begin, stream_));
+    if (!begun) RETURN_IF_CUDA(cudaEventRecord(slot->begin, stream_));
     return forward_->run(slot->staging, stream_);
 }
 
@@ -233,7 +246,9 @@ Status CudaBackend::sample_checked(std::span<const TokenMask> masks) {
     RETURN_IF_CUDA(cudaSetDevice(device_));
     bool sent = false;
     RETURN_IF_ERROR(last_->samples.send_masks(masks, copies_, &sent));
-    if (sent) { // overlaps with this batch
+    RETURN_IF_ERROR(last_->samples.reserve_spare(forward_->head()));
+    RETURN_IF_ERROR(forward_->parts().options.rank.meet()); // nothing is allocated from here on
+    if (sent) {                                             // overlaps with this batch
         RETURN_IF_CUDA(cudaEventRecord(last_->sent, copies_));
         RETURN_IF_CUDA(cudaStreamWaitEvent(stream_, last_->sent, 0));
     }
@@ -242,10 +257,11 @@ Status CudaBackend::sample_checked(std::span<const TokenMask> masks) {
     return check_cuda(cudaEventRecord(last_->end, stream_), "a step");
 }
 
-bool CudaBackend::ready() const {
-    if (!failed_.ok() || in_flight_ == 0) return true;
-    return cudaSetDevice(device_) != cudaSuccess ||
-           cudaEventQuery(oldest().end) != cudaErrorNotReady;
+cudaError_t CudaBackend::state() const {
+    if (!failed_.ok()) return cudaErrorUnknown;
+    if (in_flight_ == 0) return cudaSuccess;
+    const cudaError_t set = cudaSetDevice(device_);
+    return set != cudaSuccess ? set : cudaEventQuery(oldest().end);
 }
 
 Status CudaBackend::collect(BatchOutput *output) {

@@ -57,7 +57,6 @@ struct AdapterWork {
     const int32_t *rows; // of x, y and t, by the adapters; null: as they come, [0, ..)
     const AdapterEntry *const *entries; // of each row's adapter: [products]; null: it has none
     bool tall;                          // tiles have up to kTallTile rows, else kShortTile
-    bool many;                          // more tiles than a device has multiprocessors
 };
 
 struct AdapterArguments {
@@ -136,6 +135,10 @@ struct alignas(16) AdapterPiece {
     int64_t places;      // A: columns; B: rows, a multiple of kPackedRows; with padding
     int64_t from_places; // that from has
     int32_t size, padded, stride, begin;
+    // B: where it is one of several that are packed as one: its first row and rank there, all ranks (0: its own), and what its
+    // elements are multiplied by.
+    int32_t to_row = 0, to_rank = 0, to_ranks = 0;
+    float factor = 1;
 };
 // pieces: on the device, [count].
 cudaError_t launch_adapter_pack(DType element, const AdapterPiece *pieces, int32_t count, int sms,

@@ -21,18 +21,11 @@ constexpr int32_t stride_of(int32_t rank) {
     return whole % 32 == 0 ? whole + 16 : whole;
 }
 
-// Columns of an item: as few as keep all multiprocessors busy, or where there are enough short tiles many, since before the
-// first of B a CTA waits for its tile, rows and t.
-__host__ __device__ constexpr int32_t slice_columns(const AdapterWork &work) {
-    return work.many && !work.tall ? 4096 : 512;
-}
-
 // Where an item's slice of y is. The parts' slices are numbered one after another.
 struct Slice {
     int32_t part, begin, end; // columns of y
 
-    __device__ Slice(const AdapterArguments &a, int32_t number) : part(0) {
-        const int32_t wide = slice_columns(a.work);
+    __device__ Slice(const AdapterArguments &a, int32_t wide, int32_t number) : part(0) {
         for (; part + 1 < a.parts; ++part) {
             const int32_t of_part = (a.first[part + 1] - a.first[part] + wide - 1) / wide;
             if (number < of_part) break;
@@ -42,14 +35,29 @@ struct Slice {
         end = min(begin + wide, a.first[part + 1]);
     }
 };
-int32_t slices_of(const AdapterArguments &a) {
-    int32_t slices = 0;
-    const int32_t wide = slice_columns(a.work);
-    for (int32_t p = 0; p < a.parts; ++p) {
-        slices += (a.first[p + 1] - a.first[p] + wide - 1) / wide;
+
+// Of short tiles a CTA waits for tile, rows and t as long as it computes: so slices are wide, as far as there are items enough
+// for all CTAs.
+struct Slices {
+    int32_t wide, count;
+
+    __device__ Slices(const AdapterArguments &a, int32_t tiles)
+        : wide(a.work.tall ? 512 : 4096), count(count_of(a)) {
+        while (wide > 512 && count * tiles < 2 * static_cast<int32_t>(gridDim.x)) {
+            wide /= 2;
+            count = count_of(a);
+        }
     }
-    return slices;
-}
+
+  private:
+    __device__ int32_t count_of(const AdapterArguments &a) const {
+        int32_t slices = 0;
+        for (int32_t p = 0; p < a.parts; ++p) {
+            slices += (a.first[p + 1] - a.first[p] + wide - 1) / wide;
+        }
+        return slices;
+    }
+};
 
 // Eight columns of y: of two bytes each, or of four.
 template <typename Y> struct Eight {
@@ -199,17 +207,19 @@ __device__ __forceinline__ void add_groups(const AdapterArguments &a, const Adap
 }
 
 template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kThreads, 2)
-    expand(const __grid_constant__ AdapterArguments a, int32_t slices) {
+    expand(const __grid_constant__ AdapterArguments a) {
     // Of short tiles a warp has two groups at once, of tall ones two sixteens of rows: as many loads are in flight.
     constexpr int kRows = Tall == 1 ? 1 : 2, kGroups = Tall == 1 ? 2 : 1;
     extern __shared__ __align__(16) unsigned char shared[];
     int32_t *rows = reinterpret_cast<int32_t *>(shared); // [16 Tall]
     T *t = reinterpret_cast<T *>(shared + 16 * Tall * sizeof(int32_t));
-    const int32_t total = __ldg(a.work.tile_count) * slices;
+    const int32_t tiles = __ldg(a.work.tile_count);
+    const Slices slices(a, tiles);
+    const int32_t total = tiles * slices.count;
     const int warp = threadIdx.x / 32;
     for (int32_t number = blockIdx.x; number < total; number += gridDim.x) {
-        const AdapterTile tile = load_tile(a.work.tiles + number / slices);
-        const Slice slice(a, number % slices);
+        const AdapterTile tile = load_tile(a.work.tiles + number / slices.count);
+        const Slice slice(a, slices.wide, number % slices.count);
         const AdapterEntry &entry = tile.entries[a.product];
         const AdapterPart part = load_part(&entry, slice.part);
         if (part.rank == 0) continue;
@@ -234,11 +244,13 @@ template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kT
 }
 
 // f32: a thread has a column of y.
-__global__ void expand_plain(const __grid_constant__ AdapterArguments a, int32_t slices) {
-    const int32_t total = __ldg(a.work.tile_count) * slices, ranges = adapter_ranges(a.columns);
+__global__ void expand_plain(const __grid_constant__ AdapterArguments a) {
+    const int32_t tiles = __ldg(a.work.tile_count), ranges = adapter_ranges(a.columns);
+    const Slices slices(a, tiles);
+    const int32_t total = tiles * slices.count;
     for (int32_t number = blockIdx.x; number < total; number += gridDim.x) {
-        const AdapterTile tile = load_tile(a.work.tiles + number / slices);
-        const Slice slice(a, number % slices);
+        const AdapterTile tile = load_tile(a.work.tiles + number / slices.count);
+        const Slice slice(a, slices.wide, number % slices.count);
         const AdapterEntry &entry = tile.entries[a.product];
         const AdapterPart part = entry.parts[slice.part];
         if (part.rank == 0) continue;
@@ -271,7 +283,7 @@ cudaError_t launch(const AdapterArguments &a, int sms, cudaStream_t stream) {
     const int ranks = std::min(a.most_ranks, kMostRanks);
     const int shared = 16 * Tall * static_cast<int>(sizeof(int32_t) + sizeof(T) * stride_of(ranks));
     const auto ctas = static_cast<unsigned>(2 * sms);
-    return launch_with_shared(expand<T, Y, Tall>, ctas, kThreads, shared, stream, a, slices_of(a));
+    return launch_with_shared(expand<T, Y, Tall>, ctas, kThreads, shared, stream, a);
 }
 template <typename T, typename Y>
 cudaError_t launch_of(const AdapterArguments &a, int sms, cudaStream_t stream) {
@@ -297,7 +309,7 @@ cudaError_t launch_adapter_expand(const AdapterArguments &a, int sms, cudaStream
         break;
     case DType::f32:
         if (a.y_type != DType::f32) break;
-        expand_plain<<<static_cast<unsigned>(4 * sms), kThreads, 0, stream>>>(a, slices_of(a));
+        expand_plain<<<static_cast<unsigned>(4 * sms), kThreads, 0, stream>>>(a);
         return cudaGetLastError();
     default:
         break;

@@ -172,7 +172,6 @@ cudaError_t launch_expand(const ExpandArguments &a, cudaStream_t stream) {
     case PackedForm::nvfp4:
         return launch_of<__nv_bfloat16, PackedForm::nvfp4>(a, stream);
     case PackedForm::mxfp4_e4m3:
-    case PackedForm::int4_e4m3:
         break;
     }
     return cudaErrorInvalidValue;

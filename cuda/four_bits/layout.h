@@ -12,7 +12,7 @@
 //
 //     a cell                                   half 0: columns 0..63      half 1: columns 64..127
 //     +----------------------------------------+---------------+---------+---------------+---------+
-//     | scales of 128 columns (by 128 alone)   | codes, 2048 B | scales  | codes, 2048 B | scales  |
+//     | scales of 128 columns (int4_128 alone) | codes, 2048 B | scales  | codes, 2048 B | scales  |
 //     +----------------------------------------+---------------+---------+---------------+---------+
 //
 //     codes of a half: thread t of 128 has bytes [16 t, 16 t + 16): words 0..3, of 16 columns each. Word j has the
@@ -20,23 +20,22 @@
 //     g = lane / 4, q = lane % 4, in rows 16 warp + g (registers 0, 2) and + 8 (registers 1, 3), columns
 //     16 j + 2 q, + 1 (registers 0, 1) and the same + 8 (registers 2, 3).
 //
-// mxfp4_e4m3 and int4_e4m3 are for wgmma m64 k32: words 0 and 1 are of 32 columns, 2 and 3 of the next 32, the first of the two of row
+// mxfp4_e4m3 is for wgmma m64 k32: words 0 and 1 are of 32 columns, 2 and 3 of the next 32, the first of the two of row
 // 16 warp + g, the second of row + 8; columns 4 q .. 4 q + 3 of a word (registers 0, 1), and the same + 16 (registers
 // 2, 3).
 //
 // A code's four bits are where the fewest instructions turn them into a register (widen.cuh):
 //     int4   bits 4 r .. 4 r + 3 of either half-word for register r; the even column is in the lower half-word.
 //     e2m1   sign, exponent (2), fraction of register 0 at bits 15, 8..6 of a half-word, 1 at 12, 5..3, 2 at 9, 2..0,
-//            3 at 14, 11..10, 13. In these places or three or six bits below they are those of a 16-bit float
+//            3 at 14, 11..10, 13 (not mxfp4_e4m3). In these places or three or six bits below they are those of a 16-bit float
 //            whose exponent lacks its bias.
-//     ..e4m3  the lower three bits of column i of the first four at bits 4 i .. 4 i + 2, the upper one at 8 i + 7; of the
-//            others at 16 + 4 i .. 16 + 4 i + 2 and 8 i + 3.
+//     mxfp4_e4m3  magnitude of column i of the first four at bits 4 i .. 4 i + 2, sign at 8 i + 7; of the others at
+//            16 + 4 i .. 16 + 4 i + 2 and 8 i + 3.
 //
 // Scales are those of rows 16 warp + g and + 8, next to each other, in the order of warp and g:
 //     int4_128, int4_32  a word for each of the two rows, for 128 or 32 columns: the scale's upper part (16 bits), its
 //            lower part (12), the zero point (4). Both parts are elements' floats, the lower one without its last
 //            four bits; their sum is the scale: bf16 elements take float16's scales exactly.
-//     int4_e4m3  a word for each of the two rows: the scale in f32 but for its last four bits, which are the zero point.
 //     mxfp4  a byte for each 32 columns, two of the first row, then two of the second.
 //     mxfp4_e4m3  the same, a byte 8 times the number of a table of eight magnitudes (kMxfp4Places); a row's largest scale
 //            is a factor of its sums.
@@ -57,7 +56,7 @@ inline constexpr int32_t kCellRows = 64, kCellColumns = 128, kHalfColumns = 64;
 inline constexpr int32_t kHalfCodes = kCellRows * kHalfColumns / 2; // bytes
 
 // Bytes: of scales before the halves, of scales after the codes of a half, of a half.
-constexpr int32_t shared_scales(PackedForm form) { return is_int4_128(form) ? 256 : 0; }
+constexpr int32_t shared_scales(PackedForm form) { return form == PackedForm::int4_128 ? 256 : 0; }
 constexpr int32_t half_scales(PackedForm form) {
     return form == PackedForm::int4_32 ? 512
            : is_mxfp4(form)            ? 128

@@ -79,7 +79,7 @@ constexpr uint32_t packed_word(PackedForm form, const PackSource &s, int32_t fir
                                int32_t first_column, int32_t thread, int32_t j, uint32_t before) {
     uint32_t word = before;
     const int32_t lane = thread % 32;
-    if (is_for_e4m3(form)) {
+    if (form == PackedForm::mxfp4_e4m3) {
         const int32_t r = source_row(s, first_row + thread / 32 * 16 + lane / 4 + j % 2 * 8);
         if (r < 0) return before;
         word = 0;
@@ -121,7 +121,7 @@ constexpr uint32_t packed_scale(DType element, float scale, uint32_t zero) {
 // The first column and the bytes, from the cell's first, of scale number i of an entry; of so many:
 constexpr int32_t scales_of_cell(PackedForm form) { return kCellColumns / scale_columns(form); }
 constexpr int32_t scale_place(PackedForm form, int32_t entry, int32_t i) {
-    if (is_int4_128(form)) return entry * 4;
+    if (form == PackedForm::int4_128) return entry * 4;
     const int32_t each = scales_of_cell(form) / 2; // of a half
     const int32_t half = i / each * half_bytes(form) + kHalfCodes;
     if (form == PackedForm::int4_32) return half + i % each * 256 + entry * 4;
@@ -138,10 +138,7 @@ constexpr void pack_scale(const PackTarget &t, const PackSource &s, int32_t cell
     std::byte *to = t.data + t.shape.cell(cell_column, row_block) + scale_place(form, entry, i);
     const int64_t index = scale_index(s, r, column);
     if (is_int4(form)) {
-        const uint32_t zero = zero_of(s, index);
-        const uint32_t word = form == PackedForm::int4_e4m3
-                                  ? (__builtin_bit_cast(uint32_t, s.scales[index]) & ~15u) | zero
-                                  : packed_scale(t.element, s.scales[index], zero);
+        const uint32_t word = packed_scale(t.element, s.scales[index], zero_of(s, index));
         for (int32_t b = 0; b < 4; ++b) to[b] = static_cast<std::byte>(word >> 8 * b & 255u);
         return;
     }

@@ -4,15 +4,8 @@ namespace batchllm::cuda {
 
 bool takes_four_bits(const FourBitArguments &a) {
     const PackedShape &w = a.w_shape;
-    if (a.element == DType::e4m3) {
-        const bool type =
-            a.y_type == DType::bf16 || a.y_type == DType::f16 || a.y_type == DType::f32;
-        return w.form == PackedForm::int4_e4m3 && w.rows > 0 && w.columns > 0 &&
-               w.columns % 16 == 0 && w.rows % 8 == 0 && type && !a.gated && !a.squared &&
-               a.tiles == nullptr && a.splits >= 1 && a.splits <= 8;
-    }
     const bool elements =
-        !is_for_e4m3(w.form) &&
+        w.form != PackedForm::mxfp4_e4m3 &&
         (a.element == DType::bf16 || (a.element == DType::f16 && is_int4(w.form) && !a.split));
     const bool shape = w.rows > 0 && w.columns > 0 && w.columns % 8 == 0 &&
                        w.rows % (a.gated ? 2 * kGateRows : 8) == 0;
@@ -35,8 +28,6 @@ cudaError_t launch_four_bits_sm90(const FourBitArguments &a, int sms, cudaStream
         return launch_mxfp4_sm90(a, sms, stream);
     case PackedForm::nvfp4:
         return launch_nvfp4_sm90(a, sms, stream);
-    case PackedForm::int4_e4m3:
-        return launch_int4_e4m3_sm90(a, sms, stream);
     case PackedForm::mxfp4_e4m3:
         break;
     }

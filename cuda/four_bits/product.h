@@ -4,8 +4,6 @@
 //
 //     y = ending(scale * factors * sum + bias);  endings: y; y added to what is there; max(y, 0)^2; activation(gate) * up
 //
-// With x in e4m3 (int4_e4m3) y is the same times the row's scale of x; dense, and added or not is all that an ending is.
-//
 // A result does not depend on the other rows, nor on their number; it does depend on `splits`.
 #pragma once
 
@@ -23,14 +21,13 @@
 namespace batchllm::cuda {
 
 struct FourBitArguments {
-    DType element;         // of x: bf16, or f16 for int4; e4m3 for int4_e4m3
-    PackedShape w_shape;   // of one expert; rows multiples of 8, of 16 where gated; columns of 8
-    bool split;            // int4: some scale has a lower part
-    const std::byte *w;    // [experts, w_shape.bytes()]; gate and up in turns, 8 rows each
-    const void *x;         // [., columns]
-    const float *x_scales; // of e4m3: [tokens]
-    const float *factors;  // [experts, rows]; null: 1
-    const float *bias;     // [experts, rows]; null: none
+    DType element;        // of x: bf16, or f16 for int4
+    PackedShape w_shape;  // of one expert; rows multiples of 8, of 16 where gated; columns of 8
+    bool split;           // int4: some scale has a lower part
+    const std::byte *w;   // [experts, w_shape.bytes()]; gate and up in turns, 8 rows each
+    const void *x;        // [., columns]
+    const float *factors; // [experts, rows]; null: 1
+    const float *bias;    // [experts, rows]; null: none
 
     float scale = 1; // of all sums, beside the factors
     bool gated;
@@ -38,7 +35,7 @@ struct FourBitArguments {
     bool squared;          // not gated: y is max(., 0)^2
     bool add;              // not gated, not squared: to y
     void *y;               // [tokens or turns, rows], or gated [., rows / 2]
-    DType y_type; // element's (of e4m3: bf16 or f16); or f32, where neither gated nor squared
+    DType y_type;          // element's; or f32, where neither gated nor squared
 
     // Dense:
     int32_t tokens;
@@ -98,6 +95,5 @@ cudaError_t launch_int4_128_sm90(const FourBitArguments &, int sms, cudaStream_t
 cudaError_t launch_int4_32_sm90(const FourBitArguments &, int sms, cudaStream_t);
 cudaError_t launch_mxfp4_sm90(const FourBitArguments &, int sms, cudaStream_t);
 cudaError_t launch_nvfp4_sm90(const FourBitArguments &, int sms, cudaStream_t);
-cudaError_t launch_int4_e4m3_sm90(const FourBitArguments &, int sms, cudaStream_t);
 
 } // namespace batchllm::cuda

@@ -271,7 +271,6 @@ cudaError_t launch_four_bits_sm80(const FourBitArguments &a, int sms, cudaStream
     case PackedForm::nvfp4:
         return launch_of<__nv_bfloat16, PackedForm::nvfp4, false>(a, sms, stream);
     case PackedForm::mxfp4_e4m3:
-    case PackedForm::int4_e4m3:
         break;
     }
     return cudaErrorInvalidValue;

@@ -42,24 +42,22 @@ constexpr int kOutTurns = 32; // results on their way out at a time
 // The kernels of a form.
 template <PackedForm Of> struct Setup {
     static constexpr PackedForm kForm = Of;
-    static constexpr bool kE4m3 = is_for_e4m3(Of); // x
     static constexpr int kBlocks = 2,
                          kGroups = kCells / kBlocks; // blocks of 64 rows of a warpgroup
     static constexpr int kConsumers = 128 * kGroups, kThreads = kConsumers + 128;
     // Of a thread. What computing warps take more must have been allotted at launch: they would wait for it forever.
-    static constexpr int kRegisters = kE4m3 ? 240 : 224, kFeeders = kE4m3 ? 24 : 56;
+    static constexpr int kRegisters = 224, kFeeders = 56;
     static constexpr int kAtLaunch = 65536 / kThreads / 8 * 8;
     static_assert(kRegisters * kConsumers + kFeeders * 128 <= kAtLaunch * kThreads);
-    static constexpr int kPanel = kTileRows * 128, kX = kE4m3 ? kPanel : 2 * kPanel; // bytes
+    static constexpr int kPanel = kTileRows * 128, kX = 2 * kPanel; // bytes
     static constexpr int kStage = kX + kCells * cell_bytes(Of);
     // Of a warpgroup; of f32 for half as many turns.
     static constexpr int kOutBytes = kOutTurns * (64 * kBlocks * 2 + 16);
     static_assert(kOutTurns / 2 * (64 * kBlocks * 4 + 16) <= kOutBytes);
-    static constexpr int kStages = kE4m3 ? 6 : 4;
+    static constexpr int kStages = 4;
     static constexpr int kOut = kStages * kStage, kBarriers = kOut + kGroups * kOutBytes;
-    static constexpr int kTables = kBarriers + 2 * kStages * 8; // of e4m3: [zero point][code]
-    static constexpr int kShared = kTables + (kE4m3 ? 256 : 0);
-    static_assert(kTables % 16 == 0 && kShared <= kMostShared && kStage % 1024 == 0);
+    static constexpr int kShared = kBarriers + 2 * kStages * 8;
+    static_assert(kShared <= kMostShared && kStage % 1024 == 0);
     using Ring = StageRing<kStages, kStage, kBarriers>;
 };
 
@@ -160,10 +158,10 @@ __device__ __forceinline__ void feed_dense(const FourBitArguments &a, const CUte
                                            const GroupedWork &work, int size, Range range,
                                            typename S::Ring *place) {
     for (int c = range.begin; c < range.end; ++c) {
-        const int panels = S::kE4m3 ? 1 : a.w_shape.halves_of(c);
+        const int halves = a.w_shape.halves_of(c);
         barrier_wait(place->empty(), place->phase ^ 1);
-        load_w<S>(a, work, c, *place, panels * size * 128);
-        for (int half = 0; half < panels; ++half) {
+        load_w<S>(a, work, c, *place, halves * size * 128);
+        for (int half = 0; half < halves; ++half) {
             load_box(place->stage() + half * S::kPanel, x, c * kCellColumns + half * kHalfColumns,
                      work.begin, place->full());
         }
@@ -298,107 +296,10 @@ __device__ __forceinline__ void multiply(const PackedShape &shape, Range range,
     if (range.begin < range.end) release(before.empty());
 }
 
-// ---- Computing with x in e4m3 -------------------------------------------------------------------
-
-// The weights that codes are, code - zero point, of each zero point: exact in e4m3.
-template <typename S> __device__ __forceinline__ void make_tables(unsigned char *shared) {
-    if constexpr (S::kE4m3) {
-        for (int i = threadIdx.x; i < 256; i += S::kThreads) {
-            shared[S::kTables + i] = __nv_cvt_float_to_fp8(static_cast<float>(i % 16 - i / 16),
-                                                           __NV_SATFINITE, __NV_E4M3);
-        }
-    }
-}
-
-// Sixteen columns of a row, and the sixteen after them -> registers `first` and first + 2. A code's lower bits choose a
-// byte of either half of the table, its upper one the half.
-__device__ __forceinline__ void widen_e4m3(uint32_t word, const uint4 &table, int first,
-                                           uint32_t *a) {
-    const uint32_t places = word & 0x77777777u;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const uint32_t at = i == 0 ? places : places >> 16;
-        const uint32_t upper = __byte_perm(i == 0 ? word : word << 4, 0, 0xba98); // a byte of ones
-        a[first + 2 * i] = (__byte_perm(table.x, table.y, at) & ~upper) |
-                           (__byte_perm(table.z, table.w, at) & upper);
-    }
-}
-
-// As multiply(). A stage's sums, of so many blocks of 64 rows as registers hold, are multiplied by the scales of W's rows
-// and added up in f32; the tensor cores then compute for the other warpgroup.
-template <typename S, int Turns>
-__device__ __forceinline__ void multiply_e4m3(const PackedShape &shape, Range range,
-                                              uint32_t tables, typename S::Ring *place,
-                                              float (&sums)[S::kBlocks][Turns / 2]) {
-    constexpr std::integral_constant<int, Turns> kTurns{};
-    constexpr int kTogether = Turns <= 64 ? S::kBlocks : 1;
-    constexpr PackedForm Form = S::kForm;
-    const Place own_place;
-    float made[kTogether][Turns / 2];
-    uint32_t a[2][kTogether][4]; // [32 columns, by turns][block of 64 rows][]
-    for (int c = range.begin; c < range.end; ++c) {
-        const bool whole = shape.halves_of(c) == 2;
-        const uint32_t size = whole ? cell_bytes(Form) : cell_bytes(Form, 1);
-        const uint32_t cells = place->stage() + S::kX + own_place.group * S::kBlocks * size;
-        const uint32_t empty = place->empty();
-        barrier_wait(place->full(), place->phase);
-        const Operand x(place->stage());
-        place->advance();
-#pragma unroll
-        for (int first = 0; first < S::kBlocks; first += kTogether) {
-            uint4 table[kTogether][2]; // of the two rows
-#pragma unroll
-            for (int b = 0; b < kTogether; ++b) {
-                const uint2 rows =
-                    load_words(cells + (first + b) * size + own_place.thread / 4 * 8);
-                table[b][0] = load_shared(tables + (rows.x & 15u) * 16);
-                table[b][1] = load_shared(tables + (rows.y & 15u) * 16);
-            }
-#pragma unroll
-            for (int k = 0; k < 4; ++k) { // 32 columns
-                if (k == 2 && !whole) break;
-                const uint32_t codes = cells + shared_scales(Form) + k / 2 * half_bytes(Form) +
-                                       own_place.thread * 16 + k % 2 * 8;
-#pragma unroll
-                for (int b = 0; b < kTogether; ++b) {
-                    const uint2 words = load_words(codes + (first + b) * size);
-                    widen_e4m3(words.x, table[b][0], 0, a[k % 2][b]);
-                    widen_e4m3(words.y, table[b][1], 1, a[k % 2][b]);
-                }
-                wgmma_fence();
-#pragma unroll
-                for (int b = 0; b < kTogether; ++b) {
-                    wgmma_rs(made[b], a[k % 2][b], x.at(k * 32), k > 0, kTurns, __nv_fp8_e4m3());
-                }
-                wgmma_commit();
-                wgmma_wait<1>();
-            }
-            wgmma_wait<0>();
-#pragma unroll
-            for (int b = 0; b < kTogether; ++b) {
-                const uint2 rows =
-                    load_words(cells + (first + b) * size + own_place.thread / 4 * 8);
-                const float low = __uint_as_float(rows.x & ~15u),
-                            high = __uint_as_float(rows.y & ~15u);
-#pragma unroll
-                for (int i = 0; i < Turns / 2; ++i) { // it is there now
-                    asm volatile("" : "+f"(made[b][i])::"memory");
-                }
-#pragma unroll
-                for (int i = 0; i < Turns / 2; ++i) {
-                    float &sum = sums[first + b][i];
-                    sum = fmaf(made[b][i], i % 4 < 2 ? low : high, sum);
-                }
-            }
-        }
-        release(empty);
-    }
-}
-
 // Factors and biases of a thread's rows.
 template <typename S, int Turns> __device__ __forceinline__ void
 finish(const FourBitArguments &a, const GroupedWork &work, float (&sums)[S::kBlocks][Turns / 2]) {
-    if (!S::kE4m3 && a.factors == nullptr && a.bias == nullptr && a.scale == 1) return;
+    if (a.factors == nullptr && a.bias == nullptr && a.scale == 1) return;
     const Place own;
     const int rows = a.w_shape.rows;
     const int64_t of_expert = int64_t{work.expert} * rows;
@@ -413,13 +314,6 @@ finish(const FourBitArguments &a, const GroupedWork &work, float (&sums)[S::kBlo
             factor[i] = a.scale;
             if (there && a.factors != nullptr) factor[i] *= __ldg(a.factors + of_expert + row);
             bias[i] = there && a.bias != nullptr ? __ldg(a.bias + of_expert + row) : 0.0f;
-        }
-        if constexpr (S::kE4m3) {
-#pragma unroll
-            for (int i = 0; i < Turns / 2; ++i) {
-                const int turn = i / 4 * 8 + own.lane() % 4 * 2 + i % 2;
-                sums[b][i] *= turn < work.count ? __ldg(a.x_scales + work.begin + turn) : 0.0f;
-            }
         }
 #pragma unroll
         for (int i = 0; i < Turns / 2; ++i) {
@@ -517,18 +411,6 @@ __device__ __forceinline__ void store_all(const FourBitArguments &a, const Group
 
 // ---- Kernels ------------------------------------------------------------------------------------
 
-template <typename T, typename S, bool Split, int Turns>
-__device__ __forceinline__ void multiply_any(const FourBitArguments &a, Range range,
-                                             typename S::Ring *place, const unsigned char *shared,
-                                             float (&sums)[S::kBlocks][Turns / 2]) {
-    if constexpr (S::kE4m3) {
-        const uint32_t tables = shared_address(shared) + S::kTables;
-        multiply_e4m3<S, Turns>(a.w_shape, range, tables, place, sums);
-    } else {
-        multiply<T, S, Split, Turns>(a.w_shape, range, place, sums);
-    }
-}
-
 template <typename S>
 __device__ __forceinline__ void init_ring(const FourBitArguments &a, typename S::Ring each) {
     if (threadIdx.x == 0) {
@@ -549,12 +431,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     extern __shared__ __align__(1024) unsigned char shared[];
     typename S::Ring place(shared_address(shared));
     init_ring<S>(a, place);
-    make_tables<S>(shared);
     __syncthreads();
     const Range all{0, a.w_shape.cell_columns()};
     if (threadIdx.x >= S::kConsumers) {
         registers_fewer<S::kFeeders>();
-        if (!S::kE4m3 && a.tiles != nullptr) {
+        if (a.tiles != nullptr) {
             for_each_tile(plan,
                           [&](const GroupedWork &work) { feed_gathered<S>(a, work, &place); });
             copy_async_wait<0>();
@@ -573,7 +454,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                         constexpr int Turns = decltype(turns)::value;
                         float sums[S::kBlocks][Turns / 2] =
                             {}; // so that it does not live on from tile to tile
-                        multiply_any<T, S, Split, Turns>(a, all, &place, shared, sums);
+                        multiply<T, S, Split, Turns>(a.w_shape, all, &place, sums);
                         finish<S, Turns>(a, work, sums);
                         store_all<T, S, E, Turns>(a, work, sums, shared + S::kOut);
                     });
@@ -594,10 +475,9 @@ __device__ __forceinline__ float4 load_part(uint32_t address) {
     return v;
 }
 
-// Eight sums, finished; row: of W, column: the same within the tile; scale: of all.
+// Eight sums, finished; row: of W, column: the same within the tile.
 __device__ __forceinline__ void add_parts(const FourBitArguments &a, uint32_t parts, int splits,
-                                          int turn, int column, int row, float scale,
-                                          float (&v)[8]) {
+                                          int turn, int column, int row, float (&v)[8]) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) v[i] = 0;
     for (int s = 0; s < splits; ++s) {
@@ -611,7 +491,7 @@ __device__ __forceinline__ void add_parts(const FourBitArguments &a, uint32_t pa
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-        const float factor = a.factors != nullptr ? scale * __ldg(a.factors + row + i) : scale;
+        const float factor = a.factors != nullptr ? a.scale * __ldg(a.factors + row + i) : a.scale;
         v[i] = fmaf(v[i], factor, a.bias != nullptr ? __ldg(a.bias + row + i) : 0.0f);
     }
 }
@@ -629,7 +509,6 @@ template <typename T, typename S, bool Split> __global__ void __launch_bounds__(
     extern __shared__ __align__(1024) unsigned char shared[];
     typename S::Ring place(shared_address(shared));
     init_ring<S>(a, place);
-    make_tables<S>(shared);
     __syncthreads();
     const int splits = a.splits, rank = static_cast<int>(cluster_rank());
     const int cells = a.w_shape.cell_columns();
@@ -646,7 +525,7 @@ template <typename T, typename S, bool Split> __global__ void __launch_bounds__(
         with_turns(__shfl_sync(~0u, work.count, 0), [&](auto turns) {
             constexpr int Turns = decltype(turns)::value;
             float sums[S::kBlocks][Turns / 2] = {};
-            multiply_any<T, S, Split, Turns>(a, range, &place, shared, sums);
+            multiply<T, S, Split, Turns>(a.w_shape, range, &place, sums);
             named_barrier(1, S::kConsumers); // both are done with the stages
             auto *floats = reinterpret_cast<float *>(shared);
             const Place own;
@@ -673,12 +552,11 @@ template <typename T, typename S, bool Split> __global__ void __launch_bounds__(
         const int row = work.column + column;
         if (row >= rows) continue;
         float v[8];
+        add_parts(a, parts, splits, turn, column, row, v);
         const int64_t token = work.begin + turn;
-        const float scale = S::kE4m3 ? a.scale * __ldg(a.x_scales + token) : a.scale;
-        add_parts(a, parts, splits, turn, column, row, scale, v);
         if (a.gated) {
             float up[8];
-            add_parts(a, parts, splits, turn, column + 8, row + 8, scale, up);
+            add_parts(a, parts, splits, turn, column + 8, row + 8, up);
 #pragma unroll
             for (int j = 0; j < 8; ++j) v[j] = ended(a.activation, v[j], up[j]);
             put_eight<T>(a, token * (rows / 2) + row / 2, v);
@@ -725,30 +603,27 @@ template <typename T, typename S, bool Split>
 cudaError_t launch_setup(const FourBitArguments &a, int sms, cudaStream_t stream) {
     const Plan plan = plan_of(a);
     CUtensorMap x{};
-    if (S::kE4m3 || a.tiles == nullptr) {
+    if (a.tiles == nullptr) {
         const cudaError_t status =
             make_tensor_map(a.x, a.element, a.tokens, a.w_shape.columns, plan.size, &x);
         if (status != cudaSuccess) return status;
         if (a.splits > 1) return launch_split<T, S, Split>(plan, x, stream);
     }
-    if constexpr (!S::kE4m3) {
-        if (a.gated) {
-            switch (a.activation) {
-            case Activation::silu:
-                return launch_whole<T, S, Split, Epilogue::silu>(plan, x, sms, stream);
-            case Activation::gelu_tanh:
-                return launch_whole<T, S, Split, Epilogue::gelu_tanh>(plan, x, sms, stream);
-            case Activation::clamped_swiglu:
-                return launch_whole<T, S, Split, Epilogue::clamped_swiglu>(plan, x, sms, stream);
-            case Activation::gelu:
-            case Activation::relu_squared:
-            case Activation::xielu:
-                return cudaErrorInvalidValue;
-            }
+    if (a.gated) {
+        switch (a.activation) {
+        case Activation::silu:
+            return launch_whole<T, S, Split, Epilogue::silu>(plan, x, sms, stream);
+        case Activation::gelu_tanh:
+            return launch_whole<T, S, Split, Epilogue::gelu_tanh>(plan, x, sms, stream);
+        case Activation::clamped_swiglu:
+            return launch_whole<T, S, Split, Epilogue::clamped_swiglu>(plan, x, sms, stream);
+        case Activation::gelu:
+        case Activation::relu_squared:
+        case Activation::xielu:
+            return cudaErrorInvalidValue;
         }
-        if (a.squared)
-            return launch_whole<T, S, Split, Epilogue::relu_squared>(plan, x, sms, stream);
     }
+    if (a.squared) return launch_whole<T, S, Split, Epilogue::relu_squared>(plan, x, sms, stream);
     if (a.add || a.y_type == DType::f32) {
         return launch_whole<T, S, Split, Epilogue::added>(plan, x, sms, stream);
     }

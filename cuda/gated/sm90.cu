@@ -28,8 +28,7 @@ constexpr int kStages = 4, kConsumers = 256, kThreads = kConsumers + 128;
 constexpr int kX = kRows * 128, kHalfOfW = kColumns * 128, kStage = kX + 2 * kHalfOfW; // bytes
 constexpr int kOut = kStages * kStage, kHalfOut = 64 * 128; // results of 64 rows, 64 columns
 constexpr int kBarriers = kOut + 4 * kHalfOut;
-constexpr int kDone = kBarriers + 2 * kStages * 8; // [warpgroups] of the tiles, int32
-constexpr int kShared = kDone + 2 * 4;
+constexpr int kShared = kBarriers + 2 * kStages * 8;
 static_assert(kShared <= 232448);
 
 // The kernel's parameters apart from the maps.
@@ -166,52 +165,15 @@ template <typename T> __device__ __forceinline__ void adapt(const AdaptedSums &a
     });
 }
 
-// What adapt() waits for would be a chain of loads from L2: whose row, where B is, B. A warp that has nothing else to do reads
-// it while the tile is multiplied, so that it is in L1, which nothing else here uses. One such warp for each warpgroup; done: how
-// many tiles that one is through with.
-__device__ void warm(const AdaptedSums &adapted, const Shape &s, int group,
-                     const volatile int32_t *done) {
-    int32_t number = 0;
-    for_each_tile(s, [&](const Tile &tile) {
-        if (tile.half && group == 1) return;
-        while (*done < number) __nanosleep(500); // no further ahead
-        ++number;
-        const int32_t begin = tile.row + group * 64;
-        for (int32_t row = begin; row < min(begin + 64, s.rows); row += 16) {
-            for_each_adapter(adapted, row, s.rows, [&](const AdapterEntry *entry, uint32_t) {
-#pragma unroll 1
-                for (int part = 0; part < 2; ++part) {
-                    const AdapterPart of = load_part(entry, part);
-                    const auto *b = reinterpret_cast<const unsigned char *>(
-                                        static_cast<const uint4 *>(entry->b) + of.b_units) +
-                                    int64_t{tile.column} * of.rank * 2;
-                    for (int at = static_cast<int>(threadIdx.x % 32) * 128;
-                         at < kColumns * of.rank * 2; at += 32 * 128) {
-                        uint32_t unused;
-                        asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(unused) : "l"(b + at));
-                    }
-                }
-            });
-        }
-    });
-}
-
-template <typename T, Activation F, bool Adapted>
-__device__ void compute(const CUtensorMap &y, const Shape &s, const AdaptedSums &adapted,
-                        Ring place, volatile int32_t *all_done) {
+template <typename T, Activation F, bool Adapted> __device__ void
+compute(const CUtensorMap &y, const Shape &s, const AdaptedSums &adapted, Ring place) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
-    volatile int32_t *const done = all_done + group;
-    int32_t number = 0;
     const uint32_t out = place.base + kOut + group * 2 * kHalfOut;
     for_each_tile(s, [&](const Tile &tile) {
         if (tile.half && group == 1) return pass(&place, s.steps);
         float sums[kColumns];
         multiply<T>(&place, s.steps, group, sums);
-        if constexpr (Adapted) {
-            adapt<T>(adapted, s, tile, group, sums);
-            ++number;
-            if (threadIdx.x % 128 == 0) *done = number;
-        }
+        if constexpr (Adapted) adapt<T>(adapted, s, tile, group, sums);
         store<T, F>(y, tile, group, out, sums);
     });
     store_wait(); // by the thread that stored
@@ -224,9 +186,7 @@ template <typename T, Activation F, bool Adapted> __global__ void __cluster_dims
                       const __grid_constant__ AdaptedSums adapted) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Ring place(shared_address(shared));
-    auto *const done = reinterpret_cast<volatile int32_t *>(shared + kDone);
     if (threadIdx.x == 0) {
-        done[0] = done[1] = 0;
         Ring each = place;
         for (int i = 0; i < kStages; ++i) {
             barrier_init(each.full(), 1);
@@ -238,17 +198,11 @@ template <typename T, Activation F, bool Adapted> __global__ void __cluster_dims
     cluster_sync();
     if (threadIdx.x >= kConsumers) {
         registers_fewer<40>();
-        const int warp = __shfl_sync(~0u, (threadIdx.x - kConsumers) / 32, 0);
-        if (warp == 0 && elect_one()) feed(x, w, shape, place);
-        if constexpr (Adapted) {
-            if (warp == 1 || warp == 2) {
-                warm(adapted, shape, warp - 1, done + warp - 1);
-            }
-        }
+        if (threadIdx.x < kConsumers + 32 && elect_one()) feed(x, w, shape, place);
         __syncwarp();
     } else {
         registers_more<232>();
-        compute<T, F, Adapted>(y, shape, adapted, place, done);
+        compute<T, F, Adapted>(y, shape, adapted, place);
     }
     cluster_sync(); // until it is done, the other CTA writes to this one's memory
 }

@@ -15,9 +15,6 @@ constexpr float kHopeless = 1.3f; // one that takes so much longer than the fast
 // have tiles of 256, and take twice as long for 288 (docs/lab/engine.md).
 constexpr int64_t kMostAlone = 2048;
 
-// As padded_rows().
-int64_t tuned_rows(int64_t padded) { return padded <= kMostAlone ? padded : coarse_rows(padded); }
-
 cudaDataType data_type(DType type) {
     return type == DType::f32    ? CUDA_R_32F
            : type == DType::bf16 ? CUDA_R_16BF
@@ -38,6 +35,11 @@ int64_t coarse_rows(int64_t rows) {
     int64_t step = 32;
     while (step * 8 <= rows) step *= 2; // four to eight steps an octave
     return rows < step ? rows : rows / step * step;
+}
+
+int64_t tuned_rows(int64_t rows) {
+    const int64_t padded = padded_rows(rows);
+    return padded <= kMostAlone ? padded : coarse_rows(padded);
 }
 
 int64_t padded_rows(int64_t rows) {
@@ -205,7 +207,8 @@ Status Linear::make_product(const Key &key, const Matrix &w, const Input &x, cud
     RETURN_IF_ERROR(describe_scales(*product, w, x));
     Key coarse = key;
     coarse.m = tuned_rows(key.m);
-    if (scratch_ != nullptr && coarse.m * key.n * dtype_bytes(key.y_type) <= scratch_bytes_) {
+    if (!key.alike && scratch_ != nullptr &&
+        coarse.m * key.n * dtype_bytes(key.y_type) <= scratch_bytes_) {
         auto known = tuned_.find(coarse);
         if (known == tuned_.end()) {
             Choice chosen;
@@ -259,15 +262,8 @@ Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStrea
     const TuningKey cached = tuning_key(key);
     int32_t candidate = cache_.find(cached);
     const bool unknown = candidate < 0 || candidate >= static_cast<int32_t>(found.size());
-    if (unknown && !times_) { // what is known of the range of rows, if anything
-        Key range = key;
-        range.m = coarse_rows(key.m);
-        if (range.m == key.m) {
-            chosen->algorithm = found[0].algo;
-        } else {
-            RETURN_IF_ERROR(choose(range, w, x, stream, chosen));
-        }
-        chosen->guessed = true;
+    if (unknown && !times_) {
+        *chosen = {found[0].algo, true};
         return {};
     }
     if (unknown) {
@@ -351,7 +347,9 @@ Result<const Linear::Product *> Linear::product_of(const Matrix &w, const Input 
                      "without scales",
                      static_cast<long long>(w.rows), static_cast<long long>(w.columns));
     }
-    const Key key{padded_rows(rows), w.rows, w.columns, y_type, accumulate, w.scaling};
+    // In order, any choice gives the same bits.
+    const bool alike = w.alike && !in_order_;
+    const Key key{padded_rows(rows), w.rows, w.columns, y_type, accumulate, w.scaling, alike};
     auto found = products_.find(key);
     if (found == products_.end() && in_order_) {
         return error(BATCHLLM_ERROR_INTERNAL,

@@ -34,6 +34,8 @@ struct Matrix {
     const float *scales = nullptr; // [rows], or [blocks of rows, block_scale_stride]
     Scaling scaling = Scaling::none;
     std::optional<Packing> packing = {};
+    bool alike =
+        false; // its products are chosen without timing: the same on devices that are the same
 };
 
 // What W is multiplied with, in the type that W has.
@@ -47,8 +49,10 @@ struct Input {
 // A batch's rows are rounded up to so many: products of nearby sizes share an algorithm. Buffers have
 // room for the rounded number; the rows beyond the batch are computed and never read.
 int64_t padded_rows(int64_t rows);
-// The least of the numbers of rows that share a tuned algorithm: no buffer is too small for it.
+// The least of a range of numbers of rows that are much alike: no buffer is too small for it.
 int64_t coarse_rows(int64_t rows);
+// The number of rows for which the algorithm of so many is timed.
+int64_t tuned_rows(int64_t rows);
 
 class OrderProbe;
 
@@ -114,6 +118,7 @@ class Linear {
         DType y_type;
         bool accumulate;
         Scaling scaling;
+        bool alike = false;
         bool operator==(const Key &) const = default;
     };
     struct Hash {
@@ -122,7 +127,7 @@ class Linear {
             h = (h ^ static_cast<size_t>(key.n)) * 0xbf58476d1ce4e5b9u;
             h = (h ^ static_cast<size_t>(key.k)) * 0x94d049bb133111ebu;
             return h ^ static_cast<size_t>(key.y_type) ^ (key.accumulate ? 64u : 0u) ^
-                   static_cast<size_t>(key.scaling) << 7;
+                   (key.alike ? 32u : 0u) ^ static_cast<size_t>(key.scaling) << 7;
         }
     };
     struct Product {

@@ -109,14 +109,21 @@ AdaptedProduct queries_of(const Mixer &mixer) {
     return make_product(a->q.columns(), a->q.rows(), {whole(a->q.values, 0)});
 }
 
-// Whether the launches take it: parts follow one another, and but in f32 begin at columns of y that are multiples of 8.
-bool has_launches(const AdaptedProduct &p, DType element) {
+bool follow_one_another(const AdaptedProduct &p) {
     int32_t end = 0;
     for (const AdaptedPart &part : p.parts) {
-        if (part.first != end || (end % 8 != 0 && element != DType::f32)) return false;
+        if (part.first != end) return false;
         end += part.rows;
     }
-    return p.parts.size() <= kAdapterParts;
+    return true;
+}
+
+// In 16 bits parts begin at columns of y that are multiples of 8.
+bool are_launched_apart(const AdaptedProduct &p, DType element) {
+    return p.parts.size() <= kAdapterParts &&
+           (element == DType::f32 ||
+            std::all_of(p.parts.begin(), p.parts.end(),
+                        [](const AdaptedPart &part) { return part.first % 8 == 0; }));
 }
 
 } // namespace
@@ -155,7 +162,8 @@ AdaptedModel::AdaptedModel(const Model &model, DType element)
     }
     for (size_t i = 0; i < products_.size(); ++i) {
         AdaptedProduct &p = products_[i];
-        if (!has_launches(p, element)) p.parts.clear();
+        if (!follow_one_another(p)) p.parts.clear();
+        p.together = !are_launched_apart(p, element);
         if (i == embedding_) continue;
         for (const AdaptedPart &part : p.parts) adapted_.insert(part.matrix);
     }
@@ -186,8 +194,9 @@ void AdaptedModel::exclude_experts(size_t layer, ExpertProduct product) {
     }
 }
 
+constexpr int64_t most_rank = 512; // of a part, as expand has room for
+
 Status AdaptedModel::check(const Adapter &adapter) const {
-    constexpr int64_t most_rank = 512; // of a part, as expand has room for
     const auto check_rank = [](const std::string &name, const LowRank &change) -> Status {
         if (change.rank() <= most_rank) return {};
         return error(BATCHLLM_ERROR_UNSUPPORTED,
@@ -233,8 +242,8 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
                 number == embedding_ ? &adapter.embedding : adapter.of(*part.matrix);
             if (change == nullptr || change->rank() == 0) continue;
             const int32_t ranks = padded_rank(change->rank());
-            AdapterPart &of_entry = entry.parts[i];
-            of_entry = {ranks, entry.ranks, static_cast<int32_t>(b_bytes / 16), change->scale};
+            AdapterPart of_entry{ranks, entry.ranks, static_cast<int32_t>(b_bytes / 16),
+                                 change->scale};
             AdapterPiece piece{};
             piece.ranks = ranks;
             piece.rank = static_cast<int32_t>(change->rank());
@@ -271,10 +280,31 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
             piece.padded = part.padded;
             piece.stride = part.stride;
             piece.begin = part.begin;
+            if (p.together) {
+                piece.places = part.rows;
+                piece.to_row = part.first;
+                piece.to_rank = of_entry.first;
+                piece.factor = change->scale;
+            } else {
+                entry.parts[i] = of_entry;
+            }
             b_pieces.push_back({&change->b, bytes_of(change->b), false, piece, b_bytes});
-            b_bytes += packed_b_elements(part.rows, ranks) * element;
+            if (!p.together) b_bytes += packed_b_elements(part.rows, ranks) * element;
         }
         if (entry.ranks == 0) continue;
+        if (p.together) {
+            if (entry.ranks > most_rank) {
+                return error(BATCHLLM_ERROR_UNSUPPORTED,
+                             "cuda backend: adapter of '%s' and others: their ranks are %d "
+                             "together; at most %lld are supported",
+                             p.parts[0].matrix->name.c_str(), entry.ranks,
+                             static_cast<long long>(most_rank));
+            }
+            for (AdapterLayout::Piece &piece : b_pieces) piece.piece.to_ranks = entry.ranks;
+            entry.parts[0] = {entry.ranks, 0, 0, 1};
+            b_bytes = packed_b_elements(p.parts.back().first + p.parts.back().rows, entry.ranks) *
+                      element;
+        }
         const int64_t a = made.bytes;
         const int64_t row = (p.looked_up > 0 ? p.looked_up : p.columns) * element;
         const int64_t b = align(a + entry.ranks * row);
@@ -286,6 +316,7 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
             piece.to += b;
             made.pieces.push_back(piece);
         }
+        if (p.together) made.zeros.emplace_back(b, b_bytes);
         made.places[number] = {a, b};
         made.bytes = align(b + b_bytes);
     }

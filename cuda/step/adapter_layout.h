@@ -38,7 +38,10 @@ struct AdaptedProduct {
     int32_t width = 0;                         // of y
     std::vector<AdaptedPart> parts;            // one after another
     bool turns = false;                        // or by turns (AdapterArguments::turns)
-    int32_t rows = 1;                          // of x and y, of a token: turns of an expert
+    // Parts that the launches do not take one by one: they are one, with the ranks of all, and zeros in B where a row's matrix
+    // has no part of them.
+    bool together = false;
+    int32_t rows = 1;      // of x and y, of a token: turns of an expert
     int32_t looked_up = 0; // the embedding's: rows of A's transpose, a token each
     size_t launch = 0;     // the product whose launch it is in: of experts the first one's
 };
@@ -56,6 +59,7 @@ struct AdapterLayout {
     std::vector<AdapterEntry> entries; // a and b: to be made of the places
     std::vector<std::pair<int64_t, int64_t>> places;
     std::vector<Piece> pieces;
+    std::vector<std::pair<int64_t, int64_t>> zeros; // where, and how many bytes, before the pieces
 };
 
 class AdaptedModel {

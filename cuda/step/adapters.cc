@@ -6,7 +6,7 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr uint8_t kAny = 1, kTall = 2, kMany = 4; // form(); of the wanted rows twice to the left
+constexpr uint8_t kAny = 1, kTall = 2; // form(); of the wanted rows to the left
 
 int64_t align(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 int64_t entry_bytes(const AdapterLayout &layout) {
@@ -21,7 +21,7 @@ void transpose(const Tensor &from, std::byte *to) {
     const int64_t element = dtype_bytes(from.dtype);
     for (int64_t column = 0; column < from.columns; ++column) {
         for (int64_t row = 0; row < from.rows; ++row, to += element) {
-            std::memcpy(to, from.data + (row * from.columns + column) * element,
+            std::memcpy(to, from.data + (row * from.row_length() + column) * element,
                         static_cast<size_t>(element));
         }
     }
@@ -85,10 +85,16 @@ Result<std::shared_ptr<PackedOnHost>> StepAdapters::pack(const Adapter &adapter)
     ASSIGN_OR_RETURN(PinnedMemory memory, pinned_->take(bytes));
     int64_t at = begin;
     for (const AdapterLayout::Piece &piece : layout.pieces) {
+        const Tensor &from = *piece.from;
         if (piece.transposed) {
-            transpose(*piece.from, memory.data() + at);
-        } else {
-            std::memcpy(memory.data() + at, piece.from->data, static_cast<size_t>(piece.bytes));
+            transpose(from, memory.data() + at);
+        } else { // all columns, or a part's
+            const int64_t stride = from.row_length() * dtype_bytes(from.dtype);
+            const int64_t rows = stride * from.rows == piece.bytes ? 1 : from.rows;
+            for (int64_t r = 0, bytes_of_row = piece.bytes / rows; r < rows; ++r) {
+                std::memcpy(memory.data() + at + r * bytes_of_row, from.data + r * stride,
+                            static_cast<size_t>(bytes_of_row));
+            }
         }
         at += align(piece.bytes);
     }
@@ -171,6 +177,9 @@ Status StepAdapters::send(const PackedOnHost &packed, std::byte *to) {
                                    cudaMemcpyHostToDevice, uploads_));
     RETURN_IF_CUDA(cudaMemcpyAsync(to, raw, static_cast<size_t>(at_pieces),
                                    cudaMemcpyDeviceToDevice, uploads_));
+    for (const auto &[place, bytes] : layout.zeros) {
+        RETURN_IF_CUDA(cudaMemsetAsync(to + place, 0, static_cast<size_t>(bytes), uploads_));
+    }
     RETURN_IF_CUDA(launch_adapter_pack(element_, reinterpret_cast<AdapterPiece *>(raw + at_pieces),
                                        static_cast<int32_t>(layout.pieces.size()), sms_, uploads_));
     return check_cuda(cudaFreeAsync(raw, uploads_), "an adapter on its way");
@@ -205,10 +214,8 @@ Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wan
         }
     }
     wanted_.list(slot_of_wanted_, entries_, reproducible_);
-    const auto kind = [](const AdapterLists &lists) {
-        return (lists.tall ? kTall : 0) | (lists.many ? kMany : 0);
-    };
-    form_ = static_cast<uint8_t>(kAny | kind(all_) | (gather ? kind(wanted_) << 2 : 0));
+    const auto kind = [](const AdapterLists &lists) { return lists.tall ? kTall : 0; };
+    form_ = static_cast<uint8_t>(kAny | kind(all_) | (gather ? kind(wanted_) << 1 : 0));
     constexpr auto tile = static_cast<int64_t>(sizeof(AdapterTile));
     constexpr auto entry = static_cast<int64_t>(sizeof(const AdapterEntry *));
     const int64_t others = gather ? wanted_rows : 0;
@@ -272,13 +279,12 @@ bool StepAdapters::changes_experts() const {
 AdapterWork StepAdapters::work(bool wanted, const StepInput &input) const {
     const auto *section = input.at<std::byte>(kAdapters);
     const Places &places = wanted ? of_wanted_ : of_all_;
-    const int form = wanted ? form_ >> 2 : form_;
+    const int form = wanted ? form_ >> 1 : form_;
     return {reinterpret_cast<const int32_t *>(section) + (wanted ? 1 : 0),
             reinterpret_cast<const AdapterTile *>(section + places.tiles),
             reinterpret_cast<const int32_t *>(section + places.rows),
             reinterpret_cast<const AdapterEntry *const *>(section + places.entries),
-            (form & kTall) != 0,
-            (form & kMany) != 0};
+            (form & kTall) != 0};
 }
 
 AdapterArguments StepAdapters::arguments(const Addition &addition, const StepInput &input) const {
@@ -301,13 +307,12 @@ AdapterArguments StepAdapters::arguments(const Addition &addition, const StepInp
     a.y = addition.y;
     a.y_type = addition.y_type;
     a.width = product.width;
-    a.parts = static_cast<int32_t>(product.parts.size());
+    a.parts = product.together ? 1 : static_cast<int32_t>(product.parts.size());
     for (int32_t p = 0; p < a.parts; ++p) {
-        const AdaptedPart &part = product.parts[static_cast<size_t>(p)];
-        a.first[p] = part.first;
-        a.first[p + 1] = part.first + part.rows;
-        if (p + 1 == a.parts) a.first[p + 1] = (a.first[p + 1] + 7) / 8 * 8;
+        a.first[p] = product.parts[static_cast<size_t>(p)].first;
     }
+    const AdaptedPart &last = product.parts.back();
+    a.first[a.parts] = (last.first + last.rows + 7) / 8 * 8;
     a.turns = product.turns;
     a.alpha = addition.alpha;
     a.first_row = addition.first_row;

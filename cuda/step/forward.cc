@@ -82,7 +82,10 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
             parts.adapters.exclude({i, LayerProduct::gate_up});
         }
         // Scales of blocks of gate and up in turns are read by the gated product alone.
-        if (parts.layer(i).experts.gate_up_scaling == Scaling::blocks) {
+        const DeviceExperts &experts = parts.layer(i).experts;
+        const auto &packing = experts.gate_up_packing;
+        if (experts.gate_up_scaling == Scaling::blocks ||
+            (packing && packing->form == PackedForm::mxfp4_e4m3)) {
             parts.adapters.exclude_experts(i, ExpertProduct::gate_up);
             parts.adapters.exclude_experts(i, ExpertProduct::down);
         }
@@ -195,6 +198,7 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
     RETURN_IF_ERROR(parts_.input.fill(staging, stream));
     // Where pictures' tokens stand, and how many there are, is another thing in every step.
     Graph *graph = parts_.pictures.staged() > 0 ? nullptr : captured(stream);
+    RETURN_IF_ERROR(parts_.options.rank.meet()); // nothing is allocated from here on
     if (graph == nullptr) return launch(stream);
     RETURN_IF_ERROR(mixers_.set_arguments(graph));
     return graph->replay(stream);
@@ -203,7 +207,7 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
 bool Forward::timing_is_due() {
     const int64_t untimed = parts_.options.untimed_steps;
     if (untimed == 0 || !parts_.options.tune) return true;
-    return ++steps_[coarse_rows(padded_rows(parts_.staged.tokens))] == untimed + 1;
+    return ++steps_[tuned_rows(parts_.staged.tokens)] == untimed + 1;
 }
 
 Graph *Forward::captured(cudaStream_t stream) {
@@ -241,6 +245,7 @@ Status Forward::launch(cudaStream_t stream) {
     RETURN_IF_ERROR(parts_.ropes.launch(model, parts_.input, tokens, stream));
     RETURN_IF_ERROR(feeds_.make_layer_inputs(stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::input, stream));
+    RETURN_IF_ERROR(residual_.begin(stream));
     const ResidualStream::First first = residual_.first_of(0);
     RETURN_IF_ERROR(residual_.norm(first.norm, first.scaling, rows, stream));
     for (size_t i = 0; i < model.layers.size(); ++i) {

@@ -6,6 +6,7 @@
 // that are expected to be right count, and all of them cost.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -40,8 +41,8 @@ class LaneDrafts {
     void ended(const RowRun &run);
 
   private:
-    // Proposed tokens of a row in a step. With one more there would be 16, which is what CUDA's kernels
-    // for few queries take of a row whose key heads serve four (kNarrowRows).
+    // Proposed tokens of a row in a step. Sixteen tokens of a row whose key heads serve four are what
+    // CUDA's attention takes in an item of few queries (kNarrowRows).
     static constexpr size_t most_ahead = 15;
     struct Row {
         Sequence *sequence;
@@ -49,9 +50,31 @@ class LaneDrafts {
         std::array<float, most_ahead> right;
         int32_t count(float least) const;
     };
+    // As predicted: tokens that are right, seconds.
+    struct Step {
+        double tokens, device, host;
+        // Tokens per second, if no other batch is in flight; and without proposed tokens, if one may be.
+        double apart() const { return tokens / (device + host); }
+        double together(bool overlaps) const {
+            return overlaps ? tokens / std::max(device, host) : apart();
+        }
+    };
+    // least: the chance below which tokens are not computed. none: the step without any.
+    struct Choice {
+        float least;
+        Step step, none;
+    };
+    struct Sum {
+        double tokens = 0, seconds = 0;
+    };
+
+    void look_at(std::span<Request *const> decoding);
+    void fill(Row *row, int32_t behind) const;
     void keep_allowed(Sequence *sequence) const;
-    float least_right(std::span<Request *const> decoding);
-    double seconds(std::span<Request *const> decoding, float least);
+    Choice best(std::span<Request *const> decoding);
+    bool apart_pays(const Choice &choice);
+    bool pays_later(std::span<Request *const> decoding, const Step &none);
+    Step step(std::span<Request *const> decoding, float least);
 
     Drafts when_;
     std::shared_ptr<const StepCost> cost_;
@@ -59,8 +82,9 @@ class LaneDrafts {
     bool overlaps_;
     DraftText answers_;
     DraftRates rates_;
-    std::vector<Row> rows_;                             // scratch
-    TokenBatch imagined_;                               // scratch
+    Sum apart_, together_;  // of the last steps: best steps, one at a time; steps without proposals
+    std::vector<Row> rows_; // scratch
+    TokenBatch imagined_;   // scratch
     std::vector<std::pair<int32_t, int32_t>> prefixes_; // scratch: prefix, its node in imagined_
 };
 

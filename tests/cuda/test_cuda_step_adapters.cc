@@ -35,9 +35,10 @@ BackendOptions options_of(const std::string &type, bool graphs, bool reproducibl
     return options;
 }
 std::unique_ptr<CudaBackend> make_cuda(const Model &model, const std::string &type,
-                                       bool graphs = true, bool reproducible = false) {
+                                       bool graphs = true, bool reproducible = false,
+                                       const char *quantize = "none") {
     BackendOptions options = options_of(type, graphs, reproducible);
-    options.extra.emplace_back("quantize", "none");
+    options.extra.emplace_back("quantize", quantize);
     auto made = CudaBackend::create(model, options);
     check(made.status());
     return std::move(made).value();
@@ -246,32 +247,40 @@ double mean_difference(const std::vector<float> &a, const std::vector<float> &b)
     return sum / static_cast<double>(std::max<size_t>(1, a.size()));
 }
 
-// What rounding changes is little beside what adapters do.
+// What rounding changes is little beside what adapters do, also where weights are in fp8 or in four bits.
+bool is_near(const Golden &golden, const char *quantize, uint64_t seed) {
+    const auto model = load_of(golden);
+    if (!model->head) return true;
+    const auto wide = make_cuda(*model, "f32");
+    const auto narrow = make_cuda(*model, "bf16", true, false, quantize);
+    Random random(seed);
+    int64_t refused = 0;
+    for (int32_t slot = 0; slot < 2; ++slot) {
+        const auto adapter = made_up(random, *model, *narrow, 1, &refused);
+        load(wide.get(), slot, adapter);
+        load(narrow.get(), slot, adapter);
+    }
+    const std::vector<int32_t> with = {0, -1, 1, 0, 1}, without(5, -1);
+    const auto run = [&](CudaBackend *backend, const std::vector<int32_t> &adapters) {
+        return Step(seed, *model, adapters, true).run(backend);
+    };
+    const std::vector<float> wanted = run(wide.get(), with), plain = run(wide.get(), without);
+    const double effect = mean_difference(wanted, plain);
+    const double error = mean_difference(run(narrow.get(), with), wanted);
+    const double of_base = mean_difference(run(narrow.get(), without), plain);
+    if (error < 0.2 * effect + 2 * of_base) return true;
+    std::printf("%s, %s: off by %g, without adapters by %g; they change %g; %lld refused\n",
+                golden.directory.c_str(), quantize, error, of_base, effect,
+                static_cast<long long>(refused));
+    return false;
+}
+
 void results_in_16_bits_are_those_in_32(void **) {
     uint64_t seed = seed_of_run();
     int64_t wrong = 0;
     for (const Golden &golden : golden_on_cuda()) {
-        const auto model = load_of(golden);
-        if (!model->head) continue;
-        const auto wide = make_cuda(*model, "f32"), narrow = make_cuda(*model, "bf16");
-        Random random(++seed);
-        int64_t refused = 0;
-        for (int32_t slot = 0; slot < 2; ++slot) {
-            const auto adapter = made_up(random, *model, *narrow, 1, &refused);
-            load(wide.get(), slot, adapter);
-            load(narrow.get(), slot, adapter);
-        }
-        const std::vector<int32_t> with = {0, -1, 1, 0, 1}, without(5, -1);
-        const std::vector<float> wanted = Step(seed, *model, with, true).run(wide.get());
-        const std::vector<float> plain = Step(seed, *model, without, true).run(wide.get());
-        const std::vector<float> got = Step(seed, *model, with, true).run(narrow.get());
-        const std::vector<float> got_plain = Step(seed, *model, without, true).run(narrow.get());
-        const double effect = mean_difference(wanted, plain);
-        const double error = mean_difference(got, wanted);
-        if (!(error < 0.2 * effect + 2 * mean_difference(got_plain, plain))) {
-            std::printf("%s: off by %g, where adapters change %g\n", golden.directory.c_str(),
-                        error, effect);
-            ++wrong;
+        for (const char *quantize : {"none", "stored"}) {
+            wrong += is_near(golden, quantize, ++seed) ? 0 : 1;
         }
     }
     assert_int_equal(wrong, 0);

@@ -6,20 +6,12 @@
 
 namespace batchllm {
 
-// int4: integers with scales and zero points, whose number says how many columns share them. The last two are int4_128
-// and mxfp4 for products with inputs in e4m3.
-enum class PackedForm : uint8_t { int4_128, int4_32, mxfp4, nvfp4, mxfp4_e4m3, int4_e4m3 };
+// int4: integers with scales and zero points, whose number says how many columns share them. mxfp4_e4m3: mxfp4 for
+// products with inputs in e4m3.
+enum class PackedForm : uint8_t { int4_128, int4_32, mxfp4, nvfp4, mxfp4_e4m3 };
 
 constexpr bool is_int4(PackedForm form) {
-    return form == PackedForm::int4_128 || form == PackedForm::int4_32 ||
-           form == PackedForm::int4_e4m3;
-}
-constexpr bool is_for_e4m3(PackedForm form) {
-    return form == PackedForm::mxfp4_e4m3 || form == PackedForm::int4_e4m3;
-}
-// An integer's scale is of 128 columns, or of the whole row.
-constexpr bool is_int4_128(PackedForm form) {
-    return form == PackedForm::int4_128 || form == PackedForm::int4_e4m3;
+    return form == PackedForm::int4_128 || form == PackedForm::int4_32;
 }
 constexpr bool is_mxfp4(PackedForm form) {
     return form == PackedForm::mxfp4 || form == PackedForm::mxfp4_e4m3;
@@ -30,7 +22,7 @@ constexpr bool has_factors(PackedForm form) {
 }
 // Columns of a scale.
 constexpr int32_t scale_columns(PackedForm form) {
-    return is_int4_128(form) ? 128 : form == PackedForm::nvfp4 ? 16 : 32;
+    return form == PackedForm::int4_128 ? 128 : form == PackedForm::nvfp4 ? 16 : 32;
 }
 // Bytes of a packed matrix whose rows and columns are multiples of 64.
 constexpr int64_t packed_bytes(PackedForm form, int64_t rows, int64_t columns) {
